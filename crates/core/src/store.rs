@@ -1,7 +1,7 @@
 //! One server as it is: the keys of a Redis or Valkey server, and the effect of each command of the protocol on them.
 //!
 //! The simulator's nodes and the library's node in memory are this store. A test runs it beside every real server
-//! (`quorlock/tests/differential/`). Each call gets the server's wall clock as an argument, in microseconds.
+//! (`quorlock/tests/conformance/differential.rs`). Each call gets the server's wall clock as an argument, in microseconds.
 
 mod exclusive;
 mod fenced;
@@ -255,6 +255,14 @@ impl Store {
         let expires_ms = ttl_ms.map(|ttl_ms| now_us.div_euclid(1000).saturating_add(ttl_ms));
         self.keys.insert(key.clone(), Stored { content, expires_ms });
         self.changed(key, None);
+    }
+
+    /// Sets a key to a known state, or removes it. No connection gets a push.
+    pub fn load(&mut self, key: &Key, stored: Option<Stored>) {
+        match stored {
+            Some(stored) => self.keys.insert(key.clone(), stored),
+            None => self.keys.remove(key),
+        };
     }
 
     /// Deletes a key as another library's client would. Returns whether there was one.

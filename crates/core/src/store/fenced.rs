@@ -28,7 +28,8 @@ impl Store {
                 }
                 let latest = u64::try_from(turn.now_us).unwrap_or(0) + AHEAD_MAX;
                 let proposal = (*proposal).min(latest);
-                let next = (fence + 1).max(self.floor(&counter.marker)).max(proposal);
+                let floor = self.floor(&counter.marker, turn)?;
+                let next = (fence + 1).max(floor).max(proposal);
                 self.check_write(true)?;
                 if next >= Counter::LIMIT {
                     return Err(FailureKind::Rejected);
@@ -135,10 +136,12 @@ impl Store {
     }
 
     /// The number in the marker that fences are not below.
-    fn floor(&self, marker: &Key) -> u64 {
-        let text = self.keys.get(marker).and_then(Stored::value);
-        let text = text.and_then(|text| core::str::from_utf8(text).ok());
-        text.and_then(|text| number(text.rsplit_once("floor=")?.1.as_bytes())).unwrap_or(0)
+    fn floor(&mut self, marker: &Key, turn: Turn) -> Result<u64, FailureKind> {
+        let digits = |text: &[u8]| {
+            let text = core::str::from_utf8(text).ok()?;
+            number(text.rsplit_once("floor=")?.1.as_bytes())
+        };
+        Ok(self.text(marker, turn)?.and_then(digits).unwrap_or(0))
     }
 }
 

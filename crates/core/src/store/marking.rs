@@ -2,6 +2,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::{Content, Store, Stored, Turn};
@@ -36,15 +37,19 @@ impl Store {
     ) -> Result<Answer, FailureKind> {
         match command {
             Command::Adopt { key, text, replaces, marker, seen } => {
-                if self.text(marker, turn)? != seen.as_deref().map(str::as_bytes) {
+                // To the script, an empty text is as good as none.
+                let bytes = |text: &Option<Arc<str>>| text.clone().unwrap_or_default();
+                let marked = self.text(marker, turn)?;
+                let is_marked = marked.is_some();
+                if marked.unwrap_or_default() != bytes(seen).as_bytes() {
                     return Ok(Answer::NotMarked);
                 }
-                if seen.is_some() {
+                if is_marked {
                     self.check_write(false)?;
                     self.take(marker, turn);
                 }
                 let there = self.text(key, turn)?;
-                if there.is_none() || there == replaces.as_deref().map(str::as_bytes) {
+                if there.is_none_or(|there| there == bytes(replaces).as_bytes()) {
                     self.check_write(true)?;
                     let value = format!("{text} since={}", turn.now_us).into_bytes();
                     let until = Some(turn.now_ms() + LIFE_MS);
@@ -87,7 +92,7 @@ impl Store {
     }
 
     /// The text of a key, if it is there. Another type is an error.
-    fn text(&mut self, key: &Key, turn: Turn) -> Result<Option<&[u8]>, FailureKind> {
+    pub(super) fn text(&mut self, key: &Key, turn: Turn) -> Result<Option<&[u8]>, FailureKind> {
         self.expire(key, Some(turn.by), turn.now_ms());
         match self.keys.get(key).map(|stored| &stored.content) {
             None => Ok(None),

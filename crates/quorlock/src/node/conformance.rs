@@ -5,6 +5,8 @@
 //! the contract is broken, with a sentence that says which part of it. Not API-stable: what the
 //! client comes to rely on will be added here.
 //!
+//! The suite shows the meaning of each command. For the details, `quorlock_core::store` is the reference.
+//!
 //! The keys used are new in every run, so a server in use can be tested as well, and all of them
 //! are removed.
 //!
@@ -19,11 +21,7 @@
 //! ```
 
 mod batches;
-mod fences;
-mod intents;
-mod markers;
-mod readers;
-mod several;
+mod meanings;
 mod subject;
 mod votes;
 
@@ -31,14 +29,10 @@ use std::time::Duration;
 
 use quorlock_core::Token;
 
-use super::{Answer, Command, Holding, Key, Keys, MemoryNode, Node, Value};
+use super::{Command, Key, Keys, MemoryNode, Node, Value};
 
 pub use self::batches::*;
-pub use self::fences::*;
-pub use self::intents::*;
-pub use self::markers::*;
-pub use self::readers::*;
-pub use self::several::*;
+pub use self::meanings::*;
 pub use self::subject::Subject;
 pub use self::votes::*;
 
@@ -53,13 +47,6 @@ pub trait Outside: Send + Sync + 'static {
     /// Sets a key to something that is not a string, such as a list, to expire after `ttl`, or
     /// never.
     fn set_other_type(&self, key: &str, ttl: Option<Duration>);
-
-    /// Sets a key to a sorted set, whose scores are times of the node's clock so far from now, in milliseconds; to
-    /// expire after `ttl` from the same now, or never.
-    fn set_sorted_set(&self, key: &str, members: &[(&[u8], Duration)], ttl: Option<Duration>);
-
-    /// The sorted set under a key, if there is one: its members in order, and how far their scores are from now.
-    fn sorted_set(&self, key: &str) -> Vec<(Vec<u8>, Duration)>;
 
     /// Whether the key exists, whatever it is.
     fn exists(&self, key: &str) -> bool;
@@ -84,14 +71,6 @@ impl Outside for MemoryNode {
         if let Some(ttl) = ttl {
             self.expire_in(key, ttl);
         }
-    }
-
-    fn set_sorted_set(&self, key: &str, members: &[(&[u8], Duration)], ttl: Option<Duration>) {
-        self.insert_sorted_set(key, members, ttl);
-    }
-
-    fn sorted_set(&self, key: &str) -> Vec<(Vec<u8>, Duration)> {
-        self.members_of(key)
     }
 
     fn exists(&self, key: &str) -> bool {
@@ -138,53 +117,16 @@ pub async fn all(node: impl Node, outside: impl Outside) {
     keys_and_values_may_be_odd(&subject).await;
     a_watched_key_is_spoken_of_when_it_changes(&subject).await;
     a_batch_is_stamped_before_it_is_answered(&subject).await;
-    a_fenced_grant_moves_the_counter_on(&subject).await;
-    a_fenced_refusal_tells_the_counter_and_writes_nothing(&subject).await;
-    fences_begin_at_the_floor_and_end_at_their_limit(&subject).await;
-    a_proposal_counts_no_further_than_an_hour_ahead(&subject).await;
-    a_raise_needs_our_lock_and_never_lowers(&subject).await;
-    a_fenced_heal_writes_nothing_behind_a_larger_fence(&subject).await;
-    a_fenced_extension_keeps_the_counter_alive(&subject).await;
-    several_keys_are_granted_together_or_not_at_all(&subject).await;
-    overlapping_sets_of_keys_exclude_each_other(&subject).await;
-    several_keys_are_extended_together_or_not_at_all(&subject).await;
-    a_heal_completes_the_keys_or_does_nothing(&subject).await;
-    a_release_deletes_those_of_the_keys_that_are_ours(&subject).await;
-    an_inspection_tells_what_each_key_holds(&subject).await;
-    each_of_several_watched_keys_is_spoken_of(&subject).await;
-    a_fenced_grant_sets_all_counters_to_one_number(&subject).await;
-    fences_of_several_keys_move_together_or_not_at_all(&subject).await;
-    a_corrupt_counter_refuses_all_the_keys(&subject).await;
-    readers_share_a_key_and_keep_writers_out(&subject).await;
-    a_key_expires_with_the_last_reader_that_is_left(&subject).await;
-    a_reader_that_crashed_keeps_writers_out_for_its_own_ttl(&subject).await;
-    a_reader_that_has_ended_counts_no_more(&subject).await;
-    an_extension_of_a_reader_lengthens_and_never_shortens(&subject).await;
-    a_heal_gives_a_reader_its_vote_again(&subject).await;
-    a_reader_that_is_there_already_was_added_by_another_name(&subject).await;
-    readers_touch_nothing_of_others(&subject).await;
-    a_key_has_so_many_readers_and_no_more(&subject).await;
-    a_look_at_all_that_there_may_be_is_answered(&subject).await;
-    a_reader_has_all_of_its_keys_or_none(&subject).await;
-    a_release_takes_a_reader_from_where_it_is(&subject).await;
-    a_change_of_readers_is_spoken_of(&subject).await;
-    an_intent_keeps_new_readers_out(&subject).await;
-    an_intent_is_left_where_there_is_none_and_taken_back_where_it_is_ours(&subject).await;
-    a_look_tells_readers_of_an_intent(&subject).await;
-    a_writer_becomes_a_reader_for_as_long_as_it_had(&subject).await;
-    a_downgrade_needs_our_lock(&subject).await;
-    what_meets_a_downgrade_finds_the_lock_all_the_same(&subject).await;
-    a_key_without_expiry_gets_one_from_its_next_extension(&subject).await;
+    fences_go_up(&subject).await;
+    several_keys_are_one_lock(&subject).await;
+    readers_share_and_writers_exclude(&subject).await;
     a_node_that_is_greeted_proves_itself(&subject).await;
-    an_adoption_is_written_once_and_grows_old(&subject).await;
-    a_marker_is_written_over_what_was_expected_alone(&subject).await;
     a_marker_waits_for_its_adoption(&subject).await;
     the_node_is_up_and_has_a_name(&subject).await;
 }
 
-/// For so long counters are kept, and adoptions.
+/// The time to live of counters.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
-const LIFE: Duration = Duration::from_millis(quorlock_core::marker::Adoption::TTL_MS);
 
 fn acquire(keys: &(impl Clone + Into<Keys>), value: &Value, ttl: Duration) -> Command {
     Command::Acquire { keys: keys.clone().into(), value: value.clone(), ttl_ms: millis(ttl) }
@@ -204,14 +146,6 @@ fn inspect(keys: &(impl Clone + Into<Keys>)) -> Command {
 
 fn watch(keys: &(impl Clone + Into<Keys>)) -> Command {
     Command::Watch { keys: keys.clone().into(), intents: None }
-}
-
-/// What an inspection sees.
-async fn see(subject: &Subject, keys: &Keys) -> Holding {
-    match subject.ask(inspect(keys)).await {
-        Answer::Seen(holding) => holding,
-        other => panic!("an inspection of {keys:?} was answered with {other:?}"),
-    }
 }
 
 fn millis(ttl: Duration) -> u64 {

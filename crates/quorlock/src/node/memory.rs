@@ -53,6 +53,8 @@ struct Inner {
     stuck: VecDeque<Stuck>,
     /// The clients, each of which hears of every change.
     listeners: Vec<PushSink>,
+    /// The time of the last adoption. No two have the same, also while tokio's clock stands still.
+    adopted_us: i64,
 }
 
 /// A command does not show its client. So all clients watch on one connection and change keys on another: a client
@@ -88,6 +90,7 @@ impl MemoryNode {
             frozen: false,
             stuck: VecDeque::new(),
             listeners: Vec::new(),
+            adopted_us: 0,
         };
         Self { name: name.into(), inner: Arc::new(Mutex::new(inner)) }
     }
@@ -209,32 +212,6 @@ impl MemoryNode {
         living.map(|(value, end)| (value.clone(), left(*end))).collect()
     }
 
-    /// Sets a key to a sorted set. Its scores are times of day, at these distances from now.
-    #[cfg(any(test, feature = "conformance"))]
-    pub(super) fn insert_sorted_set(
-        &self,
-        key: &str,
-        members: &[(&[u8], Duration)],
-        ttl: Option<Duration>,
-    ) {
-        let end = |later: Duration| now_ms().saturating_add(millis(later));
-        let members = members.iter().map(|(member, later)| (member.to_vec(), end(*later)));
-        self.inner().put(key, Content::Scored(members.collect()), ttl);
-    }
-
-    /// The members of a sorted set in the order of their scores, and the distances of these from now.
-    #[cfg(any(test, feature = "conformance"))]
-    pub(super) fn members_of(&self, key: &str) -> Vec<(Vec<u8>, Duration)> {
-        let inner = self.inner();
-        let Some(Content::Scored(members)) = inner.stored(key).map(|stored| &stored.content) else {
-            return Vec::new();
-        };
-        let mut members: Vec<_> =
-            members.iter().map(|(value, end)| (value.clone(), left(*end))).collect();
-        members.sort_by_key(|(_, left)| *left);
-        members
-    }
-
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -248,7 +225,12 @@ impl Inner {
         let execute = |command: &Command| {
             let watches = matches!(command, Command::Watch { .. });
             let by = if watches { WATCHING } else { CHANGING };
-            self.store.execute(by, command, now_us())
+            let mut now_us = now_us();
+            if matches!(command, Command::Adopt { .. }) {
+                now_us = now_us.max(self.adopted_us + 1);
+                self.adopted_us = now_us;
+            }
+            self.store.execute(by, command, now_us)
         };
         let answers = commands.iter().map(execute).collect();
         self.tell();

@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod differential;
 mod past;
 mod rights;
 mod texts;

@@ -8,15 +8,24 @@ use quorlock_servers::{Reply, Server};
 
 /// The server, past the node.
 #[derive(Clone)]
-pub(crate) struct Past(Arc<Server>);
+pub(crate) struct Past {
+    server: Arc<Server>,
+    /// At the end there may be keys.
+    leaves_keys: bool,
+}
 
 impl Past {
     pub(crate) fn new(server: Server) -> Self {
-        Self(Arc::new(server))
+        Self { server: Arc::new(server), leaves_keys: false }
+    }
+
+    pub(crate) fn leaving_keys(mut self) -> Self {
+        self.leaves_keys = true;
+        self
     }
 
     pub(crate) fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> Reply {
-        match self.0.command(args).unwrap() {
+        match self.server.command(args).unwrap() {
             Reply::Error(error) if !error.starts_with("WRONGTYPE") => panic!("{error}"),
             reply => reply,
         }
@@ -39,11 +48,46 @@ impl Past {
         };
         Duration::from_secs(part(0)) + Duration::from_micros(part(1))
     }
+
+    /// Sets a key to a sorted set. Its scores are times of the server's clock, at these distances from now.
+    pub(crate) fn set_sorted_set(
+        &self,
+        key: &str,
+        members: &[(&[u8], Duration)],
+        ttl: Option<Duration>,
+    ) {
+        let now = self.now();
+        let at = |later: Duration| (now + later).as_millis().to_string();
+        self.command(&["DEL", key]);
+        for (member, ends) in members {
+            self.command(&[b"ZADD", key.as_bytes(), at(*ends).as_bytes(), member]);
+        }
+        if let Some(ttl) = ttl {
+            self.command(&["PEXPIREAT", key, &at(ttl)]);
+        }
+    }
+
+    /// The members of a sorted set in order, and the distances of their scores from now.
+    pub(crate) fn sorted_set(&self, key: &str) -> Vec<(Vec<u8>, Duration)> {
+        let now = self.now();
+        let Reply::Array(listed) = self.command(&["ZRANGE", key, "0", "-1", "WITHSCORES"]) else {
+            return Vec::new();
+        };
+        let text = |reply: &Reply| match reply {
+            Reply::Bulk(Some(text)) => text.clone(),
+            other => panic!("ZRANGE answered {other:?}"),
+        };
+        let members = listed.chunks(2).map(|pair| {
+            let ends: u64 = String::from_utf8(text(&pair[1])).unwrap().parse().unwrap();
+            (text(&pair[0]), Duration::from_millis(ends).saturating_sub(now))
+        });
+        members.collect()
+    }
 }
 
 impl Drop for Past {
     fn drop(&mut self) {
-        if !std::thread::panicking() && Arc::strong_count(&self.0) == 1 {
+        if !std::thread::panicking() && !self.leaves_keys && Arc::strong_count(&self.server) == 1 {
             assert_eq!(self.command(&["DBSIZE"]), Reply::Int(0), "the suite leaves nothing behind");
         }
     }
@@ -58,34 +102,6 @@ impl Outside for Past {
     fn set_other_type(&self, key: &str, ttl: Option<Duration>) {
         self.command(&["RPUSH", key, "element"]);
         self.expire(key, ttl);
-    }
-
-    fn set_sorted_set(&self, key: &str, members: &[(&[u8], Duration)], ttl: Option<Duration>) {
-        let now = self.now();
-        let at = |later: Duration| (now + later).as_millis().to_string();
-        self.command(&["DEL", key]);
-        for (member, ends) in members {
-            self.command(&[b"ZADD", key.as_bytes(), at(*ends).as_bytes(), member]);
-        }
-        if let Some(ttl) = ttl {
-            self.command(&["PEXPIREAT", key, &at(ttl)]);
-        }
-    }
-
-    fn sorted_set(&self, key: &str) -> Vec<(Vec<u8>, Duration)> {
-        let now = self.now();
-        let Reply::Array(listed) = self.command(&["ZRANGE", key, "0", "-1", "WITHSCORES"]) else {
-            return Vec::new();
-        };
-        let text = |reply: &Reply| match reply {
-            Reply::Bulk(Some(text)) => text.clone(),
-            other => panic!("ZRANGE answered {other:?}"),
-        };
-        let members = listed.chunks(2).map(|pair| {
-            let ends: u64 = String::from_utf8(text(&pair[1])).unwrap().parse().unwrap();
-            (text(&pair[0]), Duration::from_millis(ends).saturating_sub(now))
-        });
-        members.collect()
     }
 
     fn exists(&self, key: &str) -> bool {

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 
 use quorlock_core::{Event, NodeId, Reading};
 use tokio::task::JoinHandle;
@@ -100,14 +100,16 @@ impl Subject {
         }
     }
 
-    /// Whether the next keys that it says have changed are these, which are in order; it may say so in any order.
-    pub(super) async fn pushes(&self, keys: &[Key]) -> bool {
-        let mut pushed = Vec::new();
-        while pushed.len() < keys.len() {
-            pushed.extend(self.next_push().await);
-        }
-        pushed.sort_unstable();
-        pushed == keys
+    /// The keys that the node has said have changed since the last call; `None`: all of them.
+    pub fn pushed(&self) -> Vec<Option<Key>> {
+        let mut events = Vec::new();
+        self.push_sink.take(&mut Context::from_waker(Waker::noop()), &mut events);
+        let keys = events.into_iter().flat_map(|event| match event {
+            Event::Pushed { keys: Some(keys), .. } => keys.into_iter().map(Some).collect(),
+            Event::Pushed { keys: None, .. } => vec![None],
+            other => panic!("the node has said {other:?}"),
+        });
+        keys.collect()
     }
 
     pub(super) async fn ask(&self, command: Command) -> Answer {

@@ -9,7 +9,7 @@ use super::{LONG, STILL_LONG, acquire, extend, inspect, new_key, new_value, not_
 use crate::node::{Answer, Holding, Key, NodeState};
 
 /// Servers keep time in milliseconds of a clock that they read now and then.
-pub(super) const ROUNDING: Duration = Duration::from_millis(2);
+const ROUNDING: Duration = Duration::from_millis(2);
 
 /// `Acquire` sets an absent key to the whole value, with the ttl, in one step.
 pub async fn a_free_key_is_granted_and_stored(subject: &Subject) {

@@ -1,0 +1,291 @@
+//! The meaning of each command about fences, several keys, readers and markers. The details are those of
+//! `quorlock_core::store::Store`, which the library's own tests run beside every server.
+
+use quorlock_core::info::Info;
+use quorlock_core::marker::Adoption;
+
+use super::subject::Subject;
+use super::{KEPT, LONG, acquire, extend, inspect, millis, new_key, new_keys, new_value, release};
+use crate::node::{
+    Adopted, Answer, Answers, Command, Counter, Evidence, FailureKind, Holding, Keys, Value,
+};
+
+/// Asks for one command after the other.
+async fn in_turn(subject: &Subject, steps: Vec<(Command, Answer)>) {
+    for (command, expected) in steps {
+        assert_eq!(subject.ask(command.clone()).await, expected, "{command:?}");
+    }
+}
+
+/// A fence goes up with every grant and raise, and never down. It begins at the marker's floor.
+pub async fn fences_go_up(subject: &Subject) {
+    let (keys, value, outside) = (Keys::from(new_key("fenced")), new_value(), &subject.outside);
+    let counter =
+        Counter { keys: new_key("counter").into(), ttl_ms: millis(KEPT), marker: new_key("floor") };
+    let count = || String::from_utf8(outside.value(&counter.keys[0]).expect("it counts"));
+    let both = |value: &Value| (keys.clone(), value.clone(), counter.clone());
+    let raise = |value: &Value, to| {
+        let (keys, value, counter) = both(value);
+        Command::Raise { keys, value, counter, to }
+    };
+    let heal = |to| {
+        let (keys, value, counter) = both(&value);
+        Command::HealFenced { keys, value, ttl_ms: millis(LONG), counter, to }
+    };
+    let acquire = |proposal| {
+        let (keys, value, counter) = both(&value);
+        Command::AcquireFenced { keys, value, ttl_ms: millis(LONG), counter, proposal }
+    };
+    let (all, fenced, _) = both(&value);
+    let extend = Command::ExtendFenced {
+        keys: all,
+        value: fenced,
+        ttl_ms: millis(2 * LONG),
+        counter: counter.clone(),
+    };
+    let mut steps = vec![
+        (raise(&value, 9), Answer::Absent),
+        (acquire(0), Answer::GrantedFenced { fence: 1 }),
+        (raise(&new_value(), 9), Answer::Other),
+        (raise(&value, 9), Answer::Raised { fence: 9 }),
+        (raise(&value, 3), Answer::Raised { fence: 9 }),
+        (extend, Answer::Extended),
+        (heal(9), Answer::Refused),
+    ];
+    in_turn(subject, std::mem::take(&mut steps)).await;
+    assert!(outside.ttl(&keys[0]).is_some_and(|ttl| ttl > LONG), "it was extended");
+    assert!(outside.ttl(&counter.keys[0]).is_some_and(|ttl| ttl > KEPT / 2 && ttl <= KEPT));
+    match subject.ask(acquire(1 << 50)).await {
+        Answer::RefusedFenced { fence: 9, holding } => {
+            assert!(
+                matches!(*holding, Holding::Held { value: held, .. } if held == value.as_bytes())
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    steps = vec![
+        (release(&keys, &value), Answer::Deleted),
+        (heal(8), Answer::Superseded { fence: 9 }),
+        (heal(9), Answer::GrantedFenced { fence: 9 }),
+        (release(&keys, &value), Answer::Deleted),
+        (acquire(20), Answer::GrantedFenced { fence: 20 }),
+        (release(&keys, &value), Answer::Deleted),
+    ];
+    in_turn(subject, steps).await;
+    outside.set(&counter.marker, b"any text floor=100", None);
+    in_turn(subject, vec![(acquire(0), Answer::GrantedFenced { fence: 100 })]).await;
+    assert_eq!(count().as_deref(), Ok("100"));
+    outside.remove(&keys[0]);
+    // A counter that cannot go on gives out no fence.
+    for odd in ["x", "-1", &(Counter::LIMIT - 1).to_string()] {
+        outside.set(&counter.keys[0], odd.as_bytes(), None);
+        match subject.ask(acquire(0)).await {
+            Answer::Failed(failure) => assert_eq!(failure.kind(), FailureKind::Rejected, "{odd}"),
+            other => panic!("{odd}: {other:?}"),
+        }
+        assert_eq!(count().as_deref(), Ok(odd), "it is left as it is");
+    }
+    outside.remove(&counter.keys[0]);
+    outside.remove(&counter.marker);
+}
+
+/// Several keys are granted, extended and healed together or not at all. A release deletes those that are ours.
+pub async fn several_keys_are_one_lock(subject: &Subject) {
+    let (names, outside) = (new_keys("several", 3), &subject.outside);
+    let of = |places: [usize; 2]| Keys::new(places.map(|place| names[place].clone()));
+    let [Some(first), Some(second)] = [of([0, 1]), of([1, 2])] else { panic!("two each") };
+    let [one, other] = [new_value(), new_value()];
+    let heal = |value: &Value| {
+        let (keys, value) = (first.clone(), value.clone());
+        Command::Heal { keys, value, ttl_ms: millis(LONG) }
+    };
+    let steps = vec![
+        (acquire(&first, &one, LONG), Answer::Granted),
+        (acquire(&second, &other, LONG), Answer::Refused),
+        (inspect(&names[2]), Answer::Seen(Holding::Free)),
+        (heal(&other), Answer::Refused),
+        (extend(&first, &one, LONG), Answer::Extended),
+        (release(&names[0], &one), Answer::Deleted),
+        (extend(&first, &one, LONG), Answer::Absent),
+        (heal(&one), Answer::Granted),
+        (release(&first, &one), Answer::Deleted),
+        (acquire(&second, &other, LONG), Answer::Granted),
+        (heal(&one), Answer::Refused),
+        (extend(&first, &one, LONG), Answer::Other),
+        (release(&first, &one), Answer::Other),
+    ];
+    in_turn(subject, steps).await;
+    match subject.ask(inspect(&names)).await {
+        Answer::Seen(Holding::Several(each)) => {
+            let [Holding::Free, Holding::Held { .. }, Holding::Held { .. }] = &*each else {
+                panic!("{each:?}")
+            };
+        }
+        other => panic!("{other:?}"),
+    }
+    names.iter().for_each(|key| outside.remove(key));
+}
+
+/// Readers share keys and keep writers out. A writer can become a reader, and its announcement keeps new readers out.
+pub async fn readers_share_and_writers_exclude(subject: &Subject) {
+    let keys = new_keys("shared", 2);
+    let intents = keys.map(|key| format!("{key}:intent").into());
+    let [one, other, late] = [new_value(), new_value(), new_value()];
+    let ttl_ms = millis(LONG);
+    let shared = |value: &Value| {
+        let (keys, intents, value) = (keys.clone(), intents.clone(), value.clone());
+        Command::AcquireShared { keys, intents, value, ttl_ms }
+    };
+    let heal =
+        |value: &Value| Command::HealShared { keys: keys.clone(), value: value.clone(), ttl_ms };
+    let prolong = |value: &Value| Command::ExtendShared {
+        keys: keys.clone(),
+        value: value.clone(),
+        ttl_ms: 2 * ttl_ms,
+    };
+    let leave = |value: &Value| Command::ReleaseShared { keys: keys.clone(), value: value.clone() };
+    let downgrade = |value: &Value| Command::Downgrade { keys: keys.clone(), value: value.clone() };
+    let announce = |value: &Value| {
+        let (intents, value) = (intents.clone(), value.clone());
+        Command::Announce { intents, value, ttl_ms, renews: true }
+    };
+    let withdraw =
+        |value: &Value| Command::Withdraw { intents: intents.clone(), value: value.clone() };
+    let steps = vec![
+        (shared(&one), Answer::Granted),
+        (shared(&other), Answer::Granted),
+        (acquire(&keys, &late, LONG), Answer::Refused),
+        (extend(&keys, &one, LONG), Answer::Other),
+        (release(&keys, &one), Answer::Other),
+        (prolong(&one), Answer::Extended),
+        (prolong(&late), Answer::Absent),
+        (announce(&late), Answer::Announced),
+        (shared(&new_value()), Answer::Refused),
+        (leave(&other), Answer::Deleted),
+        (leave(&other), Answer::Absent),
+        // A vote that was lost is given again, whatever is announced.
+        (heal(&other), Answer::Granted),
+        (leave(&other), Answer::Deleted),
+        (leave(&one), Answer::Deleted),
+        // The announcement keeps no writer out.
+        (acquire(&keys, &late, LONG), Answer::Granted),
+        (withdraw(&late), Answer::Announced),
+        (shared(&one), Answer::Refused),
+        (downgrade(&one), Answer::Other),
+        (downgrade(&late), Answer::Downgraded),
+        (extend(&keys, &late, LONG), Answer::Other),
+        (shared(&one), Answer::Granted),
+        (leave(&late), Answer::Deleted),
+        (downgrade(&late), Answer::Absent),
+        (leave(&one), Answer::Deleted),
+        (acquire(&keys, &late, LONG), Answer::Granted),
+        (leave(&late), Answer::Deleted),
+        (inspect(&keys), Answer::Seen(Holding::Free)),
+    ];
+    in_turn(subject, steps).await;
+    match subject.execute(vec![shared(&one), shared(&one)]).await.as_slice() {
+        [Answer::Granted, Answer::Failed(failure)] => {
+            assert_eq!(failure.kind(), FailureKind::SameServer);
+        }
+        other => panic!("the second comes by another name of the same server: {other:?}"),
+    }
+    let look = Command::Inspect { keys: keys.clone(), intents: Some(intents.clone()) };
+    match subject.execute(vec![look.clone(), announce(&late), look]).await.as_slice() {
+        [
+            Answer::Seen(Holding::Several(read)),
+            Answer::Announced,
+            Answer::Seen(Holding::Several(each)),
+        ] => {
+            let is_one = |it: &Holding| matches!(it, Holding::Shared { readers, count: 1, .. } if readers[0].value == one.as_bytes());
+            assert!(read.iter().all(is_one), "{read:?}");
+            let is_late = |it: &Holding| matches!(it, Holding::Announced { value, .. } if value == late.as_bytes());
+            assert!(each.iter().all(is_late), "{each:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    in_turn(subject, vec![(leave(&one), Answer::Deleted), (withdraw(&late), Answer::Announced)])
+        .await;
+}
+
+/// A node that can be restarted says what it is when it is greeted, wherever in a batch, and shows its
+/// marker; one that keeps its promises by itself need not.
+pub async fn a_node_that_is_greeted_proves_itself(subject: &Subject) {
+    let key = new_key("greeted");
+    for marker in [None, Some("a marker")] {
+        if let Some(text) = marker {
+            subject.outside.set(&subject.marker, text.as_bytes(), None);
+        }
+        let batch = vec![inspect(&key), Command::Identify, inspect(&key)];
+        let Answers { answers, evidence } = subject.execute_and_prove(batch).await;
+        let free = Answer::Seen(Holding::Free);
+        assert_eq!(answers, [free.clone(), Answer::Identified, free]);
+        if let Evidence::Seen { info, .. } = evidence {
+            let info = info.expect("it was greeted").expect("it says what it is");
+            let info = Info::parse(&info).expect("all that matters");
+            assert!(!info.run_id.is_empty() && info.is_master && !info.is_loading);
+        }
+        // And of its own accord, whenever it is asked for a vote.
+        let value = new_value();
+        let batch = vec![acquire(&key, &value, LONG), release(&key, &value)];
+        assert_eq!(subject.execute(batch).await, [Answer::Granted, Answer::Deleted]);
+        assert_eq!(subject.ask(inspect(&key)).await, Answer::Seen(Holding::Free));
+    }
+    subject.outside.remove(&subject.marker);
+}
+
+/// An adoption takes the marker away, is written once, and tells its age. A marker is written over what was expected
+/// alone, and after an adoption only if that is old enough.
+pub async fn a_marker_waits_for_its_adoption(subject: &Subject) {
+    let (marker, adoption, outside) = (new_key("marker"), new_key("adoption"), &subject.outside);
+    let mark = |text: &str, replaces: Option<&str>, adopted: Option<&str>| Command::Mark {
+        key: marker.clone(),
+        text: text.into(),
+        replaces: replaces.map(Into::into),
+        adoption: adopted.map(|text| Adopted {
+            key: adoption.clone(),
+            text: text.into(),
+            age_ms: millis(LONG),
+        }),
+    };
+    let adopt = async |text: &str, seen: Option<&str>| {
+        let (key, text, seen) = (adoption.clone(), text.into(), seen.map(Into::into));
+        let replaces = Some("replaced".into());
+        subject.ask(Command::Adopt { key, text, replaces, marker: marker.clone(), seen }).await
+    };
+    let steps = vec![
+        (mark("new", Some("old"), None), Answer::NotMarked),
+        (mark("new", None, None), Answer::Marked),
+        (mark("newer", None, None), Answer::NotMarked),
+        (mark("newer", Some("new"), None), Answer::Marked),
+    ];
+    in_turn(subject, steps).await;
+    assert_eq!(outside.value(&marker).as_deref(), Some(&b"newer"[..]));
+    assert_eq!(outside.ttl(&marker), None, "it has no time to live");
+    assert_eq!(adopt("first", Some("new")).await, Answer::NotMarked);
+    let Answer::Adopting { text: first, age } = adopt("first", Some("newer")).await else {
+        panic!("the marker was seen")
+    };
+    // The node adds its time of day.
+    let since = first.strip_prefix("first since=").and_then(|since| since.parse::<u64>().ok());
+    assert!(since.is_some() && age < LONG && !outside.exists(&marker), "{first}");
+    match adopt("second", None).await {
+        Answer::Adopting { text, .. } => assert_eq!(text, first, "it is written once"),
+        other => panic!("{other:?}"),
+    }
+    let life = std::time::Duration::from_millis(Adoption::TTL_MS);
+    in_turn(subject, vec![(mark("marked", None, Some(&first)), Answer::NotMarked)]).await;
+    outside.set(&adoption, first.as_bytes(), Some(life - 2 * LONG));
+    let steps = vec![
+        (mark("marked", None, Some("another")), Answer::NotMarked),
+        (mark("marked", None, Some(&first)), Answer::Marked),
+    ];
+    in_turn(subject, steps).await;
+    assert!(outside.exists(&marker) && !outside.exists(&adoption), "it has served");
+    outside.remove(&marker);
+    outside.set(&adoption, b"replaced", Some(life - 2 * LONG));
+    match adopt("third", None).await {
+        Answer::Adopting { text, age } => assert!(text.starts_with("third") && age < LONG),
+        other => panic!("{other:?}"),
+    }
+    outside.remove(&adoption);
+}

@@ -1,0 +1,344 @@
+//! Every server beside the store: the same random commands for both, the same answers, then the same keys and pushes.
+//!
+//! The commands go through the library's node, so the test also covers its scripts and its reader of replies. A server's
+//! clock goes on during a command. So there are two stores: one carries a command out at the earliest time that the
+//! server can have seen, the other at the latest. After each step both take over the server's keys. If a key, or a reader
+//! of it, ends within that time, the step is not compared, and the key is deleted.
+
+mod compare;
+mod draw;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use quorlock::node::conformance::Subject;
+use quorlock::node::{Answer, Command, Key, Keys};
+use quorlock_core::keys::intents;
+use quorlock_core::store::{ConnectionId, Content, Kind, Store, Stored};
+use quorlock_servers::resp::RespConnection;
+use quorlock_servers::{Reply, Server, ServerBinary, ServerOptions};
+
+use crate::common::all_servers;
+use crate::node;
+use crate::past::Past;
+
+/// The number of steps for each server and seed.
+const STEPS: usize = 4_000;
+
+/// A server may see an end this much earlier or later than a command, in milliseconds.
+const NEAR_MS: i64 = 6;
+
+/// A connection that watches nothing.
+const NOBODY: ConnectionId = ConnectionId(u64::MAX);
+
+#[tokio::test]
+async fn every_server_does_as_the_store_does() {
+    #[cfg(quorlock_mutants)]
+    if let Ok(mutant) = std::env::var("QUORLOCK_MUTANT") {
+        quorlock_core::mutants::switch_on(&mutant);
+    }
+    let fresh = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+    let fresh = fresh.unwrap_or_else(|| fastrand::u64(..));
+    for (place, binary) in all_servers("every_server_does_as_the_store_does").iter().enumerate() {
+        for (seed, is_pinned) in [(200 + place as u64, true), (fresh, false)] {
+            println!("{binary}, seed {seed} (SEED={seed} repeats it)");
+            random_commands(binary, seed, is_pinned).await;
+        }
+        as_large_as_it_gets(binary).await;
+    }
+}
+
+async fn random_commands(binary: &ServerBinary, seed: u64, is_pinned: bool) {
+    let locks = || (0..3).map(|key| Key::from(format!("k{key}")));
+    let fences = locks().map(|key| format!("fence:{key}").into());
+    let intents = locks().map(|key| intents(&key.into(), 0)[0].clone());
+    let others = ["node", "adopt"].map(Key::from);
+    let mut pair = Pair::new(binary, seed, locks().chain(fences).chain(intents).chain(others));
+    for _ in 0..STEPS {
+        pair.step().await;
+    }
+    let Pair { seen, pushes, skipped, .. } = &pair;
+    let compared: usize = seen.values().sum();
+    println!("{compared} answers compared, {skipped} steps skipped, {pushes} pushes: {seen:?}");
+    assert!(compared > STEPS / 2 && *skipped < STEPS / 4 && *pushes > 100);
+    // Under a pinned seed, each answer that matters has been compared.
+    for (command, answer) in draw::MATTERS {
+        let count = seen.get(&(command.to_string(), answer.to_string()));
+        assert!(!is_pinned || count.is_some(), "{command} is never answered {answer}");
+    }
+}
+
+/// The largest set of keys, and a key with as many readers as it can have.
+async fn as_large_as_it_gets(binary: &ServerBinary) {
+    let keys = Keys::new((0..Keys::MAX).map(|key| Key::from(format!("k{key:02}")))).unwrap();
+    let words = intents(&keys, 0);
+    let mut pair = Pair::new(binary, 0, keys.iter().chain(&*words).cloned());
+    for commands in draw::large(&keys, &words) {
+        pair.compare(0, commands).await;
+    }
+    assert_eq!(pair.skipped, 0);
+}
+
+/// A server and two stores.
+struct Pair {
+    random: fastrand::Rng,
+    keys: Vec<Key>,
+    subjects: [Subject; 2],
+    /// A connection that does what other clients might do.
+    side: RespConnection,
+    /// The store of the earliest times, and that of the latest.
+    stores: [Store; 2],
+    /// Pushes that were received and not compared yet: the subject and the key.
+    received: BTreeSet<(usize, Key)>,
+    /// The subjects and the commands that they have been asked for; whether with a single key.
+    known: BTreeSet<(usize, String, bool)>,
+    /// The names of the commands and answers that were compared.
+    seen: BTreeMap<(String, String), usize>,
+    pushes: usize,
+    skipped: usize,
+}
+
+impl Pair {
+    fn new(binary: &ServerBinary, seed: u64, keys: impl Iterator<Item = Key>) -> Self {
+        let server = Server::start(binary, ServerOptions::default()).unwrap();
+        let (url, mut side) = (server.url(), server.connect().unwrap());
+        side.wait(Duration::from_secs(60)).unwrap();
+        let past = Past::new(server).leaving_keys();
+        let known = side.command(&["COMMAND", "INFO", "DELIFEQ", "DELEX"]).unwrap();
+        let Reply::Array(known) = known else { panic!("{known:?}") };
+        let deletes_natively = known.iter().any(|info| matches!(info, Reply::Array(_)));
+        let store =
+            |expires_at_once| Store::new(Kind { expires_at_once, deletes_natively, pushes: true });
+        Self {
+            random: fastrand::Rng::with_seed(seed),
+            keys: keys.collect(),
+            subjects: [(); 2].map(|()| Subject::new(node(&url), past.clone())),
+            side,
+            stores: [store(true), store(false)],
+            received: BTreeSet::new(),
+            known: BTreeSet::new(),
+            seen: BTreeMap::new(),
+            pushes: 0,
+            skipped: 0,
+        }
+    }
+
+    async fn step(&mut self) {
+        let by = self.random.usize(0..2);
+        let commands = match self.random.u8(0..20) {
+            0 => {
+                tokio::time::sleep(Duration::from_millis(self.random.u64(0..30))).await;
+                Vec::new()
+            }
+            1 | 2 => {
+                let (key, content, ttl_ms) = self.draw_foreign();
+                self.put(&key, content, ttl_ms);
+                Vec::new()
+            }
+            3 if self.random.u8(0..10) == 0 => {
+                self.flush().await;
+                Vec::new()
+            }
+            3 => {
+                self.keys.clone().iter().for_each(|key| self.put(key, None, None));
+                Vec::new()
+            }
+            _ => {
+                let mut commands = Vec::new();
+                while commands.len() < 3 && (commands.is_empty() || self.random.bool()) {
+                    commands.push(self.draw());
+                    if self.may_be_asked_again(by, &commands[commands.len() - 1]) {
+                        break;
+                    }
+                }
+                commands
+            }
+        };
+        self.compare(by, commands).await;
+    }
+
+    /// Whether the node may ask for this a second time, behind the rest of its batch: because the server does not know the
+    /// script yet, or has a quicker command that does not tell everything.
+    fn may_be_asked_again(&mut self, by: usize, command: &Command) -> bool {
+        let is_plain = match command {
+            Command::Release { tell, .. } => *tell,
+            Command::Inspect { keys, intents } | Command::Watch { keys, intents } => {
+                keys.single().is_some() && intents.is_none()
+            }
+            _ => false,
+        };
+        let is_single = draw::touched(command).len() == 1;
+        self.known.insert((by, compare::name(command), is_single)) || is_plain
+    }
+
+    /// Carries out a batch on the server and in both stores, and compares.
+    async fn compare(&mut self, by: usize, commands: Vec<Command>) {
+        let before = self.ends();
+        let from = self.now_us();
+        let answers = self.subjects[by].execute(commands.clone()).await;
+        let to = self.now_us();
+        let found = self.look();
+        self.receive().await;
+        let end = self.now_us();
+
+        let window = from / 1000 - NEAR_MS..=end / 1000 + NEAR_MS;
+        let ended: BTreeSet<&Key> =
+            before.iter().filter(|(_, end)| end < window.start()).map(|(key, _)| key).collect();
+        let connection = ConnectionId(by as u64);
+        let stored = [(0, from), (1, to)].map(|(place, now_us)| {
+            let execute = |it: &Command| self.stores[place].execute(connection, it, now_us);
+            commands.iter().map(execute).collect::<Vec<Answer>>()
+        });
+        let ends = self.ends();
+        let near: BTreeSet<&Key> = before
+            .iter()
+            .chain(&ends)
+            .filter(|(_, end)| window.contains(end))
+            .map(|(key, _)| key)
+            .collect();
+        let touched: BTreeSet<Key> = commands.iter().flat_map(draw::touched).collect();
+        let is_skipped = touched.iter().any(|key| near.contains(key));
+        let slack_ms = (end - from) / 1000 + 3;
+        if is_skipped {
+            self.skipped += 1;
+        } else {
+            let [early, late] = &stored;
+            for (((command, answer), early), late) in
+                commands.iter().zip(&answers).zip(early).zip(late)
+            {
+                compare::answers(command, answer, (early, late), slack_ms)
+                    .unwrap_or_else(|why| panic!("{why} in {commands:?}"));
+                let names = (compare::name(command), compare::name(answer));
+                *self.seen.entry(names).or_default() += 1;
+            }
+            assert_eq!(answers.len(), commands.len());
+        }
+
+        // The look has found all keys that had ended.
+        for key in &self.keys {
+            let _ = self.stores[0].get(NOBODY, key, to);
+            let _ = self.stores[1].get(NOBODY, key, end);
+        }
+        let mut expected = BTreeSet::new();
+        for (ConnectionId(by), key) in self.stores.iter_mut().flat_map(Store::take_pushes) {
+            expected.insert((by as usize, key));
+        }
+        let mut uncertain = Vec::new();
+        for (key, found) in self.keys.iter().zip(found) {
+            if near.contains(key) || is_skipped && touched.contains(key) {
+                uncertain.push(key.clone());
+                continue;
+            }
+            let of_key = |pushes: &BTreeSet<(usize, Key)>| {
+                pushes.iter().filter(|(_, of)| of == key).map(|(by, _)| *by).collect()
+            };
+            let (pushed, mut due): (BTreeSet<usize>, BTreeSet<usize>) =
+                (of_key(&self.received), of_key(&expected));
+            if ended.contains(key) && pushed.contains(&by) {
+                // The connection that finds an ended key gets no push. The server may have found it before.
+                due.insert(by);
+            }
+            assert_eq!(pushed, due, "pushes of {key} after {commands:?}");
+            self.pushes += pushed.len();
+            self.received.retain(|(_, of)| of != key);
+            let stores = self.stores.each_ref().map(|store| store.stored(key, i64::MIN));
+            let found = compare::keys(found, stores, slack_ms)
+                .unwrap_or_else(|why| panic!("{key} after {commands:?}: {why}"));
+            self.stores.iter_mut().for_each(|store| store.load(key, found.clone()));
+        }
+        for key in uncertain {
+            self.put(&key, Some(Content::Other), None);
+            self.put(&key, None, None);
+            self.receive().await;
+            self.received.retain(|(_, of)| *of != key);
+            self.stores.iter_mut().for_each(|store| drop(store.take_pushes()));
+        }
+    }
+
+    /// The ends of all keys and readers in the stores.
+    fn ends(&self) -> Vec<(Key, i64)> {
+        let of = |(key, stored): (&Key, &Stored)| {
+            let members = match &stored.content {
+                Content::Scored(members) => members.values().copied().collect(),
+                _ => Vec::new(),
+            };
+            let ends = stored.expires_ms.into_iter().chain(members);
+            ends.map(|end| (key.clone(), end)).collect::<Vec<_>>()
+        };
+        self.stores.iter().flat_map(|store| store.all(i64::MIN).flat_map(of)).collect()
+    }
+
+    /// The server's clock, in microseconds.
+    fn now_us(&mut self) -> i64 {
+        compare::time_us(&self.side.command(&["TIME"]).unwrap())
+    }
+
+    /// The content of all keys on the server.
+    fn look(&mut self) -> Vec<Option<Stored>> {
+        let keys = self.keys.iter().flat_map(|key| {
+            let zrange = vec!["ZRANGE", key, "0", "-1", "WITHSCORES"];
+            [vec!["TIME"], vec!["PTTL", key], vec!["GET", key], zrange]
+        });
+        let commands: Vec<Vec<&str>> = keys.collect();
+        let commands: Vec<&[&str]> = commands.iter().map(Vec::as_slice).collect();
+        self.side.send(&commands).unwrap();
+        let replies: Vec<Reply> = commands.iter().map(|_| self.side.reply().unwrap()).collect();
+        replies.chunks(4).map(compare::read).collect()
+    }
+
+    /// Takes all pushes. A node hears them before the answer to a later command.
+    async fn receive(&mut self) {
+        // The end of a key may have been pushed to one connection, and not yet to the other.
+        for (place, subject) in [0, 1, 0, 1].map(|place| (place, &self.subjects[place])) {
+            let barrier = Command::Inspect { keys: "barrier".into(), intents: None };
+            subject.execute(vec![barrier]).await;
+            // A new connection says that everything has changed.
+            let keys = subject.pushed().into_iter().flatten();
+            self.received.extend(keys.map(|key| (place, key)));
+        }
+    }
+
+    /// Sets or deletes a key as another client would.
+    fn put(&mut self, key: &Key, content: Option<Content>, ttl_ms: Option<i64>) {
+        let now_us = self.now_us();
+        let mut call = |words: &[&[u8]]| {
+            let reply = self.side.command(words).unwrap();
+            assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
+        };
+        let name = key.as_bytes();
+        call(&[b"DEL", name]);
+        match &content {
+            None => {}
+            Some(Content::Text(text)) => call(&[b"SET", name, text]),
+            Some(Content::Other) => call(&[b"RPUSH", name, b"element"]),
+            Some(Content::Scored(members)) => {
+                for (member, score) in members {
+                    call(&[b"ZADD", name, score.to_string().as_bytes(), member]);
+                }
+            }
+        }
+        if let Some(ttl_ms) = ttl_ms {
+            call(&[b"PEXPIREAT", name, (now_us / 1000 + ttl_ms).to_string().as_bytes()]);
+        }
+        for store in &mut self.stores {
+            match &content {
+                Some(content) => store.put_there(key, content.clone(), ttl_ms, now_us),
+                // The watchers of a key that has ended get their pushes too.
+                None => drop(store.delete(key, i64::MIN)),
+            }
+        }
+    }
+
+    /// Deletes all keys. Each connection hears that everything has changed.
+    async fn flush(&mut self) {
+        self.receive().await;
+        self.side.command(&["FLUSHALL"]).unwrap();
+        self.stores.iter_mut().for_each(Store::flush);
+        self.received.clear();
+        for subject in &self.subjects {
+            let barrier = Command::Inspect { keys: "barrier".into(), intents: None };
+            subject.execute(vec![barrier]).await;
+            assert!(subject.pushed().contains(&None), "all hear that everything has changed");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The comparison of a server's answers and keys with those of two stores, of which one is a little early and the other
+//! a little late.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use quorlock::node::{Answer, Command, Holding};
+use quorlock_core::store::{Content, Stored};
+use quorlock_servers::Reply;
+
+/// The name of a command's or an answer's variant.
+pub(super) fn name(shown: &impl Debug) -> String {
+    let shown = format!("{shown:?}");
+    shown.chars().take_while(|letter| letter.is_alphanumeric()).collect()
+}
+
+/// Whether the three answers are the same, except for times and the numbers that are made of them.
+pub(super) fn answers(
+    command: &Command,
+    said: &Answer,
+    (early, late): (&Answer, &Answer),
+    slack_ms: i64,
+) -> Result<(), String> {
+    let slack = Duration::from_millis(slack_ms.unsigned_abs());
+    let is_same = match (said, early, late) {
+        (Answer::Seen(said), Answer::Seen(early), Answer::Seen(late))
+        | (Answer::Watched(said), Answer::Watched(early), Answer::Watched(late)) => {
+            is_between(said, (early, late), slack)
+        }
+        (
+            Answer::RefusedFenced { fence, holding },
+            Answer::RefusedFenced { fence: one, holding: early },
+            Answer::RefusedFenced { fence: two, holding: late },
+        ) => (one..=two).contains(&fence) && is_between(holding, (early, late), slack),
+        // A fence that was given out in the same batch may be made of the server's time.
+        (
+            Answer::GrantedFenced { fence },
+            Answer::GrantedFenced { fence: early },
+            Answer::GrantedFenced { fence: late },
+        )
+        | (
+            Answer::Raised { fence },
+            Answer::Raised { fence: early },
+            Answer::Raised { fence: late },
+        )
+        | (
+            Answer::Superseded { fence },
+            Answer::Superseded { fence: early },
+            Answer::Superseded { fence: late },
+        ) => (early..=late).contains(&fence),
+        (
+            Answer::Adopting { text, age },
+            Answer::Adopting { text: one, age: early },
+            Answer::Adopting { text: two, age: late },
+        ) => {
+            is_text_between([text, one, two].map(|text| text.as_bytes()), slack_ms)
+                && early.saturating_sub(slack) <= *age
+                && *age <= *late + slack
+        }
+        (Answer::Failed(said), Answer::Failed(early), Answer::Failed(late)) => {
+            said.kind() == early.kind() && said.kind() == late.kind()
+        }
+        _ => said == early && said == late,
+    };
+    let why = || format!("{command:?}: {said:?}, the stores {early:?}, {late:?}");
+    is_same.then_some(()).ok_or_else(why)
+}
+
+/// The holders are the same, and their times to live lie between those in the stores.
+fn is_between(said: &Holding, (early, late): (&Holding, &Holding), slack: Duration) -> bool {
+    let holders = parts(said).0;
+    if holders != parts(early).0 || holders != parts(late).0 {
+        return false;
+    }
+    let times = parts(early).1.into_iter().zip(parts(late).1);
+    let mut all = parts(said).1.into_iter().zip(times);
+    all.all(|(said, (early, late))| early.saturating_sub(slack) <= said && said <= late + slack)
+}
+
+/// The holders of each key, and their times to live in the same order.
+fn parts(holding: &Holding) -> (Vec<(String, Vec<u8>)>, Vec<Duration>) {
+    let (mut holders, mut times) = (Vec::new(), Vec::new());
+    let all = holding.each();
+    for holding in all {
+        match holding {
+            Holding::Held { value, ttl } | Holding::Announced { value, ttl } => {
+                holders.push((format!("{} {}", name(holding), ttl.is_some()), value.clone()));
+                times.extend(*ttl);
+            }
+            Holding::OtherType { ttl } => {
+                holders.push((format!("OtherType {}", ttl.is_some()), Vec::new()));
+                times.extend(*ttl);
+            }
+            Holding::Shared { readers, count, ttl } => {
+                holders.push((format!("Shared {count}"), Vec::new()));
+                times.push(*ttl);
+                // A server shows fewer readers if there are many keys. Their order depends on their ends.
+                let shown_max = Holding::READERS_MAX / all.len();
+                let mut readers: Vec<_> = readers.iter().map(|it| (&it.value, it.ttl)).collect();
+                readers.sort();
+                for (value, ttl) in readers.into_iter().filter(|_| *count < shown_max) {
+                    holders.push((String::new(), value.clone()));
+                    times.push(ttl);
+                }
+            }
+            _ => holders.push((name(holding), Vec::new())),
+        }
+    }
+    (holders, times)
+}
+
+/// Either all three texts are the same, or they end in numbers, in order: a time, or a fence made of it.
+fn is_text_between([said, early, late]: [&[u8]; 3], slack_ms: i64) -> bool {
+    fn split(text: &[u8]) -> (&[u8], i64) {
+        let digits = text.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+        let (text, digits) = text.split_at(text.len() - digits);
+        (text, str::from_utf8(digits).unwrap().parse().unwrap_or(0))
+    }
+    if early == late {
+        return said == early;
+    }
+    let [said, early, late] = [said, early, late].map(split);
+    let is_same = said.0 == early.0 && said.0 == late.0;
+    is_same && early.1 - slack_ms * 1000 <= said.1 && said.1 <= late.1 + slack_ms * 1000
+}
+
+/// The server's key as both stores are to have it from now on, if it is the same in all three.
+pub(super) fn keys(
+    found: Option<Stored>,
+    stores: [Option<&Stored>; 2],
+    slack_ms: i64,
+) -> Result<Option<Stored>, String> {
+    let what = format!("{found:?}, the stores {stores:?}");
+    let (found, early, late) = match (found, stores) {
+        (None, [None, None]) => return Ok(None),
+        (Some(found), [Some(early), Some(late)]) => (found, early, late),
+        _ => return Err(what),
+    };
+    let is_near = |at: i64, early: i64, late: i64| early - slack_ms <= at && at <= late + slack_ms;
+    let is_same = match (&found.content, &early.content, &late.content) {
+        (Content::Text(said), Content::Text(early), Content::Text(late)) => {
+            is_text_between([said, early, late], slack_ms)
+        }
+        (Content::Scored(said), Content::Scored(early), Content::Scored(late)) => {
+            let is_same = |(member, score): (&Vec<u8>, &i64)| {
+                let (early, late) = (early.get(member), late.get(member));
+                early.zip(late).is_some_and(|(early, late)| is_near(*score, *early, *late))
+            };
+            said.len() == early.len() && said.len() == late.len() && said.iter().all(is_same)
+        }
+        (Content::Other, Content::Other, Content::Other) => true,
+        _ => false,
+    };
+    let ends = match (found.expires_ms, early.expires_ms, late.expires_ms) {
+        (None, None, None) => true,
+        (Some(found), Some(early), Some(late)) => is_near(found, early, late),
+        _ => false,
+    };
+    if !is_same || !ends {
+        return Err(what);
+    }
+    // The expiry of readers must be that of the last of them, to the millisecond.
+    let expires_ms = match &found.content {
+        Content::Scored(members) if late.is_of_readers() => members.values().max().copied(),
+        Content::Scored(_) => late.expires_ms,
+        _ => found.expires_ms,
+    };
+    Ok(Some(Stored { expires_ms, ..found }))
+}
+
+/// Reads the replies to `TIME`, `PTTL`, `GET` and `ZRANGE`.
+pub(super) fn read(replies: &[Reply]) -> Option<Stored> {
+    let [time, ttl, text, members] = replies else { panic!("{replies:?}") };
+    let expires_ms = match ttl {
+        Reply::Int(-2) => return None,
+        Reply::Int(-1) => None,
+        Reply::Int(ttl) => Some(time_us(time) / 1000 + ttl),
+        other => panic!("PTTL says {other:?}"),
+    };
+    let content = match (text, members) {
+        (Reply::Bulk(None), _) => return None,
+        (Reply::Bulk(Some(text)), _) => Content::Text(text.clone()),
+        (_, Reply::Array(members)) => Content::Scored(scores(members)),
+        _ => Content::Other,
+    };
+    Some(Stored { content, expires_ms })
+}
+
+fn scores(members: &[Reply]) -> BTreeMap<Vec<u8>, i64> {
+    let pair = |pair: &[Reply]| match pair {
+        [Reply::Bulk(Some(member)), Reply::Bulk(Some(score))] => {
+            (member.clone(), str::from_utf8(score).unwrap().parse().unwrap())
+        }
+        other => panic!("ZRANGE says {other:?}"),
+    };
+    members.chunks(2).map(pair).collect()
+}
+
+/// Reads the reply to `TIME`, in microseconds.
+pub(super) fn time_us(reply: &Reply) -> i64 {
+    let Reply::Array(parts) = reply else { panic!("TIME says {reply:?}") };
+    let [seconds, micros] = [0, 1].map(|place| match &parts[place] {
+        Reply::Bulk(Some(digits)) => str::from_utf8(digits).unwrap().parse::<i64>().unwrap(),
+        other => panic!("TIME says {other:?}"),
+    });
+    seconds * 1_000_000 + micros
+}

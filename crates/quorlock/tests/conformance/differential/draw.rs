@@ -1,0 +1,266 @@
+//! The commands of the test, and the changes by other clients.
+
+use std::sync::Arc;
+
+use quorlock::node::{Adopted, Command, Counter, Key, Keys, Value};
+use quorlock_core::Token;
+use quorlock_core::keys::intents;
+use quorlock_core::marker::Adoption;
+use quorlock_core::store::Content;
+
+use super::Pair;
+
+/// Commands with an answer that each pinned seed must bring about.
+pub(super) const MATTERS: [(&str, &str); 44] = [
+    ("Acquire", "Granted"),
+    ("Acquire", "Refused"),
+    ("Heal", "Granted"),
+    ("Heal", "Refused"),
+    ("Extend", "Extended"),
+    ("Extend", "Absent"),
+    ("Extend", "Other"),
+    ("Release", "Deleted"),
+    ("Release", "Absent"),
+    ("Release", "Other"),
+    ("AcquireFenced", "GrantedFenced"),
+    ("AcquireFenced", "RefusedFenced"),
+    ("AcquireFenced", "Failed"),
+    ("Raise", "Raised"),
+    ("Raise", "Absent"),
+    ("Raise", "Other"),
+    ("Raise", "Failed"),
+    ("HealFenced", "GrantedFenced"),
+    ("HealFenced", "Superseded"),
+    ("HealFenced", "Refused"),
+    ("ExtendFenced", "Extended"),
+    ("ExtendFenced", "Absent"),
+    ("ExtendFenced", "Other"),
+    ("AcquireShared", "Granted"),
+    ("AcquireShared", "Refused"),
+    ("AcquireShared", "Failed"),
+    ("HealShared", "Granted"),
+    ("HealShared", "Refused"),
+    ("ExtendShared", "Extended"),
+    ("ExtendShared", "Absent"),
+    ("ExtendShared", "Other"),
+    ("ReleaseShared", "Deleted"),
+    ("ReleaseShared", "Absent"),
+    ("ReleaseShared", "Other"),
+    ("Downgrade", "Downgraded"),
+    ("Downgrade", "Absent"),
+    ("Downgrade", "Other"),
+    ("Announce", "Announced"),
+    ("Announce", "Other"),
+    ("Withdraw", "Announced"),
+    ("Inspect", "Seen"),
+    ("Watch", "Watched"),
+    ("Adopt", "Adopting"),
+    ("Mark", "Marked"),
+];
+
+fn value(number: u8) -> Value {
+    Value::new(&Token::new([number + 0xa0; Token::BYTES]), "somebody")
+}
+
+impl Pair {
+    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+        of[self.random.usize(..of.len())].clone()
+    }
+
+    pub(super) fn draw(&mut self) -> Command {
+        let sets = [&["k0"][..], &["k1"], &["k0", "k1"], &["k1", "k2"], &["k0", "k1", "k2"]];
+        let keys = self.pick(&sets).iter().map(|key| Key::from(*key));
+        let keys = Keys::new(keys).unwrap();
+        let value = value(self.random.u8(0..3));
+        let ttl_ms = self.pick(&[25, 50, 10_000, 20_000, 40_000]);
+        let words = intents(&keys, 0);
+        let to = self.random.u64(0..40);
+        let counter = Counter {
+            keys: keys.map(|key| format!("fence:{key}").into()),
+            ttl_ms: 100_000_000,
+            marker: "node".into(),
+        };
+        match self.random.u8(0..32) {
+            0 | 1 => Command::Acquire { keys, value, ttl_ms },
+            2 | 3 => Command::Heal { keys, value, ttl_ms },
+            4 | 5 => Command::Extend { keys, value, ttl_ms },
+            6 => Command::Release { keys, value, tell: self.random.bool() },
+            7..=9 => Command::AcquireShared { keys, intents: words, value, ttl_ms },
+            10 | 11 => Command::HealShared { keys, value, ttl_ms },
+            12 => Command::ExtendShared { keys, value, ttl_ms },
+            13 | 14 => Command::ReleaseShared { keys, value },
+            15 | 16 => Command::Downgrade { keys, value },
+            17 => {
+                let renews = self.random.bool();
+                Command::Announce { intents: words, value, ttl_ms, renews }
+            }
+            18 => Command::Withdraw { intents: words, value },
+            19 | 20 => {
+                // The proposal counts, or is too little, or the server's clock bounds it.
+                let proposal = self.pick(&[0, to, u64::MAX >> 12, u64::MAX]);
+                Command::AcquireFenced { keys, value, ttl_ms, counter, proposal }
+            }
+            21..=23 => Command::Raise { keys, value, counter, to },
+            24 => Command::HealFenced { keys, value, ttl_ms, counter, to },
+            25 => Command::ExtendFenced { keys, value, ttl_ms, counter },
+            26 => {
+                let intents = self.random.bool().then_some(words);
+                Command::Inspect { keys, intents }
+            }
+            27 => self.draw_adopt(),
+            28 => self.draw_mark(),
+            _ => {
+                let intents = self.random.bool().then_some(words);
+                Command::Watch { keys, intents }
+            }
+        }
+    }
+
+    /// The text of a key, most of the time; else another text.
+    fn text_of(&mut self, key: &str, other: Arc<str>) -> Arc<str> {
+        let there = self.stores[0].stored(key, i64::MIN).and_then(|stored| stored.value());
+        let there = there.and_then(|text| str::from_utf8(text).ok()).map(Arc::from);
+        there.filter(|_| self.random.u8(0..3) > 0).unwrap_or(other)
+    }
+
+    /// An adoption, perhaps in place of another, of a node with a marker or without.
+    fn draw_adopt(&mut self) -> Command {
+        let text = self.pick(&["adoption 1", "adoption 2"]).into();
+        let replaces = self.random.bool().then(|| self.text_of("adopt", "another".into()));
+        let is_there = self.stores[0].stored("node", i64::MIN).is_some();
+        let is_seen = is_there == (self.random.u8(0..4) > 0);
+        let seen = is_seen.then(|| self.text_of("node", "another".into()));
+        Command::Adopt { key: "adopt".into(), text, replaces, marker: "node".into(), seen }
+    }
+
+    /// A marker with a floor, in place of nothing or of another, perhaps after an adoption.
+    fn draw_mark(&mut self) -> Command {
+        let floor = self.pick(&[10, 20, 3_000, 1_795_201_160_638_971_u64]);
+        let text = self.pick(&[format!("any text floor={floor}"), format!("floor={floor} inside")]);
+        let replaces = self.random.bool().then(|| self.text_of("node", "another".into()));
+        let adoption = self.random.bool().then(|| Adopted {
+            key: "adopt".into(),
+            text: self.text_of("adopt", "another".into()),
+            age_ms: self.pick(&[0, 80_000_000]),
+        });
+        Command::Mark { key: "node".into(), text: text.into(), replaces, adoption }
+    }
+
+    /// A change by another client, or by a server that loses one key of several.
+    pub(super) fn draw_foreign(&mut self) -> (Key, Option<Content>, Option<i64>) {
+        let life = Adoption::TTL_MS as i64;
+        let ttl_ms = self.pick(&[None, Some(30_000), Some(50)]);
+        if self.random.u8(0..4) == 0 {
+            // Counters and the marker as they must not be, or as they are at their end.
+            let at_end = (Counter::LIMIT - 2).to_string();
+            let key = self.pick(&["fence:k0", "fence:k1", "node", "adopt"]);
+            let texts = ["x", "-1", "", "+7", "5", "an adoption", &at_end];
+            let text = Some(Content::Text(self.pick(&texts).as_bytes().to_vec()));
+            let content = self.pick(&[text.clone(), text, Some(Content::Other), None]);
+            let ends = [None, Some(life / 2), Some(life + 100_000), Some(30_000)];
+            return (key.into(), content, self.pick(&ends));
+        }
+        let key = Key::from(self.pick(&["k0", "k1", "k2"]));
+        let word = intents(&key.clone().into(), 0)[0].clone();
+        let key = if self.random.u8(0..5) == 0 { word } else { key };
+        let value = value(self.random.u8(0..3));
+        let whole = value.as_bytes().to_vec();
+        let now_ms = self.now_us() / 1000;
+        let scored = |members: &[(&[u8], i64)]| {
+            let members = members.iter().map(|(member, score)| (member.to_vec(), *score));
+            Some(Content::Scored(members.collect()))
+        };
+        match self.random.u8(0..12) {
+            0..=2 => (key, None, None),
+            3 => (key, Some(Content::Other), ttl_ms),
+            // A value, or almost one.
+            4 => (key, Some(Content::Text(whole)), ttl_ms),
+            5 => (key, Some(Content::Text(whole[..whole.len() - 1].to_vec())), ttl_ms),
+            6 => (key, Some(Content::Text([&whole[..], b" "].concat())), ttl_ms),
+            7 => (key, Some(Content::Text(whole.to_ascii_uppercase())), ttl_ms),
+            // A queue, say.
+            8 => (key, scored(&[(b"a job", 7), (&whole, 8)]), ttl_ms),
+            // Sets that expire before their last member, and after it.
+            9 => {
+                let off = self.pick(&[-1_000, 1_000]);
+                let end = now_ms + 30_000 + off;
+                (key, scored(&[(b"other", now_ms + 9_000), (&whole, end)]), Some(30_000))
+            }
+            // Readers, of which one may have ended.
+            _ => {
+                let other = self.pick(&[-100, 9_000, 30_000]);
+                let ours = self.pick(&[-200, 20_000, 30_000]);
+                let members = [
+                    (&b"other"[..], now_ms + other),
+                    (&whole, now_ms + ours),
+                    (b"x", now_ms + 30_000),
+                ];
+                (key, scored(&members), Some(30_000))
+            }
+        }
+    }
+}
+
+/// All keys of the test that a command may look at or change.
+pub(super) fn touched(command: &Command) -> Vec<Key> {
+    let all = |parts: &[&Keys]| parts.iter().flat_map(|keys| keys.iter().cloned()).collect();
+    match command {
+        Command::AcquireShared { keys, intents, .. } => all(&[keys, intents]),
+        Command::Inspect { keys, intents } | Command::Watch { keys, intents } => {
+            all(&[keys, intents.as_ref().unwrap_or(keys)])
+        }
+        Command::Announce { intents, .. } | Command::Withdraw { intents, .. } => all(&[intents]),
+        Command::Acquire { keys, .. }
+        | Command::Heal { keys, .. }
+        | Command::Extend { keys, .. }
+        | Command::Release { keys, .. }
+        | Command::HealShared { keys, .. }
+        | Command::ExtendShared { keys, .. }
+        | Command::ReleaseShared { keys, .. }
+        | Command::Downgrade { keys, .. } => all(&[keys]),
+        Command::AcquireFenced { keys, counter, .. }
+        | Command::Raise { keys, counter, .. }
+        | Command::HealFenced { keys, counter, .. }
+        | Command::ExtendFenced { keys, counter, .. } => {
+            all(&[keys, &counter.keys, &counter.marker.clone().into()])
+        }
+        _ => vec!["node".into(), "adopt".into()],
+    }
+}
+
+/// Batches with as many keys as there may be, and with as many readers of one key.
+pub(super) fn large(keys: &Keys, words: &Keys) -> Vec<Vec<Command>> {
+    let (value, ttl_ms) = (value(0), 60_000);
+    let look = || Command::Inspect { keys: keys.clone(), intents: Some(words.clone()) };
+    let one = Keys::from(keys[0].clone());
+    let reader = |number: u32| {
+        let bytes: Vec<u8> = number.to_be_bytes().into_iter().cycle().take(Token::BYTES).collect();
+        Value::new(&Token::new(bytes.try_into().unwrap()), "a reader")
+    };
+    let shared = |number: u32| {
+        let (keys, intents) = (one.clone(), one.map(|key| format!("intent:{key}").into()));
+        Command::AcquireShared { keys, intents, value: reader(number), ttl_ms }
+    };
+    let heal = |number: u32| Command::HealShared {
+        keys: one.clone(),
+        value: reader(number),
+        ttl_ms: 2 * ttl_ms,
+    };
+    let leave = |number: u32| Command::ReleaseShared { keys: one.clone(), value: reader(number) };
+    let (intents, renews) = (words.clone(), true);
+    // One by one: a script that the server does not know yet is asked for again, behind the rest of its batch.
+    let singles = [
+        Command::Acquire { keys: keys.clone(), value: value.clone(), ttl_ms },
+        Command::Extend { keys: keys.clone(), value: value.clone(), ttl_ms: 2 * ttl_ms },
+        Command::Downgrade { keys: keys.clone(), value: value.clone() },
+        look(),
+        Command::Announce { intents, value: value.clone(), ttl_ms, renews },
+        look(),
+        Command::ReleaseShared { keys: keys.clone(), value: value.clone() },
+        Command::Withdraw { intents: words.clone(), value: value.clone() },
+        shared(0),
+        leave(0),
+    ];
+    let full = vec![shared(1024), heal(1024), heal(0), look(), leave(1), shared(1024), shared(1)];
+    singles.into_iter().map(|it| vec![it]).chain([(0..1024).map(shared).collect(), full]).collect()
+}
