@@ -292,9 +292,18 @@ fn the_rights_that_are_printed_are_those_that_are_needed() {
             .output()
             .unwrap();
         assert!(stderr(&acl).contains("ACL SAVE") && acl.status.success(), "{}", stderr(&acl));
-        let line = stdout(&acl).trim().replace("'>PASSWORD'", ">secret");
-        assert!(line.contains(" ~locks:* +"), "{binary}: {line}");
-        let words: Vec<&str> = line.split(' ').collect();
+        let line = stdout(&acl).trim().replace(">PASSWORD", ">secret");
+        // As a shell reads it, in a folder with a file that the pattern of the keys would match.
+        std::fs::write(testbed.path("~locks:file"), "").unwrap();
+        let words = std::process::Command::new("sh")
+            .args(["-c", &format!("printf '%s\\n' {line}")])
+            .current_dir(testbed.folder.path())
+            .output()
+            .unwrap();
+        assert_eq!(stderr(&words), "", "{binary}: {line}");
+        let words = stdout(&words);
+        let words: Vec<&str> = words.lines().collect();
+        assert!(words.contains(&"~locks:*") && words.contains(&"+script|load"), "{line}");
         let as_app = |args: &[&str]| {
             let args = [&args[..1], &prefix, &["--username", "app"], &args[1..]].concat();
             let mut command = testbed.quorlock(&args);

@@ -2,8 +2,8 @@
 
 /// What a user is given who may lock with keys behind `prefix`, and nothing else.
 pub(super) fn rules<'a>(prefix: &str, rights: impl Iterator<Item = &'a str>) -> String {
-    let rights: Vec<&str> = rights.collect();
-    format!("{} {}", quoted(&format!("~{}*", escaped(prefix))), rights.join(" "))
+    let keys = quoted(&format!("~{}*", escaped(prefix)));
+    std::iter::once(keys).chain(rights.map(quoted)).collect::<Vec<_>>().join(" ")
 }
 
 /// The command that makes `user` one by these rules.
@@ -23,13 +23,17 @@ pub(crate) fn escaped(prefix: &str) -> String {
     escaped
 }
 
-/// As `redis-cli` takes one word that may hold anything.
+/// One word, both for a shell and for the prompt of `redis-cli`.
 fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "~*:._-/{}".contains(c);
+    let plain = |c: char| c.is_ascii_alphanumeric() || "+:._-/".contains(c);
     if word.chars().all(plain) {
         return word.to_owned();
     }
-    format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
+    if !word.contains('\'') {
+        return format!("'{word}'");
+    }
+    let escape = |c: char| if "\\\"$`".contains(c) { format!("\\{c}") } else { c.to_string() };
+    format!("\"{}\"", word.chars().map(escape).collect::<String>())
 }
 
 #[cfg(test)]
@@ -38,11 +42,12 @@ mod tests {
 
     #[test]
     fn a_prefix_is_no_pattern() {
-        let rights = ["+get", "+set"];
+        let rights = ["+get", "+script|load"];
         assert_eq!(
             line("app", &rules("locks:", rights.into_iter())),
-            "ACL SETUSER app reset on '>PASSWORD' ~locks:* +get +set"
+            "ACL SETUSER app reset on '>PASSWORD' '~locks:*' +get '+script|load'"
         );
-        assert!(rules("a*", rights.into_iter()).starts_with(r#""~a\\**" "#));
+        assert!(rules("a*", rights.into_iter()).starts_with(r"'~a\**' "));
+        assert!(rules("o'$", rights.into_iter()).starts_with(r#""~o'\$*" "#));
     }
 }
