@@ -178,7 +178,10 @@ fn fresh_nodes_wait_once_and_who_waits_is_told_for_how_long() {
     assert_eq!(failures(&world, first), [FailureKind::Quarantined; 3]);
     assert!((0..3).all(|node| world.has(node, ADOPTION)));
     let text = failure(&world, first, 0).to_string();
-    assert_eq!(text, "quarantined: is new, or has lost its data, its votes count in 13 s");
+    assert_eq!(
+        text,
+        "quarantined: is new under these settings, or has lost its data, its votes count in 13 s"
+    );
     assert!((0..3).all(|node| !world.has(node, LOCKED)), "votes are given back");
 
     // Whose wait is too short fails at once, and asks nobody.

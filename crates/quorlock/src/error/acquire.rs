@@ -211,9 +211,9 @@ impl AcquireFailure {
         let count = nodes.len();
         match why {
             Why::NoQuorum => write!(f, "no quorum, {needed} of {count} nodes must grant; ")?,
-            Why::NodesUntrusted if nodes.iter().any(NodeAnswer::is_disagreement) => {
-                f.write_str("clients do not agree about the nodes, so nobody may have it; ")?
-            }
+            Why::NodesUntrusted if nodes.iter().any(NodeAnswer::is_disagreement) => f.write_str(
+                "this client's settings do not fit the nodes, so it may not have the lock; ",
+            )?,
             Why::NodesUntrusted => {
                 write!(f, "too few nodes vote, {needed} of {count} must grant; ")?
             }
@@ -225,8 +225,10 @@ impl AcquireFailure {
         }
         let never_expires = |node: &NodeAnswer| {
             node.holder().is_some_and(|holder| {
-                let is_no_lock =
-                    matches!(holder.kind, HolderKind::Foreign(_) | HolderKind::OtherType);
+                let is_no_lock = matches!(
+                    holder.kind,
+                    HolderKind::Foreign(_) | HolderKind::OtherType | HolderKind::WaitingWriter(_)
+                );
                 is_no_lock && holder.remaining.is_none()
             })
         };

@@ -33,7 +33,12 @@ async fn clients_with_different_lists_are_told_both() {
         let failure = error.nodes().iter().find_map(|node| node.failure());
         assert_eq!(failure.unwrap().kind(), FailureKind::OtherConfiguration);
         let text = error.to_string();
-        assert!(text.contains("clients do not agree about the nodes"), "{text}");
+        assert!(
+            text.contains(
+                "this client's settings do not fit the nodes, so it may not have the lock"
+            ),
+            "{text}"
+        );
         for settings in ["nodes=a,b,c,d,e quorum=3 max_ttl_ms=500", differs] {
             assert!(text.contains(settings), "{text}");
         }

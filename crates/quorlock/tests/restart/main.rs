@@ -136,7 +136,8 @@ async fn who_will_not_wait_is_told_how_long_it_would_take() {
     assert!(left <= QUARANTINE + Duration::from_secs(1), "{left:?}");
     let text = error.to_string();
     assert!(text.contains("too few nodes vote, 2 of 3 must grant"), "{text}");
-    let reason = ": quarantined: is new, or has lost its data, its votes count in 3 s";
+    let reason =
+        ": quarantined: is new under these settings, or has lost its data, its votes count in 3 s";
     assert!(text.contains(reason), "{text}");
     // Two that may not vote settle it: the third may not even have answered yet.
     let quarantined =

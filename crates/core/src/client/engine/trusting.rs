@@ -282,7 +282,7 @@ impl Engine {
         };
         let disagreed = monitor.is_disagreed().then(|| {
             Failure::unsent(FailureKind::Unverified)
-                .with_detail("not asked, for clients do not agree about the nodes")
+                .with_detail("not asked, because this client's settings do not fit the nodes")
         });
         let bar = |node| {
             let failure = monitor.exclusion(node, now).or_else(|| disagreed.clone())?;

@@ -241,6 +241,6 @@ fn why(info: &Info, was_marked: bool, is_declared_durable: bool) -> String {
             }
             None => format!("started {uptime} s ago"),
         },
-        (None, false) => "is new, or has lost its data".into(),
+        (None, false) => "is new under these settings, or has lost its data".into(),
     }
 }
