@@ -58,6 +58,8 @@ pub(crate) struct Scan<'a> {
     pub(crate) pattern: Option<&'a str>,
     /// Keys of the client begin with this. If the user may not read other keys, only these are read.
     pub(crate) prefix: &'a str,
+    /// Keys that begin with this are intents of waiting writers, and are looked at like locks.
+    pub(crate) intents: Option<&'a str>,
     /// In this database instead of the client's own.
     pub(crate) database: Option<u32>,
     /// The scan ends then, complete or not.
@@ -94,9 +96,17 @@ pub enum Incomplete {
 }
 
 impl Incomplete {
-    /// The user lacks a right, or is not known.
+    /// The user lacks a right or is not known, or the server lacks a command.
     pub fn is_about_rights(&self) -> bool {
-        matches!(self, Self::Failed(failure) if failure.kind().is_about_rights())
+        self.kind().is_some_and(FailureKind::is_about_rights)
+    }
+
+    /// How the node failed; `None`: it did not.
+    pub fn kind(&self) -> Option<FailureKind> {
+        match self {
+            Self::Failed(failure) => Some(failure.kind()),
+            _ => None,
+        }
     }
 }
 
@@ -155,7 +165,10 @@ impl Scan<'_> {
                 };
                 scanned.note_prefixes(&keys);
                 let may_read = |key: &Arc<str>| forbidden.is_none() || key.starts_with(self.prefix);
-                let keys = keys.into_iter().filter(|key| may_be_a_lock(key) && may_read(key));
+                let is_intent = |key: &str| self.intents.is_some_and(|it| key.starts_with(it));
+                let keys = keys.into_iter();
+                let keys =
+                    keys.filter(|key| (may_be_a_lock(key) || is_intent(key)) && may_read(key));
                 let keys: Vec<Arc<str>> = keys.collect();
                 let read = match kind {
                     "string" => read_strings(&connection, &keys).await?,

@@ -23,7 +23,9 @@ use serde_json::{Value, json};
 use self::sink::{Sink, Target};
 pub(crate) use self::table::columns;
 use crate::args::OutputArgs;
+use crate::exit_code::ExitCode;
 use crate::guardian::clock::real_ns;
+use crate::options::Refused;
 use crate::window::{Window, cut};
 
 /// Where messages go.
@@ -160,6 +162,21 @@ fn dropped_event(count: u64) -> String {
 
 fn dropped_lines(count: u64) -> String {
     format!("quorlock: {count} messages are missing here: nobody read for a while\n")
+}
+
+/// Writes the result to standard output. A reader that has gone away has seen enough.
+///
+/// # Errors
+/// If it cannot be written for another reason, such as a full disk.
+pub(crate) fn print(text: &str) -> Result<(), Refused> {
+    let mut out = io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Refused {
+            message: format!("cannot write to standard output: {error}"),
+            code: ExitCode::Internal,
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// A refusal before anything began, in the form that was asked for.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use common::{Running, Testbed, eventually, stderr, stdout};
 use quorlock_servers::{Reply, ServerOptions};
+use serde_json::Value;
 
 /// A command that says that it is there, and stays until it may go.
 fn stays(name: &str) -> String {
@@ -331,4 +332,43 @@ fn a_leftover_key_on_one_node_keeps_no_writer_waiting() {
         assert!(came <= 3, "{leftover:?}: {came} later readers");
         assert!(testbed.holders_of("a") <= 1, "the lock was given back");
     }
+}
+
+/// An intent always expires, so one that does not was left behind, and readers would wait for it for ever.
+#[test]
+fn an_intent_that_never_expires_is_shown_with_what_removes_it() {
+    let name = "an_intent_that_never_expires_is_shown_with_what_removes_it";
+    let Some(testbed) = Testbed::sized(name, 3, ServerOptions::default()) else { return };
+    let intent = ["SET", "quorlock:intent:k", &format!("{} h:1 job", "0".repeat(40))];
+    let on_two = |words: &[&str]| {
+        testbed.nodes.iter().take(2).for_each(|node| drop(node.command(words).unwrap()));
+    };
+    let line = " DEL quorlock:intent:k";
+    let lines = |text: &str| text.lines().filter(|told| told.ends_with(line)).count();
+    let doctor = || stdout(&testbed.quorlock(&["doctor"]).output().unwrap());
+    // A waiting writer's own is no leftover.
+    on_two(&[&intent[..], &["PX", "60000"]].concat());
+    assert_eq!((lines(&testbed.status("k")), lines(&doctor())), (0, 0));
+    on_two(&intent);
+    let (code, said) = testbed.tries(&["k", "--shared"]);
+    assert_eq!(code, 75, "{said}");
+    assert!(said.contains("a key without expiry blocks the lock"), "{said}");
+    let told = testbed.status("k");
+    assert_eq!(lines(&told), 2, "{told}");
+    assert!(
+        told.contains("  node a: a writer's intent never expires and keeps readers out"),
+        "{told}"
+    );
+    let args = ["status", "l", "k", "--json"];
+    let json = stdout(&testbed.quorlock(&args).output().unwrap());
+    let looks: Vec<Value> = json.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+    let removed_by = |look: usize, node: usize| &looks[look]["nodes"][node]["intent_removed_by"];
+    assert!(removed_by(1, 1).as_str().unwrap().ends_with(line), "{json}");
+    assert!(removed_by(1, 2).is_null() && removed_by(0, 0).is_null(), "{json}");
+    let told = doctor();
+    assert_eq!(lines(&told), 2, "{told}");
+    assert!(told.contains("refuses each reader of that lock"), "{told}");
+    on_two(&["DEL", "quorlock:intent:k"]);
+    assert_eq!(testbed.tries(&["k", "--shared"]).0, 0);
+    assert_eq!((lines(&testbed.status("k")), lines(&doctor())), (0, 0));
 }

@@ -394,3 +394,20 @@ fn more_readers_than_a_node_lists_are_counted_right() {
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["verdict"], &json["readers"]), (&"shared".into(), &200.into()));
 }
+
+#[test]
+fn a_result_that_cannot_be_written_is_no_success() {
+    let name = "a_result_that_cannot_be_written_is_no_success";
+    let Some(testbed) = Testbed::new(name) else { return };
+    let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") else { return };
+    for args in [&["status", "k"][..], &["status", "k", "--json"], &["doctor"], &["ls"]] {
+        let mut command = testbed.quorlock(args);
+        let output = command.stdout(full.try_clone().unwrap()).output().unwrap();
+        assert_eq!(output.status.code(), Some(70), "{args:?}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains("cannot write to standard output: "),
+            "{}",
+            stderr(&output)
+        );
+    }
+}

@@ -180,9 +180,11 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
 
 async fn leftovers(topology: &Topology, server: &RedisNode) -> (Vec<Arc<str>>, Option<Incomplete>) {
     let pattern = pattern(&topology.prefix, None);
+    let intents = topology.intent("");
     let scan = Scan {
         pattern: pattern.as_deref(),
         prefix: &topology.prefix,
+        intents: Some(&intents),
         until: Some(now().after(SCAN_MAX)),
         votes_max: VOTES_MAX,
         ..Scan::default()

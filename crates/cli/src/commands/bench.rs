@@ -2,7 +2,6 @@
 
 mod measure;
 
-use std::io::{self, Write};
 use std::iter;
 
 use quorlock::RestartGuard;
@@ -13,7 +12,7 @@ use self::measure::{Failed, LOCKERS, Latency, Measured, measure};
 use crate::args::Bench;
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{Output, columns, time};
+use crate::output::{self, Output, columns, time};
 
 pub(crate) fn main(args: &Bench) -> Result<ExitCode, Refused> {
     let guarded = args.nodes.restart_guard.is_some();
@@ -38,8 +37,7 @@ pub(crate) fn main(args: &Bench) -> Result<ExitCode, Refused> {
     match measure(build, args.time) {
         Ok(measured) => {
             let text = if args.output.json { as_json(&measured)? } else { as_table(&measured) };
-            // A reader that has gone away has seen enough.
-            let _ = io::stdout().write_all(text.as_bytes());
+            output::print(&text)?;
             Ok(ExitCode::Success)
         }
         Err(Failed::Build(refused)) => Err(refused),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::args::Doctor;
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{columns, millis, time};
+use crate::output::{self, columns, millis, time};
 
 pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
     let builder = options::builder(&args.nodes)?;
@@ -33,8 +33,7 @@ pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
     } else {
         as_text(&examined, args, paint)
     };
-    // A reader that has gone away has seen enough.
-    let _ = io::stdout().write_all(text.as_bytes());
+    output::print(&text)?;
     Ok(match examined.worst() {
         // Only what was asked for is printed, and it is right whatever else is found.
         _ if args.systemd => ExitCode::Success,

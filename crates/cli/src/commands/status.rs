@@ -1,10 +1,11 @@
 //! `quorlock status`: who holds a lock, node by node.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use quorlock::admin::Topology;
-use quorlock::node::{FailureKind, Holding};
+use futures_util::future::join_all;
+use quorlock::admin::{AdminConnection, Reply, Topology};
+use quorlock::node::{Failure, FailureKind, Holding};
 use quorlock::{
     Client, Holder, HolderKind, Inspection, NodeAnswer, NodeOutcome, NodeStats, NodeTrustState,
     RestartGuard, Verdict,
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use crate::args::Status;
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{columns, millis, since, time, unix_millis};
+use crate::output::{self, columns, millis, since, time, unix_millis};
 
 /// Time between two looks of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
@@ -41,15 +42,19 @@ async fn show(client: &Client, topology: &Topology, args: &Status) -> Result<Exi
     // What follows from the first look at a node is asked behind it: with the second one it is known.
     inspect(client, &args.keys[..1]).await?;
     loop {
-        let inspections = inspect(client, &args.keys).await?;
+        let (inspections, intents) =
+            tokio::join!(inspect(client, &args.keys), endless_intents(topology, &args.keys));
+        let inspections = inspections?;
         let nodes = client.stats().nodes;
         if args.watch && !args.output.json && io::stdout().is_terminal() {
             // Home, and clear what follows: nothing is scrolled away.
-            print_out("\x1b[H\x1b[2J");
+            output::print("\x1b[H\x1b[2J")?;
         }
-        for (key, inspection) in args.keys.iter().zip(&inspections) {
-            let look = Look { key, inspection, nodes: &nodes, topology };
-            print_out(&if args.output.json {
+        for (place, (key, inspection)) in args.keys.iter().zip(&inspections).enumerate() {
+            let intents: Vec<bool> =
+                intents.iter().map(|of_node| of_node.contains(&place)).collect();
+            let look = Look { key, inspection, nodes: &nodes, topology, intents };
+            output::print(&if args.output.json {
                 format!("{}\n", look.as_json())
             } else if !args.output.quiet {
                 look.as_table()
@@ -57,7 +62,7 @@ async fn show(client: &Client, topology: &Topology, args: &Status) -> Result<Exi
                 format!("{}\n", inspection.verdict())
             } else {
                 format!("{}: {}\n", key.escape_debug(), inspection.verdict())
-            });
+            })?;
         }
         if !args.watch {
             return Ok(exit_code(&inspections, args.exit_code));
@@ -81,6 +86,22 @@ async fn inspect(client: &Client, keys: &[String]) -> Result<Vec<Inspection>, Re
         }
     }
     Ok(inspections)
+}
+
+/// By node: the places of the keys whose waiting writer has an intent that never expires. Every intent expires, so it is
+/// a leftover. Of a node that does not answer, none.
+async fn endless_intents(topology: &Topology, keys: &[String]) -> Vec<Vec<usize>> {
+    let intents: Vec<_> = keys.iter().map(|key| topology.intent(key)).collect();
+    let calls: Vec<[&str; 2]> = intents.iter().map(|intent| ["PTTL", &**intent]).collect();
+    let looks = topology.servers.iter().map(|server| async {
+        let replies = AdminConnection::open(server).await?.ask(&calls).await?;
+        Ok::<_, Failure>(replies)
+    });
+    let places = |replies: Result<Vec<Reply>, Failure>| {
+        let replies = replies.unwrap_or_default().into_iter().enumerate();
+        replies.filter(|(_, reply)| *reply == Reply::Int(-1)).map(|(place, _)| place).collect()
+    };
+    join_all(looks).await.into_iter().map(places).collect()
 }
 
 /// What is unknown comes first; what is held counts only if that is asked for.
@@ -117,6 +138,8 @@ struct Look<'a> {
     inspection: &'a Inspection,
     nodes: &'a [NodeStats],
     topology: &'a Topology,
+    /// By node: its intent never expires.
+    intents: Vec<bool>,
 }
 
 impl Look<'_> {
@@ -135,6 +158,12 @@ impl Look<'_> {
                     "  node {node}: its key never expires; if no program uses it: {line}\n"
                 ));
             }
+            if let Some(line) = self.intent_removal(place) {
+                let node = &answer.node;
+                table.push_str(&format!(
+                    "  node {node}: a writer's intent never expires and keeps readers out; it is a leftover: {line}\n"
+                ));
+            }
         }
         table
     }
@@ -145,6 +174,13 @@ impl Look<'_> {
         let server = self.topology.servers.get(place)?;
         let key = format!("{}{}", self.topology.prefix, self.key);
         Some(server.redis_cli().line_about("DEL", key.as_bytes()))
+    }
+
+    /// The same for the intent of a writer.
+    fn intent_removal(&self, place: usize) -> Option<String> {
+        self.intents.get(place).filter(|is_endless| **is_endless)?;
+        let server = self.topology.servers.get(place)?;
+        Some(server.redis_cli().line_about("DEL", self.topology.intent(self.key).as_bytes()))
     }
 
     fn as_json(&self) -> Value {
@@ -162,6 +198,7 @@ impl Look<'_> {
             node["trust_state_text"] = json!(stats.trust_state.to_string());
             node["votes_count_in_ms"] = json!(remaining.map(millis));
             node["removed_by"] = json!(self.removal(place, answer));
+            node["intent_removed_by"] = json!(self.intent_removal(place));
             node
         };
         let nodes: Vec<Value> =
@@ -295,10 +332,4 @@ pub(crate) fn node_json(node: &NodeAnswer) -> Value {
         "since_unix_ms": holder.as_ref().and_then(|holder| holder.since).map(unix_millis),
         "failure": node.failure().map(ToString::to_string),
     })
-}
-
-fn print_out(text: &str) {
-    // A reader that has gone away has seen enough.
-    let _ = io::stdout().write_all(text.as_bytes());
-    let _ = io::stdout().flush();
 }

@@ -67,6 +67,11 @@ impl Topology {
         own_key(&self.prefix, name)
     }
 
+    /// The intent of a writer that waits for this resource.
+    pub fn intent(&self, resource: &str) -> Key {
+        own_key(&self.prefix, &format!("intent:{resource}"))
+    }
+
     /// The counter of fencing tokens for the lock with this key.
     pub fn counter(&self, key: &str) -> Key {
         counter(&self.prefix, key.strip_prefix(&*self.prefix).unwrap_or(key))

@@ -12,6 +12,7 @@ const NAMED_MAX: usize = 5;
 
 impl Case<'_> {
     pub(super) fn leftovers(&self, facts: &Facts) -> Vec<Finding> {
+        let intents = self.topology.intent("");
         let mut findings: Vec<Finding> = facts
             .leftovers
             .iter()
@@ -23,7 +24,11 @@ impl Case<'_> {
                     "its key \"{}\" has the value of a lock and no expiry",
                     shown(key, WORD_MAX)
                 ),
-                why: "the node refuses everybody who wants that lock, for ever",
+                why: if key.starts_with(&*intents) {
+                    "the node takes it for a waiting writer, and refuses each reader of that lock, for ever"
+                } else {
+                    "the node refuses everybody who wants that lock, for ever"
+                },
                 fix: format!(
                     "if no other program uses the key: {}",
                     self.node.redis_cli.line_about("DEL", key.as_bytes())
