@@ -82,18 +82,22 @@ pub enum InitError {
     },
     /// Too few nodes were reached. Nothing was written.
     #[error(
-        "nothing was changed: {reached} of {all} nodes answered, but {needed} must answer; make the others reachable, \
-         then run the same command again ({})",
+        "nothing was changed: {reached} of {all} nodes can be used, but {needed} must; {}; then run the same command \
+         again ({})",
+        if *barred { "correct the user, the password, the right or the command that is named here" }
+        else { "make the others reachable" },
         list(nodes)
     )]
     TooFew {
-        /// How many answered.
+        /// How many can be used.
         reached: usize,
         /// How many there are.
         all: usize,
-        /// How many must answer.
+        /// How many must be usable.
         needed: usize,
-        /// Those that did not, and why.
+        /// The others would be enough, but they refuse the user or lack a command.
+        barred: bool,
+        /// The others, and why.
         nodes: Vec<(Arc<str>, String)>,
     },
     /// Too few of the nodes that vote for the old settings were reached: the others could still make a
@@ -118,8 +122,8 @@ pub enum InitError {
     /// No node says that it voted for other settings than the new ones, nor that it was moved before:
     /// the old nodes, if there are any, are others, and would go on granting locks. Nothing was written.
     #[error(
-        "nothing was changed: none of these nodes was ever marked for other nodes; name the old ones \
-         with --old-node, or, if no lock is in use, run quorlock init --fresh"
+        "nothing was changed: under this key prefix none of these nodes was ever marked for other nodes; name the old \
+         ones with --old-node, or, if no lock is in use, run quorlock init --fresh, also for another key prefix"
     )]
     NothingOld,
     /// Some of the old nodes could not be taken out of use, and too few are left that were. They vote
@@ -145,6 +149,9 @@ pub struct Before {
     pub new: String,
     /// Other ones, and the nodes that are marked for them. Of nodes that do not answer nothing is known.
     pub old: Vec<(String, Vec<Arc<str>>)>,
+    /// [`fn@reconfigure`] makes the change: it does not change a database, a key prefix, or a marker that is not of this
+    /// version.
+    pub is_reconfigurable: bool,
 }
 
 /// Looks for what settings the nodes, and these others, are marked so far. Writes nothing.
@@ -169,7 +176,17 @@ impl Before {
                 None => old.push((text, vec![node.name.clone()])),
             }
         }
-        Self { new: settings_shown(new), old }
+        let mut facts = looked.iter().filter_map(|node| node.facts.as_ref().ok());
+        Self { new: settings_shown(new), old, is_reconfigurable: facts.all(is_of_this_version) }
+    }
+}
+
+/// The node has no marker, or one that this version can read.
+fn is_of_this_version(facts: &Facts) -> bool {
+    match &facts.marker {
+        Seen::Nothing => true,
+        Seen::Text(text) => Marker::parse(text).is_some(),
+        Seen::Unreadable(_) => false,
     }
 }
 
@@ -272,15 +289,26 @@ fn check(topology: &Topology, looked: &[Looked]) -> Result<(), InitError> {
     let silent: Vec<_> =
         looked.iter().filter_map(|node| Some((node, known(node).err()?))).collect();
     let reached = looked.len() - silent.len();
-    if reached < topology.quorum.needed() {
+    let needed = topology.quorum.needed();
+    if reached < needed {
+        let barred = looked.iter().filter(|node| is_barred(node)).count();
         return Err(InitError::TooFew {
             reached,
             all: looked.len(),
-            needed: topology.quorum.needed(),
+            needed,
+            barred: reached + barred >= needed,
             nodes: silent.into_iter().map(|(node, why)| (node.name.clone(), why)).collect(),
         });
     }
     Ok(())
+}
+
+/// The node answers, but refuses the user or lacks a command.
+fn is_barred(node: &Looked) -> bool {
+    match &node.facts {
+        Err(failure) => failure.kind().is_about_rights(),
+        Ok(facts) => matches!(&facts.info, Err(why) if why.starts_with("NOPERM")),
+    }
 }
 
 /// What is known of a node: facts, its run, and when it was promoted.

@@ -155,7 +155,8 @@ fn locks_in_the_database_that_was_used_so_far_count() {
     code(&output, 64);
     let said = stderr(&output);
     assert!(said.contains("old settings, as a, b, c say: database 0\n"), "{said}");
-    assert!(said.contains("new settings: ") && said.contains("give --force"), "{said}");
+    assert!(said.contains("max_ttl_ms=30000, database 1\n"), "{said}");
+    assert!(said.contains("stop all clients with the old ones, then give --force\n"), "{said}");
     code(&other(&["--force"]), 0);
 }
 
@@ -213,4 +214,80 @@ fn who_may_not_look_for_locks_is_told_so() {
         "{}",
         stderr(&output)
     );
+}
+
+/// Changed settings, each by the way that the program advises, until a lock is held with the new ones.
+#[test]
+fn the_advice_for_changed_settings_works_when_it_is_followed() {
+    let name = "the_advice_for_changed_settings_works_when_it_is_followed";
+    let Some(testbed) = testbed(name) else { return };
+    let quorlock = |(nodes, database, change): (usize, u32, &[&str]), args: &[&str]| {
+        let (args, command) =
+            args.split_at(args.iter().position(|it| *it == "--").unwrap_or(args.len()));
+        let args = [args, change, command].concat();
+        let mut command = strict(&testbed, nodes, database, &args);
+        command.env("QUORLOCK_TTL", "1s").env("QUORLOCK_MAX_TTL", "1s").output().unwrap()
+    };
+    let cases: [(usize, u32, &[&str]); 5] = [
+        (3, 0, &["--max-ttl", "2s"]),
+        (3, 0, &["--quorum", "3"]),
+        (2, 0, &[]),
+        (3, 0, &["--key-prefix", "app:"]),
+        (3, 1, &[]),
+    ];
+    for new in cases {
+        code(&quorlock((3, 0, &[]), &["init", "--fresh", "--yes", "--force"]), 0);
+        for first in ["--reconfigure", "--fresh"] {
+            let mut args = vec!["init", first, "--yes"];
+            let mut steps = 0;
+            loop {
+                let output = quorlock(new, &args);
+                if output.status.success() {
+                    break;
+                }
+                steps += 1;
+                assert!(steps < 3, "{new:?} from {first}: {}", stderr(&output));
+                let said = stderr(&output);
+                args = if said.contains("quorlock init --reconfigure changes them safely") {
+                    vec!["init", "--reconfigure", "--yes"]
+                } else if said.contains("stop all clients with the old ones, then give --force") {
+                    vec!["init", "--fresh", "--yes", "--force"]
+                } else if said.contains("if no lock is in use, run quorlock init --fresh") {
+                    vec!["init", "--fresh", "--yes"]
+                } else {
+                    panic!("{new:?} from {first}: no advice in {said}")
+                };
+            }
+            code(&quorlock(new, &["run", "k", "--wait", "0s", "--", "true"]), 0);
+            code(&quorlock((3, 0, &[]), &["init", "--fresh", "--yes", "--force"]), 0);
+            for key in ["app:quorlock:node", "app:quorlock:database"] {
+                testbed.nodes.iter().for_each(|node| command(node, &["DEL", key]));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wrong_password_is_called_so() {
+    let Some(testbed) = testbed("a_wrong_password_is_called_so") else { return };
+    for node in testbed.nodes.iter() {
+        command(node, &["ACL", "SETUSER", "app", "on", ">right", "+@all", "~*", "&*"]);
+    }
+    let with_password = |args: &[&str], password: &str| {
+        let mut command = strict(&testbed, 3, 0, &[args, &["--username", "app"]].concat());
+        command.env("QUORLOCK_PASSWORD", password).output().unwrap()
+    };
+    let output = with_password(FRESH, "wrong");
+    code(&output, 77);
+    let said = stderr(&output);
+    assert!(said.contains("0 of 3 nodes can be used, but 2 must; correct the user, "), "{said}");
+    assert!(said.contains("not authenticated: ") && !said.contains("reachable"), "{said}");
+    let output = with_password(&["ls"], "wrong");
+    code(&output, 77);
+    let said = stdout(&output);
+    assert!(
+        said.contains("check --username and the password") && !said.contains("--acl"),
+        "{said}"
+    );
+    code(&with_password(FRESH, "right"), 0);
 }

@@ -83,7 +83,71 @@ fn a_command_that_every_lock_needs() {
         let (code, finding) = doctor(&testbed);
         assert_eq!(code, 2, "{command}");
         says(&finding.unwrap(), "error", command);
+        let output = testbed.quorlock(&["doctor", "--json"]).output().unwrap();
+        let examined: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let findings = examined["nodes"][0]["findings"].as_array().unwrap();
+        let errors: Vec<_> = findings.iter().filter(|it| it["severity"] == "error").collect();
+        assert_eq!(errors.len(), 1, "{command}: {errors:?}");
+        init_is_refused(&testbed, command);
     }
+}
+
+/// `init` names the command before it writes anything.
+fn init_is_refused(testbed: &Testbed, command: &str) {
+    for args in [&["init", "--fresh", "--yes"][..], &["init", "--reconfigure", "--yes"]] {
+        let output = testbed.quorlock(args).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(77), "{command}: {args:?}: {said}");
+        assert!(said.contains("0 of 1 nodes can be used"), "{said}");
+        assert!(said.contains(&format!("no command {command} (renamed")), "{args:?}: {said}");
+        assert!(said.contains("remove its rename-command line"), "{said}");
+        let keys = testbed.nodes[0].command(&["DBSIZE"]).unwrap();
+        assert!(matches!(keys, Reply::Int(0)), "{command}: {args:?} leaves {keys:?}");
+    }
+}
+
+#[test]
+fn init_without_scan_names_it() {
+    let Some(binary) = find_or_skip("init_without_scan_names_it") else { return };
+    let testbed = without(&binary, &["SCAN"], "strict");
+    let init = |more: &[&str]| {
+        let args = [&["init", "--fresh", "--yes"], more].concat();
+        testbed.quorlock(&args).output().unwrap()
+    };
+    let output = init(&[]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(77), "{said}");
+    assert!(said.contains("no command SCAN (renamed"), "{said}");
+    assert!(
+        said.contains("a command that looks for locks is missing; remove its rename-command line"),
+        "{said}"
+    );
+    assert!(!said.contains("right"), "no right is missing: {said}");
+    assert_eq!(init(&["--force"]).status.code(), Some(0));
+}
+
+/// The lock is held on the others, and no server that lacks a command is marked.
+#[test]
+fn init_with_one_node_of_three_without_a_command() {
+    let Some(binary) = find_or_skip("init_with_one_node_of_three_without_a_command") else {
+        return;
+    };
+    let (two, one) = (
+        Nodes::start(&binary, 2, ServerOptions::default()).unwrap(),
+        without(&binary, &["EVALSHA"], "strict"),
+    );
+    let urls: Vec<String> = two.urls().into_iter().chain(one.nodes.urls()).collect();
+    let nodes = urls.iter().flat_map(|url| ["-n", url.as_str()]);
+    let args: Vec<&str> = ["init", "--fresh", "--yes"].into_iter().chain(nodes).collect();
+    let output = one.quorlock(&args).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("nothing was done: the server has no command EVALSHA (renamed"),
+        "{said}"
+    );
+    assert!(said.contains("done: 2 nodes vote"), "{said}");
+    assert_eq!(one.nodes[0].command(&["DBSIZE"]).unwrap(), Reply::Int(0));
 }
 
 #[test]
@@ -121,7 +185,9 @@ fn a_server_that_does_not_say_which_commands_it_has() {
     let test = "a_server_that_does_not_say_which_commands_it_has";
     let Some(binary) = find_or_skip(test) else { return };
     for command in ["EVAL", "DEL", "PTTL"] {
-        each_form(&without(&binary, &["COMMAND", command], "off"), command, |_| true);
+        let testbed = without(&binary, &["COMMAND", command], "off");
+        each_form(&testbed, command, |_| true);
+        init_is_refused(&testbed, command);
     }
     each_form(&without(&binary, &["COMMAND", "ZADD"], "off"), "ZADD", |about_readers| {
         about_readers

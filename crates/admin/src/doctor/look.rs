@@ -120,6 +120,10 @@ pub(crate) async fn look_at_all(
 
 async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result<Facts, Failure> {
     let connection = AdminConnection::open(server).await?;
+    // The doctor names each missing command itself.
+    if !thorough && let Some(failure) = connection.no_locks() {
+        return Err(failure);
+    }
     let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let questions = [
         words(&["INFO"]),

@@ -82,6 +82,11 @@ impl Rights {
         rights
     }
 
+    /// Whether this command, or the right to it, is missing.
+    pub(crate) fn lacks(&self, command: &str, right: &str) -> bool {
+        self.needed.contains(&right) || self.missing.iter().any(|(name, _)| *name == command)
+    }
+
     /// The least with which everything works on this server.
     pub(crate) fn acl(&self, prefix: &str) -> String {
         let known = RIGHTS.iter().map(|(right, ..)| *right);

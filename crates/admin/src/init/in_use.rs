@@ -9,7 +9,7 @@ use quorlock::admin::{AdminConnection, Topology, holder, now};
 use quorlock::node::{Node as _, RedisNode};
 use quorlock::{ClientBuilder, Holder};
 use quorlock_core::shown::{WORD_MAX, shown};
-use quorlock_core::{BootTime, Failure};
+use quorlock_core::{BootTime, Failure, FailureKind};
 
 use super::{Before, InitError, check};
 use crate::doctor::look::look_at_all;
@@ -66,12 +66,17 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     let until = now().after(LOOK_MAX);
     let looks = topology.servers.iter().map(|server| databases(&topology, server, until));
     let looks = join_all(looks).await;
+    // A server that lacks a command has granted no lock.
+    let may_vote = |place: usize| match &looked[place].facts {
+        Err(failure) => failure.kind() != FailureKind::MissingCommand,
+        Ok(_) => true,
+    };
 
     let names: Vec<Arc<str>> = topology.servers.iter().map(|server| server.name().into()).collect();
     // By database, and whether it is another one than this client's.
     let mut scans: BTreeMap<(u32, bool), Vec<(usize, Scanned)>> = BTreeMap::new();
     let mut incomplete = Vec::new();
-    for (place, look) in looks.into_iter().enumerate() {
+    for (place, look) in looks.into_iter().enumerate().filter(|(place, _)| may_vote(*place)) {
         match look {
             Err(failure) if failure.kind().is_about_reach() => {}
             Err(failure) => incomplete.push((names[place].clone(), failure.into())),
@@ -93,11 +98,13 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     let mut locks = Vec::new();
     let prefix = &*topology.prefix;
     let is_new = !scans.values().flatten().any(|scan| is_marked(&scan, prefix));
+    let own = scans.keys().find(|(_, is_other)| !is_other).map(|(database, _)| *database);
     for ((database, is_other), scans) in &mut scans {
         if *is_other {
             let nodes = named(&mut scans.iter().map(|(place, _)| *place));
             before.old.push((format!("database {database}"), nodes));
-            before.new += ", the database of these URLs";
+            before.new += &own.map(|own| format!(", database {own}")).unwrap_or_default();
+            before.is_reconfigurable = false;
         }
         let other = scans.iter().flat_map(|(_, scan)| scan.prefixes.first()).next().cloned();
         if let Some(other) = other.filter(|_| is_new) {
@@ -105,6 +112,7 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
             let nodes = named(&mut marked.map(|(place, _)| *place));
             before.old.push((format!("key prefix \"{}\"", shown(&other, WORD_MAX)), nodes));
             before.new += &format!(", key prefix \"{}\"", shown(prefix, WORD_MAX));
+            before.is_reconfigurable = false;
         }
         // What has no end is no lock.
         for (_, scan) in scans.iter_mut() {

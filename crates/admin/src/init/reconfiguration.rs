@@ -26,7 +26,10 @@ use quorlock_core::{BootTime, Rules};
 
 use self::settings::{BECOMES, Settings, enough_of, old_settings};
 use super::keys::Change;
-use super::{ChangedNode, InitError, Initialized, NodeChange, check, floor, known, written};
+use super::{
+    ChangedNode, InitError, Initialized, NodeChange, check, floor, is_of_this_version, known,
+    written,
+};
 use crate::doctor::look::{Looked, Seen, look_at_all};
 
 mod settings;
@@ -458,14 +461,9 @@ pub(super) fn with_others(
 fn unknown_markers(topology: &Topology, looked: &[Looked]) -> Result<(), InitError> {
     let unknown = looked.iter().filter_map(|node| {
         let (facts, ..) = known(node).ok()?;
-        let is_known = match &facts.marker {
-            Seen::Nothing => true,
-            Seen::Text(text) => Marker::parse(text).is_some(),
-            Seen::Unreadable(_) => false,
-        };
         let key = &topology.rules.marker;
         let why = format!("its key {key} is not this version's; see quorlock doctor");
-        (!is_known).then(|| (node.name.clone(), why))
+        (!is_of_this_version(facts)).then(|| (node.name.clone(), why))
     });
     let nodes: Vec<_> = unknown.collect();
     if nodes.is_empty() { Ok(()) } else { Err(InitError::Unfit { nodes }) }

@@ -4,11 +4,12 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
 use quorlock::ClientBuilder;
-use quorlock::node::NodeConfig;
+use quorlock::node::{FailureKind, NodeConfig};
 use quorlock_admin::init::{
     Before, ChangedNode, InUse, InitError, Initialized, NodeChange, before, fresh, in_use,
     reconfigure,
 };
+use quorlock_admin::locks::Incomplete;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -83,7 +84,8 @@ fn failed(error: InitError, args: &Init, output: &mut Output) -> Result<ExitCode
     }
     let message = error.to_string();
     output.error(json!({ "event": "not_initialized", "message": message }), &message);
-    Ok(ExitCode::NoQuorum)
+    let is_barred = matches!(error, InitError::TooFew { barred: true, .. });
+    Ok(if is_barred { ExitCode::NotAllowed } else { ExitCode::NoQuorum })
 }
 
 /// How it ended.
@@ -121,10 +123,14 @@ fn confirm_change(before: &Before) -> Result<(), Refused> {
         let question = "Is it certain that no client uses the old settings any more?";
         return confirm(&lines, question);
     }
+    let remedy = if before.is_reconfigurable {
+        "quorlock init --reconfigure changes them safely; give --force if no client uses the old ones any more"
+    } else {
+        "stop all clients with the old ones, then give --force"
+    };
     Err(Refused::usage(format!(
         "nothing was changed: these nodes have other settings so far, and clients with the old and the new ones could \
-         hold one lock at the same time; quorlock init --reconfigure changes them safely; give --force if no client \
-         uses the old ones any more\n{}",
+         hold one lock at the same time; {remedy}\n{}",
         lines.trim_end()
     )))
 }
@@ -158,18 +164,13 @@ fn objections(args: &Init, found: &InUse, output: &mut Output) -> Option<ExitCod
     }
     lines.extend(not_looked_at(incomplete.iter().map(|(node, why)| (&**node, why))));
     let (code, what, advice) = if let [_] = locks[..] {
-        (ExitCode::Held, "a lock is in use".to_owned(), "wait until it has ended")
+        (ExitCode::Held, "a lock is in use".to_owned(), "wait until it has ended, or ")
     } else if !locks.is_empty() {
         let what = format!("{} locks are in use", locks.len());
-        (ExitCode::Held, what, "wait until they have ended")
-    } else if incomplete.iter().any(|(_, why)| why.is_about_rights()) {
-        (
-            ExitCode::NotAllowed,
-            "the user may not look for locks".to_owned(),
-            "give it the right to SCAN and to read all keys (~*)",
-        )
+        (ExitCode::Held, what, "wait until they have ended, or ")
     } else {
-        (ExitCode::NoQuorum, "not all keys could be looked at".to_owned(), "try again")
+        let (code, what, advice) = not_looked(incomplete.iter().map(|(_, why)| why));
+        (code, what.to_owned(), advice)
     };
     let listed = lines.join("\nquorlock:   ");
     if args.force {
@@ -189,12 +190,39 @@ fn objections(args: &Init, found: &InUse, output: &mut Output) -> Option<ExitCod
         })
     };
     let message = format!(
-        "nothing was changed: {what}; {advice}, or give --force if you are certain that no client relies on a lock"
+        "nothing was changed: {what}; {advice}give --force if you are certain that no client relies on a lock"
     );
     let locks: Vec<Value> = locks.iter().map(lock_json).collect();
     let event = json!({ "event": "not_initialized", "message": message, "locks": locks });
     output.error(event, &format!("{message}\nquorlock:   {listed}"));
     Some(code)
+}
+
+/// Why it is not known whether locks are in use, and what to do instead of giving --force.
+fn not_looked<'a>(
+    mut reasons: impl Iterator<Item = &'a Incomplete> + Clone,
+) -> (ExitCode, &'static str, &'static str) {
+    let barred = reasons.clone().find(|why| why.is_about_rights());
+    match barred.and_then(Incomplete::kind) {
+        Some(FailureKind::MissingCommand) => (
+            ExitCode::NotAllowed,
+            "a command that looks for locks is missing",
+            "remove its rename-command line from the server's configuration and restart the server, or ",
+        ),
+        Some(FailureKind::Unauthenticated) => {
+            (ExitCode::NotAllowed, "a node refuses the user", "correct user or password, or ")
+        }
+        Some(_) => (
+            ExitCode::NotAllowed,
+            "the user may not look for locks",
+            "give it the right to SCAN and to read all keys (~*), or ",
+        ),
+        // There are too many keys, so another try does not help.
+        None if reasons.any(|why| *why == Incomplete::TimeIsUp) => {
+            (ExitCode::NoQuorum, "not all keys could be looked at", "")
+        }
+        None => (ExitCode::NoQuorum, "not all keys could be looked at", "try again, or "),
+    }
 }
 
 /// Moves the nodes, and counts the wait down.
@@ -214,8 +242,7 @@ async fn moved(
         let nodes: Vec<Value> = reconfiguration.nodes.iter().map(node_json).collect();
         let event = json!({ "event": "waiting", "left_ms": millis(left), "nodes": nodes });
         let line = format!(
-            "the nodes do not vote until every lock of the old settings has expired: {} left; Ctrl-C is safe: \
-             the first client with the new settings then finishes the change",
+            "{} until the nodes vote; Ctrl-C is safe (old locks must end first)",
             time(left)
         );
         output.progress(event, &line, first);
@@ -282,4 +309,18 @@ fn node_json(node: &ChangedNode) -> Value {
         Err(why) => ("nothing", Some(why)),
     };
     json!({ "node": &*node.node, "done": change, "why": why })
+}
+
+#[cfg(test)]
+mod tests {
+    use quorlock::node::Failure;
+
+    use super::*;
+
+    #[test]
+    fn another_try_is_advised_only_where_it_can_help() {
+        let silent = Incomplete::Failed(Failure::new(FailureKind::Silent));
+        assert!(not_looked([&silent].into_iter()).2.contains("try again"));
+        assert_eq!(not_looked([&silent, &Incomplete::TimeIsUp].into_iter()).2, "");
+    }
 }

@@ -1,7 +1,6 @@
 //! `quorlock ls`: every lock on the nodes.
 
-use std::io::{self, Write};
-
+use quorlock::node::FailureKind;
 use quorlock_admin::locks::{Incomplete, Lock, Locks, NodeLook, list};
 use serde_json::{Value, json};
 
@@ -29,8 +28,7 @@ pub(crate) fn main(args: &Ls) -> Result<ExitCode, Refused> {
     } else {
         as_table(&found)
     };
-    // A reader that has gone away has seen enough.
-    let _ = io::stdout().write_all(shown.as_bytes());
+    output::print(&shown)?;
     if found.complete() >= found.quorum {
         return Ok(ExitCode::Success);
     }
@@ -87,10 +85,14 @@ pub(crate) fn not_looked_at<'a>(
     }
     let line = |(why, nodes): (&Incomplete, Vec<&str>)| {
         let plural = if nodes.len() == 1 { "" } else { "s" };
-        let hint = if why.is_about_rights() {
-            "; quorlock doctor --acl USER prints the command that gives the rights"
-        } else {
-            ""
+        let hint = match why.kind() {
+            Some(FailureKind::Forbidden) => {
+                "; quorlock doctor --acl USER prints the command that gives the rights"
+            }
+            Some(FailureKind::Unauthenticated) => {
+                "; check --username and the password (QUORLOCK_PASSWORD or --password-file)"
+            }
+            _ => "",
         };
         format!("node{plural} {}: not all keys were looked at: {why}{hint}", nodes.join(", "))
     };

@@ -228,6 +228,7 @@ impl Case<'_> {
         let lacks_right = error.starts_with("NOPERM");
         // What it is, or what its user lacks, is then an error by itself, with a fix of its own.
         let is_told = (lacks_right && (facts.rights.keys || !facts.rights.needed.is_empty()))
+            || facts.rights.lacks("GET", "+get")
             || is_for_its_kind(error, info);
         Finding {
             severity: if is_told { Note } else { Error },

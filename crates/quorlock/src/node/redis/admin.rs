@@ -79,6 +79,11 @@ impl AdminConnection {
         })
     }
 
+    /// Why no lock can be had on this server, if it lacks a command.
+    pub fn no_locks(&self) -> Option<Failure> {
+        self.connection.capabilities.lacking.no_locks(true)
+    }
+
     /// Asks all of this in one round trip. Errors that the server answers are replies; none of them
     /// ends the others.
     pub async fn ask<C: AsRef<[W]>, W: AsRef<[u8]>>(
