@@ -160,9 +160,11 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) times: Times,
 
-    /// If others hold the lock: fail with exit code 75 or skip CMD and exit 0, both after --wait; or
-    /// wait for at most --wait until they are done, and then exit 0 without running CMD
+    /// Fail, skip or wait if it is held: fail with exit code 75 or skip CMD and exit 0, both after
+    /// --wait; or wait for at most --wait until its holders are done, and then exit 0 without
+    /// running CMD
     #[arg(long, env = "QUORLOCK_IF_HELD", default_value = "fail", value_name = "WHAT")]
+    #[arg(hide_possible_values = true)]
     pub(crate) if_held: IfHeld,
 
     /// Exit with this code instead of 75 if others hold the lock
@@ -184,8 +186,8 @@ pub(crate) struct Run {
     #[arg(long, env = "QUORLOCK_STATUS_FD", value_name = "N")]
     pub(crate) status_fd: Option<u32>,
 
-    /// Leave the variables that describe the nodes in CMD's environment: QUORLOCK_NODES,
-    /// QUORLOCK_PASSWORD, QUORLOCK_CONFIG and all others of the section "Nodes"
+    /// Leave the nodes' settings in CMD's environment: QUORLOCK_NODES, QUORLOCK_PASSWORD,
+    /// QUORLOCK_CONFIG and all other variables of the section "Nodes"
     #[arg(long, env = "QUORLOCK_PASS_NODES")]
     pub(crate) pass_nodes: bool,
 
@@ -212,7 +214,7 @@ impl Run {
 /// How long a run waits, holds the lock, and gives the command to end
 #[derive(Debug, Args)]
 pub(crate) struct Times {
-    /// How long the nodes keep the lock without an extension; at least 500ms. A crashed holder blocks
+    /// How long nodes keep the lock without an extension; at least 500ms. A crashed holder blocks
     /// others for this time [default: 10s, or --max-ttl if that is shorter]
     #[arg(long, env = "QUORLOCK_TTL", value_parser = duration, value_name = "TIME")]
     pub(crate) ttl: Option<Duration>,
@@ -305,7 +307,7 @@ pub(crate) struct Ls {
 /// are granted meanwhile, for a bit more than the longest TTL, old or new.
 ///
 /// Exit code 0 if a quorum of nodes votes now, 69 if not. With --fresh also 75 if locks are in use,
-/// and 77 if the user may not look for them.
+/// and 77 if the user may not look for them, a password is wrong or a command is missing.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
 #[command(after_long_help = INIT_EXAMPLES)]

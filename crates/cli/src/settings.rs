@@ -24,16 +24,8 @@ use crate::options::Refused;
 const NOT_IN_FILE: &[&str] = &["config", "json", "quiet", "shared", "status-fd"];
 
 /// Options that `-h` leaves out, besides those about nodes.
-const LONG_HELP_ONLY: &[&str] = &[
-    "config",
-    "held-exit-code",
-    "kill-after",
-    "label",
-    "max-hold",
-    "pass-nodes",
-    "quiet",
-    "status-fd",
-];
+const LONG_HELP_ONLY: &[&str] =
+    &["config", "held-exit-code", "kill-after", "label", "max-hold", "quiet", "status-fd"];
 
 /// Where a value came from.
 #[derive(Clone, Debug)]
