@@ -42,9 +42,8 @@ async fn show(client: &Client, topology: &Topology, args: &Status) -> Result<Exi
     // What follows from the first look at a node is asked behind it: with the second one it is known.
     inspect(client, &args.keys[..1]).await?;
     loop {
-        let (inspections, intents) =
-            tokio::join!(inspect(client, &args.keys), endless_intents(topology, &args.keys));
-        let inspections = inspections?;
+        let inspections = inspect(client, &args.keys).await?;
+        let intents = endless_intents(topology, &args.keys).await;
         let nodes = client.stats().nodes;
         if args.watch && !args.output.json && io::stdout().is_terminal() {
             // Home, and clear what follows: nothing is scrolled away.
