@@ -149,6 +149,12 @@ impl Call {
         }
     }
 
+    /// The call's time is up, and it only waits until the nodes have answered about their trust.
+    pub(super) fn awaits_settling(&self) -> bool {
+        let Some(ends) = &self.trust_wait.settles_by else { return false };
+        matches!(&self.phase, Phase::Pausing { until, .. } | Phase::Aside { until } if ends.contains(until))
+    }
+
     /// There is to be no further attempt.
     pub(super) fn is_to_end(&self, now: Reading) -> bool {
         self.request.wait == Wait::Once || self.is_spent() || self.is_out_of_time(now)

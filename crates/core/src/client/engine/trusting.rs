@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Call, Context, Effect, Engine, Phase, RefusalKind, Timed};
+use super::{Call, Context, Effect, Engine, Phase, RefusalKind};
 use crate::client::deadlines::Owner;
 use crate::command::{Answer, Failure, FailureKind};
 use crate::ids::{LockId, Ticket, Verb};
@@ -177,8 +177,8 @@ impl Engine {
             }
         }
         let hears = |node: NodeId| !self.paths.links[node.index()].away;
-        let is_awaited = |timed: &Timed<Call>| timed.record.trust_wait.settles_by.is_some();
-        let has_settled = self.calls.values().any(is_awaited) && !monitor.is_settling(hears);
+        let has_settled = self.calls.values().any(|timed| timed.record.awaits_settling())
+            && !monitor.is_settling(hears);
         if has_changed || has_settled {
             self.trust_states_changed(cx);
         }

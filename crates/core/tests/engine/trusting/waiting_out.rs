@@ -221,3 +221,21 @@ fn a_flush_push_is_followed_by_a_look() {
     assert_eq!(looks(&world), before + 1);
     assert_eq!(world.trusted(0), 2);
 }
+
+/// Two writers of one client once passed their intent to each other at each answer of a node whose votes did not count yet.
+#[test]
+fn an_answer_that_changes_no_trust_wakes_no_call() {
+    use quorlock_core::Event;
+
+    let mut world = fresh();
+    let lock = acquire(&mut world, Wait::For(Duration::from_secs(60)));
+    world.run_for(200);
+    let reports = world.retried(lock).len();
+    assert!(reports > 0, "the nodes are new");
+    for look in 0..10 {
+        let (lock, timeout) = (LockId(1000 + look), Duration::from_millis(50));
+        world.tell(0, Event::Inspect { lock, keys: LOCKED.into(), timeout });
+        world.run_for(1);
+    }
+    assert_eq!(world.retried(lock).len(), reports);
+}
