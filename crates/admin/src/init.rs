@@ -9,7 +9,7 @@ mod reconfiguration;
 
 use std::sync::Arc;
 
-use quorlock::admin::{Do, Topology};
+use quorlock::admin::{Do, Topology, group, names};
 use quorlock::node::{NodeConfig, RedisNode};
 use quorlock::{BuildError, ClientBuilder};
 use quorlock_core::Counter;
@@ -136,9 +136,9 @@ pub enum InitError {
 }
 
 fn list(nodes: &[(Arc<str>, String)]) -> String {
-    let nodes: Vec<String> =
-        nodes.iter().map(|(node, why)| format!("node {node}: {why}")).collect();
-    nodes.join("; ")
+    let groups = group(nodes.iter().map(|(node, why)| (node, why)), |one, other| one == other);
+    let lines = groups.iter().map(|(nodes, why)| format!("{}: {why}", names(nodes)));
+    lines.collect::<Vec<_>>().join("; ")
 }
 
 /// What nodes say of the settings that they vote for, before anything is changed.

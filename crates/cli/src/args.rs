@@ -1,6 +1,7 @@
 //! What can be typed, and nothing else: what it means is [`crate::options`]'s business.
 
 use std::ffi::OsString;
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -169,6 +170,7 @@ pub(crate) struct Run {
 
     /// Exit with this code instead of 75 if others hold the lock
     #[arg(long, short = 'E', env = "QUORLOCK_HELD_EXIT_CODE", value_name = "N")]
+    #[arg(value_parser = number::<u8>)]
     pub(crate) held_exit_code: Option<u8>,
 
     /// Ask for a fencing token: a number that is larger than that of every earlier holder. The
@@ -183,7 +185,7 @@ pub(crate) struct Run {
 
     /// Write one JSON object per event to this open file descriptor: waiting, acquired, extended,
     /// lost, released, each with its fields. Open a file that others write to as well with >>
-    #[arg(long, env = "QUORLOCK_STATUS_FD", value_name = "N")]
+    #[arg(long, env = "QUORLOCK_STATUS_FD", value_name = "N", value_parser = number::<u32>)]
     pub(crate) status_fd: Option<u32>,
 
     /// Leave the nodes' settings in CMD's environment: QUORLOCK_NODES, QUORLOCK_PASSWORD,
@@ -430,7 +432,7 @@ pub(crate) struct NodeArgs {
     pub(crate) config: ConfigArg,
 
     /// How many nodes must grant [default: the majority]
-    #[arg(long, env = "QUORLOCK_QUORUM", value_name = "N")]
+    #[arg(long, env = "QUORLOCK_QUORUM", value_name = "N", value_parser = number::<usize>)]
     pub(crate) quorum: Option<usize>,
 
     /// A prefix of every KEY on the nodes
@@ -549,6 +551,14 @@ impl std::str::FromStr for WaitArg {
         }
         duration(text).map(Self::For).map_err(|reason| format!("{reason}; or it is \"forever\""))
     }
+}
+
+/// A number, as large as its type allows.
+fn number<T: std::str::FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
+    text.trim().parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::PosOverflow => "this number is too large".to_owned(),
+        _ => "must be a number, 0 or larger".to_owned(),
+    })
 }
 
 /// A name that needs no quotes in an ACL command.

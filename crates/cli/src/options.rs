@@ -12,7 +12,7 @@ use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest, RESOURCES_MAX,
 
 use crate::args::NodeArgs;
 use crate::exit_code::ExitCode;
-use crate::settings::Origin;
+use crate::settings::{self, Origin};
 
 /// Why quorlock cannot begin; nothing was sent.
 #[derive(Debug)]
@@ -78,7 +78,12 @@ pub(crate) fn check_keys<'a>(
 
 /// Refuses what cannot be locked, before a client exists that would connect.
 pub(crate) fn check_key(key: &str, args: &NodeArgs) -> Result<(), Refused> {
-    quorlock::check_resource(key).map_err(|error| Refused::usage(error.to_string()))?;
+    quorlock::check_resource(key).map_err(|error| {
+        // Here a resource is called KEY.
+        let told =
+            error.to_string().replace("the resource's name", "KEY").replace("the resource", "KEY");
+        Refused::usage(told)
+    })?;
     let whole = format!("{}{key}", args.key_prefix.as_deref().unwrap_or_default());
     // Only what the two make together is of interest: how long a key may be is up to its name.
     match quorlock::check_resource(&whole) {
@@ -133,7 +138,11 @@ pub(crate) fn build_here(builder: ClientBuilder, args: &NodeArgs) -> Result<Clie
 
 /// Names the options that an error is about.
 pub(crate) fn blamed(error: BuildError, args: &NodeArgs) -> Refused {
-    let message = error.to_string();
+    let message = match &error {
+        // Here an option is spelled so.
+        BuildError::Defaults(InvalidRequest::Timing(error)) => error.to_string().replace('_', "-"),
+        error => error.to_string(),
+    };
     match error {
         BuildError::Thread { .. } => Refused { message, code: ExitCode::Internal },
         _ => Refused::about(error.settings(), message, args),
@@ -142,9 +151,20 @@ pub(crate) fn blamed(error: BuildError, args: &NodeArgs) -> Refused {
 
 fn nodes(args: &NodeArgs) -> Result<Vec<NodeConfig>, Refused> {
     if args.node.is_empty() {
-        return Err(Refused::usage(
-            "no nodes were given: use --node URL (repeatable), QUORLOCK_NODES=URL,URL,… or --config FILE",
-        ));
+        // Set for the command of a `quorlock run`, whose variables about nodes are gone.
+        let nested = match std::env::var_os("QUORLOCK_KEY") {
+            Some(_) => {
+                " (quorlock run removes them from the environment; its --pass-nodes keeps them)"
+            }
+            None => "",
+        };
+        let file = match &args.origins.file {
+            Some(file) => format!("nodes = […] in {}", file.display()),
+            None => format!("nodes = […] in the file of --config, or in {}", settings::PLACES),
+        };
+        return Err(Refused::usage(format!(
+            "no nodes were given{nested}: use --node URL (repeatable), QUORLOCK_NODES=URL,URL,… or {file}"
+        )));
     }
     let nodes: Result<Vec<_>, _> = args.node.iter().map(|list| env::nodes(list)).collect();
     nodes.map(|nodes| nodes.concat()).map_err(|reason| Refused::about(&["node"], reason, args))

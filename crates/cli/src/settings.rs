@@ -105,11 +105,35 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Cli, Stop> {
             let message = "KEY stands before --, as in: quorlock run KEY -- CMD";
             return Err(Stop::Refused(Refused::usage(message), json));
         }
+        let end = first.unwrap_or(typed.len() + 1 - run.cmd.len());
+        if let Some(pair) = typed[..end].windows(2).find(|pair| is_unclear(&pair[0], &pair[1])) {
+            let [flag, word] = [&pair[0], &pair[1]].map(|it| it.to_string_lossy());
+            let message = format!(
+                "{flag} {word}: write {flag}={word} if it is the option's value; else put KEY before the options, and \
+                 -- before CMD"
+            );
+            return Err(Stop::Refused(Refused::usage(message), json));
+        }
     }
     if let Some(nodes) = cli.command.nodes_mut() {
         nodes.origins = origins;
     }
     Ok(cli)
+}
+
+/// Whether a word looks like the value of the flag before it, which takes one only behind `=`.
+fn is_unclear(flag: &OsStr, word: &OsStr) -> bool {
+    let is_flag = |arg: &Arg| {
+        let typed = flag.to_string_lossy();
+        let is_named = |name: String| *typed == *name;
+        arg.is_require_equals_set()
+            && (arg.get_long().is_some_and(|long| is_named(format!("--{long}")))
+                || arg.get_short().is_some_and(|short| is_named(format!("-{short}"))))
+    };
+    word.to_str().is_some_and(|word| boolean(word).is_ok())
+        && prepared(Cli::command(), &mut BTreeMap::new())
+            .find_subcommand("run")
+            .is_some_and(|run| run.get_arguments().any(is_flag))
 }
 
 /// Whether a refusal is written as JSON.
@@ -175,13 +199,24 @@ impl Layers {
         if !args.iter().any(|arg| arg.get_long() == Some("node")) {
             return Ok(());
         }
+        let is_here = |long: &str| args.iter().any(|arg| arg.get_long() == Some(long));
+        // A typo is a typo, whichever command would use the value.
+        let all = self.command.get_subcommands().flat_map(clap::Command::get_arguments);
+        let others = all.filter(|arg| arg.get_long().is_some_and(|long| !is_here(long)));
+        for (arg, variable) in
+            others.filter_map(|arg| Some((arg, self.variables.get(arg.get_long()?)?)))
+        {
+            if let Some(text) = value_of(variable) {
+                check(arg, &text)
+                    .map_err(|reason| Refused::config(format!("{variable}: {reason}")))?;
+            }
+        }
         for arg in &args {
             let Some(long) = arg.get_long() else { continue };
             if typed.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine) {
                 self.origins.given.insert(long.to_owned(), Origin::Typed(long.to_owned()));
             } else if let Some(variable) = self.variables.get(long)
-                && let Some(text) = env::var_os(variable)
-                && !text.to_str().is_some_and(|text| text.trim().is_empty())
+                && let Some(text) = value_of(variable)
             {
                 check(arg, &text)
                     .map_err(|reason| Refused::config(format!("{variable}: {reason}")))?;
@@ -190,12 +225,15 @@ impl Layers {
             }
         }
         let named = typed.get_one::<PathBuf>("config").cloned();
-        let named = named
-            .or(env::var_os("QUORLOCK_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from));
-        let Some(path) = named.map_or_else(default_file, |path| Ok(Some(path)))? else {
-            return Ok(());
+        let (path, origin) = match self.origins.of("config") {
+            Some(origin @ Origin::Variable(name)) => {
+                (env::var_os(name).map(PathBuf::from), format!("{origin}: "))
+            }
+            Some(origin) => (named, format!("{origin}: ")),
+            None => (default_file()?, String::new()),
         };
-        for (key, value) in read_file(&path)? {
+        let Some(path) = path else { return Ok(()) };
+        for (key, value) in read_file(&path, &origin)? {
             let long = if key == "nodes" { "node" } else { &key };
             let refuse =
                 |reason: String| Refused::config(format!("{key} in {}: {reason}", path.display()));
@@ -203,8 +241,10 @@ impl Layers {
             let texts =
                 texts(value, matches!(arg.get_action(), ArgAction::Append)).map_err(refuse)?;
             texts.iter().try_for_each(|text| check(arg, text.as_ref())).map_err(refuse)?;
-            let is_here = args.iter().any(|arg| arg.get_long() == Some(long));
-            if is_here && !self.origins.given.contains_key(long) {
+            if long == "node" && texts.is_empty() {
+                return Err(refuse("must name at least one node".to_owned()));
+            }
+            if is_here(long) && !self.origins.given.contains_key(long) {
                 self.defaults
                     .insert(long.to_owned(), texts.into_iter().map(ClapStr::from).collect());
                 let origin = Origin::File { key: key.clone(), path: path.clone() };
@@ -237,6 +277,11 @@ impl Layers {
     }
 }
 
+/// The value of a variable; an empty one counts as not set.
+fn value_of(variable: &str) -> Option<OsString> {
+    env::var_os(variable).filter(|text| text.to_str().is_none_or(|text| !text.trim().is_empty()))
+}
+
 /// Checks a value as clap would. The reason shows the value: no option that is checked here is a secret.
 fn check(arg: &Arg, text: &OsStr) -> Result<(), String> {
     let parser = arg.get_value_parser().clone();
@@ -251,6 +296,9 @@ fn check(arg: &Arg, text: &OsStr) -> Result<(), String> {
     let shown: String = text.to_string_lossy().chars().take(40).collect();
     Err(format!("{shown:?}: {reason}"))
 }
+
+/// Where files are looked for if none is named, for messages.
+pub(crate) const PLACES: &str = "~/.config/quorlock/config.toml or /etc/quorlock/config.toml";
 
 /// The file that is read if none is named: the first of these that exists. Never one in the working directory.
 fn default_file() -> Result<Option<PathBuf>, Refused> {
@@ -286,9 +334,10 @@ fn is_anothers(file: &fs::Metadata) -> bool {
     file.mode() & 0o022 != 0 || !owners.contains(&file.uid())
 }
 
-fn read_file(path: &Path) -> Result<toml::Table, Refused> {
+/// `origin`: the option or variable that names the file, for errors.
+fn read_file(path: &Path, origin: &str) -> Result<toml::Table, Refused> {
     let text = fs::read_to_string(path).map_err(|error| {
-        Refused::config(format!("the configuration in {}: {error}", path.display()))
+        Refused::config(format!("{origin}the configuration in {}: {error}", path.display()))
     })?;
     text.parse().map_err(|error: toml::de::Error| {
         // The message alone: the crate's full text quotes the line, which may hold a password.

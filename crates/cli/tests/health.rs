@@ -168,7 +168,7 @@ fn the_servers_own_words_are_in_both_messages() {
     assert_eq!(code, Some(79), "{said}");
     for part in ["SIGTERM in", "lost the lock"] {
         let line = line(&said, part);
-        assert!(line.contains(" a, b: cannot persist and refuses writes: MISCONF "), "{line}");
+        assert!(line.contains(" a, b: cannot persist, writes refused: MISCONF "), "{line}");
     }
     let failure = events.last().unwrap()["nodes"][0]["failure"].as_str().unwrap();
     assert!(failure.contains("MISCONF"), "{failure}");

@@ -156,7 +156,8 @@ fn an_operators_word_spares_the_wait() {
     code(&done, 0);
     let said = stderr(&done);
     assert!(
-        said.contains("node a: its votes count\n") && said.contains("node e: nothing was done"),
+        said.contains("nodes a, b, c, d: votes count\n")
+            && said.contains("node e: nothing was done"),
         "{said}"
     );
     code(&strict(&testbed, 5, "30s", RUN).output().unwrap(), 0);
@@ -312,7 +313,7 @@ fn so_many_old_nodes_must_answer_that_the_others_are_no_quorum() {
     let done = run(&["--old-node", &old]);
     code(&done, 0);
     assert!(
-        stderr(&done).contains("node c: it is taken out of use and votes for no client"),
+        stderr(&done).contains("node c: taken out of use, with a vote for no client"),
         "{}",
         stderr(&done)
     );

@@ -1,5 +1,5 @@
-//! A server that lacks one of the commands that quorlock sends, each in turn: `run` says so at once and leaves nothing
-//! behind, and `doctor` names the command and the remedy.
+//! A server that lacks one of the commands that quorlock sends, or a user who lacks the right to it, each in turn: `run`
+//! says so at once and leaves nothing behind, and `doctor` names the command and the remedy.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -20,35 +20,48 @@ fn without(binary: &ServerBinary, commands: &[&str], guard: &'static str) -> Tes
     Testbed { guard, ..Testbed::of(nodes.unwrap()) }
 }
 
-/// The forms of a lock, and whether readers' commands are needed for it.
-const FORMS: [(&[&str], bool); 4] = [
-    (&["k"], false),
-    (&["k", "--shared"], true),
-    (&["k", "--fenced"], false),
-    (&["k", "--also", "l"], false),
-];
+/// The forms of a lock: a plain one, a reader's, and others.
+const FORMS: [&[&str]; 4] = [&["k"], &["k", "--shared"], &["k", "--fenced"], &["k", "--also", "l"]];
 
-/// Runs a command under each form of a lock. `named`: what must be said where no lock is granted.
-fn each_form(testbed: &Testbed, named: &str, is_refused: impl Fn(bool) -> bool) {
-    for (form, about_readers) in FORMS {
+fn is_shared(form: &[&str]) -> bool {
+    form.contains(&"--shared")
+}
+
+/// Runs a command under each form of a lock. `named`: the command that must be named where no lock is granted.
+fn each_form(testbed: &Testbed, named: &str, is_refused: impl Fn(&[&str]) -> bool) {
+    let said = [&format!("no command {named} (renamed"), "remove its rename-command line"];
+    each_form_says(testbed, None, &said, is_refused);
+}
+
+/// The same. `named`: what must be said where no lock is granted.
+fn each_form_says(
+    testbed: &Testbed,
+    user: Option<&str>,
+    named: &[&str],
+    is_refused: impl Fn(&[&str]) -> bool,
+) {
+    for form in FORMS {
         for skip in [false, true] {
             let skip: &[&str] = if skip { &["--if-held", "skip"] } else { &[] };
             let args = [&["run"], form, skip, &["--wait", "20s", "--", "touch", "ran"]].concat();
             let began = boot();
-            let output = testbed.quorlock(&args).output().unwrap();
+            let mut command = testbed.quorlock(&args);
+            if let Some(user) = user {
+                command.env("QUORLOCK_USERNAME", user).env("QUORLOCK_PASSWORD", "any");
+            }
+            let output = command.output().unwrap();
             let said = stderr(&output);
-            let expected = if is_refused(about_readers) { 77 } else { 0 };
-            assert_eq!(output.status.code(), Some(expected), "{named}: {args:?}: {said}");
-            assert_eq!(testbed.path("ran").exists(), expected == 0, "{named}: {args:?}");
+            let expected = if is_refused(form) { 77 } else { 0 };
+            assert_eq!(output.status.code(), Some(expected), "{named:?}: {args:?}: {said}");
+            assert_eq!(testbed.path("ran").exists(), expected == 0, "{named:?}: {args:?}");
             if expected == 0 {
                 std::fs::remove_file(testbed.path("ran")).unwrap();
                 continue;
             }
-            assert!(boot() - began < Duration::from_secs(10), "{named}: it waited");
-            assert!(said.contains(&format!("no command {named} (renamed")), "{args:?}: {said}");
-            assert!(said.contains("remove its rename-command line"), "{said}");
+            assert!(boot() - began < Duration::from_secs(10), "{named:?}: it waited");
+            assert!(named.iter().all(|words| said.contains(words)), "{named:?}: {args:?}: {said}");
             let keys = testbed.nodes[0].command(&["DBSIZE"]).unwrap();
-            assert!(matches!(keys, Reply::Int(0)), "{named}: {args:?} leaves {keys:?}");
+            assert!(matches!(keys, Reply::Int(0)), "{named:?}: {args:?} leaves {keys:?}");
         }
     }
 }
@@ -155,8 +168,47 @@ fn a_command_that_readers_need() {
     let Some(binary) = find_or_skip("a_command_that_readers_need") else { return };
     for (_, _, call) in RIGHTS.iter().filter(|(_, weight, _)| *weight == Weight::Shared) {
         let testbed = without(&binary, &[call[0]], "off");
-        each_form(&testbed, call[0], |about_readers| about_readers);
+        each_form(&testbed, call[0], is_shared);
         says(&doctor(&testbed).1.unwrap(), "warning", call[0]);
+    }
+}
+
+/// Nothing is asked of the node, so nothing is left behind for the next user to wait for.
+#[test]
+fn a_right_that_locks_need() {
+    let test = "a_right_that_locks_need";
+    for guard in ["strict", "off"] {
+        let Some(testbed) = Testbed::sized(test, 1, ServerOptions::default()) else { return };
+        let testbed = Testbed { guard, ..testbed };
+        let user = |rules: &[&str]| {
+            testbed.nodes[0].command(&[&["ACL", "SETUSER", "u"], rules].concat()).unwrap();
+        };
+        let as_user = |right: &str, is_refused: &dyn Fn(&[&str]) -> bool| {
+            user(&["reset", "on", "nopass", "~*", "+@all", &right.replace('+', "-")]);
+            // Fencing counters stay.
+            testbed.nodes[0].command(&["FLUSHALL"]).unwrap();
+            let said = format!("the user lacks {right}; quorlock doctor --acl USER");
+            each_form_says(&testbed, Some("u"), &[&said], is_refused);
+        };
+        for (right, weight, call) in RIGHTS {
+            // The guard has its own words.
+            if matches!(call[0], "DELIFEQ" | "DELEX" | "INFO") {
+                continue;
+            }
+            match weight {
+                Weight::Shared if guard == "off" => as_user(right, &is_shared),
+                Weight::Needed if guard == "strict" => as_user(right, &|_| true),
+                Weight::Needed if ["GETRANGE", "EXISTS", "TIME"].contains(&call[0]) => {
+                    as_user(right, &|form| form.len() > 1);
+                }
+                Weight::Needed => as_user(right, &|_| true),
+                _ => {}
+            }
+        }
+        user(&["reset", "on", "nopass", "~*", "+@all"]);
+        if guard == "off" {
+            each_form_says(&testbed, Some("u"), &[], |_| false);
+        }
     }
 }
 
@@ -189,9 +241,7 @@ fn a_server_that_does_not_say_which_commands_it_has() {
         each_form(&testbed, command, |_| true);
         init_is_refused(&testbed, command);
     }
-    each_form(&without(&binary, &["COMMAND", "ZADD"], "off"), "ZADD", |about_readers| {
-        about_readers
-    });
+    each_form(&without(&binary, &["COMMAND", "ZADD"], "off"), "ZADD", is_shared);
 }
 
 /// One node of three without a command is a node that is down, and the lock is held on the others.

@@ -83,10 +83,11 @@ fn at_each_limit(
 fn without_file_descriptors_no_lock_stays_and_the_limit_is_named() {
     let name = "without_file_descriptors_no_lock_stays_and_the_limit_is_named";
     let Some(testbed) = Testbed::new(name) else { return };
-    let run = testbed.quorlock(&["run", "k", "--wait", "0s", "--", "echo", "ran"]);
+    // No wait ends that.
+    let run = testbed.quorlock(&["run", "k", "--wait", "forever", "--", "echo", "ran"]);
     let resource = "no file descriptor left (limit: ulimit -n)";
     let after_the_grant = at_each_limit(&testbed, 3..100, resource, |limit| {
-        through(&["prlimit", &format!("--nofile={limit}")], &run).output().unwrap()
+        through(&["timeout", "30", "prlimit", &format!("--nofile={limit}")], &run).output().unwrap()
     });
     assert!(after_the_grant > 0);
 }

@@ -63,7 +63,7 @@ enum Meanwhile {
 const THE_END: &str = r#""ECHO" "the end""#;
 
 /// The commands at the beginning of a connection.
-const GREETING: &str = r#"(?m)^ +"HELLO"[^\n]*\n( +"(PING|CLIENT|COMMAND|SCRIPT)"[^\n]*\n)*"#;
+const GREETING: &str = r#"(?m)^ +"HELLO"[^\n]*\n( +"(PING|CLIENT|COMMAND|SCRIPT|EVAL" "-- Answers which[^"]*|EVALSHA" "0{40})"[^\n]*\n)*"#;
 
 /// The record with the beginning of a connection in full once, because it is the same each time.
 fn greeted_once(seen: &str) -> String {

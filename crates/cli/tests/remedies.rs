@@ -20,11 +20,16 @@ fn tls_file(name: &str) -> PathBuf {
 
 /// A server with TLS; `None`: it or `redis-cli` is built without, and that has been said.
 fn with_tls(binary: &ServerBinary, test: &str) -> Option<Server> {
+    with_tls_for(binary, test, false)
+}
+
+/// The same; `client_auth`: it wants a certificate of each client.
+fn with_tls_for(binary: &ServerBinary, test: &str, client_auth: bool) -> Option<Server> {
     let files = TlsFiles {
         cert: tls_file("node.pem"),
         key: tls_file("node.key"),
         ca: tls_file("ca.pem"),
-        client_auth: false,
+        client_auth,
     };
     let options = ServerOptions { tls: Some(files), ..ServerOptions::default() };
     let server = match Server::start(binary, options) {
@@ -105,6 +110,48 @@ fn a_wrong_scheme_is_told_and_the_right_one_works() {
         let output = run(&right);
         assert!(output.status.success(), "{right}: {}", stderr(&output));
     }
+}
+
+/// `redis-cli` does not look at names, so its PONG would prove nothing.
+#[test]
+fn what_is_wrong_with_a_certificate_is_told_with_the_option_that_mends_it() {
+    let test = "what_is_wrong_with_a_certificate_is_told_with_the_option_that_mends_it";
+    let Some(binary) = find_or_skip(test) else { return };
+    let Some(server) = with_tls(&binary, test) else { return };
+    let Some(strict) = with_tls_for(&binary, test, true) else { return };
+    let testbed = no_nodes(&binary);
+    let [ca, cert, key] =
+        ["ca.pem", "node.pem", "node.key"].map(|name| tls_file(name).to_str().unwrap().to_owned());
+    let run = |url: &str, args: &[&str]| {
+        let args = [&["run", "k", "-n", url, "--wait", "0s"], args, &["--", "true"]].concat();
+        testbed.quorlock(&args).output().unwrap()
+    };
+    let trusted = ["--tls-ca", &*ca];
+    let other = format!("{}?tls-server-name=other.internal", server.url());
+    let own = [&trusted[..], &["--tls-cert", &*cert, "--tls-key", &*key]].concat();
+    for (url, wrong, option, mended, right) in [
+        (&other, &trusted[..], "--tls-server-name NAME", &server.url(), &trusted[..]),
+        (&server.url(), &[], "--tls-ca FILE", &server.url(), &trusted),
+        (&strict.url(), &trusted, "--tls-cert FILE", &strict.url(), &own),
+    ] {
+        let output = run(url, wrong);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(69), "{said}");
+        assert!(said.contains(option) && !said.contains("begins with"), "{said}");
+        let fix = fix(&testbed, &[&["-n", url], wrong].concat());
+        assert!(fix.contains(option) && !fix.contains("redis-cli"), "{fix}");
+        let output = run(mended, right);
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+    // A name that nobody would look at.
+    let output = run("redis://h", &["--tls-server-name", "n"]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(64), "{said}");
+    assert!(said.contains("--tls-server-name") && said.contains("rediss://"), "{said}");
+    let mut command = testbed.quorlock(&["run", "k", "-n", "redis://h", "--", "true"]);
+    let output = command.env("QUORLOCK_TLS_SERVER_NAME", "n").output().unwrap();
+    assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
+    assert!(stderr(&output).contains("QUORLOCK_TLS_SERVER_NAME"), "{}", stderr(&output));
 }
 
 #[test]

@@ -72,7 +72,8 @@ const VALUES: &[(&str, &str)] = &[
     ("QUORLOCK_CONNECT_TIMEOUT", "5s"),
     ("QUORLOCK_USERNAME", "default"),
     ("QUORLOCK_PASSWORD", "x"),
-    ("QUORLOCK_TLS_SERVER_NAME", "x"),
+    // Refused without TLS; empty, it counts as not set.
+    ("QUORLOCK_TLS_SERVER_NAME", ""),
     ("QUORLOCK_SHARED", "no"),
     ("QUORLOCK_FENCED", "no"),
     ("QUORLOCK_IF_HELD", "fail"),
@@ -161,8 +162,21 @@ fn an_error_names_the_variable_or_the_key() {
         assert!(said.starts_with(&format!("quorlock: {says}")), "{variable}={value}: {said}");
         assert_eq!(run(RUN, &[(variable, "")]).0, 69, "an empty {variable} counts as not set");
     }
+    // Whichever command would use the value.
+    for args in [&["ls"][..], &["doctor"], &["status", "k"]] {
+        for (variable, value) in [("QUORLOCK_SHARED", "maybe"), ("QUORLOCK_TTL", "banana")] {
+            let (code, said) = run(args, &[(variable, value)]);
+            assert_eq!(code, 78, "{args:?} {variable}: {said}");
+            assert!(said.starts_with(&format!("quorlock: {variable}: \"{value}\": ")), "{said}");
+        }
+    }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("q.toml");
+    let (code, said) = run(RUN, &[("QUORLOCK_CONFIG", file.to_str().unwrap())]);
+    assert_eq!(code, 78, "{said}");
+    assert!(said.starts_with("quorlock: QUORLOCK_CONFIG: the configuration in "), "{said}");
+    let (code, said) = run(&[&["--config", file.to_str().unwrap()], RUN].concat(), &[]);
+    assert!(code == 78 && said.starts_with("quorlock: --config: the configuration in "), "{said}");
     let path = file.display();
     for (text, says) in [
         ("ttl = 10", format!("ttl in {path}: \"10\": a time has a unit")),
@@ -171,6 +185,14 @@ fn an_error_names_the_variable_or_the_key() {
             "min-holt = \"1s\"",
             format!("min-holt in {path}: no such setting; do you mean min-hold?"),
         ),
+        ("tls-server-name = \"x\"", format!("tls-server-name in {path}: node ")),
+        ("nodes = []", format!("nodes in {path}: must name at least one node")),
+        ("quorum = \"x\"", format!("quorum in {path}: \"x\": must be a number")),
+        (
+            "max-hold = \"0s\"",
+            format!("max-hold in {path}: max-hold (0s) must be at least ttl (10s)"),
+        ),
+        ("max-ttl = \"25h\"", format!("max-ttl in {path}: max-ttl (25h) must be at most 24h")),
         ("shared = true", format!("shared in {path}: it describes one call")),
         ("fenced = \"maybe\"", format!("fenced in {path}: \"maybe\": must be 1, true")),
         ("quorum = [1, 2]", format!("quorum in {path}: must be a text, a number, true or false")),
@@ -183,6 +205,50 @@ fn an_error_names_the_variable_or_the_key() {
         assert_eq!(code, 78, "{text}: {said}");
         assert!(said.starts_with(&format!("quorlock: {says}")), "{text}: {said}");
     }
+}
+
+/// `--shared false true` must not run `false` as a reader of the lock, nor `true` under the lock `false`.
+#[test]
+fn a_word_behind_a_flag_that_may_be_its_value_is_refused() {
+    for args in [
+        &["run", "k", "--shared", "false", "true"][..],
+        &["run", "--shared", "no", "true"],
+        &["run", "k", "--json", "on", "--", "true"],
+        &["run", "k", "-q", "true"],
+        &["run", "k", "--pass-nodes", "1", "2"],
+    ] {
+        let (code, said) = run(args, &[]);
+        assert_eq!(code, 64, "{args:?}: {said}");
+        assert!(said.contains("put KEY before the options, and -- before CMD"), "{said}");
+    }
+    let shared = ["run", "k", "--shared", "--wait", "0s"];
+    for (args, cmd) in [(&["--", "true"][..], "true"), (&["env", "true"], "env")] {
+        assert_eq!(run(&[&shared[..], args].concat(), &[]).0, 69, "{cmd}");
+    }
+    assert_eq!(run(&["run", "k", "--wait", "0s", "--shared", "--", "true"], &[]).0, 69);
+    let (code, said) = run(&["run", "k", "--", ""], &[]);
+    assert!(code == 64 && said.contains("CMD is empty"), "{said}");
+    let (code, said) = run(&["run", "", "--", "true"], &[]);
+    assert!(code == 64 && said.contains("KEY has no name"), "{said}");
+}
+
+/// The variables about nodes are gone in there.
+#[test]
+fn a_nested_call_without_nodes_is_told_of_the_option_that_passes_them_on() {
+    let name = "a_nested_call_without_nodes_is_told_of_the_option_that_passes_them_on";
+    let Some(testbed) = Testbed::sized(name, 1, ServerOptions::default()) else { return };
+    let nested = |flags: &[&str]| {
+        let program = env!("CARGO_BIN_EXE_quorlock");
+        let args = [&["run", "k"], flags, &["--", program, "status", "other"]].concat();
+        let output = testbed.quorlock(&args).output().unwrap();
+        (output.status.code().unwrap(), stderr(&output))
+    };
+    let (code, said) = nested(&[]);
+    assert!(code == 64 && said.contains("--pass-nodes"), "{said}");
+    assert!(said.contains("/etc/quorlock/config.toml"), "{said}");
+    assert_eq!(nested(&["--pass-nodes"]).0, 0);
+    let (_, said) = run(&["status", "k"], &[("QUORLOCK_NODES", "")]);
+    assert!(said.contains("no nodes were given: ") && !said.contains("--pass-nodes"), "{said}");
 }
 
 #[test]
@@ -273,7 +339,7 @@ fn the_file_takes_every_option_that_does_not_describe_one_call() {
     for name in ["tls-ca", "tls-cert", "tls-key"] {
         text += &format!("{name} = {secret:?}\n");
     }
-    text += "tls-server-name = \"x\"\nquorum = 1\nmax-ttl = \"20s\"\nrestart-guard = \"off\"\ndurable = [\"a\"]\n";
+    text += "quorum = 1\nmax-ttl = \"20s\"\nrestart-guard = \"off\"\ndurable = [\"a\"]\n";
     text +=
         "node-timeout = \"1s\"\nconnect-timeout = \"1s\"\nusername = \"u\"\nkey-prefix = \"p\"\n";
     text +=

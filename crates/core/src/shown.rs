@@ -4,6 +4,7 @@
 //! Whatever a node says or stores goes through here before it is shown: error replies, `INFO`, markers and
 //! adoptions of others, the values of keys.
 
+use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
@@ -29,6 +30,16 @@ const WHOLE_MAX: usize = 8;
 /// How long a wait lasts, in whole seconds: rounded up, so that it is over when it was said to be.
 pub fn seconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis().div_ceil(1000)).unwrap_or(u64::MAX)
+}
+
+/// A time as a person writes it: `0s`, `250ms`, `10s`, `25h`.
+pub fn exactly(time: Duration) -> String {
+    match (time.as_secs(), time.subsec_nanos()) {
+        (0, 0) => "0s".into(),
+        (seconds @ 3600.., 0) if seconds % 3600 == 0 => format!("{}h", seconds / 3600),
+        (seconds @ 600.., 0) if seconds % 60 == 0 => format!("{}m", seconds / 60),
+        _ => format!("{time:?}"),
+    }
 }
 
 /// The text without what a terminal or a log would take for more than text, and of what looks like a token

@@ -4,6 +4,7 @@ use core::fmt;
 use core::num::NonZeroU64;
 use core::time::Duration;
 
+use crate::shown::exactly;
 use crate::time::nanos;
 
 /// The shortest ttl there is (invariant S16): below it drift, margin and a round trip eat it up.
@@ -227,29 +228,34 @@ pub enum TimingError {
 
 impl fmt::Display for TimingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |time: &Duration| exactly(*time);
         match self {
             Self::TtlTooShort { ttl } => {
-                write!(f, "ttl ({ttl:?}) must be at least {TTL_MIN:?}")
+                write!(f, "ttl ({}) must be at least {TTL_MIN:?}", shown(ttl))
             }
             Self::MaxTtlTooLong { max_ttl } => {
-                write!(f, "max_ttl ({max_ttl:?}) must be at most {TTL_CEILING:?}")
+                write!(f, "max_ttl ({}) must be at most {}", shown(max_ttl), exactly(TTL_CEILING))
             }
             Self::TtlTooLong { ttl, max_ttl } => {
-                write!(f, "ttl ({ttl:?}) must not be above max_ttl ({max_ttl:?})")
+                write!(f, "ttl ({}) must not be above max_ttl ({})", shown(ttl), shown(max_ttl))
             }
             Self::NodeTimeout { node_timeout, ttl } => write!(
                 f,
-                "node timeout ({node_timeout:?}) must be above zero and at most a quarter of \
-                 ttl ({ttl:?})"
+                "node timeout ({}) must be above zero and at most a quarter of ttl ({})",
+                shown(node_timeout),
+                shown(ttl)
             ),
             Self::ConnectTimeoutZero => write!(f, "connect timeout must be above zero"),
             Self::NothingLeft { drift, margin, min_validity, ttl } => write!(
                 f,
-                "drift ({drift:?}) plus the larger of margin ({margin:?}) and min_validity \
-                 ({min_validity:?}) must be less than ttl ({ttl:?})"
+                "drift ({}) plus the larger of margin ({}) and min_validity ({}) must be less than ttl ({})",
+                shown(drift),
+                shown(margin),
+                shown(min_validity),
+                shown(ttl)
             ),
             Self::HoldTooShort { max_hold, ttl } => {
-                write!(f, "max_hold ({max_hold:?}) must be at least ttl ({ttl:?})")
+                write!(f, "max_hold ({}) must be at least ttl ({})", shown(max_hold), shown(ttl))
             }
         }
     }

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+pub use quorlock_core::shown::exactly;
 use quorlock_core::{Holding, Value};
 
 pub use crate::builder::Topology;

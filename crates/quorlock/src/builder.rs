@@ -201,7 +201,7 @@ impl<C> ClientBuilder<C> {
 
     /// The name that the certificates of all nodes must have, in place of the URLs' hosts: for servers that
     /// are reached by addresses or through tunnels. A node's own name wins; see
-    /// [`NodeConfig::tls_server_name`]. Of no effect on nodes without TLS.
+    /// [`NodeConfig::tls_server_name`]. Refused if a node is without TLS.
     pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
         self.settings.tls_server_name = Some(name.into());
         self

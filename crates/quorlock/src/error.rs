@@ -25,7 +25,7 @@ pub(crate) use self::node::{grouped, most_frequent};
 #[non_exhaustive]
 pub enum InvalidRequest {
     /// The resource has no name.
-    #[error("the resource must have a name; an empty one cannot be locked")]
+    #[error("the resource has no name; an empty one cannot be locked")]
     ResourceEmpty,
     /// One resource is named twice.
     #[error("the resource {} is named twice", quoted(.resource))]
@@ -154,9 +154,12 @@ impl BuildError {
     #[doc(hidden)]
     pub fn settings(&self) -> &'static [&'static str] {
         match self {
-            Self::Node(NodeConfigError::Tls { .. }) => {
-                &["tls-server-name", "tls-ca", "tls-cert", "tls-key"]
+            Self::Node(NodeConfigError::Tls { reason, .. })
+                if reason.starts_with("tls-server-name") =>
+            {
+                &["tls-server-name"]
             }
+            Self::Node(NodeConfigError::Tls { .. }) => &["tls-ca", "tls-cert", "tls-key"],
             Self::Node(_) | Self::Duplicate { .. } => &["node"],
             Self::Quorum(_) => &["quorum", "node"],
             Self::PrefixTooLong { .. } | Self::PrefixReserved { .. } => &["key-prefix"],

@@ -22,5 +22,5 @@ pub(crate) fn quoted(text: &str) -> String {
 /// such as a password or a token; those are cut off.
 pub(crate) fn for_people(text: &str) -> String {
     let text = text.split(", with args beginning with").next().unwrap_or_default();
-    shown(text.trim(), LINE_MAX)
+    shown(text.trim().trim_end_matches('.'), LINE_MAX)
 }

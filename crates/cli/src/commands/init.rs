@@ -4,6 +4,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
 use quorlock::ClientBuilder;
+use quorlock::admin::{group, names};
 use quorlock::node::{FailureKind, NodeConfig};
 use quorlock_admin::init::{
     Before, ChangedNode, InUse, InitError, Initialized, NodeChange, before, fresh, in_use,
@@ -264,11 +265,17 @@ async fn moved(
 
 /// Tells what was done on each node.
 fn conclude(change: &Initialized, output: &mut Output) -> ExitCode {
-    for node in &change.nodes {
-        let line = format!("node {}: {}", node.node, in_words(node));
-        let mut event = node_json(node);
-        event["event"] = json!("node");
-        output.event(event, Some(&line));
+    let groups =
+        group(change.nodes.iter().map(|node| (node, in_words(node))), |one, other| one == other);
+    for (nodes, what) in groups {
+        let line =
+            format!("{}: {what}", names(&nodes.iter().map(|it| &*it.node).collect::<Vec<_>>()));
+        // Each node has an event of its own, and all of them one line.
+        for (place, node) in nodes.into_iter().enumerate() {
+            let mut event = node_json(node);
+            event["event"] = json!("node");
+            output.event(event, (place == 0).then_some(&line));
+        }
     }
     let (votes, needed) = (change.voting(), change.needed);
     let event = json!({ "event": "initialized", "voting": votes, "needed": needed });
@@ -290,10 +297,10 @@ fn conclude(change: &Initialized, output: &mut Output) -> ExitCode {
 
 fn in_words(node: &ChangedNode) -> String {
     match &node.change {
-        Ok(NodeChange::Marked) => "its votes count".to_owned(),
-        Ok(NodeChange::WasMarked) => "its votes counted before".to_owned(),
-        Ok(NodeChange::Waits) => "its votes count after the wait".to_owned(),
-        Ok(NodeChange::Retired) => "it is taken out of use and votes for no client".to_owned(),
+        Ok(NodeChange::Marked) => "votes count".to_owned(),
+        Ok(NodeChange::WasMarked) => "votes counted before".to_owned(),
+        Ok(NodeChange::Waits) => "votes count after the wait".to_owned(),
+        Ok(NodeChange::Retired) => "taken out of use, with a vote for no client".to_owned(),
         Ok(_) => "done".to_owned(),
         Err(why) => format!("nothing was done: {why}"),
     }

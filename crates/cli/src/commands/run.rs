@@ -14,8 +14,8 @@ mod wait;
 
 use std::time::Duration;
 
-use quorlock::admin::exhausted;
-use quorlock::{AcquireError, Client};
+use quorlock::admin::{exhausted, list_nodes};
+use quorlock::{AcquireError, Client, NodeAnswer, Waiting};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -31,6 +31,9 @@ use crate::output::{Output, millis};
 
 pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
     options::check_keys(args.keys(), &args.nodes)?;
+    if args.cmd.first().is_none_or(|program| program.is_empty()) {
+        return Err(Refused::usage("CMD is empty: the first word after KEY names the command"));
+    }
     if args.shared && args.fenced {
         let message = "these do not go together: a reader has no fencing token";
         return Err(Refused::about(&["shared", "fenced"], message, &args.nodes));
@@ -76,6 +79,7 @@ impl Keeper<'_> {
         let code = match self.acquire().await {
             Waited::Acquired(guard) => self.hold(guard).await,
             Waited::Refused(error) => self.refused(&error),
+            Waited::Exhausted(waiting) => self.exhausted(&waiting),
             Waited::HeldBy(holders) => self.await_end(&holders).await,
             Waited::Interrupted(signal) => {
                 self.output.clear();
@@ -91,12 +95,21 @@ impl Keeper<'_> {
     }
 
     fn refused(&mut self, error: &AcquireError) -> ExitCode {
+        let lacks_rights = |node: &NodeAnswer| {
+            node.failure().is_some_and(|failure| failure.kind().is_about_rights())
+        };
         let hint = match error {
-            AcquireError::NodesUntrusted(_) if error.retry_after().is_some() => {
+            AcquireError::NodesUntrusted(_)
+                if error.retry_after().is_some() && !error.nodes().iter().any(lacks_rights) =>
+            {
                 "use a longer --wait; or, if no lock is in use: quorlock init --fresh"
             }
             AcquireError::NodesUntrusted(_) => "quorlock doctor says more",
             _ if error.is_permission_denied() => "quorlock doctor says what is missing",
+            _ if error.is_exhausted() => "",
+            AcquireError::NoQuorum(_) => {
+                "start the nodes that failed, or fix the way to them; quorlock doctor says more of each"
+            }
             _ => "",
         };
         let message = error.told_with(hint);
@@ -127,6 +140,24 @@ impl Keeper<'_> {
 }
 
 impl Keeper<'_> {
+    /// No descriptor of this process becomes free while it only waits.
+    fn exhausted(&mut self, waiting: &Waiting) -> ExitCode {
+        let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());
+        let message =
+            format!("lock \"{}\" not acquired: {}", self.args.title(), list_nodes(failed));
+        let event = json!({
+            "event": "not_acquired",
+            "key": self.args.key,
+            "contended": false,
+            "untrusted": false,
+            "retry_after_ms": null,
+            "message": message,
+            "nodes": waiting.nodes.iter().map(node_json).collect::<Vec<_>>(),
+        });
+        self.output.error(event, &message);
+        ExitCode::Internal
+    }
+
     /// The exit code of a lock that others hold.
     fn held(&self) -> ExitCode {
         self.args.held_exit_code.map_or(ExitCode::Held, ExitCode::Own)

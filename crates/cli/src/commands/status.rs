@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use quorlock::admin::{AdminConnection, Reply, Topology};
+use quorlock::admin::{AdminConnection, Reply, Topology, group, names};
 use quorlock::node::{Failure, FailureKind, Holding};
 use quorlock::{
     Client, Holder, HolderKind, Inspection, NodeAnswer, NodeOutcome, NodeStats, NodeTrustState,
@@ -146,7 +146,15 @@ impl Look<'_> {
         let Self { key, inspection, nodes, .. } = self;
         let mut table = format!("{}: {}\n", key.escape_debug(), headline(inspection));
         let head = ["NODE", "STATE", "TTL LEFT", "HOLDER"];
-        for line in columns(head, inspection.nodes.iter().map(row), &[2]) {
+        // Nodes that failed alike have one row.
+        let rows =
+            group(inspection.nodes.iter().map(|node| (&*node.node, row(node))), |one, other| {
+                one[0] == "failed" && one == other
+            });
+        let rows = rows
+            .into_iter()
+            .map(|(nodes, [state, left, holder])| [nodes.join(", "), state, left, holder]);
+        for line in columns(head, rows, &[2]) {
             table.push_str(&format!("  {line}\n"));
         }
         table.push_str(&trust_states(inspection, nodes));
@@ -218,18 +226,18 @@ impl Look<'_> {
 
 /// A line for each node whose votes do not count. Of one that did not answer, the table says it all.
 fn trust_states(inspection: &Inspection, nodes: &[NodeStats]) -> String {
-    let mut lines = String::new();
-    for (answer, node) in inspection.nodes.iter().zip(nodes) {
+    let states = inspection.nodes.iter().zip(nodes).filter_map(|(answer, node)| {
         let hint = match node.trust_state {
             NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_) => "",
             NodeTrustState::Unverified if matches!(answer.said, NodeOutcome::Seen(_)) => {
                 ": whether it votes is not known; quorlock doctor says why"
             }
-            _ => continue,
+            _ => return None,
         };
-        lines.push_str(&format!("  node {}: {}{hint}\n", node.name, node.trust_state));
-    }
-    lines
+        Some((&*node.name, format!("{}{hint}", node.trust_state)))
+    });
+    let groups = group(states, |one, other| one == other);
+    groups.iter().map(|(nodes, state)| format!("  {}: {state}\n", names(nodes))).collect()
 }
 
 fn headline(inspection: &Inspection) -> String {
@@ -241,19 +249,7 @@ fn headline(inspection: &Inspection) -> String {
             let (holder, since) = (&holder.kind, held_since(&holder));
             format!("{verdict} by {holder}, {since} (on {held} of {nodes} nodes)")
         }
-        (Verdict::Shared, _) => {
-            let readers = inspection.readers();
-            let name = |reader: &Holder| match reader.since {
-                Some(then) => format!("{} since {}", who(reader), since(then)),
-                None => who(reader),
-            };
-            let names: Vec<String> = readers.iter().take(READERS_NAMED).map(name).collect();
-            let (count, shown) = (inspection.reader_count(), names.len());
-            let plural = if count == 1 { "" } else { "s" };
-            let shown =
-                if shown < count { format!(" ({shown} of {count} shown)") } else { String::new() };
-            format!("HELD shared by {count} reader{plural}{shown}: {}", names.join(", "))
-        }
+        (Verdict::Shared, _) => format!("HELD shared by {}", readers(inspection)),
         (Verdict::Free, _) => format!("{verdict}"),
         (Verdict::Split, _) => {
             format!("{verdict}: nobody has {} of {nodes} nodes", inspection.quorum())
@@ -271,6 +267,20 @@ fn headline(inspection: &Inspection) -> String {
     }
 }
 
+/// How many readers there are, and some of them, each with the time since when it reads if it tells.
+pub(super) fn readers(inspection: &Inspection) -> String {
+    let readers = inspection.readers();
+    let name = |reader: &Holder| match reader.since {
+        Some(then) => format!("{} since {}", who(reader), since(then)),
+        None => who(reader),
+    };
+    let names: Vec<String> = readers.iter().take(READERS_NAMED).map(name).collect();
+    let (count, shown) = (inspection.reader_count(), names.len());
+    let plural = if count == 1 { "" } else { "s" };
+    let shown = if shown < count { format!(" ({shown} of {count} shown)") } else { String::new() };
+    format!("{count} reader{plural}{shown}: {}", names.join(", "))
+}
+
 /// Since when somebody holds the lock, if it tells; and that the key never expires, if so.
 pub(super) fn held_since(holder: &Holder) -> String {
     match (holder.since, holder.remaining) {
@@ -280,12 +290,9 @@ pub(super) fn held_since(holder: &Holder) -> String {
     }
 }
 
-fn row(node: &NodeAnswer) -> [String; 4] {
-    let name = node.node.to_string();
-    let [state, left, holder] = match (&node.said, node.holder()) {
-        (NodeOutcome::Failed(failure), _) => {
-            return [name, "failed".into(), String::new(), failure.to_string()];
-        }
+fn row(node: &NodeAnswer) -> [String; 3] {
+    match (&node.said, node.holder()) {
+        (NodeOutcome::Failed(failure), _) => ["failed".into(), String::new(), failure.to_string()],
         (_, Some(holder)) => {
             let left = holder.remaining.map_or_else(|| "never".to_owned(), time);
             ["held".to_owned(), left, who(&holder)]
@@ -294,8 +301,7 @@ fn row(node: &NodeAnswer) -> [String; 4] {
             ["free".to_owned(), String::new(), String::new()]
         }
         _ => ["silent".to_owned(), String::new(), format!("no answer within {}", time(node.took))],
-    };
-    [name, state, left, holder]
+    }
 }
 
 /// The holder without the time, which has a column of its own.

@@ -112,7 +112,7 @@ pub enum FailureKind {
     MissingCommand,
     /// The node is a replica.
     ReadOnly,
-    /// The node is loading its data.
+    /// The node loading data.
     Loading,
     /// A replica that has lost its master.
     MasterDown,
@@ -181,23 +181,24 @@ impl FailureKind {
 
 impl fmt::Display for FailureKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Behind the name of one node or of several.
         f.write_str(match self {
             Self::Unreachable => "unreachable",
             Self::Exhausted => "no connection",
             Self::ConnectTimeout => "no connection in time",
             Self::Silent => "no answer in time",
-            Self::Suspended => "suspended for being silent",
-            Self::QueueFull => "its queue is full",
+            Self::Suspended => "not asked for now",
+            Self::QueueFull => "queue is full",
             Self::Unauthenticated => "not authenticated",
             Self::Forbidden => "not allowed",
             Self::MissingCommand => "the server has no command",
-            Self::ReadOnly => "is a read-only replica",
-            Self::Loading => "is loading its data",
-            Self::MasterDown => "is a replica without its master",
-            Self::OutOfMemory => "is out of memory",
-            Self::CannotPersist => "cannot persist and refuses writes",
-            Self::Busy => "is busy with a script",
-            Self::Redirected => "redirects the key",
+            Self::ReadOnly => "read-only replica",
+            Self::Loading => "loading data",
+            Self::MasterDown => "replica without its master",
+            Self::OutOfMemory => "out of memory",
+            Self::CannotPersist => "cannot persist, writes refused",
+            Self::Busy => "busy with a script",
+            Self::Redirected => "key redirected",
             Self::Protocol => "answered out of protocol",
             Self::Flooding => "shut out for flooding",
             Self::Rejected => "answered with an error",

@@ -234,7 +234,7 @@ impl AcquireFailure {
         };
         if nodes.iter().any(never_expires) {
             f.write_str(
-                "a key without expiry blocks the lock until somebody deletes it: delete it if no program uses it; ",
+                "a key without expiry blocks the lock until somebody deletes it: quorlock status prints the command, if no program uses the key; ",
             )?;
         }
         if let Some(Impatient { node, round_trip, node_timeout }) = impatient {

@@ -91,8 +91,8 @@ impl NodeAnswer {
     pub fn denial(&self) -> Option<String> {
         match &self.said {
             NodeOutcome::Failed(failure) => Some(failure.to_string()),
-            NodeOutcome::Seen(_) => Some("does not have the key any more".to_owned()),
-            NodeOutcome::Refused(_) => Some("has another value under the key".to_owned()),
+            NodeOutcome::Seen(_) => Some("the key is gone".to_owned()),
+            NodeOutcome::Refused(_) => Some("the key has another value".to_owned()),
             _ => None,
         }
     }

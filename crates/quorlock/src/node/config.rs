@@ -97,9 +97,9 @@ impl NodeConfig {
     }
 
     /// The name that the server's certificate must have, in place of the URL's host: for a server that
-    /// is reached by its address or through a tunnel. Of no effect on a node without TLS.
+    /// is reached by its address or through a tunnel.
     ///
-    /// A name that cannot be one is refused by [`ClientBuilder::build`](crate::ClientBuilder::build).
+    /// A name that cannot be one, and a name of a node without TLS, are refused by [`ClientBuilder::build`](crate::ClientBuilder::build).
     #[must_use]
     pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
         *self.target.tls_server_name() = Some(name.into());

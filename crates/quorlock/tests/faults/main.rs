@@ -138,8 +138,8 @@ async fn nodes_that_refuse_to_write_are_told_apart() {
     assert_eq!(kind(&error, 2), FailureKind::Rejected);
     let text = error.to_string();
     for part in [
-        "failed: is a read-only replica: READONLY ",
-        "failed: is out of memory: OOM ",
+        "failed: read-only replica: READONLY ",
+        "failed: out of memory: OOM ",
         "failed: answered with an error: NOREPLICAS ",
     ] {
         assert!(text.contains(part), "{text}");

@@ -29,7 +29,7 @@ async fn a_loss_announces_itself_and_so_does_the_recovery() {
     assert_eq!(now.unconfirmed().map(|node| &*node.node).collect::<Vec<_>>(), ["n1", "n2"]);
     assert_eq!(
         now.to_string(),
-        "1 of 3 nodes confirms it; n1: is out of memory; n2: unreachable: stopped"
+        "1 of 3 nodes confirms it; n1: out of memory; n2: unreachable: stopped"
     );
     assert!(guard.is_valid());
 
@@ -46,7 +46,7 @@ async fn a_loss_announces_itself_and_so_does_the_recovery() {
     nodes[2].start();
     health.changed().await.unwrap();
     // It is healed now, and confirms the next extension.
-    assert_eq!(health.borrow_and_update().reasons(), "n2: does not have the key any more");
+    assert_eq!(health.borrow_and_update().reasons(), "n2: the key is gone");
     health.changed().await.unwrap();
     assert_eq!(health.borrow_and_update().to_string(), "3 of 3 nodes confirm it");
     assert!(timeout(3 * TTL, health.changed()).await.is_err());
@@ -86,7 +86,7 @@ async fn what_the_nodes_said_is_in_the_error_of_the_work() {
     });
     let error = error.await.unwrap_err();
     let text = error.to_string();
-    let end = "confirmed an extension; n0, n1: cannot persist and refuses writes";
+    let end = "confirmed an extension; n0, n1: cannot persist, writes refused";
     assert!(text.ends_with(end), "{text}");
     let HoldError::Lost { nodes: answers, .. } = error else { panic!("{error}") };
     assert_eq!(answers.len(), 2);
@@ -99,6 +99,6 @@ async fn what_the_nodes_said_is_in_the_error_of_the_work() {
     assert_eq!(guard.lost().await, LossCause::KeyGone);
     let health = guard.health().borrow().clone();
     assert!(!health.is_confirmed() && health.confirmed() < 2);
-    assert!(health.reasons().ends_with(": does not have the key any more"), "{health}");
+    assert!(health.reasons().ends_with(": the key is gone"), "{health}");
     sleep(TICK).await;
 }

@@ -70,7 +70,7 @@ async fn an_extension_that_too_few_confirm_changes_nothing() {
     assert_eq!(
         error.to_string(),
         "lock \"orders\" not extended, still held: nodes n0, n1 granted; nodes n2, n3, n4 \
-         failed: is loading its data"
+         failed: loading data"
     );
     let ExtendError::Unconfirmed { nodes: answers, .. } = &error else { panic!("{error}") };
     assert_eq!(answers.len(), 5);
@@ -163,7 +163,7 @@ async fn hold_stops_the_work_when_the_lock_is_lost() {
     assert_eq!(
         error.to_string(),
         "lock \"orders\" was lost during the work: its validity ran out before enough nodes \
-         confirmed an extension; n0: unreachable: stopped; n1: suspended for being silent"
+         confirmed an extension; n0: unreachable: stopped; n1: not asked for now"
     );
     nodes[1].thaw();
     sleep(MS).await;

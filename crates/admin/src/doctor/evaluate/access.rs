@@ -33,7 +33,7 @@ impl Case<'_> {
 
     /// What mends that the server cannot be reached or logged in to.
     fn to_reach(&self, failure: &Failure) -> String {
-        let says = |words| failure.detail().is_some_and(|detail| detail.contains(words));
+        let says = |words: &str| failure.detail().is_some_and(|detail| detail.contains(words));
         if failure.kind() == FailureKind::Unauthenticated {
             return "give the user and password: --username, QUORLOCK_PASSWORD or --password-file"
                 .to_owned();
@@ -41,6 +41,25 @@ impl Case<'_> {
         if failure.kind() == FailureKind::MissingCommand {
             return "remove its rename-command line from the server's configuration file, and restart it"
                 .to_owned();
+        }
+        let certificate = [
+            (
+                "--tls-server-name",
+                "if that is the right server: --tls-server-name NAME with a name of its certificate, or \
+                 ?tls-server-name=NAME in the URL of this node alone",
+            ),
+            (
+                "--tls-ca",
+                "name the authority that has signed the server's certificate: --tls-ca FILE",
+            ),
+            (
+                "--tls-cert",
+                "show the server a certificate that its authority has signed: --tls-cert FILE --tls-key FILE; or let \
+                 it ask for none: tls-auth-clients no in its configuration file, and restart it",
+            ),
+        ];
+        if let Some((_, fix)) = certificate.into_iter().find(|(words, _)| says(words)) {
+            return format!("{fix}; then look again: quorlock doctor");
         }
         if says("maxclients") {
             return format!(

@@ -4,8 +4,9 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use quorlock::admin::{group, names};
 use quorlock::env::{Class, VARIABLES};
-use quorlock::{Guard, Health, LossCause, Outcome};
+use quorlock::{Guard, Health, LossCause, NodeReleased, Outcome};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -287,9 +288,16 @@ impl Keeper<'_> {
         let event = json!({ "event": "released", "key": self.args.key, "outcome": outcome });
         let warning = (released.outcome == Outcome::Unknown).then(|| {
             let key = self.args.title();
+            let failed = released.nodes().filter_map(|(node, said)| match said {
+                NodeReleased::Failed(failure) => Some((node, failure.to_string())),
+                _ => None,
+            });
+            let failed = group(failed, |one, other| one == other);
+            let reasons = failed.iter().map(|(nodes, why)| format!("; {}: {why}", names(nodes)));
             format!(
-                "too few nodes confirmed that \"{key}\" is free; it is within {}",
-                time(self.plan.ttl)
+                "too few nodes confirmed that \"{key}\" is free; it is within {}{}",
+                time(self.plan.ttl),
+                reasons.collect::<String>()
             )
         });
         self.output.event(event, warning.as_deref());

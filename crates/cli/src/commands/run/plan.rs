@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use quorlock::admin::exactly;
 use quorlock::env::default_ttl;
 use quorlock::{Guard, LossCause, RestartGuard};
 
@@ -42,7 +43,8 @@ impl RunPlan {
             return refuse(
                 &[name],
                 format!(
-                    "{name} ({ttl:?}) must be at least {TTL_MIN:?}, so that there is time to stop a command"
+                    "{name} ({}) must be at least {TTL_MIN:?}, so that there is time to stop a command",
+                    exactly(ttl)
                 ),
             );
         }
@@ -50,7 +52,11 @@ impl RunPlan {
         if term_before >= ttl / 3 {
             return refuse(
                 &["kill-after", "ttl"],
-                format!("kill-after ({term_before:?}) must be less than a third of ttl ({ttl:?})"),
+                format!(
+                    "kill-after ({}) must be less than a third of ttl ({})",
+                    exactly(term_before),
+                    exactly(ttl)
+                ),
             );
         }
         let kill_before = (ttl / 20).max(Duration::from_millis(50));
@@ -58,7 +64,9 @@ impl RunPlan {
             return refuse(
                 &["kill-after", "ttl"],
                 format!(
-                    "kill-after ({term_before:?}) must be at least {kill_before:?}, when SIGKILL follows"
+                    "kill-after ({}) must be at least {}, when SIGKILL follows",
+                    exactly(term_before),
+                    exactly(kill_before)
                 ),
             );
         }
@@ -68,7 +76,11 @@ impl RunPlan {
         {
             return refuse(
                 &["min-hold", "max-hold"],
-                format!("min-hold ({min_hold:?}) must not be above max-hold ({max_hold:?})"),
+                format!(
+                    "min-hold ({}) must not be above max-hold ({})",
+                    exactly(min_hold),
+                    exactly(max_hold)
+                ),
             );
         }
         let program = args.cmd.first().map(OsString::as_os_str).unwrap_or_default();

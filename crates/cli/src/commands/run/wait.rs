@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use quorlock::admin::{group, list_nodes, names};
-use quorlock::node::Holding;
-use quorlock::{AcquireError, Guard, Inspection, NodeOutcome, NodeTrustState, Verdict, Waiting};
+use quorlock::node::{FailureKind, Holding};
+use quorlock::{
+    AcquireError, Guard, Inspection, NodeAnswer, NodeOutcome, NodeTrustState, Verdict, Waiting,
+};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::super::status::{held_since, node_json};
+use super::super::status::{held_since, node_json, readers};
 use super::{Keeper, ends_the_wait, time_since};
 use crate::args::{IfHeld, WaitArg};
 use crate::exit_code::ExitCode;
@@ -22,6 +24,8 @@ use crate::output::{millis, time};
 pub(super) enum Waited {
     Acquired(Guard),
     Refused(AcquireError),
+    /// This process has no file descriptor for a connection to a quorum.
+    Exhausted(Waiting),
     Interrupted(Signal),
     /// Others hold it, and `--if-held wait` waits for their end instead.
     HeldBy(Holders),
@@ -103,7 +107,11 @@ impl Keeper<'_> {
                     }
                 }
                 Ok(()) = waiting.changed() => {
-                    let is_contended = waiting.borrow_and_update().as_ref().is_some_and(|it| it.contended);
+                    let current = waiting.borrow_and_update().clone();
+                    if let Some(current) = current.as_ref().filter(|it| self.is_out_of_descriptors(it)) {
+                        return Waited::Exhausted(current.clone());
+                    }
+                    let is_contended = current.is_some_and(|it| it.contended);
                     if is_contended && self.args.if_held == IfHeld::Wait
                         && let Some(holders) = self.holders(said.since).await
                     {
@@ -119,6 +127,18 @@ impl Keeper<'_> {
                 }
             }
         }
+    }
+
+    fn is_out_of_descriptors(&self, waiting: &Waiting) -> bool {
+        let is_such = |node: &&NodeAnswer| {
+            node.failure().is_some_and(|failure| {
+                failure.kind() == FailureKind::Exhausted
+                    && failure.detail().is_some_and(|detail| detail.contains("ulimit -n"))
+            })
+        };
+        let without = waiting.nodes.iter().filter(is_such).count();
+        let count = waiting.nodes.len();
+        without > 0 && count - without < self.args.nodes.quorum.unwrap_or(count / 2 + 1)
     }
 
     /// The story is of the last attempt; how long this has lasted is as of now.
@@ -232,11 +252,11 @@ impl Keeper<'_> {
             {
                 let key = key.to_owned();
                 let name = key.escape_debug();
-                descriptions.push(format!(
-                    "\"{name}\" is held by {}, {}",
-                    holder.kind,
-                    held_since(&holder)
-                ));
+                let holders = match inspection.verdict() {
+                    Verdict::Shared => readers(&inspection),
+                    _ => format!("{}, {}", holder.kind, held_since(&holder)),
+                };
+                descriptions.push(format!("\"{name}\" is held by {holders}"));
                 of_keys.push((key, stored));
             }
         }

@@ -19,22 +19,31 @@ pub(super) struct Encoding {
     pub(super) delete: Option<Delete>,
     /// The server can push.
     pub(super) watches: bool,
+    /// The commands that the server does not have, or that the user may not use.
     pub(super) lacking: Lacking,
 }
 
 impl Encoding {
-    /// Why this command is not sent: it is about readers, and the server lacks what readers need.
+    /// Why this command is not sent: the server lacks what it needs, or the user the right to that.
     fn refusal(self, command: &Command) -> Option<Failure> {
-        use Command::{AcquireShared, Downgrade, ExtendShared, HealShared, ReleaseShared};
-        let about_readers = matches!(
-            command,
-            AcquireShared { .. }
-                | HealShared { .. }
-                | ExtendShared { .. }
-                | ReleaseShared { .. }
-                | Downgrade { .. }
-        );
-        if about_readers { self.lacking.no_readers() } else { None }
+        if self.lacking == Lacking::default() {
+            return None;
+        }
+        match command {
+            Command::Acquire { keys, .. } | Command::Heal { keys, .. } => {
+                self.lacking.no_vote(keys.single().is_some())
+            }
+            Command::AcquireFenced { .. } | Command::HealFenced { .. } => {
+                self.lacking.no_vote(false)
+            }
+            Command::AcquireShared { .. } | Command::HealShared { .. } => {
+                self.lacking.no_readers().or_else(|| self.lacking.no_vote(false))
+            }
+            Command::ExtendShared { .. }
+            | Command::ReleaseShared { .. }
+            | Command::Downgrade { .. } => self.lacking.no_readers(),
+            _ => None,
+        }
     }
 
     /// The server's own command that releases these keys, if it has one.
@@ -68,6 +77,7 @@ pub(super) struct Capabilities {
     pub(super) delete: Option<Delete>,
     /// It tells several sections of its `INFO` at a time: Redis and Valkey from 7.0 on.
     pub(super) sections: bool,
+    /// The commands that it does not have, or that the user may not use.
     pub(super) lacking: Lacking,
 }
 

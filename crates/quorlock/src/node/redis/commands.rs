@@ -38,8 +38,8 @@ pub const RIGHTS: &[Right] = &[
     ("+exists", Needed, &["EXISTS", KEY]),
     ("+pttl", Needed, &["PTTL", KEY]),
     ("+pexpire", Needed, &["PEXPIRE", KEY, "10000"]),
-    ("+eval", Needed, &["EVAL", "return 1", "1", KEY]),
-    ("+evalsha", Needed, &["EVALSHA", "0000000000000000000000000000000000000000", "1", KEY]),
+    ("+eval", Needed, &[EVAL, "return 1", "1", KEY]),
+    ("+evalsha", Needed, &[EVALSHA, "0000000000000000000000000000000000000000", "1", KEY]),
     ("+time", Needed, &["TIME"]),
     ("+ping", Wanted, &["PING"]),
     ("+script|load", Wanted, &["SCRIPT", "LOAD", "return 1"]),
@@ -94,9 +94,37 @@ pub(super) fn questions() -> impl Iterator<Item = [&'static str; 1]> {
     checked().map(|(_, (.., call))| [call[0]])
 }
 
-/// The commands that a server lacks: a bit for each of [`RIGHTS`].
+/// The rights that a script can look for, each with a call that changes nothing.
+fn probed() -> impl Iterator<Item = (usize, String)> {
+    let is_probed = |(_, (_, weight, call)): &(usize, &Right)| {
+        matches!(weight, Needed | Shared) && !call[0].starts_with("EVAL")
+    };
+    let harmless = |word: &&'static str| match *word {
+        KEY => "quorlock:doctor:none",
+        "NX" => "XX",
+        word => word,
+    };
+    RIGHTS.iter().enumerate().filter(is_probed).map(move |(place, (.., call))| {
+        (place, call.iter().map(harmless).collect::<Vec<_>>().join(" "))
+    })
+}
+
+/// Asks which rights the user lacks: one script looks for all of them, because each by itself would be a reply more.
+pub(super) fn rights_question() -> [Vec<String>; 2] {
+    let script = [EVAL, include_str!("../scripts/rights.lua"), "0"].map(str::to_owned);
+    let by_hash = [EVALSHA, "0000000000000000000000000000000000000000", "0"].map(str::to_owned);
+    [script.into_iter().chain(probed().map(|(_, call)| call)).collect(), by_hash.to_vec()]
+}
+
+const EVAL: &str = "EVAL";
+const EVALSHA: &str = "EVALSHA";
+
+/// The commands that a server lacks, and those that the user may not use: a bit for each of [`RIGHTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) struct Lacking(u32);
+pub(super) struct Lacking {
+    missing: u32,
+    forbidden: u32,
+}
 
 impl Lacking {
     /// Reads the answer to [`question`].
@@ -112,30 +140,80 @@ impl Lacking {
 
     fn where_it_is(told: &[Reply], is_missing: impl Fn(&Reply) -> bool) -> Self {
         let lacking = checked().zip(told).filter(|(_, reply)| is_missing(reply));
-        Self(lacking.fold(0, |bits, ((place, _), _)| bits | 1 << place))
+        let missing = lacking.fold(0, |bits, ((place, _), _)| bits | 1 << place);
+        Self { missing, forbidden: 0 }
     }
 
-    /// Why no lock can be had, if a command is missing. `INFO` is needed only under the restart guard.
+    /// Adds the answers to [`rights_question`]. An answer that does not fit says nothing. `deletes`: the server's own
+    /// command that compares and deletes is used.
+    pub(super) fn with_rights(self, told: &[Reply], deletes: bool) -> Self {
+        let mut forbidden = 0;
+        for (name, reply) in [EVAL, EVALSHA].iter().zip(told) {
+            let is_denied = |nth: i64| match reply {
+                Reply::List(places) => places.contains(&Reply::Int(nth)),
+                _ => false,
+            };
+            let denied = (1..).zip(probed()).filter(|(nth, _)| is_denied(*nth));
+            forbidden |= denied.fold(0, |bits, (_, (place, _))| bits | 1 << place);
+            if matches!(reply, Reply::Error(error) if error.starts_with("NOPERM")) {
+                forbidden |= Self::bits(&[name]);
+            }
+        }
+        let unused = if deletes { 0 } else { Self::bits(&OWN_DELETES) };
+        Self { forbidden: forbidden & !unused, ..self }
+    }
+
+    /// Why no lock can be had, if a command is missing, or a right. `INFO` is needed only under the restart guard,
+    /// which itself says that the right to it is missing. Without the guard, [`no_vote`](Self::no_vote) decides.
     pub(super) fn no_locks(self, is_guarded: bool) -> Option<Failure> {
-        let unneeded = if is_guarded { 0 } else { Self::INFO };
-        Self(self.0 & !unneeded).failure(Needed)
+        let missing = if is_guarded { self.missing } else { self.missing & !Self::bits(&["INFO"]) };
+        let forbidden = if is_guarded { self.forbidden & !Self::bits(&["INFO"]) } else { 0 };
+        Self { missing, forbidden }.failure(Needed)
     }
 
-    /// Why no lock can be shared, if a command is missing.
+    /// Why no vote can be asked for: it could not be extended or taken back. `is_plain`: of one key, without a fencing
+    /// token.
+    pub(super) fn no_vote(self, is_plain: bool) -> Option<Failure> {
+        let unneeded =
+            if is_plain { &["INFO", "GETRANGE", "EXISTS", "TIME"][..] } else { &["INFO"] };
+        Self { missing: 0, forbidden: self.forbidden & !Self::bits(unneeded) }.failure(Needed)
+    }
+
+    /// Why no lock can be shared, if a command is missing, or a right.
     pub(super) fn no_readers(self) -> Option<Failure> {
         self.failure(Shared)
     }
 
-    /// The bit of `INFO`, which comes first.
-    const INFO: u32 = 1;
+    fn bits(commands: &[&str]) -> u32 {
+        let places = RIGHTS.iter().enumerate().filter(|(_, right)| commands.contains(&right.2[0]));
+        places.fold(0, |bits, (place, _)| bits | 1 << place)
+    }
 
     fn failure(self, weight: Weight) -> Option<Failure> {
-        let lacking = RIGHTS.iter().enumerate();
-        let lacking =
-            lacking.filter(|(place, right)| self.0 >> place & 1 == 1 && right.1 == weight);
-        let names: Vec<&str> = lacking.map(|(_, (.., call))| call[0]).collect();
-        (!names.is_empty()).then(|| missing(&names.join(", ")))
+        let of = |bits: u32| {
+            let is_in = move |place: usize| bits >> place & 1 == 1;
+            let rights = RIGHTS.iter().enumerate();
+            rights.filter(move |(place, right)| is_in(*place) && right.1 == weight)
+        };
+        if self == Self::default() {
+            return None;
+        }
+        let names: Vec<&str> = of(self.missing).map(|(_, (.., call))| call[0]).collect();
+        let rights: Vec<&str> = of(self.forbidden).map(|(_, (right, ..))| *right).collect();
+        match (names.is_empty(), rights.is_empty()) {
+            (false, _) => Some(missing(&names.join(", "))),
+            (true, false) => Some(forbidden(&rights.join(" "))),
+            (true, true) => None,
+        }
     }
+}
+
+/// The failure of commands that the user may not use, and that therefore were not sent.
+fn forbidden(rights: &str) -> Failure {
+    let detail = format!(
+        "the user lacks {rights}; quorlock doctor --acl USER prints the command that gives all rights that are needed"
+    );
+    Failure::unsent(FailureKind::Forbidden).with_detail(detail)
 }
 
 /// The failure of commands that a server does not have, and therefore has not executed.

@@ -118,6 +118,20 @@ impl Dialer {
     }
 }
 
+/// The options that mend what is wrong with a certificate, by the words of rustls.
+fn certificate_hint(said: &str) -> &'static str {
+    const HINTS: [(&str, &str); 5] = [
+        ("not valid for name", NAME),
+        ("NotValidForName", NAME),
+        ("UnknownIssuer", "; --tls-ca FILE names the authority that has signed it"),
+        ("CertificateRequired", CLIENT),
+        ("alert: UnknownCA", CLIENT),
+    ];
+    const NAME: &str = "; --tls-server-name NAME names the server as its certificate does";
+    const CLIENT: &str = "; the server wants a certificate that its authority has signed: --tls-cert FILE and --tls-key FILE";
+    HINTS.into_iter().find(|(words, _)| said.contains(words)).map_or("", |(_, hint)| hint)
+}
+
 /// Why there is no connection.
 pub(super) enum NotConnected {
     /// The server knows only the older protocol.
@@ -132,7 +146,9 @@ impl From<io::Error> for NotConnected {
             Some(_) => FailureKind::Exhausted,
             None => FailureKind::Unreachable,
         };
-        Self::Because(Failure::unsent(kind).with_detail(for_people(&explained(&error))))
+        let said = explained(&error);
+        let detail = for_people(&said) + certificate_hint(&said);
+        Self::Because(Failure::unsent(kind).with_detail(detail))
     }
 }
 
@@ -147,7 +163,11 @@ pub(super) async fn connect(
     match handshake(&wire, &dialer.target, scripts, resp2).await {
         Err(NotConnected::Because(failure)) if wire.broke_unanswered() => {
             let said = failure.detail().unwrap_or("connection lost");
-            let hinted = format!("{said}{}", dialer.scheme_hint());
+            let hint = match certificate_hint(said) {
+                "" => dialer.scheme_hint(),
+                hint => hint,
+            };
+            let hinted = format!("{said}{hint}");
             Err(NotConnected::Because(failure.with_detail(hinted)))
         }
         handshake => Ok((wire, handshake?)),
@@ -190,6 +210,9 @@ async fn handshake(
     for words in commands::question() {
         handshake.say(Purpose::Capabilities { names: words.len() - 2 }, &words);
     }
+    for words in commands::rights_question() {
+        handshake.say(Purpose::Rights, &words.iter().map(String::as_str).collect::<Vec<_>>());
+    }
     for text in scripts.texts() {
         handshake.say(Purpose::Convenience, &["SCRIPT", "LOAD", text]);
     }
@@ -213,6 +236,8 @@ enum Purpose {
     Capabilities {
         names: usize,
     },
+    /// What the user may not do.
+    Rights,
     /// A user without the right to it may still have the right to lock.
     Convenience,
 }
@@ -232,7 +257,7 @@ impl Handshake {
     ) -> Result<Capabilities, NotConnected> {
         let (purposes, replies) = self.answers(wire).await?;
         let mut capabilities = Capabilities::default();
-        let (mut known, mut knows_commands) = (Vec::new(), true);
+        let (mut known, mut knows_commands, mut rights) = (Vec::new(), true, Vec::new());
         for (purpose, reply) in purposes.into_iter().zip(replies) {
             match (purpose, reply) {
                 (Purpose::Login, Reply::Error(error))
@@ -263,6 +288,7 @@ impl Handshake {
                     known.extend(some);
                 }
                 (Purpose::Capabilities { .. }, _) => knows_commands = false,
+                (Purpose::Rights, reply) => rights.push(reply),
                 (Purpose::Convenience, _) => {}
             }
         }
@@ -273,6 +299,8 @@ impl Handshake {
             commands::questions().for_each(|words| questions.say(Purpose::Convenience, &words));
             capabilities.lacking = Lacking::read_each(&questions.answers(wire).await?.1);
         }
+        let deletes = capabilities.delete.is_some();
+        capabilities.lacking = capabilities.lacking.with_rights(&rights, deletes);
         Ok(capabilities)
     }
 

@@ -74,7 +74,7 @@ impl RedisNode {
     /// an answer the node is suspended.
     ///
     /// # Errors
-    /// If a certificate or key cannot be used. Nothing is sent.
+    /// If a certificate or key cannot be used, or a server name is set without TLS. Nothing is sent.
     pub fn new(
         config: NodeConfig,
         connect_timeout: Duration,

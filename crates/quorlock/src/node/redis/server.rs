@@ -74,6 +74,12 @@ impl Server {
         let (name, target, tls) = config.into_parts();
         let address = target.address();
         let redis_cli = RedisCli::new(&target, tls.as_ref());
+        if target.tls_server_name.is_some() && !target.is_encrypted() {
+            let reason =
+                "tls-server-name has no effect here, because the URL does not begin with rediss://"
+                    .to_owned();
+            return Err(NodeConfigError::Tls { node: name, reason });
+        }
         #[cfg(not(feature = "tls"))]
         drop(tls);
         #[cfg(feature = "tls")]

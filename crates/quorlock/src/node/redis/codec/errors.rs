@@ -14,8 +14,11 @@ pub(in crate::node::redis) fn rejected(error: &str) -> Failure {
     let is_forbidden = ["The user executing the script", "ACL failure in script"]
         .iter()
         .any(|words| error.contains(words));
-    let kind = if is_forbidden { FailureKind::Forbidden } else { kind_of(code(error)) };
-    Failure::new(kind).with_detail(for_people(error))
+    if is_forbidden {
+        let detail = format!("{}; quorlock doctor names the right", for_people(error));
+        return Failure::new(FailureKind::Forbidden).with_detail(detail);
+    }
+    Failure::new(kind_of(code(error))).with_detail(for_people(error))
 }
 
 /// An error in answer to a command that sets a lock. Those known by name come before the server does anything, so no
