@@ -70,7 +70,7 @@ fn new_servers_are_waited_for_and_a_shorter_wait_is_refused_at_once() {
     let left = status["nodes"][4]["votes_count_in_ms"].as_u64().unwrap();
     assert!(left > 0 && u128::from(left) <= QUARANTINE.as_millis(), "{status}");
     let text = stdout(&strict(&testbed, 5, "900ms", &["status", "k"]).output().unwrap());
-    assert!(text.contains("\n  node a: quarantined: "), "{text}");
+    assert!(text.contains("\n  nodes a, b, c, d, e: quarantined: "), "{text}");
 
     // The wait that has begun goes on, whoever waits.
     let waited = run(&["--wait", "20s", "--", "echo", "ran"]);

@@ -233,7 +233,7 @@ fn what_does_not_go_together_is_refused_before_anything_is_sent() {
     for (args, why) in [
         (&["k", "--shared", "--fenced"][..], "--shared, --fenced: these do not go together"),
         (&["k", "--also", "k"][..], "\"k\" is named twice"),
-        (&["k", "--also", ""][..], "the resource must have a name"),
+        (&["k", "--also", ""][..], "KEY has no name"),
         (&["k", "--also", "quorlock:x"][..], "quorlock:"),
     ] {
         let (code, said) = testbed.tries(args);

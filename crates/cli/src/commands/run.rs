@@ -15,6 +15,7 @@ mod wait;
 use std::time::Duration;
 
 use quorlock::admin::{exhausted, list_nodes};
+use quorlock::node::Failure;
 use quorlock::{AcquireError, Client, NodeAnswer, Waiting};
 use rustix::process::Signal;
 use serde_json::json;
@@ -95,12 +96,13 @@ impl Keeper<'_> {
     }
 
     fn refused(&mut self, error: &AcquireError) -> ExitCode {
-        let lacks_rights = |node: &NodeAnswer| {
-            node.failure().is_some_and(|failure| failure.kind().is_about_rights())
+        let needs_a_person = |node: &NodeAnswer| {
+            let kind = node.failure().map(Failure::kind);
+            kind.is_some_and(|kind| kind.is_for_good() || kind.is_about_rights())
         };
         let hint = match error {
             AcquireError::NodesUntrusted(_)
-                if error.retry_after().is_some() && !error.nodes().iter().any(lacks_rights) =>
+                if error.retry_after().is_some() && !error.nodes().iter().any(needs_a_person) =>
             {
                 "use a longer --wait; or, if no lock is in use: quorlock init --fresh"
             }

@@ -110,10 +110,12 @@ fn probed() -> impl Iterator<Item = (usize, String)> {
 }
 
 /// Asks which rights the user lacks: one script looks for all of them, because each by itself would be a reply more.
+/// Their calls are one word, because a server takes at most ten before the log-in, which may fail.
 pub(super) fn rights_question() -> [Vec<String>; 2] {
     let script = [EVAL, include_str!("../scripts/rights.lua"), "0"].map(str::to_owned);
     let by_hash = [EVALSHA, "0000000000000000000000000000000000000000", "0"].map(str::to_owned);
-    [script.into_iter().chain(probed().map(|(_, call)| call)).collect(), by_hash.to_vec()]
+    let calls: Vec<String> = probed().map(|(_, call)| call).collect();
+    [script.into_iter().chain([calls.join("\n")]).collect(), by_hash.to_vec()]
 }
 
 const EVAL: &str = "EVAL";

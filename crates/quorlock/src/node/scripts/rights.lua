@@ -1,7 +1,8 @@
--- Answers which of the calls in ARGV, by their places, the user may not make, whatever the keys. A server from
+-- Answers which of the calls in ARGV[1], a line each, by their places, the user may not make, whatever the keys. A server from
 -- version 7 on says so without the call; an older one is asked by the call itself, which changes nothing.
-local denied = {}
-for place, call in ipairs(ARGV) do
+local denied, place = {}, 0
+for call in string.gmatch(ARGV[1], '[^\n]+') do
+  place = place + 1
   local words = {}
   for word in string.gmatch(call, '%S+') do
     table.insert(words, word)
