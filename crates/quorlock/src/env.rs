@@ -278,7 +278,7 @@ impl Deployment {
         if let Some(max_ttl) = self.max_ttl {
             if max_ttl < TTL_MIN {
                 // The ttl that would be blamed was not given.
-                let reason = format!("max-ttl ({max_ttl:?}) must be at least {TTL_MIN:?}");
+                let reason = format!("max-ttl ({}) must be at least {TTL_MIN:?}", exactly(max_ttl));
                 return Err(SettingError { setting: "max-ttl", reason });
             }
             builder = builder.max_ttl(max_ttl).ttl(default_ttl(self.max_ttl));

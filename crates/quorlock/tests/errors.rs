@@ -109,12 +109,12 @@ async fn calls_that_make_no_sense_are_refused_and_send_nothing() {
         ),
         (
             orders().retry(between(Duration::ZERO, Duration::ZERO)),
-            "retry: the shortest delay (0s) must not be above the longest (0s), and at least \
+            "retry: the shortest delay (0ns) must not be above the longest (0ns), and at least \
              one attempt must be allowed",
         ),
         (
             orders().retry(never),
-            "retry: the shortest delay (0s) must not be above the longest (250ms), and at least \
+            "retry: the shortest delay (0ns) must not be above the longest (250ms), and at least \
              one attempt must be allowed",
         ),
     ] {
@@ -150,11 +150,11 @@ async fn calls_that_make_no_sense_are_refused_and_send_nothing() {
 
 #[tokio::test]
 async fn times_that_do_not_go_together_are_refused_with_both_values() {
-    let node_timeout = |timeout: Duration| {
-        format!("node timeout ({timeout:?}) must be above zero and at most a quarter of ttl (10s)")
+    let node_timeout = |timeout: &str| {
+        format!("node timeout ({timeout}) must be above zero and at most a quarter of ttl (10s)")
     };
-    assert_eq!(refused(memory().node_timeout(3 * SECOND)), node_timeout(3 * SECOND));
-    assert_eq!(refused(memory().node_timeout(Duration::ZERO)), node_timeout(Duration::ZERO));
+    assert_eq!(refused(memory().node_timeout(3 * SECOND)), node_timeout("3s"));
+    assert_eq!(refused(memory().node_timeout(Duration::ZERO)), node_timeout("0s"));
     assert!(memory().node_timeout(2500 * MS).build().is_ok());
     assert_eq!(
         refused(memory().connect_timeout(Duration::ZERO)),
