@@ -159,7 +159,7 @@ const WRONG: &[Wrong] = &[
         &["run", "k", "--ttl", "31s", "--", "true"],
         &[],
         64,
-        "ttl (31s) must not be above max_ttl (30s)",
+        "ttl (31s) must not be above max-ttl (30s)",
     ),
     (&["run", "k", "--max-ttl", "999999999s", "--", "true"], &[], 64, "must be at most 86400s"),
     (&["run", "k", "--", "true"], &[("QUORLOCK_TTL", "31s")], 78, "must not be above max_ttl"),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
+use quorlock_core::shown::exactly;
 use quorlock_core::{RestartGuard, TTL_MIN, TimingOptions};
 
 pub(crate) use self::from_env::blamed;

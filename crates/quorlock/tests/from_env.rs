@@ -97,7 +97,7 @@ fn an_error_names_its_variable() {
         ("QUORLOCK_NODES", "redis://:hunter2,@h", "a comma separates nodes"),
         ("QUORLOCK_NODES", "a=redis://h,a=redis://g", "node a is listed twice"),
         ("QUORLOCK_MAX_TTL", "9", "a time has a unit"),
-        ("QUORLOCK_MAX_TTL", "25h", "max_ttl (90000s) must be at most 86400s"),
+        ("QUORLOCK_MAX_TTL", "25h", "max_ttl (25h) must be at most 24h"),
         ("QUORLOCK_NODE_TIMEOUT", "9s", "node timeout (9s) must be above zero"),
         ("QUORLOCK_DURABLE", "b", "no node has the name \"b\"; the nodes are: a"),
         ("QUORLOCK_KEY_PREFIX", "quorlock:", "the key prefix"),
