@@ -150,7 +150,6 @@ impl Target {
         }
     }
 
-    #[cfg(feature = "tls")]
     pub(super) fn is_encrypted(&self) -> bool {
         matches!(self.address, Address::Port { encrypted: true, .. })
     }
