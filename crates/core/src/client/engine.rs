@@ -122,6 +122,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
+    #[inline]
     fn emit(&mut self, effect: Effect) {
         self.out.push(effect);
     }

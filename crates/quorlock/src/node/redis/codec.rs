@@ -25,10 +25,13 @@ pub(super) struct Encoding {
 
 impl Encoding {
     /// Why this command is not sent: the server lacks what it needs, or the user the right to that.
-    fn refusal(self, command: &Command) -> Option<Failure> {
-        if self.lacking == Lacking::default() {
-            return None;
-        }
+    #[inline]
+    fn refusal(&self, command: &Command) -> Option<Failure> {
+        if self.lacking == Lacking::default() { None } else { self.refusal_if_lacking(command) }
+    }
+
+    #[cold]
+    fn refusal_if_lacking(&self, command: &Command) -> Option<Failure> {
         match command {
             Command::Acquire { keys, .. } | Command::Heal { keys, .. } => {
                 self.lacking.no_vote(keys.single().is_some())
