@@ -164,9 +164,10 @@ async fn the_least_rights_suffice_for_fences() {
         let settings = builder(&nodes).key_prefix("locks:");
         let rules = doctor::examine(&settings).await.unwrap().acl("app");
         let [(rules, _)] = &rules[..] else { panic!("{binary}: {rules:?}") };
-        let rules = rules.replace("'>PASSWORD'", ">secret");
+        let rules = rules.replace("PASSWORD", "secret");
+        let rules: Vec<&str> = rules.split(' ').map(|word| word.trim_matches('\'')).collect();
         for node in &nodes {
-            run(node, &rules.split(' ').collect::<Vec<_>>());
+            run(node, &rules);
         }
         let client = settings.username("app").password("secret").build().unwrap();
         all_up(&client).await;

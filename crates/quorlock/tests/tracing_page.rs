@@ -79,7 +79,7 @@ fn every_span_and_event_is_on_the_page_and_no_other() {
 
 #[test]
 fn every_figure_is_on_the_page_and_no_other() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/client.rs");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/stats.rs");
     let source = fs::read_to_string(source).unwrap();
     let page = page();
     for name in ["Stats", "NodeStats"] {

@@ -11,6 +11,12 @@ use super::commands::Lacking;
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
 
+/// Commands that a lock of one key without a fencing token does not need.
+const UNNEEDED_BY_PLAIN: &[&str] = &["INFO", "GETRANGE", "EXISTS", "TIME"];
+
+/// Commands that readers do not need.
+const UNNEEDED_BY_READERS: &[&str] = &["INFO", "SET", "GETRANGE", "EXISTS", "PEXPIRE"];
+
 /// How commands are encoded on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Encoding {
@@ -34,13 +40,14 @@ impl Encoding {
     fn refusal_if_lacking(&self, command: &Command) -> Option<Failure> {
         match command {
             Command::Acquire { keys, .. } | Command::Heal { keys, .. } => {
-                self.lacking.no_vote(keys.single().is_some())
+                let is_plain = keys.single().is_some();
+                self.lacking.no_vote(if is_plain { UNNEEDED_BY_PLAIN } else { &["INFO"] })
             }
             Command::AcquireFenced { .. } | Command::HealFenced { .. } => {
-                self.lacking.no_vote(false)
+                self.lacking.no_vote(&["INFO"])
             }
             Command::AcquireShared { .. } | Command::HealShared { .. } => {
-                self.lacking.no_readers().or_else(|| self.lacking.no_vote(false))
+                self.lacking.no_readers().or_else(|| self.lacking.no_vote(UNNEEDED_BY_READERS))
             }
             Command::ExtendShared { .. }
             | Command::ReleaseShared { .. }

@@ -173,11 +173,8 @@ impl Lacking {
         Self { missing, forbidden }.failure(Needed)
     }
 
-    /// Why no vote can be asked for: it could not be extended or taken back. `is_plain`: of one key, without a fencing
-    /// token.
-    pub(super) fn no_vote(self, is_plain: bool) -> Option<Failure> {
-        let unneeded =
-            if is_plain { &["INFO", "GETRANGE", "EXISTS", "TIME"][..] } else { &["INFO"] };
+    /// Why no vote can be asked for: without a right that is not among these, it could not be extended or taken back.
+    pub(super) fn no_vote(self, unneeded: &[&str]) -> Option<Failure> {
         Self { missing: 0, forbidden: self.forbidden & !Self::bits(unneeded) }.failure(Needed)
     }
 
