@@ -198,10 +198,15 @@ fn a_right_that_locks_need() {
             match weight {
                 Weight::Shared if guard == "off" => as_user(right, &is_shared),
                 Weight::Needed if guard == "strict" => as_user(right, &|_| true),
-                Weight::Needed if ["GETRANGE", "EXISTS", "TIME"].contains(&call[0]) => {
-                    as_user(right, &|form| form.len() > 1);
+                Weight::Needed => {
+                    let by_plain = !["GETRANGE", "EXISTS", "TIME"].contains(&call[0]);
+                    let by_readers = !["SET", "GETRANGE", "EXISTS", "PEXPIRE"].contains(&call[0]);
+                    let is_needed = |form: &[&str]| match is_shared(form) {
+                        true => by_readers,
+                        false => by_plain || form.len() > 1,
+                    };
+                    as_user(right, &is_needed);
                 }
-                Weight::Needed => as_user(right, &|_| true),
                 _ => {}
             }
         }
