@@ -114,7 +114,7 @@ impl Client {
 }
 
 impl ClientBuilder {
-    /// The same settings, for a client whose methods block.
+    /// Turns these settings into those of a blocking client.
     pub fn blocking(self) -> ClientBuilder<Client> {
         ClientBuilder::of(self.settings)
     }

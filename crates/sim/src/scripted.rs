@@ -53,7 +53,7 @@ pub(crate) struct ByHand {
     log: Vec<(i64, usize, Effect)>,
     /// By client, then node.
     held_back: Vec<Vec<HeldBack>>,
-    /// When commands arrive whose connection breaks, if they do.
+    /// The time at which commands of a broken connection still arrive; `None` if they are lost.
     pub(crate) orphans_after: Option<Time>,
     /// Locks can be taken and given back on the nodes, and not looked at: the user may not `GET`.
     is_blind: bool,
@@ -74,7 +74,7 @@ pub struct ScriptedWorld {
     mute: Vec<bool>,
     /// What waits for a node that is frozen or mute.
     parked: Vec<SimEvent>,
-    /// A command has been carried out whose connection was dead.
+    /// A node has carried out a command after its connection died.
     has_orphans: bool,
     /// The answers that have come from nodes, by client, each as an event.
     history: Vec<(ClientId, Event)>,
@@ -126,7 +126,7 @@ impl ScriptedWorld {
         Self::with(1, Quorum::majority(nodes).expect("there are nodes"))
     }
 
-    /// So many clients, with these nodes.
+    /// A world with this number of clients and these nodes.
     pub fn with(clients: usize, quorum: Quorum) -> Self {
         let mut it = Self::without_clients(Plan::by_hand(quorum, RestartGuard::Off));
         (0..clients).for_each(|_| _ = it.join_with(idle(quorum)));
@@ -327,19 +327,19 @@ impl ScriptedWorld {
         self.run_until(self.now() / MS + ms);
     }
 
-    /// Runs until so many milliseconds after the start.
+    /// Runs until `ms` milliseconds after the start.
     pub fn run_until(&mut self, ms: i64) {
         while self.step(ms * MS) {}
         self.world.now = ms * MS;
         self.world.look();
     }
 
-    /// Runs until so many milliseconds after the start, or until that has come which is waited for.
+    /// Runs until `has_come` returns true, and at most until `ms` milliseconds after the start.
     pub fn run_till(&mut self, ms: i64, has_come: impl Fn(&Self) -> bool) {
         while !has_come(self) && self.step(ms * MS) {}
     }
 
-    /// So many milliseconds pass, of which nobody hears anything.
+    /// Moves the clock on by `ms` milliseconds. No event is handled meanwhile.
     pub fn skip(&mut self, ms: i64) {
         self.world.now += ms * MS;
     }

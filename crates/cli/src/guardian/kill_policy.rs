@@ -250,7 +250,7 @@ impl KillPolicy {
         self.deadlines.kill
     }
 
-    /// Why, when and how the command was told to end for the lock's sake, if it was.
+    /// The reason, the time and the signal that ended the command for the lock's sake; `None` if no signal was sent.
     pub(crate) fn revoked(&self) -> Option<Killed> {
         let by = match self.stage {
             Stage::Running | Stage::Asked => KilledBy::Term,

@@ -51,7 +51,7 @@ struct Inner {
     mode: Mode,
     frozen: bool,
     stuck: VecDeque<Stuck>,
-    /// The clients, each of which hears of every change.
+    /// The clients. Each client gets a push for every change.
     listeners: Vec<PushSink>,
     /// The time of the last adoption. No two have the same, also while tokio's clock stands still.
     adopted_us: i64,

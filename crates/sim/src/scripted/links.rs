@@ -88,7 +88,7 @@ impl ScriptedWorld {
         !wire.open_here && self.now() <= wire.lost_after && self.now() >= wire.held_until
     }
 
-    /// Keeps the answers that reach a client, for a test that lets them come a second time.
+    /// Keeps the answers that reach a client, so that a test can deliver them a second time.
     pub(super) fn keep_answers(&mut self, what: &SimEvent) {
         let SimEvent::Reply { wire, reply } = what else { return };
         let (client, node) =
@@ -141,7 +141,7 @@ impl ScriptedWorld {
     }
 
     /// The connection is there: what waited for it is sent, ahead of everything else, and the
-    /// client is told, whether or not a command waited.
+    /// client gets a notice, whether or not a command waited.
     pub fn up(&mut self, node: usize) {
         self.up_untold(node);
         for client in 0..self.clients() {
@@ -149,7 +149,7 @@ impl ScriptedWorld {
         }
     }
 
-    /// The same, and the client is told if a command waited.
+    /// The same. The client gets a notice if a command waited.
     pub fn up_untold(&mut self, node: usize) {
         for client in 0..self.clients() {
             if *self.state(client, node) != NodeState::Up {

@@ -14,7 +14,7 @@ pub(super) const LACKS_RIGHTS: &str = "quorlock doctor --acl USER prints the com
 
 /// Locks without what is wanted.
 const SLOWER: &str =
-    "locks work, but those who wait for one are told late, or commands are sent the long way";
+    "locks work, but a waiting client notices a free lock late, or commands need more bytes";
 
 /// Locks without what lists them.
 const NOT_LISTED: &str = "locks work, but neither quorlock ls nor quorlock init --fresh can look for those that are held";

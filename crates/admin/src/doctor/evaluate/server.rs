@@ -120,7 +120,7 @@ impl Case<'_> {
             warning(
                 "resp2",
                 "it speaks RESP2 only".to_owned(),
-                "those who wait for a lock are not told when it is free, and have to ask again and again",
+                "a waiting client gets no push when a lock is free, so it polls",
                 format!(
                     "connect to the server itself, not to a proxy, Redis 6 or later, until this answers: {}",
                     self.cli("HELLO 3")

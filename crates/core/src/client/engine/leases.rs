@@ -1,8 +1,7 @@
 //! Leases: extending, healing, losing, giving back.
 
 use super::{Context, Effect, Engine, Extended, Timed};
-use crate::client::deadlines::Deadlines;
-use crate::client::deadlines::Owner;
+use crate::client::deadlines::{Deadlines, Owner};
 use crate::command::Answer;
 use crate::ids::{LockId, Ticket, Verb};
 use crate::keys::Mode;
