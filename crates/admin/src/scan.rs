@@ -6,13 +6,15 @@
 //! because a writer that becomes a reader turns its string into a sorted set, and never the reverse. Whatever is found
 //! was there at some time during the scan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::doctor::acl::escaped;
-use quorlock::admin::{AdminConnection, RESERVED, Reply, failure_of, now, pause, prefix_of_marker};
+use quorlock::admin::{
+    AdminConnection, DATABASE, RESERVED, Reply, failure_of, now, pause, prefix_of_marker,
+};
 use quorlock::node::{Holding, RedisNode};
 use quorlock::{PREFIX_BYTES_MAX, RESOURCE_BYTES_MAX};
 use quorlock_core::{BootTime, Failure, FailureKind, TTL_CEILING, Value};
@@ -192,6 +194,40 @@ impl Scan<'_> {
         }
         scanned.connection = Some(connection);
         forbidden.map_or(Ok(()), |failure| Err(failure.into()))
+    }
+
+    /// The databases that clients of any key prefix have registered. Registrations are in the first database. `own` is the
+    /// database of this client.
+    pub(crate) async fn registered_by_any(
+        server: &RedisNode,
+        own: u32,
+        until: BootTime,
+    ) -> Result<BTreeSet<u32>, Incomplete> {
+        let pattern = format!("*{RESERVED}{DATABASE}");
+        let database = (own != 0).then_some(0);
+        let scan = Scan { pattern: Some(&pattern), database, ..Scan::default() };
+        let connection = scan.open(server).await?;
+        let (mut cursor, mut databases) = (b"0".to_vec(), BTreeSet::new());
+        loop {
+            if until.remaining(now()).is_zero() {
+                return Err(Incomplete::TimeIsUp);
+            }
+            let (next, keys) = scan.page(&connection, "string", &cursor, COUNT).await?;
+            let reads: Vec<_> = keys.iter().map(|key| ["GET", key]).collect();
+            for reply in ask(&connection, &reads).await? {
+                if let Reply::Bytes(text) = reply
+                    && let Some(database) =
+                        std::str::from_utf8(&text).ok().and_then(|it| it.parse().ok())
+                {
+                    databases.insert(database);
+                }
+            }
+            if next == b"0" {
+                return Ok(databases);
+            }
+            cursor = next;
+            pause(PAUSE).await;
+        }
     }
 
     async fn open(&self, server: &RedisNode) -> Result<AdminConnection, Failure> {

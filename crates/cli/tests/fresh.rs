@@ -158,6 +158,19 @@ fn locks_in_the_database_that_was_used_so_far_count() {
     assert!(said.contains("max_ttl_ms=30000, database 1\n"), "{said}");
     assert!(said.contains("stop all clients with the old ones, then give --force\n"), "{said}");
     code(&other(&["--force"]), 0);
+
+    // Another prefix as well: the registration has the old one.
+    testbed.nodes.iter().for_each(|node| command(node, &["FLUSHALL"]));
+    code(&fresh(&testbed, &[]), 0);
+    testbed.nodes.iter().for_each(|node| command(node, &key));
+    let output = other(&["--key-prefix", "app:"]);
+    code(&output, 75);
+    assert!(stderr(&output).contains("\"held\" in database 0"), "{}", stderr(&output));
+    testbed.nodes.iter().for_each(|node| command(node, &["DEL", "held"]));
+    let output = other(&["--key-prefix", "app:"]);
+    code(&output, 64);
+    assert!(stderr(&output).contains("database 1, key prefix \"app:\"\n"), "{}", stderr(&output));
+    code(&other(&["--key-prefix", "app:", "--force"]), 0);
 }
 
 #[test]
@@ -228,12 +241,13 @@ fn the_advice_for_changed_settings_works_when_it_is_followed() {
         let mut command = strict(&testbed, nodes, database, &args);
         command.env("QUORLOCK_TTL", "1s").env("QUORLOCK_MAX_TTL", "1s").output().unwrap()
     };
-    let cases: [(usize, u32, &[&str]); 5] = [
+    let cases: [(usize, u32, &[&str]); 6] = [
         (3, 0, &["--max-ttl", "2s"]),
         (3, 0, &["--quorum", "3"]),
         (2, 0, &[]),
         (3, 0, &["--key-prefix", "app:"]),
         (3, 1, &[]),
+        (3, 1, &["--key-prefix", "app:"]),
     ];
     for new in cases {
         code(&quorlock((3, 0, &[]), &["init", "--fresh", "--yes", "--force"]), 0);

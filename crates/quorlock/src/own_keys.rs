@@ -13,7 +13,7 @@ pub(crate) const MARKER: &str = "node";
 pub(crate) const ADOPTION: &str = "adopt";
 
 /// The name of the registration, which says in which database a server has its locks.
-pub(crate) const DATABASE: &str = "database";
+pub const DATABASE: &str = "database";
 
 pub(crate) fn own_key(prefix: &str, name: &str) -> Key {
     format!("{prefix}{RESERVED}{name}").into()

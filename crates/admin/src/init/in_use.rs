@@ -1,6 +1,6 @@
 //! What speaks against `init --fresh`: locks that are held, and clients with other settings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use quorlock::admin::{AdminConnection, Topology, holder, now};
 use quorlock::node::{Node as _, RedisNode};
 use quorlock::{ClientBuilder, Holder};
 use quorlock_core::shown::{WORD_MAX, shown};
-use quorlock_core::{BootTime, Failure, FailureKind};
+use quorlock_core::{BootTime, FailureKind};
 
 use super::{Before, InitError, check};
 use crate::doctor::look::look_at_all;
@@ -78,8 +78,8 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     let mut incomplete = Vec::new();
     for (place, look) in looks.into_iter().enumerate().filter(|(place, _)| may_vote(*place)) {
         match look {
-            Err(failure) if failure.kind().is_about_reach() => {}
-            Err(failure) => incomplete.push((names[place].clone(), failure.into())),
+            Err(why) if why.kind().is_some_and(FailureKind::is_about_reach) => {}
+            Err(why) => incomplete.push((names[place].clone(), why)),
             Ok(looks) => {
                 for (database, mut scan) in looks {
                     let why = scan.incomplete.take();
@@ -103,7 +103,10 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
         if *is_other {
             let nodes = named(&mut scans.iter().map(|(place, _)| *place));
             before.old.push((format!("database {database}"), nodes));
-            before.new += &own.map(|own| format!(", database {own}")).unwrap_or_default();
+            let new = own.map(|own| format!(", database {own}")).unwrap_or_default();
+            if !before.new.contains(&new) {
+                before.new += &new;
+            }
             before.is_reconfigurable = false;
         }
         let other = scans.iter().flat_map(|(_, scan)| scan.prefixes.first()).next().cloned();
@@ -111,7 +114,10 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
             let marked = scans.iter().filter(|scan| is_marked(scan, &other));
             let nodes = named(&mut marked.map(|(place, _)| *place));
             before.old.push((format!("key prefix \"{}\"", shown(&other, WORD_MAX)), nodes));
-            before.new += &format!(", key prefix \"{}\"", shown(prefix, WORD_MAX));
+            let new = format!(", key prefix \"{}\"", shown(prefix, WORD_MAX));
+            if !before.new.contains(&new) {
+                before.new += &new;
+            }
             before.is_reconfigurable = false;
         }
         // What has no end is no lock.
@@ -128,18 +134,24 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     Ok(InUse { locks, incomplete, before })
 }
 
-/// Looks at this client's database, and at the one that is registered if that is another one.
+/// Looks at this client's database, and at the one that is registered if that is another one. If none is registered for
+/// this client's key prefix, looks at those that clients with other prefixes have registered.
 async fn databases(
     topology: &Topology,
     server: &RedisNode,
     until: BootTime,
-) -> Result<Vec<((u32, bool), Scanned)>, Failure> {
+) -> Result<Vec<((u32, bool), Scanned)>, Incomplete> {
     let connection = AdminConnection::open(server).await?;
     let own = connection.database();
     let registered = connection.registered(&topology.rules.marker).await?;
     drop(connection);
+    let mut databases = match registered {
+        Some(registered) => BTreeSet::from([registered]),
+        None => Scan::registered_by_any(server, own, until).await?,
+    };
+    databases.insert(own);
     let mut scans = Vec::new();
-    for database in [Some(own), registered.filter(|it| *it != own)].into_iter().flatten() {
+    for database in databases {
         let is_other = database != own;
         let scan = Scan {
             prefix: &topology.prefix,
