@@ -307,13 +307,16 @@ fn check(topology: &Topology, looked: &[Looked]) -> Result<(), InitError> {
 fn is_barred(node: &Looked) -> bool {
     match &node.facts {
         Err(failure) => failure.kind().is_about_rights(),
-        Ok(facts) => matches!(&facts.info, Err(why) if why.starts_with("NOPERM")),
+        Ok(facts) => facts.refusal().is_some(),
     }
 }
 
 /// What is known of a node: facts, its run, and when it was promoted.
 fn known(node: &Looked) -> Result<(&Facts, Box<str>, i64), String> {
     let facts = node.facts.as_ref().map_err(ToString::to_string)?;
+    if let Some(error) = facts.refusal() {
+        return Err(error.to_owned());
+    }
     let info = facts.info.as_ref().map_err(Clone::clone)?;
     Ok((facts, info.run_id.clone(), info.promoted_at.unwrap_or(-1)))
 }

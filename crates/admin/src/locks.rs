@@ -24,14 +24,26 @@ const TOKEN_DIGITS: usize = 16;
 /// Fencing tokens that are asked for at once.
 const AT_A_TIME: usize = 250;
 
+/// The kind of an entry in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LockKind {
+    /// No other client has the lock.
+    Exclusive,
+    /// A reader has the lock, and shares it with other readers.
+    Shared,
+    /// No lock, but the leftover intent of a writer: it never expires, and keeps readers out.
+    Intent,
+}
+
 /// One holder of one lock. A lock with several keys is listed once for each key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lock {
     /// The resource's name, without the key prefix.
     pub resource: Arc<str>,
-    /// The holder is a reader, which shares the lock with other readers.
-    pub shared: bool,
+    /// Whether the holder is a writer or a reader, or has left an intent behind.
+    pub kind: LockKind,
     /// The holder, and the time after which no node has the lock any more unless it is extended. `None` for that time:
     /// the key has no expiry, so it is a leftover.
     pub holder: Holder,
@@ -73,7 +85,8 @@ impl Locks {
     }
 }
 
-/// Lists the locks whose resources match `glob`, a pattern as `KEYS` has it; without it, all behind the key prefix.
+/// Lists the locks whose resources match `glob`, a pattern as `KEYS` has it. Without it, lists all behind the key prefix,
+/// and intents that never expire.
 ///
 /// Needs the right to `SCAN` beyond those of a client. Keys of other programs are passed over: only values in the form
 /// that this library stores are listed. On each node the look holds one page of names, and at most [`VOTES_MAX`] votes.
@@ -88,8 +101,14 @@ pub async fn list(settings: &ClientBuilder, glob: Option<&str>) -> Result<Locks,
     let topology = Topology::of(settings)?;
     let prefix = &*topology.prefix;
     let pattern = pattern(prefix, glob);
-    let scan =
-        Scan { pattern: pattern.as_deref(), prefix, votes_max: VOTES_MAX, ..Scan::default() };
+    let intent = topology.intent("");
+    let scan = Scan {
+        pattern: pattern.as_deref(),
+        prefix,
+        intents: Some(&intent),
+        votes_max: VOTES_MAX,
+        ..Scan::default()
+    };
     let mut scans = join_all(topology.servers.iter().map(|server| scan.of(server))).await;
     look_again(&mut scans).await;
     let merged = merged(scans.iter().map(|scan| &scan.votes).enumerate());
@@ -103,9 +122,16 @@ pub async fn list(settings: &ClientBuilder, glob: Option<&str>) -> Result<Locks,
             let tokens = fences.iter().enumerate().filter_map(|(place, tokens)| {
                 tokens.get(&key).filter(|_| found.nodes.contains(&place))
             });
+            let (resource, kind) = match key.strip_prefix(&*intent) {
+                // An intent that ends belongs to a writer that waits.
+                Some(_) if found.left.is_some() => return None,
+                Some(resource) => (resource, LockKind::Intent),
+                None if found.shared => (key.strip_prefix(prefix)?, LockKind::Shared),
+                None => (key.strip_prefix(prefix)?, LockKind::Exclusive),
+            };
             Some(Lock {
-                resource: key.strip_prefix(prefix)?.into(),
-                shared: found.shared,
+                resource: resource.into(),
+                kind,
                 holder: holder(&value, found.left)?,
                 fencing_token: agreed(tokens, needed).filter(|_| !found.shared),
                 stale: found.nodes.len() + unseen < needed,

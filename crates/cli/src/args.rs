@@ -360,7 +360,7 @@ pub(crate) struct Doctor {
     pub(crate) notes: bool,
 
     /// Print only the command that gives USER the rights that locks need on these nodes, and no
-    /// others
+    /// others. Put it behind redis-cli -h HOST -p PORT
     #[arg(long, value_name = "USER", value_parser = acl_user, conflicts_with_all = ["systemd", "json"])]
     pub(crate) acl: Option<String>,
 

@@ -1,11 +1,10 @@
-//! Every exit code, in one place. The child's own code is passed on unchanged.
+//! All exit codes of quorlock.
 
 use std::process;
 
-/// How quorlock ends when it is not the child's own code that it passes on.
+/// The end of quorlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitCode {
-    /// All went well.
     Success,
     /// `doctor` found nothing worse than warnings.
     Warnings,
@@ -23,20 +22,16 @@ pub(crate) enum ExitCode {
     NotAllowed,
     /// The environment or a configuration file was wrong (EX_CONFIG).
     Config,
-    /// The lock was lost while the command ran.
     Lost,
-    /// The command cannot be executed.
     CannotRun,
-    /// There is no such command.
     NotFound,
-    /// Ended by this signal: 128 + its number.
+    /// 128 and the number of the signal.
     Signal(i32),
-    /// The child's own code, or one the user chose.
+    /// The command's own code, or the code of `--held-exit-code`.
     Own(u8),
 }
 
 impl ExitCode {
-    /// The number that the shell sees.
     pub(crate) fn number(self) -> u8 {
         match self {
             Self::Success => 0,
@@ -63,7 +58,6 @@ impl From<ExitCode> for process::ExitCode {
     }
 }
 
-/// What `--help` says about exit codes.
 pub(crate) const HELP: &str = "\
 Exit codes of run:
   the command's own, or 128+N if signal N ended it

@@ -122,11 +122,17 @@ impl Output {
         });
     }
 
-    /// A line that the next one replaces; only on a terminal. Elsewhere only the first is said.
-    pub(crate) fn progress(&mut self, event: Value, line: &str, first: bool) {
+    /// A line that the next one replaces; only on a terminal. Elsewhere only the first is said. `line` makes the line for
+    /// the number of characters that fit.
+    pub(crate) fn progress(
+        &mut self,
+        event: Value,
+        line: impl FnOnce(usize) -> String,
+        first: bool,
+    ) {
         if !self.terminal || self.args.json || self.args.quiet {
             if first {
-                self.event(event, Some(line));
+                self.event(event, Some(&line(usize::MAX)));
             }
             return;
         }
@@ -134,8 +140,8 @@ impl Output {
             self.status(&event);
         }
         // The terminal writes the `^C` of a Ctrl-C behind it, which must not wrap either.
-        let room = Window::of(io::stderr()).line().saturating_sub(2);
-        let line = cut(&format!("quorlock: {line}"), room);
+        let room = Window::of(io::stderr()).line().saturating_sub("quorlock: ^C".len());
+        let line = format!("quorlock: {}", cut(&line(room), room));
         self.stderr.transient(format!("\r\x1b[K{line}"));
         self.transient = true;
     }

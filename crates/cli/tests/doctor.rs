@@ -291,7 +291,9 @@ fn the_rights_that_are_printed_are_those_that_are_needed() {
             .quorlock(&[&["doctor", "--acl", "app"], &prefix[..]].concat())
             .output()
             .unwrap();
-        assert!(stderr(&acl).contains("ACL SAVE") && acl.status.success(), "{}", stderr(&acl));
+        let said = stderr(&acl);
+        assert!(said.contains("ACL SAVE") && acl.status.success(), "{said}");
+        assert!(said.contains("behind redis-cli -h HOST -p PORT"), "{said}");
         let line = stdout(&acl).trim().replace(">PASSWORD", ">secret");
         // As a shell reads it, in a folder with a file that the pattern of the keys would match.
         std::fs::write(testbed.path("~locks:file"), "").unwrap();

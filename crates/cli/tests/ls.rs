@@ -203,6 +203,25 @@ fn what_has_too_few_votes_is_marked_and_can_be_listed_alone() {
     assert_eq!((nodes(0), nodes(1)), (json!(["a", "b"]), json!(["c"])));
 }
 
+/// A writer announces itself by an intent, which is no lock. One that never expires keeps readers out.
+#[test]
+fn an_intent_without_expiry_is_listed() {
+    let Some(testbed) = testbed("an_intent_without_expiry_is_listed") else { return };
+    everywhere(&testbed, &["SET", "p:quorlock:intent:waits", &value(1, "h:1"), "PX", "100000"]);
+    command(&testbed.nodes[1], &["SET", "p:quorlock:intent:left", &value(2, "h:2 job")]);
+    let found = listed(&testbed, &["--key-prefix", "p:"]);
+    assert_eq!(keys(&found), ["left"], "{found}");
+    let lock = &found["locks"][0];
+    assert_eq!((&lock["kind"], &lock["left_ms"]), (&json!("intent"), &Value::Null), "{lock}");
+    assert_eq!(lock["nodes"], json!(["b"]), "{lock}");
+    let table = stdout(&ls(&testbed, &["--key-prefix", "p:"]));
+    assert!(table.contains("left  intent  h:2 job  1 of 3  never ends"), "{table}");
+    assert!(
+        keys(&listed(&testbed, &["--key-prefix", "p:", "l*"])).is_empty(),
+        "a name was asked for"
+    );
+}
+
 #[test]
 fn too_few_nodes_to_look_at_is_not_the_same_as_no_locks() {
     let name = "too_few_nodes_to_look_at_is_not_the_same_as_no_locks";

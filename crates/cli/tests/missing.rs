@@ -101,6 +101,9 @@ fn a_command_that_every_lock_needs() {
         let findings = examined["nodes"][0]["findings"].as_array().unwrap();
         let errors: Vec<_> = findings.iter().filter(|it| it["severity"] == "error").collect();
         assert_eq!(errors.len(), 1, "{command}: {errors:?}");
+        let fix = errors[0]["fix"].as_str().unwrap();
+        assert_eq!(fix.contains("INFO server names it"), command != "INFO", "{fix}");
+        assert_eq!(fix.contains("systemctl cat "), command == "INFO", "{fix}");
         init_is_refused(&testbed, command);
     }
 }
@@ -116,6 +119,19 @@ fn init_is_refused(testbed: &Testbed, command: &str) {
         assert!(said.contains("remove its rename-command line"), "{said}");
         let keys = testbed.nodes[0].command(&["DBSIZE"]).unwrap();
         assert!(matches!(keys, Reply::Int(0)), "{command}: {args:?} leaves {keys:?}");
+    }
+}
+
+/// `init` ends with 77 if the user lacks a right, whatever is forced.
+fn init_lacks(testbed: &Testbed, what: &str) {
+    for args in [&["init", "--fresh", "--yes", "--force"][..], &["init", "--reconfigure", "--yes"]]
+    {
+        let mut command = testbed.quorlock(args);
+        command.env("QUORLOCK_USERNAME", "u").env("QUORLOCK_PASSWORD", "any");
+        let output = command.output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(77), "{what}: {args:?}: {said}");
+        assert!(said.contains(what) && said.contains("correct the user"), "{args:?}: {said}");
     }
 }
 
@@ -189,6 +205,9 @@ fn a_right_that_locks_need() {
             testbed.nodes[0].command(&["FLUSHALL"]).unwrap();
             let said = format!("the user lacks {right}; quorlock doctor --acl USER");
             each_form_says(&testbed, Some("u"), &[&said], is_refused);
+            if guard == "strict" {
+                init_lacks(&testbed, &format!("the user lacks {right}"));
+            }
         };
         for (right, weight, call) in RIGHTS {
             // The guard has its own words.
@@ -210,6 +229,8 @@ fn a_right_that_locks_need() {
                 _ => {}
             }
         }
+        user(&["reset", "on", "nopass", "~app:*", "+@all"]);
+        init_lacks(&testbed, "NOPERM");
         user(&["reset", "on", "nopass", "~*", "+@all"]);
         if guard == "off" {
             each_form_says(&testbed, Some("u"), &[], |_| false);

@@ -20,13 +20,18 @@ fn tls_file(name: &str) -> PathBuf {
 
 /// A server with TLS; `None`: it or `redis-cli` is built without, and that has been said.
 fn with_tls(binary: &ServerBinary, test: &str) -> Option<Server> {
-    with_tls_for(binary, test, false)
+    with_tls_for(binary, test, "node.pem", false)
 }
 
-/// The same; `client_auth`: it wants a certificate of each client.
-fn with_tls_for(binary: &ServerBinary, test: &str, client_auth: bool) -> Option<Server> {
+/// The same with this certificate. `client_auth`: it wants a certificate of each client.
+fn with_tls_for(
+    binary: &ServerBinary,
+    test: &str,
+    cert: &str,
+    client_auth: bool,
+) -> Option<Server> {
     let files = TlsFiles {
-        cert: tls_file("node.pem"),
+        cert: tls_file(cert),
         key: tls_file("node.key"),
         ca: tls_file("ca.pem"),
         client_auth,
@@ -118,7 +123,7 @@ fn what_is_wrong_with_a_certificate_is_told_with_the_option_that_mends_it() {
     let test = "what_is_wrong_with_a_certificate_is_told_with_the_option_that_mends_it";
     let Some(binary) = find_or_skip(test) else { return };
     let Some(server) = with_tls(&binary, test) else { return };
-    let Some(strict) = with_tls_for(&binary, test, true) else { return };
+    let Some(strict) = with_tls_for(&binary, test, "node.pem", true) else { return };
     let testbed = no_nodes(&binary);
     let [ca, cert, key] =
         ["ca.pem", "node.pem", "node.key"].map(|name| tls_file(name).to_str().unwrap().to_owned());
@@ -152,6 +157,42 @@ fn what_is_wrong_with_a_certificate_is_told_with_the_option_that_mends_it() {
     let output = command.env("QUORLOCK_TLS_SERVER_NAME", "n").output().unwrap();
     assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
     assert!(stderr(&output).contains("QUORLOCK_TLS_SERVER_NAME"), "{}", stderr(&output));
+}
+
+/// Certificates that no option of the client can mend.
+#[test]
+fn a_certificate_of_an_authority_or_without_names_must_be_replaced() {
+    let test = "a_certificate_of_an_authority_or_without_names_must_be_replaced";
+    let Some(binary) = find_or_skip(test) else { return };
+    let testbed = no_nodes(&binary);
+    for (cert, hint) in [
+        (
+            "ca-alone.pem",
+            "the certificate of an authority (CA:TRUE): give the server one with CA:FALSE",
+        ),
+        (
+            "nameless.pem",
+            "no subjectAltName, and its CN does not count: give the server one with it",
+        ),
+        ("alone.pem", ""),
+    ] {
+        let Some(server) = with_tls_for(&binary, test, cert, false) else { return };
+        let ca = tls_file(cert);
+        let nodes = ["-n", &server.url(), "--tls-ca", ca.to_str().unwrap()];
+        let args = [&["run", "k"], &nodes[..], &["--wait", "0s", "--", "true"]].concat();
+        let output = testbed.quorlock(&args).output().unwrap();
+        let said = stderr(&output);
+        if hint.is_empty() {
+            assert!(output.status.success(), "the advice helps: {said}");
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(69), "{said}");
+        assert!(said.contains(hint) && !said.contains("--tls-server-name"), "{said}");
+        let fix = fix(&testbed, &nodes);
+        for part in ["openssl req -x509", "subjectAltName=DNS:HOST", "CA:FALSE", "tls-cert-file"] {
+            assert!(fix.contains(part) && !fix.contains("--tls-server-name"), "{fix}");
+        }
+    }
 }
 
 #[test]

@@ -68,6 +68,24 @@ fn a_wait_that_is_none_is_not_told() {
     assert!(!stderr(&output).contains("votes count"), "{}", stderr(&output));
 }
 
+/// Two nodes are down and the third is new: the line names all three, the time first.
+#[test]
+fn a_line_names_the_nodes_that_are_down_and_the_one_that_must_wait() {
+    let name = "a_line_names_the_nodes_that_are_down_and_the_one_that_must_wait";
+    let Some(mut testbed) = Testbed::sized(name, 3, quorlock_servers::ServerOptions::default())
+    else {
+        return;
+    };
+    testbed.guard = "strict";
+    testbed.nodes[..2].iter().for_each(|node| node.kill().unwrap());
+    let output = testbed.quorlock(&["run", "k", "--wait", "2s", "--", "true"]).output().unwrap();
+    let said = stderr(&output);
+    let waits = said.lines().next().unwrap();
+    let (_, why) = waits.split_once(" more for \"k\": ").unwrap_or_else(|| panic!("{said}"));
+    assert!(why.starts_with("votes count in ") && why.contains(" s: node c ("), "{said}");
+    assert!(why.contains("; nodes a, b"), "{said}");
+}
+
 #[test]
 fn a_skipped_run_says_nothing_of_its_wait() {
     let Some(testbed) = Testbed::new("a_skipped_run_says_nothing_of_its_wait") else { return };

@@ -104,12 +104,23 @@ impl Case<'_> {
         set.chain([self.cli("CONFIG REWRITE")]).collect::<Vec<_>>().join(" && ")
     }
 
-    /// What is set at start only.
+    /// The remedy for a setting that the server reads only at start.
     fn configure(&self, setting: &str) -> String {
-        format!(
-            "set {setting} in its configuration file ({} names it) and restart it",
-            self.cli("INFO server")
-        )
+        format!("set {setting} in {} and restart it", self.configuration_file())
+    }
+
+    fn configuration_file(&self) -> String {
+        let by_info = self.told_by("INFO server", " names it");
+        let by_unit = " (systemctl cat redis-server.service names it)";
+        format!("its configuration file{}", if by_info.is_empty() { by_unit } else { &by_info })
+    }
+
+    /// The command that tells more, in parentheses; empty if the server does not answer `INFO`.
+    fn told_by(&self, info: &str, tells: &str) -> String {
+        match &self.node.facts {
+            Ok(facts) if facts.info.is_ok() => format!(" ({}{tells})", self.cli(info)),
+            _ => String::new(),
+        }
     }
 }
 

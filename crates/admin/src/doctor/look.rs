@@ -52,6 +52,18 @@ pub(crate) struct Facts {
     pub(crate) unscanned: Option<Incomplete>,
 }
 
+impl Facts {
+    /// The first refusal for want of rights, in the words of the server.
+    pub(crate) fn refusal(&self) -> Option<&str> {
+        let keys = [&self.marker, &self.adoption].into_iter().filter_map(|seen| match seen {
+            Seen::Unreadable(error) => Some(error),
+            _ => None,
+        });
+        let mut errors = self.info.as_ref().err().into_iter().chain(keys);
+        errors.find(|error| error.starts_with("NOPERM")).map(String::as_str)
+    }
+}
+
 /// How it is set up; `None`: the user may not ask.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {

@@ -21,9 +21,10 @@ pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
         examined.systemd()
     } else if let Some(user) = &args.acl {
         if !args.output.quiet {
-            // Not among the commands, which may be piped to a server.
-            let keep = "then, to keep it over a restart: ACL SAVE if the server has an aclfile, else CONFIG REWRITE";
-            let _ = writeln!(io::stderr(), "{keep}");
+            // Standard output has only the commands, because it may be piped to a server.
+            let how = "put each line behind redis-cli -h HOST -p PORT, with a password for PASSWORD; then, to keep it over a \
+                       restart: ACL SAVE if the server has an aclfile, else CONFIG REWRITE";
+            let _ = writeln!(io::stderr(), "{how}");
         }
         acl(&examined, user)
     } else if args.output.json {

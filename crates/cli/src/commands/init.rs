@@ -246,7 +246,7 @@ async fn moved(
             "{} until the nodes vote; Ctrl-C is safe (old locks must end first)",
             time(left)
         );
-        output.progress(event, &line, first);
+        output.progress(event, |_| line, first);
         first = false;
         tokio::select! {
             () = tokio::time::sleep(left.min(Duration::from_millis(500))) => {}

@@ -1,7 +1,7 @@
 //! `quorlock ls`: every lock on the nodes.
 
 use quorlock::node::FailureKind;
-use quorlock_admin::locks::{Incomplete, Lock, Locks, NodeLook, list};
+use quorlock_admin::locks::{Incomplete, Lock, LockKind, Locks, NodeLook, list};
 use serde_json::{Value, json};
 
 use super::status::who;
@@ -113,7 +113,11 @@ fn row(lock: &Lock, nodes: usize) -> [String; 8] {
 }
 
 fn kind(lock: &Lock) -> &'static str {
-    if lock.shared { "shared" } else { "exclusive" }
+    match lock.kind {
+        LockKind::Shared => "shared",
+        LockKind::Intent => "intent",
+        _ => "exclusive",
+    }
 }
 
 fn as_json(found: &Locks) -> Value {

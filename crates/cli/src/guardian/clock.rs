@@ -1,14 +1,13 @@
-//! The two clocks that deadlines are written in, and the timers that fire on them.
+//! The two clocks of deadlines, and the timers on them.
 //!
-//! A lock's validity goes on while the machine sleeps, and a virtual machine that was paused by its
-//! host sees that on its wall clock alone. So a client counts the longer of the two times that the
-//! boot clock and the wall clock say have passed, and a deadline is a reading of both: it has come
-//! when *either* clock has reached it. A process that knows a deadline notices by itself that the wall
-//! clock was set.
+//! The validity of a lock goes on while the machine sleeps. A virtual machine that its host has paused sees the pause
+//! on its wall clock alone. So a client counts the larger of the two times that the boot clock and the wall clock have
+//! advanced. A deadline is a reading of both clocks, and has come when *either* clock has reached it. So a process that
+//! knows a deadline notices by itself that the wall clock was set.
 //!
-//! The timeout of poll(2) runs on the monotonic clock, which stands still in suspend: ten seconds
-//! of it may be an hour of validity. So the wait is for a timerfd on each of the two clocks; the
-//! kernel fires an absolute timer on the wall clock also when that is set past it.
+//! The timeout of poll(2) uses the monotonic clock, which stands still in suspend: ten seconds of it may be an hour of
+//! validity. So [`Alarm`] waits for a timerfd on each of the two clocks. The kernel also fires an absolute timer on the
+//! wall clock if that clock is set past it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -18,13 +17,13 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
+use serde::{Deserialize, Serialize};
 
-/// A reading of both clocks, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A reading of both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Moment {
-    /// The boot clock.
     pub(crate) boot_ns: u64,
-    /// The wall clock, since 1970.
+    /// Since 1970.
     pub(crate) real_ns: u64,
 }
 
@@ -35,24 +34,23 @@ impl Moment {
     /// A deadline that has always come.
     pub(crate) const PAST: Self = Self { boot_ns: 0, real_ns: 0 };
 
-    /// Now.
     pub(crate) fn now() -> Self {
         Self { boot_ns: boot_ns(), real_ns: real_ns() }
     }
 
-    /// So much later than this reading, by each clock.
+    /// Later by this time on each clock.
     #[must_use]
     pub(crate) fn after(self, ns: u64) -> Self {
         Self { boot_ns: self.boot_ns.saturating_add(ns), real_ns: self.real_ns.saturating_add(ns) }
     }
 
-    /// So much earlier.
+    /// Earlier by this time on each clock.
     #[must_use]
     pub(crate) fn before(self, ns: u64) -> Self {
         Self { boot_ns: self.boot_ns.saturating_sub(ns), real_ns: self.real_ns.saturating_sub(ns) }
     }
 
-    /// The deadline that comes as soon as one of the two does.
+    /// The deadline that comes as soon as one of the two comes.
     #[must_use]
     pub(crate) fn min(self, other: Self) -> Self {
         Self { boot_ns: self.boot_ns.min(other.boot_ns), real_ns: self.real_ns.min(other.real_ns) }
@@ -63,12 +61,12 @@ impl Moment {
         now.boot_ns >= self.boot_ns || now.real_ns >= self.real_ns
     }
 
-    /// By how much two readings differ, on the clock on which they differ most.
+    /// The difference of two readings on the clock on which they differ most.
     pub(crate) fn distance(self, other: Self) -> u64 {
         self.boot_ns.abs_diff(other.boot_ns).max(self.real_ns.abs_diff(other.real_ns))
     }
 
-    /// For how long this deadline cannot come if nobody sets a clock.
+    /// The time until this deadline if neither clock is set.
     fn left(self, now: Self) -> u64 {
         let boot = self.boot_ns.saturating_sub(now.boot_ns);
         boot.min(self.real_ns.saturating_sub(now.real_ns))
@@ -78,12 +76,10 @@ impl Moment {
 /// A reading that is never reached.
 pub(crate) const NEVER_NS: u64 = u64::MAX;
 
-/// Now, by the boot clock.
 pub(crate) fn boot_ns() -> u64 {
     nanos(clock_gettime(BOOT))
 }
 
-/// Now, by the wall clock.
 pub(crate) fn real_ns() -> u64 {
     let real = nanos(clock_gettime(ClockId::Realtime));
     #[cfg(quorlock_stepped_clock)]
@@ -91,8 +87,8 @@ pub(crate) fn real_ns() -> u64 {
     real
 }
 
-/// How far it was stepped, as the library does it in such a build: the nanoseconds in the file that
-/// `QUORLOCK_CLOCK_OFFSET_FILE` names.
+/// The step of the wall clock that a test pretends: the nanoseconds in the file that `QUORLOCK_CLOCK_OFFSET_FILE`
+/// names. The library reads the same file.
 #[cfg(quorlock_stepped_clock)]
 fn stepped() -> i64 {
     let file = std::env::var_os("QUORLOCK_CLOCK_OFFSET_FILE");
@@ -108,10 +104,8 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// Timers that are not set.
     pub(crate) fn new() -> Self {
-        // A kernel or a sandbox without them leaves the timeout; refusing to guard at all would be
-        // worse.
+        // A kernel or a sandbox may lack timers. Then the timeout of poll remains, which is better than no guardian.
         #[cfg(target_os = "linux")]
         let timer =
             |clock| timerfd_create(clock, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK).ok();
@@ -122,12 +116,12 @@ impl Alarm {
         Self { boot, real }
     }
 
-    /// Waits until one of `sources` has something to read or the moment `until` has come. It may
-    /// return early, so the caller looks at everything in any case.
+    /// Waits until one of `sources` is readable or `until` has come. It may return early, so the caller checks
+    /// everything.
     pub(crate) fn wait(&self, until: Moment, sources: &[BorrowedFd<'_>]) {
         #[cfg(quorlock_stepped_clock)]
         let until = until.min(Moment::now().after(PRETENDED_NS));
-        // The kernel's is not the one that is pretended.
+        // The kernel does not know the pretended step.
         let real_ns = if cfg!(quorlock_stepped_clock) { NEVER_NS } else { until.real_ns };
         let is_set = set(self.boot.as_ref(), until.boot_ns) && set(self.real.as_ref(), real_ns);
         let timers = [&self.boot, &self.real].into_iter().flatten().map(AsFd::as_fd);
@@ -141,18 +135,18 @@ impl Alarm {
             let left = until.left(Moment::now());
             timespec(if is_set { left } else { left.min(LOOK_ANYWAY_NS) })
         });
-        // It fails when a signal comes, which is one of the reasons to look.
+        // A signal interrupts poll, and is a reason to look as well.
         let _ = poll(&mut sources, timeout.as_ref());
     }
 }
 
-/// Sets a timer; says whether it will fire.
+/// Sets a timer. Returns whether the timer will fire.
 #[cfg(target_os = "linux")]
 fn set(timer: Option<&OwnedFd>, at: u64) -> bool {
     let Some(timer) = timer else {
         return false;
     };
-    // All zero means "off", so a deadline of zero is set for the first nanosecond.
+    // Zero switches a timer off, so a deadline of zero becomes the first nanosecond.
     let it_value = if at == NEVER_NS { timespec(0) } else { timespec(at.max(1)) };
     let it_interval = timespec(0);
     let spec = Itimerspec { it_interval, it_value };
@@ -165,16 +159,16 @@ fn set(_: Option<&OwnedFd>, _: u64) -> bool {
 }
 
 fn nanos(time: Timespec) -> u64 {
-    // Neither clock is before its zero, unless the wall clock was never set; then it is at zero.
+    // Neither clock is below zero, except a wall clock that was never set. It counts as zero.
     let secs = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
     secs * NANOS_PER_SEC + nanos
 }
 
-/// A number of nanoseconds the way the kernel wants it.
+/// Nanoseconds as the kernel expects them.
 fn timespec(ns: u64) -> Timespec {
     Timespec {
-        // 2^64 nanoseconds are 584 years: both parts fit whatever the platform's types are.
+        // 2^64 nanoseconds are 584 years, so both parts fit into the types of any platform.
         tv_sec: (ns / NANOS_PER_SEC) as _,
         tv_nsec: (ns % NANOS_PER_SEC) as _,
     }
@@ -182,12 +176,12 @@ fn timespec(ns: u64) -> Timespec {
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 
-/// No kernel tells of a step that is only pretended.
+/// The kernel does not report a step that is only pretended, so the clock is read this often.
 #[cfg(quorlock_stepped_clock)]
 const PRETENDED_NS: u64 = 5_000_000;
 
-/// Without timers a suspend and a clock that was set are noticed by looking, a few times in the
-/// shortest ttl that `quorlock run` takes (500 ms).
+/// Without timers a suspend or a clock that was set is noticed by looking this often: a few times in the shortest ttl
+/// that `quorlock run` accepts (500 ms).
 const LOOK_ANYWAY_NS: u64 = 100_000_000;
 
 #[cfg(target_os = "linux")]

@@ -1,98 +1,82 @@
-//! What is to become of the command, and when: the guardian's decisions without its system calls.
+//! The guardian's decisions: when the command gets which signal. No system calls.
 //!
-//! There are four reasons to end a command that has not ended by itself: its time is up, the lock
-//! is lost, the keeper is dead, or the user asked twice. The first three are the lock's
-//! and make the result [`Killed`]; the last is the user's and leaves the
-//! command's own ending. A fifth is housekeeping: what outlives the command has no lock any more.
+//! A command that has not ended by itself is ended for one of four reasons: its time is up, the lock is lost, the
+//! keeper is dead, or the user has sent SIGTERM twice. The first three are for the lock's sake and make the result
+//! [`Killed`]. After the last one the result is the command's own ending. In addition, processes that outlive the
+//! command's first process are ended, because they have no lock any more.
 //!
-//! The keeper has a course as well, told the same words: by it, it knows when a guardian that does
-//! nothing should have done something.
+//! The keeper has a [`KillPolicy`] with the same deadlines. It shows the keeper when a guardian that does nothing
+//! should have acted.
 
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 
 use super::clock::{Moment, NEVER_NS};
 use super::mutants::{Mutant, is_active};
 use super::wire::Message;
 
-/// The two deadlines of a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Deadlines {
-    /// From here on the command is asked to end (SIGTERM).
+    /// The time of SIGTERM.
     pub(crate) term: Moment,
-    /// From here on it is made to end (SIGKILL).
+    /// The time of SIGKILL.
     pub(crate) kill: Moment,
 }
 
 impl Deadlines {
-    /// So long before the end of the validity, which is what remained of it, counted from a look at the
-    /// clocks before that was asked.
+    /// The deadlines at these distances before `end`. `end` is the validity that remained, counted from a reading of
+    /// the clocks taken before the validity was read.
     ///
-    /// By either clock that end is not later than the validity's own. A vote is good for some time from
-    /// the reading (b, r) of its sending; at (b', r') it has used up max(b' − b, r' − r), so until any
-    /// later reading no vote uses up more than the clock takes that moves on more. What remained at
-    /// the look cannot be used up before one of the two clocks has moved on by it.
+    /// By either clock `end` is not later than the end of the validity itself. A vote is valid for some time from the
+    /// reading (b, r) at its sending. At (b', r') it has used up max(b' − b, r' − r). So between two readings no vote
+    /// uses up more than the larger of the two elapsed times, and the remaining validity is not used up before one of
+    /// the clocks has advanced by it.
     pub(crate) fn before(end: Moment, term_ns: u64, kill_ns: u64) -> Self {
         Self { term: end.before(term_ns), kill: end.before(kill_ns) }
     }
 }
 
-/// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ending {
-    /// By itself, with this code.
-    Exited {
-        /// 0 to 255.
-        code: i32,
-    },
-    /// By a signal.
-    Signaled {
-        /// Its number.
-        signal: i32,
-    },
+    Exited { code: i32 },
+    Signaled { signal: i32 },
 }
 
-/// How and why a command was ended for the lock's sake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Killed {
-    /// What it took.
     pub(crate) by: KilledBy,
-    /// Why it was first told to end.
     pub(crate) why: Why,
-    /// When that was, by the boot clock, in nanoseconds.
+    /// The time of the first signal, by the boot clock.
     pub(crate) at_ns: u64,
 }
 
-/// Why a command is ended for the lock's sake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The reason to end a command for the lock's sake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Why {
-    /// The lock is lost, as the keeper has told; or the keeper is dead.
+    /// The keeper has reported the loss of the lock, or is dead.
     Lost,
-    /// A deadline has come.
     TimeUp,
-    /// It has come by the wall clock alone, which was set ahead; or the machine stood still.
+    /// Only the wall clock has reached the deadline: it was set ahead, or the machine stood still.
     ClockJumped,
 }
 
-/// What it took to end a command whose time was up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum KilledBy {
-    /// SIGTERM was enough.
     Term,
-    /// Something of it had to be killed.
+    /// At least one process of the command got SIGKILL.
     Kill,
 }
 
-/// The state of one command's life.
 #[derive(Debug)]
 pub(crate) struct KillPolicy {
     deadlines: Deadlines,
-    /// The last that were not earlier than those before. A step of the wall clock makes the validity shorter;
-    /// when that was told, only these show that the time was not up by the boot clock.
+    /// The last deadlines that were not earlier than their predecessors. A step of the wall clock shortens the
+    /// validity. After such a change only these deadlines show that the time was not up by the boot clock.
     granted: Deadlines,
-    /// The lock is lost or the keeper dead: there is nothing left to extend.
+    /// The lock is lost or the keeper is dead, so no deadline is extended.
     sealed: bool,
     stage: Stage,
-    /// It was told to end for the lock's sake before it ended: why, and when.
+    /// The reason and the boot time of the first signal for the lock's sake, if it came before the command's end.
     revoked: Option<(Why, u64)>,
     user_terms: u32,
     ending: Option<Ending>,
@@ -107,7 +91,6 @@ enum Stage {
 }
 
 impl KillPolicy {
-    /// The course of a command that is about to start.
     pub(crate) fn new(deadlines: Deadlines) -> Self {
         Self {
             deadlines,
@@ -121,12 +104,12 @@ impl KillPolicy {
         }
     }
 
-    /// Whether a command started now would be told at once to end.
+    /// Whether a command that starts now would get a signal at once.
     pub(crate) fn too_late(&self, now: Moment) -> bool {
         self.sealed || self.deadlines.term.has_come(now) || self.kill_at().has_come(now)
     }
 
-    /// The lock is valid for longer than was told, or for a shorter time. The newest word counts.
+    /// Sets the deadlines of a validity that has grown or shrunk.
     pub(crate) fn set(&mut self, deadlines: Deadlines) {
         if !self.sealed {
             if deadlines.kill.boot_ns >= self.deadlines.kill.boot_ns {
@@ -136,7 +119,7 @@ impl KillPolicy {
         }
     }
 
-    /// The lock is lost: SIGTERM now, SIGKILL at the time given or when it was due anyway.
+    /// The lock is lost: SIGTERM is due now, SIGKILL at this time or at the last deadline, whichever is earlier.
     pub(crate) fn terminate(&mut self, kill: Moment) {
         self.sealed = true;
         let known = self.deadlines.kill;
@@ -144,14 +127,14 @@ impl KillPolicy {
         self.deadlines = Deadlines { term: Moment::PAST, kill };
     }
 
-    /// Nobody extends the lock any more. What was promised to other holders still holds: SIGKILL
-    /// at the last deadline known.
+    /// No process extends the lock any more. SIGTERM is due now, and SIGKILL at the last deadline, which other clients
+    /// wait for.
     pub(crate) fn keeper_died(&mut self) {
         self.sealed = true;
         self.deadlines.term = Moment::PAST;
     }
 
-    /// The user wants this signal sent; returns the one to send.
+    /// Takes a signal of the user. Returns the signal to send to the command's group.
     pub(crate) fn user_signal(&mut self, signal: Signal) -> Option<Signal> {
         if self.ending.is_some() {
             return None;
@@ -159,32 +142,31 @@ impl KillPolicy {
         if signal == Signal::TERM {
             self.user_terms += 1;
             if self.user_terms > 1 {
-                // `due` sends the SIGKILL, since it reaches more than the command's group.
+                // `due` returns the SIGKILL, because it is for more processes than the command's group.
                 return None;
             }
         }
         Some(signal)
     }
 
-    /// The command's own process ended; others of it may live on.
+    /// The command's own process has ended. Its descendants may live on.
     pub(crate) fn ended(&mut self, ending: Ending, now: Moment) {
         self.ending = Some(ending);
-        // A guardian that comes late finds that the keeper has done it in its place.
+        // A guardian that was stopped finds that the keeper has killed the command in its place.
         let killed = ending == Ending::Signaled { signal: Signal::KILL.as_raw() };
         if killed && self.stage != Stage::Forced && self.kill_at().has_come(now) {
             self.stage = Stage::Forced;
             self.revoke(self.granted.kill, now);
         }
-        // No validity hangs on this one, so the wall clock has no say.
+        // This deadline does not depend on the validity, so the wall clock does not matter.
         self.leftovers_until = Moment { real_ns: NEVER_NS, ..now.after(LEFTOVERS_NS) };
     }
 
-    /// How the command's own process ended, once it has.
     pub(crate) fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
-    /// The signal that everything of the command must get now. Each is due once.
+    /// The signal that all processes of the command must get now. Each signal is due once.
     pub(crate) fn due(&mut self, now: Moment) -> Option<Signal> {
         let user = self.user_terms > 1;
         let up = self.kill_at().has_come(now);
@@ -206,7 +188,7 @@ impl KillPolicy {
         None
     }
 
-    /// The first time counts: what becomes of the lock after that is not why the command was ended.
+    /// Keeps the reason of the first signal. Later events do not change why the command was ended.
     fn revoke(&mut self, granted: Moment, now: Moment) {
         let why = self.why(granted, now);
         self.revoked.get_or_insert((why, now.boot_ns));
@@ -224,18 +206,18 @@ impl KillPolicy {
         }
     }
 
-    /// What is to be told of a command that is killed now, in the place of a guardian that does nothing.
+    /// The result for a command that the keeper kills now, in the place of a guardian that does nothing.
     pub(crate) fn killed_in_its_place(&self, now: Moment) -> Killed {
         let why = self.why(self.granted.kill, now);
         Killed { by: KilledBy::Kill, why, at_ns: now.boot_ns }
     }
 
-    /// Whether the time for asking is over.
+    /// Whether SIGKILL was due.
     pub(crate) fn forced(&self) -> bool {
         self.stage == Stage::Forced
     }
 
-    /// When [`due`](Self::due) may next have something to say.
+    /// The next time at which [`due`](Self::due) may return a signal.
     pub(crate) fn next_due(&self) -> Moment {
         let kill_at = self.kill_at().min(self.leftovers_until);
         match self.stage {
@@ -245,7 +227,7 @@ impl KillPolicy {
         }
     }
 
-    /// From when on nothing of the command may be left.
+    /// The time after which no process of the command may be left.
     pub(crate) fn kill_at(&self) -> Moment {
         self.deadlines.kill
     }
@@ -259,17 +241,17 @@ impl KillPolicy {
         self.revoked.map(|(why, at_ns)| Killed { by, why, at_ns })
     }
 
-    /// The result, when nothing is left of the command now.
+    /// The result to report if no process of the command is left.
     pub(crate) fn result(&self, ending: Ending) -> Message {
         self.revoked().map_or(Message::Ended(ending), Message::Killed)
     }
 }
 
-/// By less than this the two clocks differ whenever something comes between the looks at them.
+/// The largest difference of the two clocks that comes from reading them one after the other.
 const STEP_NS: u64 = 10_000_000;
 
-/// How long what outlives the command may take to end when asked. The lock waits for it, so this
-/// is short; one second is what a shell script's clean-up takes.
+/// The time that processes which outlive the command have between SIGTERM and SIGKILL. The lock waits for them, so the
+/// time is short. The clean-up of a shell script takes about a second.
 const LEFTOVERS_NS: u64 = 1_000_000_000;
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes the certificates of this folder: an authority, and a certificate by it for 127.0.0.1 and
-# localhost that serves for servers and for clients. They are valid for a hundred years and worth
-# nothing: the node's key is public, and the authority's is thrown away.
+# localhost that serves for servers and for clients. Three more are signed by the node's key itself: alone.pem is good,
+# ca-alone.pem says that it is an authority's, and nameless.pem has no subjectAltName. All are valid for a hundred years
+# and worth nothing: the node's key is public, and the authority's is thrown away.
 set -eu
 cd "$(dirname "$0")"
 work=$(mktemp -d)
@@ -20,6 +21,14 @@ commonName = supplied
 basicConstraints = critical,CA:TRUE
 keyUsage = critical,keyCertSign
 subjectKeyIdentifier = hash
+[alone]
+basicConstraints = critical,CA:FALSE
+subjectAltName = IP:127.0.0.1
+[ca-alone]
+basicConstraints = critical,CA:TRUE
+subjectAltName = IP:127.0.0.1
+[nameless]
+basicConstraints = critical,CA:FALSE
 [node]
 basicConstraints = critical,CA:FALSE
 subjectAltName = IP:127.0.0.1,DNS:localhost
@@ -31,10 +40,14 @@ key() { openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes "$@"; }
 sign() {
     # `openssl ca` and not `openssl req`, because only it can date a certificate back: a machine
     # whose clock is behind must be able to run the tests too.
-    openssl ca -batch -notext -config "$work/conf" -name any -keyfile "$work/ca.key" \
-        -startdate 20200101000000Z -enddate 21200101000000Z "$@"
+    openssl ca -batch -notext -config "$work/conf" -name any -startdate 20200101000000Z -enddate 21200101000000Z "$@"
 }
 key -keyout "$work/ca.key" -out "$work/ca.csr" -subj '/CN=quorlock test authority'
 key -keyout node.key -out "$work/node.csr" -subj '/CN=quorlock test node'
-sign -selfsign -extensions authority -in "$work/ca.csr" -out ca.pem
-sign -cert ca.pem -extensions node -in "$work/node.csr" -out node.pem
+sign -selfsign -keyfile "$work/ca.key" -extensions authority -in "$work/ca.csr" -out ca.pem
+sign -cert ca.pem -keyfile "$work/ca.key" -extensions node -in "$work/node.csr" -out node.pem
+for name in alone ca-alone nameless; do
+    # The list of signed certificates has each subject once.
+    : > "$work/index"
+    sign -selfsign -keyfile node.key -extensions "$name" -in "$work/node.csr" -out "$name.pem"
+done

@@ -12,6 +12,13 @@ use crate::doctor::look::Facts;
 /// What mends a want of rights.
 pub(super) const LACKS_RIGHTS: &str = "quorlock doctor --acl USER prints the command that gives them; then ACL SAVE, where an aclfile is used";
 
+/// Makes a certificate that a client accepts, whatever was wrong with the old one.
+const NEW_CERTIFICATE: &str = "\
+    on the server, with its name for HOST: openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=HOST \
+    -addext subjectAltName=DNS:HOST -addext basicConstraints=critical,CA:FALSE -keyout redis.key -out redis.crt (IP:HOST \
+    for an address); name both files in its configuration (tls-key-file, tls-cert-file), restart it, and give a copy of \
+    redis.crt to --tls-ca";
+
 /// Locks without what is wanted.
 const SLOWER: &str =
     "locks work, but a waiting client notices a free lock late, or commands need more bytes";
@@ -43,6 +50,8 @@ impl Case<'_> {
                 .to_owned();
         }
         let certificate = [
+            ("no subjectAltName", NEW_CERTIFICATE),
+            ("(CA:TRUE)", NEW_CERTIFICATE),
             (
                 "--tls-server-name",
                 "if that is the right server: --tls-server-name NAME with a name of its certificate, or \
@@ -156,10 +165,9 @@ impl Case<'_> {
                 what: format!("the server has no {commands} {names} (renamed or disabled)"),
                 why,
                 fix: format!(
-                    "remove what begins with {} from its configuration file ({} names it) and restart it; a service that \
-                     disables commands cannot be a node",
+                    "remove what begins with {} from {} and restart it; a service that disables commands cannot be a node",
                     lines.join(" and "),
-                    self.cli("INFO server")
+                    self.configuration_file()
                 ),
             })
         });
@@ -170,19 +178,19 @@ impl Case<'_> {
     fn to_write(&self, error: &str) -> String {
         match error.split(' ').next().unwrap_or_default() {
             "OOM" => format!(
-                "give it more memory than it uses ({}): {}",
-                self.cli("INFO memory"),
+                "give it more memory than it uses{}: {}",
+                self.told_by("INFO memory", ""),
                 self.set(&["maxmemory BYTES"])
             ),
             "MISCONF" => format!(
-                "make room on its disk and let it write there ({} tells what failed), then: {}",
-                self.cli("INFO persistence"),
+                "make room on its disk and let it write there{}, then: {}",
+                self.told_by("INFO persistence", " tells what failed"),
                 self.cli("BGSAVE")
             ),
             "NOREPLICAS" => self.set(&["min-replicas-to-write 0"]),
             _ => format!(
-                "fix what else is found here, or what the server says ({} tells more); then look again: quorlock doctor",
-                self.cli("INFO")
+                "fix what else is found here, or what the server says{}; then look again: quorlock doctor",
+                self.told_by("INFO", " tells more")
             ),
         }
     }

@@ -217,7 +217,7 @@ impl Keeper<'_> {
             Some(format!(
                 "\"{key}\" is held, but votes count of nodes that are not to be trusted, as --restart-guard observe \
                  demands: {}",
-                self.who_is_not_trusted()
+                self.untrusted_in_words().unwrap_or_default()
             ))
         } else if self.args.if_held != IfHeld::Skip {
             self.waited.map(|waited| format!("acquired \"{key}\" after {}", time(waited)))
@@ -306,8 +306,7 @@ impl Keeper<'_> {
 
     /// `end` says how the command ended; it is empty if that is not known.
     fn say_lost(&mut self, loss: Loss, health: &Health, ended_by: Option<KilledBy>, end: &str) {
-        let untrusted = (!self.untrusted().is_empty()).then(|| self.who_is_not_trusted());
-        let (name, why) = loss.describe(&health.reasons(), untrusted);
+        let (name, why) = loss.describe(&health.reasons(), self.untrusted_in_words());
         let key = self.args.title();
         let line = format!("lost the lock \"{key}\" while the command ran{end}; cause: {why}");
         let mut event = self.lock_event("lost");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock::admin::{group, list_nodes, names};
-use quorlock::node::{FailureKind, Holding};
+use quorlock::node::{FailureKind, Holding, NodeState};
 use quorlock::{
     AcquireError, Guard, Inspection, NodeAnswer, NodeOutcome, NodeTrustState, Verdict, Waiting,
 };
@@ -19,6 +19,7 @@ use crate::exit_code::ExitCode;
 use crate::guardian::clock::boot_ns;
 use crate::guardian::mutants::{Mutant, is_active};
 use crate::output::{millis, time};
+use crate::window::cut;
 
 /// How the wait for the lock ended.
 pub(super) enum Waited {
@@ -156,11 +157,7 @@ impl Keeper<'_> {
                 list_nodes(waiting.nodes.iter().filter(|node| node.holder().is_some()))
             }
             _ if waiting.contended => "others hold it or want it".to_owned(),
-            _ if waiting.untrusted => self.who_is_not_trusted(),
-            _ => {
-                let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());
-                format!("no quorum: {}", list_nodes(failed))
-            }
+            _ => self.why_no_quorum(waiting),
         };
         let event = json!({
             "attempts": waiting.attempts,
@@ -169,6 +166,30 @@ impl Keeper<'_> {
             "nodes": waiting.nodes.iter().map(node_json).collect::<Vec<_>>(),
         });
         self.say_progress(event, &why, said);
+    }
+
+    /// The time after which votes count comes first, because the line may be cut at its end.
+    fn why_no_quorum(&self, waiting: &Waiting) -> String {
+        match self.untrusted_in_words() {
+            Some(untrusted) => untrusted + &self.down_in_words(),
+            None if waiting.untrusted => "nodes are being looked at".to_owned(),
+            None => {
+                let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());
+                format!("no quorum: {}", list_nodes(failed))
+            }
+        }
+    }
+
+    /// The nodes without a connection. An attempt may end before each of them has failed.
+    fn down_in_words(&self) -> String {
+        let nodes = self.client.stats().nodes.into_iter();
+        let down = nodes.filter_map(|node| match node.state {
+            NodeState::Suspended(failure) | NodeState::Down(failure) => Some((node.name, failure)),
+            _ => None,
+        });
+        let groups = group(down, |one, other| one == other);
+        let told = groups.iter().map(|(nodes, why)| format!("; {} failed: {why}", names(nodes)));
+        told.collect()
     }
 
     /// A line that counts down on a terminal, and one every half a minute elsewhere.
@@ -197,8 +218,8 @@ impl Keeper<'_> {
             }
             return;
         }
-        let line = format!("waiting {patience} for \"{}\": {why}", self.args.title());
-        self.output.progress(event, &line, is_due);
+        let title = self.args.title();
+        self.output.progress(event, |room| waiting_line(&patience, &title, why, room), is_due);
     }
 
     /// Nodes that are known not to be trusted, and why.
@@ -213,9 +234,9 @@ impl Keeper<'_> {
         untrusted.map(|node| (node.name.to_string(), node.trust_state)).collect()
     }
 
-    /// As of now: the story is of the last attempt, and this counts down. The time comes first, because the
-    /// line may be cut at its end.
-    pub(super) fn who_is_not_trusted(&self) -> String {
+    /// The nodes that are not trusted now, each with the time after which its votes count. `None`: all are trusted, as
+    /// far as is known.
+    pub(super) fn untrusted_in_words(&self) -> Option<String> {
         let told = self.untrusted().into_iter().map(|(name, trust_state)| {
             let told = match &trust_state {
                 NodeTrustState::Quarantined { remaining, why } => {
@@ -231,7 +252,7 @@ impl Keeper<'_> {
             .iter()
             .map(|(nodes, (before, behind))| format!("{before}{}{behind}", names(nodes)));
         let told: Vec<String> = told.collect();
-        if told.is_empty() { "nodes are being looked at".to_owned() } else { told.join("; ") }
+        (!told.is_empty()).then(|| told.join("; "))
     }
 
     /// Those that hold one of the keys with a quorum, and so exclude this run. `None`: nobody does. Then the lock was
@@ -338,6 +359,13 @@ impl Keeper<'_> {
     }
 }
 
+/// A line of at most `room` characters if the key is short enough to be cut: the reason keeps [`REASON_COLUMNS`].
+fn waiting_line(patience: &str, title: &str, why: &str, room: usize) -> String {
+    let others = "waiting  for \"\": ".len() + patience.len() + why.len().min(REASON_COLUMNS);
+    let title = cut(title, room.saturating_sub(others).max(TITLE_COLUMNS));
+    format!("waiting {patience} for \"{title}\": {why}")
+}
+
 fn seen(inspection: &Inspection) -> impl Iterator<Item = &Holding> {
     inspection.nodes.iter().filter_map(|node| match &node.said {
         NodeOutcome::Seen(holding) => Some(holding),
@@ -383,9 +411,32 @@ const A_WAIT: Duration = Duration::from_millis(100);
 /// A terminal's line counts down this often.
 const TICK: Duration = Duration::from_millis(500);
 
+/// The beginning of the reason that a long key must leave on the line: "votes count in 100 s".
+const REASON_COLUMNS: usize = 22;
+
+/// The shortest beginning of a key that is shown.
+const TITLE_COLUMNS: usize = 8;
+
 /// A log gets a line this often.
 const LOG_EVERY: Duration = Duration::from_secs(30);
 
 /// Pauses between two looks at holders whose end is waited for.
 const LOOK_AGAIN_MIN: Duration = Duration::from_millis(50);
 const LOOK_AGAIN_MAX: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_key_is_cut_and_the_number_is_not() {
+        let why = "votes count in 33 s: node c (quarantined: it is new)";
+        let line = waiting_line("for 59.5s more", &"k".repeat(200), why, 67);
+        let shown = cut(&line, 67);
+        assert!(shown.ends_with("…\": votes count in 33 s:…"), "{shown}");
+        let line = waiting_line("for ever", "deploy", why, 67);
+        assert_eq!(line, format!("waiting for ever for \"deploy\": {why}"));
+        let log = waiting_line("for ever", &"k".repeat(200), why, usize::MAX);
+        assert!(log.contains(&"k".repeat(200)));
+    }
+}

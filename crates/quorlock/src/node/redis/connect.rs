@@ -118,9 +118,11 @@ impl Dialer {
     }
 }
 
-/// The options that mend what is wrong with a certificate, by the words of rustls.
+/// The remedy for a certificate that rustls or the server rejects, by the words of the error.
 fn certificate_hint(said: &str) -> &'static str {
-    const HINTS: [(&str, &str); 5] = [
+    const HINTS: [(&str, &str); 7] = [
+        ("not valid for any names", NAMELESS),
+        ("CaUsedAsEndEntity", AUTHORITY),
         ("not valid for name", NAME),
         ("NotValidForName", NAME),
         ("UnknownIssuer", "; --tls-ca FILE names the authority that has signed it"),
@@ -128,6 +130,9 @@ fn certificate_hint(said: &str) -> &'static str {
         ("alert: UnknownCA", CLIENT),
     ];
     const NAME: &str = "; --tls-server-name NAME names the server as its certificate does";
+    const NAMELESS: &str = "; the certificate has no subjectAltName, and its CN does not count: give the server one with it";
+    const AUTHORITY: &str =
+        "; this is the certificate of an authority (CA:TRUE): give the server one with CA:FALSE";
     const CLIENT: &str = "; the server wants a certificate that its authority has signed: --tls-cert FILE and --tls-key FILE";
     HINTS.into_iter().find(|(words, _)| said.contains(words)).map_or("", |(_, hint)| hint)
 }
