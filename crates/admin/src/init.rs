@@ -179,6 +179,15 @@ impl Before {
         let mut facts = looked.iter().filter_map(|node| node.facts.as_ref().ok());
         Self { new: settings_shown(new), old, is_reconfigurable: facts.all(is_of_this_version) }
     }
+
+    /// Notes a setting that [`fn@reconfigure`] does not change: its value on these nodes, and the new one.
+    fn differs(&mut self, old: String, nodes: Vec<Arc<str>>, new: &str) {
+        self.old.push((old, nodes));
+        if !self.new.contains(new) {
+            self.new += new;
+        }
+        self.is_reconfigurable = false;
+    }
 }
 
 /// The node has no marker, or one that this version can read.

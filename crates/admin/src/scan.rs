@@ -22,6 +22,9 @@ use quorlock_core::{BootTime, Failure, FailureKind, TTL_CEILING, Value};
 /// Keys that one `SCAN` looks at. A server needs about 0.1 ms for them.
 const COUNT: usize = 100;
 
+/// The same for a pattern that few keys match. A server needs about 0.2 ms for them.
+const COUNT_OF_FEW: usize = 1000;
+
 /// The longest key of a lock.
 const KEY_BYTES_MAX: usize = PREFIX_BYTES_MAX + RESOURCE_BYTES_MAX;
 
@@ -196,37 +199,46 @@ impl Scan<'_> {
         forbidden.map_or(Ok(()), |failure| Err(failure.into()))
     }
 
-    /// The databases that clients of any key prefix have registered. Registrations are in the first database. `own` is the
-    /// database of this client.
+    /// Adds the databases that clients of any key prefix have registered. Registrations are in the first database.
+    /// `own` is the database of this client.
+    ///
+    /// # Errors
+    /// Some registrations could not be read. Those that could are in `databases`.
     pub(crate) async fn registered_by_any(
         server: &RedisNode,
         own: u32,
         until: BootTime,
-    ) -> Result<BTreeSet<u32>, Incomplete> {
+        databases: &mut BTreeSet<u32>,
+    ) -> Result<(), Incomplete> {
         let pattern = format!("*{RESERVED}{DATABASE}");
         let database = (own != 0).then_some(0);
         let scan = Scan { pattern: Some(&pattern), database, ..Scan::default() };
         let connection = scan.open(server).await?;
-        let (mut cursor, mut databases) = (b"0".to_vec(), BTreeSet::new());
+        let (mut cursor, mut forbidden) = (b"0".to_vec(), None);
         loop {
             if until.remaining(now()).is_zero() {
                 return Err(Incomplete::TimeIsUp);
             }
-            let (next, keys) = scan.page(&connection, "string", &cursor, COUNT).await?;
+            let started = now();
+            let (next, keys) = scan.page(&connection, "string", &cursor, COUNT_OF_FEW).await?;
             let reads: Vec<_> = keys.iter().map(|key| ["GET", key]).collect();
             for reply in ask(&connection, &reads).await? {
-                if let Reply::Bytes(text) = reply
-                    && let Some(database) =
-                        std::str::from_utf8(&text).ok().and_then(|it| it.parse().ok())
-                {
-                    databases.insert(database);
+                match reply {
+                    Reply::Bytes(text) => {
+                        let text = std::str::from_utf8(&text).ok();
+                        databases.extend(text.and_then(|text| text.parse::<u32>().ok()));
+                    }
+                    Reply::Error(error) if !error.starts_with("WRONGTYPE") => {
+                        forbidden = Some(failure_of(&error));
+                    }
+                    _ => {}
                 }
             }
             if next == b"0" {
-                return Ok(databases);
+                return forbidden.map_or(Ok(()), |failure| Err(failure.into()));
             }
             cursor = next;
-            pause(PAUSE).await;
+            pause(now().elapsed_since(started)).await;
         }
     }
 

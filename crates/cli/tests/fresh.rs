@@ -171,6 +171,16 @@ fn locks_in_the_database_that_was_used_so_far_count() {
     code(&output, 64);
     assert!(stderr(&output).contains("database 1, key prefix \"app:\"\n"), "{}", stderr(&output));
     code(&other(&["--key-prefix", "app:", "--force"]), 0);
+
+    // A lock that was refused has registered the new prefix already.
+    testbed.nodes.iter().for_each(|node| command(node, &["FLUSHALL"]));
+    code(&fresh(&testbed, &[]), 0);
+    testbed.nodes.iter().for_each(|node| command(node, &key));
+    let run = ["run", "k", "--key-prefix", "app:", "--wait", "500ms", "--", "true"];
+    code(&strict(&testbed, 3, 1, &run).output().unwrap(), 69);
+    let registered = testbed.nodes[0].command(&["GET", "app:quorlock:database"]).unwrap();
+    assert_eq!(registered, Reply::Bulk(Some(b"1".to_vec())));
+    code(&other(&["--key-prefix", "app:"]), 75);
 }
 
 #[test]
@@ -227,6 +237,10 @@ fn who_may_not_look_for_locks_is_told_so() {
         "{}",
         stderr(&output)
     );
+    // Neither can the registration that says where others' locks are.
+    let args = with(FRESH, &["--key-prefix", "app:", "--username", "app"]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    code(&strict(&testbed, 3, 1, &args).output().unwrap(), 77);
 }
 
 /// Changed settings, each by the way that the program advises, until a lock is held with the new ones.

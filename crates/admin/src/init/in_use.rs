@@ -40,7 +40,7 @@ pub struct LiveLock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InUse {
-    /// Locks, under any prefix, in the database of these settings and in the one that the node has registered.
+    /// Locks, under any prefix, in the database of these settings and in those that the node has registered.
     pub locks: Vec<LiveLock>,
     /// Nodes that answer, but whose keys could not all be looked at.
     pub incomplete: Vec<(Arc<str>, Incomplete)>,
@@ -73,58 +73,54 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     };
 
     let names: Vec<Arc<str>> = topology.servers.iter().map(|server| server.name().into()).collect();
-    // By database, and whether it is another one than this client's.
-    let mut scans: BTreeMap<(u32, bool), Vec<(usize, Scanned)>> = BTreeMap::new();
+    let mut scans: BTreeMap<u32, Vec<(usize, DatabaseScan)>> = BTreeMap::new();
     let mut incomplete = Vec::new();
     for (place, look) in looks.into_iter().enumerate().filter(|(place, _)| may_vote(*place)) {
-        match look {
-            Err(why) if why.kind().is_some_and(FailureKind::is_about_reach) => {}
-            Err(why) => incomplete.push((names[place].clone(), why)),
-            Ok(looks) => {
-                for (database, mut scan) in looks {
-                    let why = scan.incomplete.take();
-                    incomplete.extend(why.map(|why| (names[place].clone(), why)));
-                    scans.entry(database).or_default().push((place, scan));
+        let reason = match look {
+            Err(why) if why.kind().is_some_and(FailureKind::is_about_reach) => None,
+            Err(why) => Some(why),
+            Ok((looks, mut reason)) => {
+                for mut scan in looks {
+                    reason = scan.scanned.incomplete.take().or(reason);
+                    scans.entry(scan.database).or_default().push((place, scan));
                 }
+                reason
             }
-        }
+        };
+        incomplete.extend(reason.map(|why| (names[place].clone(), why)));
     }
     let named = |places: &mut dyn Iterator<Item = usize>| -> Vec<Arc<str>> {
         places.map(|place| names[place].clone()).collect()
     };
-    let is_marked = |(_, scan): &&(usize, Scanned), prefix: &str| {
-        scan.prefixes.iter().any(|other| other == prefix)
+    let is_marked = |scan: &DatabaseScan, prefix: &str| {
+        scan.scanned.prefixes.iter().any(|other| other == prefix)
     };
     let mut locks = Vec::new();
     let prefix = &*topology.prefix;
-    let is_new = !scans.values().flatten().any(|scan| is_marked(&scan, prefix));
-    let own = scans.keys().find(|(_, is_other)| !is_other).map(|(database, _)| *database);
-    for ((database, is_other), scans) in &mut scans {
-        if *is_other {
-            let nodes = named(&mut scans.iter().map(|(place, _)| *place));
-            before.old.push((format!("database {database}"), nodes));
-            let new = own.map(|own| format!(", database {own}")).unwrap_or_default();
-            if !before.new.contains(&new) {
-                before.new += &new;
-            }
-            before.is_reconfigurable = false;
+    let is_new = !scans.values().flatten().any(|(_, scan)| is_marked(scan, prefix));
+    for (database, scans) in &mut scans {
+        if let Some(new) = scans.iter().find_map(|(_, scan)| scan.replaced_by) {
+            let former = scans.iter().filter(|(_, scan)| scan.replaced_by.is_some());
+            let nodes = named(&mut former.map(|(place, _)| *place));
+            before.differs(format!("database {database}"), nodes, &format!(", database {new}"));
         }
-        let other = scans.iter().flat_map(|(_, scan)| scan.prefixes.first()).next().cloned();
+        let other =
+            scans.iter().flat_map(|(_, scan)| scan.scanned.prefixes.first()).next().cloned();
         if let Some(other) = other.filter(|_| is_new) {
-            let marked = scans.iter().filter(|scan| is_marked(scan, &other));
+            let marked = scans.iter().filter(|(_, scan)| is_marked(scan, &other));
             let nodes = named(&mut marked.map(|(place, _)| *place));
-            before.old.push((format!("key prefix \"{}\"", shown(&other, WORD_MAX)), nodes));
+            let old = format!("key prefix \"{}\"", shown(&other, WORD_MAX));
             let new = format!(", key prefix \"{}\"", shown(prefix, WORD_MAX));
-            if !before.new.contains(&new) {
-                before.new += &new;
-            }
-            before.is_reconfigurable = false;
+            before.differs(old, nodes, &new);
         }
         // What has no end is no lock.
         for (_, scan) in scans.iter_mut() {
-            scan.votes.values_mut().for_each(|votes| votes.retain(|vote| vote.left.is_some()));
+            scan.scanned
+                .votes
+                .values_mut()
+                .for_each(|votes| votes.retain(|vote| vote.left.is_some()));
         }
-        let found = merged(scans.iter().map(|(place, scan)| (*place, &scan.votes)));
+        let found = merged(scans.iter().map(|(place, scan)| (*place, &scan.scanned.votes)));
         locks.extend(found.into_iter().filter_map(|((key, value), found)| {
             let holder = holder(&value, found.left)?;
             let nodes = named(&mut found.nodes.into_iter());
@@ -134,24 +130,20 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     Ok(InUse { locks, incomplete, before })
 }
 
-/// Looks at this client's database, and at the one that is registered if that is another one. If none is registered for
-/// this client's key prefix, looks at those that clients with other prefixes have registered.
+/// Looks at this client's database, and at those that clients of any key prefix have registered. Also returns why not
+/// all registrations could be read.
 async fn databases(
     topology: &Topology,
     server: &RedisNode,
     until: BootTime,
-) -> Result<Vec<((u32, bool), Scanned)>, Incomplete> {
+) -> Result<(Vec<DatabaseScan>, Option<Incomplete>), Incomplete> {
     let connection = AdminConnection::open(server).await?;
     let own = connection.database();
     let registered = connection.registered(&topology.rules.marker).await?;
     drop(connection);
-    let mut databases = match registered {
-        Some(registered) => BTreeSet::from([registered]),
-        None => Scan::registered_by_any(server, own, until).await?,
-    };
-    databases.insert(own);
-    let mut scans = Vec::new();
-    for database in databases {
+    let mut databases: BTreeSet<u32> = registered.into_iter().chain([own]).collect();
+    let by_any = Scan::registered_by_any(server, own, until, &mut databases).await;
+    let scans = databases.into_iter().map(async |database| {
         let is_other = database != own;
         let scan = Scan {
             prefix: &topology.prefix,
@@ -160,7 +152,18 @@ async fn databases(
             votes_max: VOTES_MAX,
             ..Scan::default()
         };
-        scans.push(((database, is_other), scan.of(server).await));
-    }
-    Ok(scans)
+        // While this client's key prefix has another database, those of other prefixes are other clients'.
+        let is_former = is_other && registered.is_none_or(|registered| registered == database);
+        let replaced_by = is_former.then_some(own);
+        DatabaseScan { database, replaced_by, scanned: scan.of(server).await }
+    });
+    Ok((join_all(scans).await, by_any.err()))
+}
+
+/// The scan of one database of one node.
+struct DatabaseScan {
+    database: u32,
+    /// The database that clients will use instead of this one.
+    replaced_by: Option<u32>,
+    scanned: Scanned,
 }
