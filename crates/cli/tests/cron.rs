@@ -1,68 +1,59 @@
-//! Calls that wait for nothing, as a cron job makes them, take new nodes into use all by themselves: one
-//! begins, and the first that comes when the wait is over has its lock.
-
-#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+//! Calls without a wait, as a cron job makes them, take new nodes into use: the first call begins the adoption, and
+//! the first call after the quarantine gets its lock.
 
 mod common;
 
 use std::process::Output;
 
-use common::{Testbed, eventually, stderr, stdout};
-use quorlock_servers::Reply;
+use common::{Testbed, code, command, eventually, info, stderr, stdout};
+use quorlock_servers::{Reply, Server};
 
 /// 4 s × 1.01 + 2 s, in milliseconds.
 const QUARANTINE_MS: i64 = 6_040;
 
-/// For how long a node's adoption lives.
+/// The time to live of an adoption.
 const ADOPTION_MS: i64 = 2 * 86_400_000;
 
 #[test]
-fn the_first_call_after_the_wait_has_its_lock() {
-    let Some(testbed) = Testbed::new("the_first_call_after_the_wait_has_its_lock") else { return };
+fn the_first_call_after_the_quarantine_gets_its_lock() {
+    let Some(testbed) = Testbed::new() else { return };
     takes_new_nodes_into_use(&testbed, &testbed.nodes);
 }
 
-/// A minority is down all the while.
 #[test]
-fn the_first_call_after_the_wait_has_its_lock_although_nodes_are_dead() {
-    let name = "the_first_call_after_the_wait_has_its_lock_although_nodes_are_dead";
-    let Some(testbed) = Testbed::new(name) else { return };
-    testbed.nodes[..2].iter().for_each(|node| node.kill().unwrap());
+fn the_first_call_after_the_quarantine_gets_its_lock_with_a_minority_down() {
+    let Some(testbed) = Testbed::new() else { return };
+    testbed.nodes[..2].iter().for_each(|node| node.kill().expect("it runs"));
     takes_new_nodes_into_use(&testbed, &testbed.nodes[2..]);
 }
 
-fn takes_new_nodes_into_use(testbed: &Testbed, nodes: &[quorlock_servers::Server]) {
+fn takes_new_nodes_into_use(testbed: &Testbed, nodes: &[Server]) {
     let call = || -> Output {
-        let mut command = testbed.quorlock(&["run", "k", "--wait", "0s", "--", "echo", "ran"]);
-        command.env("QUORLOCK_RESTART_GUARD", "strict").env("QUORLOCK_MAX_TTL", "4s");
-        // As much as is allowed, for a machine that is busy.
-        command.env("QUORLOCK_NODE_TIMEOUT", "1s").output().unwrap()
+        let mut run = testbed.quorlock(&["run", "k", "--wait", "0s", "--", "echo", "ran"]);
+        run.env("QUORLOCK_RESTART_GUARD", "strict").env("QUORLOCK_MAX_TTL", "4s");
+        // The largest node timeout that is allowed, so that a busy machine delays no answer beyond the timeout.
+        run.env("QUORLOCK_NODE_TIMEOUT", "1s").output().expect("quorlock starts")
     };
     let refused = call();
-    assert_eq!(refused.status.code(), Some(69), "{}", stderr(&refused));
+    code(&refused, 69);
     assert!(stderr(&refused).contains("its votes count in 7 s"), "{}", stderr(&refused));
-    let age_ms = |node: &quorlock_servers::Server| match node.command(&["PTTL", "quorlock:adopt"]) {
-        Ok(Reply::Int(left)) if left >= 0 => ADOPTION_MS - left,
-        reply => panic!("no adoption has been begun: {reply:?}"),
+    let age_ms = |node: &Server| match command(node, &["PTTL", "quorlock:adopt"]) {
+        Reply::Int(left) if left >= 0 => ADOPTION_MS - left,
+        reply => panic!("no adoption has begun: {reply:?}"),
     };
-    let uptime_s = |node: &quorlock_servers::Server| -> u64 {
-        let Ok(Reply::Bulk(Some(info))) = node.command(&["INFO", "server"]) else {
-            panic!("no INFO")
-        };
-        let info = String::from_utf8(info).unwrap();
-        let line = info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"));
-        line.unwrap().trim().parse().unwrap()
+    let uptime_s = |node: &Server| -> u64 {
+        let uptime = info(node, "server", "uptime_in_seconds:").expect("an uptime");
+        uptime.parse().expect("a number")
     };
-    // One call has begun it on every node.
     for node in nodes {
-        eventually("the wait is over", || (age_ms(node) > QUARANTINE_MS).then_some(()));
-        // It has been running for as long; that is told in whole seconds.
+        eventually("the quarantine is over", || (age_ms(node) > QUARANTINE_MS).then_some(()));
+        // A server reports its uptime in whole seconds, rounded down.
         eventually("the server is old enough", || (uptime_s(node) >= 7).then_some(()));
     }
     let ran = call();
-    assert_eq!((ran.status.code(), &*stdout(&ran)), (Some(0), "ran\n"), "{}", stderr(&ran));
+    code(&ran, 0);
+    assert_eq!(stdout(&ran), "ran\n");
     for node in nodes {
-        let marker = node.command(&["EXISTS", "quorlock:node"]);
-        assert_eq!(marker.unwrap(), Reply::Int(1), "all of them vote from now on");
+        assert_eq!(command(node, &["EXISTS", "quorlock:node"]), Reply::Int(1), "the node votes");
     }
 }

@@ -3,12 +3,11 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{Running, eventually, quorlock, stderr, stdout};
-use quorlock_servers::{SERVER_VARIABLE, find_or_skip};
+use common::{Running, code, eventually, quorlock, server, stderr, stdout};
+use quorlock_servers::SERVER_VARIABLE;
 use rustix::process::Signal;
 
 /// Exit codes of the demo, as in docs/cli.md.
@@ -41,9 +40,9 @@ impl Room {
     }
 
     /// The demo on real servers. `None`: no server was found, and the test is skipped.
-    fn demo_on_servers(&self, test: &str, args: &[&str]) -> Option<Command> {
+    fn demo_on_servers(&self, args: &[&str]) -> Option<Command> {
         let mut command = self.demo(args);
-        command.env(SERVER_VARIABLE, find_or_skip(test)?.path);
+        command.env(SERVER_VARIABLE, server()?.path);
         Some(command)
     }
 
@@ -100,7 +99,7 @@ fn assert_clean_verdict(output: &Output) {
 #[test]
 fn on_five_servers_the_verdict_is_clean_and_nothing_is_left() {
     let room = Room::new();
-    let Some(mut demo) = room.demo_on_servers("demo on five servers", &[]) else { return };
+    let Some(mut demo) = room.demo_on_servers(&[]) else { return };
     let output = Running::start(&mut demo).end();
     assert_clean_verdict(&output);
     let workers = format!("12, in {WORKER_PROCESSES} processes");
@@ -125,31 +124,28 @@ fn without_a_server_it_runs_in_memory_and_says_what_helps() {
     let mut demo = room.demo(&[]);
     // The demo looks for a server on PATH, and in target/servers above CARGO_MANIFEST_DIR and the working directory.
     demo.env("PATH", "").env_remove("CARGO_MANIFEST_DIR").current_dir(room.0.path());
-    let mut demo = Running::start(&mut demo);
-    let mut said = String::new();
-    let mut lines = BufReader::new(demo.0.stdout.as_mut().expect("a pipe"));
-    while !said.lines().any(|line| line.starts_with(STORY_BEGINS)) {
-        assert!(lines.read_line(&mut said).expect("a pipe") > 0, "ended before the story: {said}");
-    }
-    for help in ["not real servers", "no Redis or Valkey server found", "apt install"] {
-        assert!(said.contains(help), "{said}");
-    }
+    let demo = Running::start(&mut demo);
+    demo.await_line(STORY_BEGINS);
     // Another test looks at the rest of the demo, so this one ends it here.
     demo.signal(Signal::TERM);
-    assert_eq!(demo.end().status.code(), Some(ENDED_BY_TERM));
+    let output = demo.end();
+    code(&output, ENDED_BY_TERM);
+    for help in ["not real servers", "no Redis or Valkey server found", "apt install"] {
+        assert!(stdout(&output).contains(help), "{}", stdout(&output));
+    }
     room.assert_nothing_is_left();
 }
 
 #[test]
 fn ctrl_c_while_a_server_is_frozen_leaves_nothing() {
     let room = Room::new();
-    let Some(mut demo) = room.demo_on_servers("demo and Ctrl-C", &["--tcp"]) else { return };
+    let Some(mut demo) = room.demo_on_servers(&["--tcp"]) else { return };
     let demo = Running::start(&mut demo);
     // State T: stopped by a signal.
     eventually("a server is frozen", || room.processes().iter().find(|it| it.1 == 'T').cloned());
     demo.signal(Signal::INT);
     let output = demo.end();
-    assert_eq!(output.status.code(), Some(ENDED_BY_INT), "{}", stdout(&output));
+    code(&output, ENDED_BY_INT);
     // The five addresses are printed as 127.0.0.1:{20001,20002,…}.
     assert!(stdout(&output).contains("127.0.0.1:{"), "{}", stdout(&output));
     assert!(stderr(&output).contains("stopped by signal 2"), "{}", stderr(&output));
@@ -159,7 +155,7 @@ fn ctrl_c_while_a_server_is_frozen_leaves_nothing() {
 #[test]
 fn workers_end_if_the_demo_is_killed() {
     let room = Room::new();
-    let Some(mut demo) = room.demo_on_servers("demo and kill -9", &[]) else { return };
+    let Some(mut demo) = room.demo_on_servers(&[]) else { return };
     let demo = Running::start(&mut demo);
     let workers = || {
         let all = room.processes().into_iter();
@@ -177,9 +173,9 @@ fn workers_end_if_the_demo_is_killed() {
 fn contradicting_options_and_an_unusable_server_are_refused() {
     let room = Room::new();
     let both = room.demo(&["--memory", "--tcp"]).output().expect("it runs");
-    assert_eq!(both.status.code(), Some(USAGE), "{}", stderr(&both));
+    code(&both, USAGE);
     let unusable = room.demo(&[]).env(SERVER_VARIABLE, "/nonexistent").output().expect("it runs");
-    assert_eq!(unusable.status.code(), Some(CONFIG), "{}", stderr(&unusable));
+    code(&unusable, CONFIG);
     assert!(stderr(&unusable).contains("QUORLOCK_SERVER=/nonexistent"), "{}", stderr(&unusable));
     room.assert_nothing_is_left();
 }
@@ -195,7 +191,7 @@ fn if_a_server_does_not_start_its_output_is_shown() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&server, mode).expect("executable");
     let output = room.demo(&[]).env(SERVER_VARIABLE, &server).output().expect("it runs");
-    assert_eq!(output.status.code(), Some(UNAVAILABLE), "{}", stderr(&output));
+    code(&output, UNAVAILABLE);
     assert!(stderr(&output).contains("out of order"), "{}", stderr(&output));
     fs::remove_file(server).expect("it is there");
     room.assert_nothing_is_left();

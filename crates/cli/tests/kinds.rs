@@ -1,4 +1,4 @@
-//! `run --shared` and `run --also` on real servers: who runs together, who alone, and who is next.
+//! `run --shared` and `run --also` on real servers.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -9,11 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{Running, Testbed, eventually, stderr, stdout};
-use quorlock_servers::{Reply, ServerOptions};
-use serde_json::Value;
+use common::{Running, Testbed, code, command, eventually, json_lines, stderr, stdout};
+use quorlock_servers::Reply;
 
-/// A command that says that it is there, and stays until it may go.
+/// A command that writes its name to a file and ends when the file `go` exists.
 fn stays(name: &str) -> String {
     format!(
         "echo {name} in >> log; echo > {name}; while [ ! -e go ]; do sleep 0.02; done; echo {name} out >> log"
@@ -21,142 +20,137 @@ fn stays(name: &str) -> String {
 }
 
 impl Testbed {
-    fn start(&self, args: &[&str], script: &str) -> Running {
-        Running::start(&mut self.quorlock(&[args, &["--", "sh", "-c", script]].concat()))
+    fn run(&self, args: &[&str], script: &str) -> Running {
+        self.start(&[&["run"], args, &["--", "sh", "-c", script]].concat())
     }
 
-    /// The exit code of a single attempt, and what it said.
+    /// The exit code and the messages of a single attempt.
     fn tries(&self, args: &[&str]) -> (i32, String) {
-        let args = [&["run", "--wait", "0s"], args, &["--", "true"]].concat();
-        let output = self.quorlock(&args).output().unwrap();
+        let output = self.output(&[&["run", "--wait", "0s"], args, &["--", "true"]].concat());
         (output.status.code().unwrap(), stderr(&output))
     }
 
-    fn status(&self, key: &str) -> String {
-        stdout(&self.quorlock(&["status", key]).output().unwrap())
+    /// Asserts that a single attempt is refused, and returns its messages.
+    fn is_held(&self, args: &[&str]) -> String {
+        let (code, said) = self.tries(args);
+        assert_eq!(code, 75, "{args:?}: {said}");
+        said
     }
 
-    fn goes_on(&self) {
+    fn status(&self, key: &str) -> String {
+        stdout(&self.output(&["status", key]))
+    }
+
+    fn go(&self) {
         fs::write(self.path("go"), "\n").unwrap();
     }
 
     fn log(&self) -> Vec<String> {
-        let log = fs::read_to_string(self.path("log")).unwrap();
+        let log = fs::read_to_string(self.path("log")).unwrap_or_default();
         log.lines().map(str::to_owned).collect()
-    }
-
-    /// All of them end well.
-    fn all_end(runs: impl IntoIterator<Item = Running>) {
-        for run in runs {
-            let output = run.end();
-            assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        }
     }
 }
 
-/// Two readers run together. A writer that waits is next, although readers keep coming, and runs alone.
+fn all_succeed(runs: impl IntoIterator<Item = Running>) {
+    runs.into_iter().for_each(|run| code(&run.end(), 0));
+}
+
+/// Two readers run together. A writer that waits is next, although further readers come, and runs alone.
 fn readers_and_a_writer(testbed: &Testbed, disturb: impl FnOnce()) {
-    let readers = ["r1", "r2"].map(|name| testbed.start(&["run", "k", "--shared"], &stays(name)));
+    let readers = ["r1", "r2"].map(|name| testbed.run(&["k", "--shared"], &stays(name)));
     ["r1", "r2"].iter().for_each(|name| drop(testbed.await_file(name)));
     disturb();
-    eventually("both are seen", || {
+    eventually("status shows both", || {
         testbed.status("k").contains("HELD shared by 2 readers").then_some(())
     });
-    let (code, said) = testbed.tries(&["k"]);
-    assert_eq!(code, 75, "{said}");
+    let said = testbed.is_held(&["k"]);
     assert!(said.contains("held by 2 readers ("), "{said}");
     let (code, said) = testbed.tries(&["k", "--shared"]);
     assert_eq!(code, 0, "a third reader: {said}");
 
-    let script = "echo w in >> log; sleep 0.2; echo w out >> log";
-    let writer = testbed.start(&["run", "k"], script);
-    let (code, said) = eventually("readers are held back", || {
-        let tried = testbed.tries(&["k", "--shared"]);
-        (tried.0 != 0).then_some(tried)
+    let writer = testbed.run(&["k"], "echo w in >> log; sleep 0.2; echo w out >> log");
+    let said = eventually("readers are refused", || {
+        let (code, said) = testbed.tries(&["k", "--shared"]);
+        (code == 75).then_some(said)
     });
-    assert_eq!(code, 75, "{said}");
     assert!(said.contains("waits as a writer"), "{said}");
-    let late = testbed.start(&["run", "k", "--shared"], "echo r3 in >> log");
-    testbed.goes_on();
-    Testbed::all_end(readers.into_iter().chain([writer, late]));
+    let late = testbed.run(&["k", "--shared"], "echo r3 in >> log");
+    late.await_line("waiting");
+    testbed.go();
+    all_succeed(readers.into_iter().chain([writer, late]));
     let log = testbed.log();
     assert_eq!(log[log.len() - 3..], ["w in", "w out", "r3 in"], "{log:?}");
     assert_eq!(testbed.holders_of("k"), 0);
 }
 
 #[test]
-fn readers_run_together_and_a_writer_that_waits_is_next() {
-    let name = "readers_run_together_and_a_writer_that_waits_is_next";
-    let Some(testbed) = Testbed::new(name) else { return };
+fn readers_run_together_and_a_waiting_writer_is_next() {
+    let Some(testbed) = Testbed::new() else { return };
     readers_and_a_writer(&testbed, || {});
 }
 
 #[test]
-fn the_same_with_two_of_five_killed() {
-    let Some(testbed) = Testbed::new("the_same_with_two_of_five_killed") else { return };
+fn a_waiting_writer_is_next_with_two_of_five_nodes_killed() {
+    let Some(testbed) = Testbed::new() else { return };
     testbed.nodes[1].kill().unwrap();
     readers_and_a_writer(&testbed, || testbed.nodes[4].kill().unwrap());
 }
 
-/// The node that was restarted does not vote, and does not let anybody in.
+/// The restarted node does not vote.
 #[test]
-fn the_same_with_a_node_restarted_under_the_restart_guard() {
-    let name = "the_same_with_a_node_restarted_under_the_restart_guard";
-    let Some(mut testbed) = Testbed::new(name) else { return };
+fn a_waiting_writer_is_next_with_a_node_restarted_under_the_restart_guard() {
+    let Some(mut testbed) = Testbed::new() else { return };
     testbed.guard = "strict";
-    let init = testbed.quorlock(&["init", "--fresh", "--yes"]).output().unwrap();
-    assert_eq!(init.status.code(), Some(0), "{}", stderr(&init));
+    code(&testbed.output(&["init", "--fresh", "--yes"]), 0);
     readers_and_a_writer(&testbed, || testbed.nodes[2].restart().unwrap());
 }
 
 #[test]
-fn the_lock_of_a_writer_keeps_readers_out() {
-    let Some(testbed) = Testbed::new("the_lock_of_a_writer_keeps_readers_out") else { return };
-    let writer = testbed.start(&["run", "k", "--label", "w"], &stays("w"));
+fn a_writer_keeps_readers_out() {
+    let Some(testbed) = Testbed::new() else { return };
+    let writer = testbed.run(&["k"], &stays("w"));
     testbed.await_file("w");
-    let (code, said) = testbed.tries(&["k", "--shared"]);
-    assert_eq!(code, 75, "{said}");
-    let reader = testbed.start(&["run", "k", "--shared"], "echo r in >> log");
-    testbed.goes_on();
-    Testbed::all_end([writer, reader]);
+    testbed.is_held(&["k", "--shared"]);
+    let reader = testbed.run(&["k", "--shared"], "echo r in >> log");
+    reader.await_line("waiting");
+    testbed.go();
+    all_succeed([writer, reader]);
     assert_eq!(testbed.log(), ["w in", "w out", "r in"]);
 }
 
-/// What `SET key value NX PX ttl` says, which is all that plain clients of other libraries do.
+/// Clients of other libraries send `SET key value NX PX ttl`.
 #[test]
-fn plain_locks_of_other_libraries_are_writers() {
-    let name = "plain_locks_of_other_libraries_are_writers";
-    let Some(testbed) = Testbed::new(name) else { return };
+fn locks_of_other_libraries_count_as_writers() {
+    let Some(testbed) = Testbed::new() else { return };
     let plain = |nodes: &[quorlock_servers::Server]| {
         let set = ["SET", "k", "plain", "NX", "PX", "60000"];
-        nodes.iter().filter(|node| node.command(&set).unwrap() != Reply::Bulk(None)).count()
+        nodes.iter().filter(|node| command(node, &set) != Reply::Bulk(None)).count()
     };
-    let reader = testbed.start(&["run", "k", "--shared"], &stays("r"));
+    let reader = testbed.run(&["k", "--shared"], &stays("r"));
     testbed.await_file("r");
-    eventually("all five have it", || (testbed.holders_of("k") == 5).then_some(()));
-    assert_eq!(plain(&testbed.nodes), 0, "refused by every node");
-    testbed.goes_on();
-    Testbed::all_end([reader]);
+    eventually("all five nodes have the key", || (testbed.holders_of("k") == 5).then_some(()));
+    assert_eq!(plain(&testbed.nodes), 0, "every node refuses");
+    testbed.go();
+    all_succeed([reader]);
     assert_eq!(plain(&testbed.nodes[..3]), 3);
-    let (code, said) = testbed.tries(&["k", "--shared"]);
-    assert_eq!(code, 75, "{said}");
+    let said = testbed.is_held(&["k", "--shared"]);
     assert!(said.contains("held by the foreign value \"plain\""), "{said}");
 }
 
 #[test]
-fn keys_that_are_no_locks_are_refused_and_never_touched() {
-    let name = "keys_that_are_no_locks_are_refused_and_never_touched";
-    let Some(testbed) = Testbed::new(name) else { return };
-    let all = |args: &[&str]| -> Vec<Reply> {
-        testbed.nodes.iter().map(|node| node.command(args).unwrap()).collect()
+fn keys_of_other_types_are_refused_and_stay() {
+    let Some(testbed) = Testbed::new() else { return };
+    let all = |words: &[&str]| -> Vec<Reply> {
+        testbed.nodes.iter().map(|node| command(node, words)).collect()
     };
-    // As Redisson keeps its locks; and what an application may have, without expiry and with one.
+    // A lock of Redisson, and a sorted set of an application without and with an expiry.
     let redisson = ["HSET", "k", "8f1b:1", "1"];
     let scores = ["ZADD", "k", "1790000000000", "alice", "3", "bob"];
+    let read_scores: &[&str] = &["ZRANGE", "k", "0", "-1", "WITHSCORES"];
     for (make, expires, read) in [
         (&redisson[..], true, &["HGETALL", "k"][..]),
-        (&scores[..], false, &["ZRANGE", "k", "0", "-1", "WITHSCORES"][..]),
-        (&scores[..], true, &["ZRANGE", "k", "0", "-1", "WITHSCORES"][..]),
+        (&scores[..], false, read_scores),
+        (&scores[..], true, read_scores),
     ] {
         all(&["DEL", "k"]);
         all(make);
@@ -167,69 +161,59 @@ fn keys_that_are_no_locks_are_refused_and_never_touched() {
         for args in
             [&["k", "--shared"][..], &["k"][..], &["k", "--fenced"][..], &["k", "--also", "b"][..]]
         {
-            let (code, said) = testbed.tries(args);
-            assert_eq!(code, 75, "{args:?}: {said}");
+            let said = testbed.is_held(args);
             assert!(said.contains("something that is no lock"), "{args:?}: {said}");
         }
         assert_eq!(all(read), before);
-        let kept = all(&["PTTL", "k"]);
+        let ttls = all(&["PTTL", "k"]);
         let is_kept =
             |left: &Reply| matches!(left, Reply::Int(left) if (*left > 300_000) == expires);
-        assert!(kept.iter().all(is_kept), "{kept:?}");
-        assert!(
-            testbed.status("k").contains("HELD by something that is no lock"),
-            "{}",
-            testbed.status("k")
-        );
+        assert!(ttls.iter().all(is_kept), "{ttls:?}");
+        let status = testbed.status("k");
+        assert!(status.contains("HELD by something that is no lock"), "{status}");
     }
 }
 
 #[test]
-fn a_lock_of_two_keys_excludes_those_of_each() {
-    let name = "a_lock_of_two_keys_excludes_those_of_each";
-    let Some(testbed) = Testbed::new(name) else { return };
-    let both = testbed.start(&["run", "a", "--also", "b", "--label", "both"], &stays("both"));
+fn a_lock_of_two_keys_excludes_the_locks_of_each_key() {
+    let Some(testbed) = Testbed::new() else { return };
+    let both = testbed.run(&["a", "--also", "b", "--label", "both"], &stays("both"));
     testbed.await_file("both");
     for args in [&["a"][..], &["b"][..], &["b", "--also", "c"][..], &["b", "--shared"][..]] {
-        let (code, said) = testbed.tries(args);
-        assert_eq!(code, 75, "{args:?}: {said}");
+        let said = testbed.is_held(args);
         assert!(said.contains("both, "), "{args:?}: {said}");
     }
     assert_eq!(testbed.tries(&["c"]).0, 0);
-    let (_, said) = testbed.tries(&["c", "--also", "b"]);
-    assert!(said.contains("\"b\" held by"), "it says which: {said}");
-    testbed.goes_on();
-    Testbed::all_end([both]);
+    let said = testbed.is_held(&["c", "--also", "b"]);
+    assert!(said.contains("\"b\" held by"), "the message names the key: {said}");
+    testbed.go();
+    all_succeed([both]);
     assert_eq!(testbed.holders_of("a") + testbed.holders_of("b") + testbed.holders_of("c"), 0);
 }
 
 #[test]
-fn opposite_orders_in_two_shells_never_wait_for_each_other() {
-    let name = "opposite_orders_in_two_shells_never_wait_for_each_other";
-    let Some(testbed) = Testbed::new(name) else { return };
-    let shell = |first: &'static str, second: &'static str| {
+fn two_loops_that_take_two_keys_in_opposite_order_make_progress() {
+    let Some(testbed) = Testbed::new() else { return };
+    let repeat = |first: &'static str, second: &'static str| {
         let testbed = &testbed;
         move || {
             for _ in 0..15 {
-                let args = ["run", first, "--also", second, "--ttl", "2s"];
-                Testbed::all_end([
-                    testbed.start(&args, "flock --nonblock held sleep 0.01 || echo two >> two")
-                ]);
+                let args = [first, "--also", second, "--ttl", "2s"];
+                let script = "flock --nonblock held sleep 0.01 || echo two >> two";
+                all_succeed([testbed.run(&args, script)]);
             }
         }
     };
     thread::scope(|scope| {
-        scope.spawn(shell("a", "b"));
-        scope.spawn(shell("b", "a"));
+        scope.spawn(repeat("a", "b"));
+        scope.spawn(repeat("b", "a"));
     });
-    assert!(!testbed.path("two").exists(), "two held both");
+    assert!(!testbed.path("two").exists(), "two commands held both keys");
 }
 
 #[test]
-fn what_does_not_go_together_is_refused_before_anything_is_sent() {
-    let options = ServerOptions::default();
-    let name = "what_does_not_go_together_is_refused_before_anything_is_sent";
-    let Some(testbed) = Testbed::sized(name, 1, options) else { return };
+fn invalid_sets_of_keys_are_refused() {
+    let Some(testbed) = Testbed::sized(1) else { return };
     for (args, why) in [
         (&["k", "--shared", "--fenced"][..], "--shared, --fenced: these do not go together"),
         (&["k", "--also", "k"][..], "\"k\" is named twice"),
@@ -242,133 +226,116 @@ fn what_does_not_go_together_is_refused_before_anything_is_sent() {
     }
 }
 
-/// A reader that is killed keeps a writer out for its own ttl, and no longer.
 #[test]
-fn a_reader_that_crashed_is_waited_for_no_longer_than_its_ttl() {
-    let name = "a_reader_that_crashed_is_waited_for_no_longer_than_its_ttl";
-    let Some(testbed) = Testbed::new(name) else { return };
-    // Another library's process would be gone at once; this one's guardian must be killed as well.
+fn a_crashed_reader_keeps_a_writer_out_only_until_its_ttl_ends() {
+    let Some(testbed) = Testbed::new() else { return };
+    // The test writes the vote itself, because the guardian of a killed `quorlock` releases the lock.
     let value = format!("{} crashed", "c".repeat(40));
-    for node in testbed.nodes.iter() {
-        let script = "local t = redis.call('TIME') local e = t[1] * 1000 + math.floor(t[2] / 1000) + 700 \
-                      redis.call('ZADD', KEYS[1], e, ARGV[1]) redis.call('PEXPIREAT', KEYS[1], e) return 1";
-        node.command(&["EVAL", script, "1", "k", &value]).unwrap();
-    }
-    assert!(
-        testbed.status("k").contains("HELD shared by 1 reader: crashed"),
-        "{}",
-        testbed.status("k")
-    );
-    let began = common::boot();
-    Testbed::all_end([testbed.start(&["run", "k", "--wait", "20s"], "true")]);
-    let waited = common::boot() - began;
-    // Its ttl bounds the wait; the rest is what a busy machine takes to start a process.
-    assert!(waited < Duration::from_secs(10), "{waited:?}");
+    let script = "local t = redis.call('TIME') local e = t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[2] \
+                  redis.call('ZADD', KEYS[1], e, ARGV[1]) redis.call('PEXPIREAT', KEYS[1], e) return 1";
+    let crash = |ttl_ms: &str| testbed.on_all(&["EVAL", script, "1", "k", &value, ttl_ms]);
+    crash("60000");
+    let status = testbed.status("k");
+    assert!(status.contains("HELD shared by 1 reader: crashed"), "{status}");
+    crash("1000");
+    // The wait is shorter than the writer's own ttl.
+    all_succeed([testbed.run(&["k", "--ttl", "30s", "--wait", "20s"], "true")]);
 }
 
-/// Readers of these keys start one after the other, and again and again until a writer has had its lock. Returns how many
-/// came in between the writer's intents and its lock.
+/// Starts readers of these keys again and again until the writer has had its lock. Returns the number of readers between
+/// the writer's intents and its lock.
 fn writer_among_readers(testbed: &Testbed, keys: &[&str], writer: &[&str]) -> usize {
-    /// Also ends the readers of a test that fails.
+    /// Ends the readers, also if the test fails.
     struct Ends<'a>(&'a AtomicBool);
     impl Drop for Ends<'_> {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Relaxed);
         }
     }
-    let start = |args: &[&str], script: &str| {
-        testbed.start(&[&["run", "--wait", "20s"], args].concat(), script)
-    };
-    let log = || fs::read_to_string(testbed.path("log")).unwrap_or_default();
+    let run =
+        |args: &[&str], script: &str| testbed.run(&[args, &["--wait", "20s"]].concat(), script);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let over = Ends(&is_over);
         for (nth, key) in keys.iter().enumerate() {
-            let (is_over, start) = (&is_over, &start);
+            let (is_over, run) = (&is_over, &run);
             scope.spawn(move || {
-                // They overlap, so at no moment is every key free.
+                // The readers overlap, so at no moment is every key free.
                 thread::sleep(Duration::from_millis(120) * u32::try_from(nth).unwrap());
                 while !is_over.load(Ordering::Relaxed) {
-                    Testbed::all_end([start(&[key, "--shared"], "echo r >> log; sleep 0.5")]);
+                    all_succeed([run(&[key, "--shared"], "echo r >> log; sleep 0.5")]);
                 }
             });
         }
-        eventually("all have been there", || (log().lines().count() > keys.len()).then_some(()));
-        let run = start(writer, "echo w >> log");
+        eventually("each reader has run", || (testbed.log().len() > keys.len()).then_some(()));
+        let writer = run(writer, "echo w >> log");
         let intents =
             || keys.iter().map(|key| testbed.holders_of(&format!("quorlock:intent:{key}")));
-        let before = eventually("the writer says that it waits, or has its lock", || {
-            let log = log();
-            (intents().all(|nodes| nodes >= 2) || log.contains('w')).then(|| log.lines().count())
+        let before = eventually("the writer has intents or its lock", || {
+            let log = testbed.log();
+            let is_in = log.contains(&"w".to_owned());
+            (is_in || intents().all(|nodes| nodes >= 2)).then_some(log.len())
         });
-        Testbed::all_end([run]);
+        all_succeed([writer]);
         drop(over);
-        log().lines().position(|line| line == "w").unwrap().saturating_sub(before)
+        testbed.log().iter().position(|line| line == "w").unwrap().saturating_sub(before)
     })
 }
 
 #[test]
 fn a_writer_of_two_keys_is_next_although_readers_of_each_take_turns() {
-    let name = "a_writer_of_two_keys_is_next_although_readers_of_each_take_turns";
-    let Some(testbed) = Testbed::sized(name, 3, ServerOptions::default()) else { return };
+    let Some(testbed) = Testbed::sized(3) else { return };
     let keys = ["a", "a", "a", "b", "b", "b"];
-    let came = writer_among_readers(&testbed, &keys, &["a", "--also", "b"]);
-    // Each may have been let in before the intents were there, and told of it afterwards.
-    assert!(came <= keys.len(), "{came} later readers");
+    let later = writer_among_readers(&testbed, &keys, &["a", "--also", "b"]);
+    // Each reader may have its lock before the intents, and write its line after them.
+    assert!(later <= keys.len(), "{later} later readers");
 }
 
 #[test]
 fn a_leftover_key_on_one_node_keeps_no_writer_waiting() {
-    let name = "a_leftover_key_on_one_node_keeps_no_writer_waiting";
     for leftover in [
         &["SET", "a", "leftover"][..],
         &["SET", "a", "leftover", "PX", "20000"],
         &["HSET", "a", "leftover", "1"],
         &["ZADD", "a", "1790000000000", "leftover"],
     ] {
-        let Some(testbed) = Testbed::sized(name, 3, ServerOptions::default()) else { return };
-        testbed.nodes[1].command(leftover).unwrap();
-        let came = writer_among_readers(&testbed, &["a", "a", "a"], &["a"]);
-        assert!(came <= 3, "{leftover:?}: {came} later readers");
-        assert!(testbed.holders_of("a") <= 1, "the lock was given back");
+        let Some(testbed) = Testbed::sized(3) else { return };
+        testbed.on(1..2, leftover);
+        let later = writer_among_readers(&testbed, &["a", "a", "a"], &["a"]);
+        assert!(later <= 3, "{leftover:?}: {later} later readers");
+        assert!(testbed.holders_of("a") <= 1, "the lock is released");
     }
 }
 
-/// An intent always expires, so one that does not was left behind, and readers would wait for it for ever.
+/// Every intent expires. One without expiry is left over, and keeps readers out for ever.
 #[test]
-fn an_intent_that_never_expires_is_shown_with_what_removes_it() {
-    let name = "an_intent_that_never_expires_is_shown_with_what_removes_it";
-    let Some(testbed) = Testbed::sized(name, 3, ServerOptions::default()) else { return };
+fn the_printed_line_removes_an_intent_that_never_expires() {
+    let Some(testbed) = Testbed::sized(3) else { return };
     let intent = ["SET", "quorlock:intent:k", &format!("{} h:1 job", "0".repeat(40))];
-    let on_two = |words: &[&str]| {
-        testbed.nodes.iter().take(2).for_each(|node| drop(node.command(words).unwrap()));
-    };
     let line = " DEL quorlock:intent:k";
     let lines = |text: &str| text.lines().filter(|told| told.ends_with(line)).count();
-    let doctor = || stdout(&testbed.quorlock(&["doctor"]).output().unwrap());
-    // A waiting writer's own is no leftover.
-    on_two(&[&intent[..], &["PX", "60000"]].concat());
-    assert_eq!((lines(&testbed.status("k")), lines(&doctor())), (0, 0));
-    on_two(&intent);
-    let (code, said) = testbed.tries(&["k", "--shared"]);
-    assert_eq!(code, 75, "{said}");
-    assert!(said.contains("a key without expiry blocks the lock"), "{said}");
-    let told = testbed.status("k");
-    assert_eq!(lines(&told), 2, "{told}");
-    assert!(
-        told.contains("  node a: a writer's intent never expires and keeps readers out"),
-        "{told}"
+    let doctor = || stdout(&testbed.output(&["doctor"]));
+    testbed.on(0..2, &[&intent[..], &["PX", "60000"]].concat());
+    assert_eq!(
+        (lines(&testbed.status("k")), lines(&doctor())),
+        (0, 0),
+        "a waiting writer's intent"
     );
-    let args = ["status", "l", "k", "--json"];
-    let json = stdout(&testbed.quorlock(&args).output().unwrap());
-    let looks: Vec<Value> = json.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+    testbed.on(0..2, &intent);
+    let said = testbed.is_held(&["k", "--shared"]);
+    assert!(said.contains("a key without expiry blocks the lock"), "{said}");
+    let status = testbed.status("k");
+    assert_eq!(lines(&status), 2, "{status}");
+    let named = "  node a: a writer's intent never expires and keeps readers out";
+    assert!(status.contains(named), "{status}");
+    let looks = json_lines(&stdout(&testbed.output(&["status", "l", "k", "--json"])));
     let removed_by = |look: usize, node: usize| &looks[look]["nodes"][node]["intent_removed_by"];
-    assert!(removed_by(1, 1).as_str().unwrap().ends_with(line), "{json}");
-    assert!(removed_by(1, 2).is_null() && removed_by(0, 0).is_null(), "{json}");
-    let told = doctor();
-    assert_eq!(lines(&told), 2, "{told}");
-    assert!(told.contains("refuses each reader of that lock"), "{told}");
-    on_two(&["DEL", "quorlock:intent:k"]);
+    assert!(removed_by(1, 1).as_str().unwrap().ends_with(line), "{looks:?}");
+    assert!(removed_by(1, 2).is_null() && removed_by(0, 0).is_null(), "{looks:?}");
+    let examined = doctor();
+    assert_eq!(lines(&examined), 2, "{examined}");
+    assert!(examined.contains("refuses each reader of that lock"), "{examined}");
+    testbed.on(0..2, &["DEL", "quorlock:intent:k"]);
     assert_eq!(testbed.tries(&["k", "--shared"]).0, 0);
     assert_eq!((lines(&testbed.status("k")), lines(&doctor())), (0, 0));
 }

@@ -1,4 +1,4 @@
-//! `quorlock ls` on real servers: locks among many keys that are none.
+//! `quorlock ls` on three real servers.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -6,38 +6,17 @@ mod common;
 
 use std::process::Output;
 
-use common::{Running, Testbed, eventually, stderr, stdout};
-use quorlock_servers::{Reply, Server, ServerOptions};
+use common::{Testbed, calls, code, command, eventually, stderr, stdout, value};
+use quorlock_servers::{Reply, Server};
 use serde_json::{Value, json};
 
-fn testbed(test: &str) -> Option<Testbed> {
-    Testbed::sized(test, 3, ServerOptions::default())
-}
-
-fn command(server: &Server, words: &[&str]) -> Reply {
-    let reply = server.command(words).unwrap();
-    assert!(!matches!(reply, Reply::Error(_)), "{words:?}: {reply:?}");
-    reply
-}
-
-fn everywhere(testbed: &Testbed, words: &[&str]) {
-    testbed.nodes.iter().for_each(|node| {
-        command(node, words);
-    });
-}
-
-/// What a client stores.
-fn value(token: u8, owner: &str) -> String {
-    format!("{} {owner}", format!("{token:02x}").repeat(20))
-}
-
 fn ls(testbed: &Testbed, args: &[&str]) -> Output {
-    testbed.quorlock(&[&["ls"], args].concat()).output().unwrap()
+    testbed.output(&[&["ls"], args].concat())
 }
 
 fn listed(testbed: &Testbed, args: &[&str]) -> Value {
     let output = ls(testbed, &[&["--json"], args].concat());
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    code(&output, 0);
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -45,17 +24,7 @@ fn keys(found: &Value) -> Vec<&str> {
     found["locks"].as_array().unwrap().iter().map(|lock| lock["key"].as_str().unwrap()).collect()
 }
 
-fn calls(server: &Server, of: &str) -> u64 {
-    let Reply::Bulk(Some(stats)) = command(server, &["INFO", "commandstats"]) else { panic!() };
-    let stats = String::from_utf8(stats).unwrap();
-    let find = |line: &str| {
-        let calls = line.strip_prefix(&format!("cmdstat_{of}:calls="))?;
-        calls.split(',').next()?.parse().ok()
-    };
-    stats.lines().find_map(find).unwrap_or(0)
-}
-
-/// Keys that look like locks in one way or another, and none of which is one.
+/// Keys that resemble locks, but are not locks.
 const FOREIGN: &str = "
     for n = 1, 20000 do redis.call('SET', 'foreign:' .. n, 'some value ' .. n) end
     local token = string.rep('0a', 20)
@@ -73,19 +42,17 @@ const FOREIGN: &str = "
 
 #[test]
 fn fifty_locks_of_every_kind_are_listed_among_many_other_keys() {
-    let name = "fifty_locks_of_every_kind_are_listed_among_many_other_keys";
-    let Some(testbed) = testbed(name) else { return };
-    assert_eq!(stdout(&ls(&testbed, &[])), "no locks\n");
-    everywhere(&testbed, &["EVAL", FOREIGN, "0"]);
+    let Some(testbed) = Testbed::sized(3) else { return };
+    testbed.on_all(&["EVAL", FOREIGN, "0"]);
     assert_eq!(stdout(&ls(&testbed, &[])), "no locks\n");
     let mut expected: Vec<String> = (0..46).map(|n| format!("lock:{n:02}")).collect();
     for (n, key) in expected.iter().enumerate() {
         let value = value(u8::try_from(n).unwrap(), "host:1 job");
-        everywhere(&testbed, &["SET", key, &value, "PX", "10000000"]);
+        testbed.on_all(&["SET", key, &value, "PX", "10000000"]);
     }
     let hold = |args: &[&str]| {
         let command = ["--ttl", "30s", "--", "sleep", "60"];
-        Running::start(&mut testbed.quorlock(&[&["run"], args, &command].concat()))
+        testbed.start(&[&["run"], args, &command].concat())
     };
     let _held = [
         hold(&["fenced", "--fenced"]),
@@ -94,7 +61,7 @@ fn fifty_locks_of_every_kind_are_listed_among_many_other_keys() {
         hold(&["read", "--shared"]),
     ];
     for key in ["fenced", "one", "two", "read"] {
-        eventually("it is held", || (testbed.holders_of(key) == 3).then_some(()));
+        eventually("every lock is held", || (testbed.holders_of(key) == 3).then_some(()));
         expected.push(key.to_owned());
     }
     let readers = || command(&testbed.nodes[0], &["ZCARD", "read"]) == Reply::Int(2);
@@ -102,8 +69,8 @@ fn fifty_locks_of_every_kind_are_listed_among_many_other_keys() {
     expected.push("read".to_owned());
     expected.sort_unstable();
     let slow = "slowlog-log-slower-than";
-    everywhere(&testbed, &["CONFIG", "SET", slow, "1000"]);
-    everywhere(&testbed, &["CONFIG", "RESETSTAT"]);
+    testbed.on_all(&["CONFIG", "SET", slow, "1000"]);
+    testbed.on_all(&["CONFIG", "RESETSTAT"]);
 
     let found = listed(&testbed, &[]);
     assert_eq!(
@@ -125,11 +92,11 @@ fn fifty_locks_of_every_kind_are_listed_among_many_other_keys() {
     }
     for node in testbed.nodes.iter() {
         let Reply::Int(all) = command(node, &["DBSIZE"]) else { panic!() };
-        // With a page of more keys there were fewer calls: this bounds what one call does.
+        // A larger page per call would mean fewer calls, and each call would block the server for longer.
         let (all, scans) = (u64::try_from(all).unwrap(), calls(node, "scan"));
         assert!((19 * all / 1000..30 * all / 1000).contains(&scans), "{scans} for {all} keys");
         assert_eq!(calls(node, "keys"), 0);
-        // Nothing but the few that may be locks is read twice.
+        // Only the few keys that may be locks are read twice.
         assert!(calls(node, "getrange") < all + 300, "{}", calls(node, "getrange"));
     }
 
@@ -146,23 +113,22 @@ fn fifty_locks_of_every_kind_are_listed_among_many_other_keys() {
     assert_eq!(ls(&testbed, &[""]).status.code(), Some(64));
 }
 
-/// A hundred of these names are longer than any reply that is accepted.
+/// A hundred of these names exceed the largest reply that the client accepts.
 #[test]
 fn pages_become_smaller_where_names_are_long() {
-    let Some(testbed) = testbed("pages_become_smaller_where_names_are_long") else { return };
+    let Some(testbed) = Testbed::sized(3) else { return };
     let long = "for n = 1, 500 do redis.call('SET', string.rep('long', 1000) .. n, n) end";
-    everywhere(&testbed, &["EVAL", long, "0"]);
+    testbed.on_all(&["EVAL", long, "0"]);
     let key = "k".repeat(4096);
-    everywhere(&testbed, &["SET", &key, &value(1, "h:1"), "PX", "100000"]);
+    testbed.on_all(&["SET", &key, &value(1, "h:1"), "PX", "100000"]);
     assert_eq!(keys(&listed(&testbed, &[])), [key]);
 }
 
-/// A prefix is not a pattern, and other prefixes' locks are not this client's.
 #[test]
-fn the_pattern_is_about_names_behind_the_prefix() {
-    let Some(testbed) = testbed("the_pattern_is_about_names_behind_the_prefix") else { return };
+fn the_pattern_matches_names_without_their_prefix() {
+    let Some(testbed) = Testbed::sized(3) else { return };
     for key in ["a*[:x", "a*[:y", "abc[:x", "a*:x"] {
-        everywhere(&testbed, &["SET", key, &value(1, "h:1"), "PX", "100000"]);
+        testbed.on_all(&["SET", key, &value(1, "h:1"), "PX", "100000"]);
     }
     let found = |args: &[&str]| {
         keys(&listed(&testbed, &[&["--key-prefix", "a*[:"], args].concat())).join(" ")
@@ -173,14 +139,13 @@ fn the_pattern_is_about_names_behind_the_prefix() {
 }
 
 #[test]
-fn what_has_too_few_votes_is_marked_and_can_be_listed_alone() {
-    let name = "what_has_too_few_votes_is_marked_and_can_be_listed_alone";
-    let Some(testbed) = testbed(name) else { return };
+fn a_lock_below_the_quorum_is_marked_and_can_be_listed_alone() {
+    let Some(testbed) = Testbed::sized(3) else { return };
     let [a, b, c] = &testbed.nodes[..] else { panic!("three") };
     let set = |node, key: &str, token| {
         command(node, &["SET", key, &value(token, "h:1"), "PX", "100000"]);
     };
-    everywhere(&testbed, &["SET", "held", &value(1, "h:1"), "PX", "100000"]);
+    testbed.on_all(&["SET", "held", &value(1, "h:1"), "PX", "100000"]);
     set(a, "lost", 2);
     set(a, "split", 3);
     set(b, "split", 4);
@@ -203,12 +168,12 @@ fn what_has_too_few_votes_is_marked_and_can_be_listed_alone() {
     assert_eq!((nodes(0), nodes(1)), (json!(["a", "b"]), json!(["c"])));
 }
 
-/// A writer announces itself by an intent, which is no lock. One that never expires keeps readers out.
+/// An intent is no lock. An intent without expiry keeps readers out.
 #[test]
 fn an_intent_without_expiry_is_listed() {
-    let Some(testbed) = testbed("an_intent_without_expiry_is_listed") else { return };
-    everywhere(&testbed, &["SET", "p:quorlock:intent:waits", &value(1, "h:1"), "PX", "100000"]);
-    command(&testbed.nodes[1], &["SET", "p:quorlock:intent:left", &value(2, "h:2 job")]);
+    let Some(testbed) = Testbed::sized(3) else { return };
+    testbed.on_all(&["SET", "p:quorlock:intent:waits", &value(1, "h:1"), "PX", "100000"]);
+    testbed.on(1..2, &["SET", "p:quorlock:intent:left", &value(2, "h:2 job")]);
     let found = listed(&testbed, &["--key-prefix", "p:"]);
     assert_eq!(keys(&found), ["left"], "{found}");
     let lock = &found["locks"][0];
@@ -216,26 +181,23 @@ fn an_intent_without_expiry_is_listed() {
     assert_eq!(lock["nodes"], json!(["b"]), "{lock}");
     let table = stdout(&ls(&testbed, &["--key-prefix", "p:"]));
     assert!(table.contains("left  intent  h:2 job  1 of 3  never ends"), "{table}");
-    assert!(
-        keys(&listed(&testbed, &["--key-prefix", "p:", "l*"])).is_empty(),
-        "a name was asked for"
-    );
+    let named = listed(&testbed, &["--key-prefix", "p:", "l*"]);
+    assert!(keys(&named).is_empty(), "a pattern lists locks only");
 }
 
 #[test]
-fn too_few_nodes_to_look_at_is_not_the_same_as_no_locks() {
-    let name = "too_few_nodes_to_look_at_is_not_the_same_as_no_locks";
-    let Some(testbed) = testbed(name) else { return };
+fn with_too_few_readable_nodes_ls_does_not_report_an_empty_list() {
+    let Some(testbed) = Testbed::sized(3) else { return };
     let [a, b, c] = &testbed.nodes[..] else { panic!("three") };
     command(a, &["SET", "k", &value(1, "h:1"), "PX", "100000"]);
     let forbid = |node| command(node, &["ACL", "SETUSER", "default", "-scan"]);
     forbid(c);
     let output = ls(&testbed, &[]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    code(&output, 0);
     let text = stdout(&output);
     assert!(text.contains("\nnode c: not all keys were looked at: not allowed: "), "{text}");
     assert!(text.contains("'scan'") && text.contains("--acl USER"), "{text}");
-    // The node that could not be looked at may have the second vote.
+    // Node c may have the second vote.
     assert!(!text.contains("below quorum"), "{text}");
 
     forbid(b);
@@ -258,22 +220,22 @@ fn too_few_nodes_to_look_at_is_not_the_same_as_no_locks() {
     assert_eq!(ls(&testbed, &[]).status.code(), Some(69));
 }
 
-/// Nodes reach a key at different times: a lock that is taken in between has all of its votes at the end.
+/// The scans of the nodes reach a key at different times.
 #[test]
-fn a_lock_that_is_taken_meanwhile_is_not_marked() {
-    let Some(testbed) = testbed("a_lock_that_is_taken_meanwhile_is_not_marked") else { return };
+fn a_lock_that_is_acquired_during_the_scan_is_not_marked() {
+    let Some(testbed) = Testbed::sized(3) else { return };
     let [a, b, c] = &testbed.nodes[..] else { panic!("three") };
     let value = value(1, "h:1");
     let set = |node| command(node, &["SET", "k", &value, "PX", "100000"]);
     set(c);
     c.pause().unwrap();
     let args = ["ls", "--connect-timeout", "30s"];
-    let looking = Running::start(&mut testbed.quorlock(&args));
-    let is_over = |node: &Server| calls(node, "scan") >= 2;
-    eventually("two nodes were looked at", || (is_over(a) && is_over(b)).then_some(()));
+    let scanning = testbed.start(&args);
+    let is_scanned = |node: &Server| calls(node, "scan") >= 2;
+    eventually("two nodes are scanned", || (is_scanned(a) && is_scanned(b)).then_some(()));
     set(a);
     set(b);
     c.resume().unwrap();
-    let text = stdout(&looking.end());
+    let text = stdout(&scanning.end());
     assert!(text.contains("  3 of 3  ") && !text.contains("below quorum"), "{text}");
 }

@@ -1,5 +1,5 @@
-//! A server that lacks one of the commands that quorlock sends, or a user who lacks the right to it, each in turn: `run`
-//! says so at once and leaves nothing behind, and `doctor` names the command and the remedy.
+//! Each command that `quorlock` sends is missing in turn, or the user lacks the right to it. `run` names the command
+//! without a wait and leaves no key, and `doctor` names the command and the remedy.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -7,12 +7,12 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Testbed, boot, stderr};
+use common::{Testbed, boot, code, command, json_lines, server, stderr, stdout};
 use quorlock::admin::{BESIDE, RIGHTS, Weight};
-use quorlock_servers::{Nodes, Reply, ServerBinary, ServerOptions, find_or_skip};
+use quorlock_servers::{Nodes, Reply, ServerBinary, ServerOptions};
 use serde_json::Value;
 
-/// One server on which these commands were renamed away.
+/// One server without these commands.
 fn without(binary: &ServerBinary, commands: &[&str], guard: &'static str) -> Testbed {
     let args = commands.iter().flat_map(|command| ["--rename-command", command, ""]);
     let args = args.map(str::to_owned).collect();
@@ -20,20 +20,20 @@ fn without(binary: &ServerBinary, commands: &[&str], guard: &'static str) -> Tes
     Testbed { guard, ..Testbed::of(nodes.unwrap()) }
 }
 
-/// The forms of a lock: a plain one, a reader's, and others.
+/// Arguments for each form of a lock.
 const FORMS: [&[&str]; 4] = [&["k"], &["k", "--shared"], &["k", "--fenced"], &["k", "--also", "l"]];
 
 fn is_shared(form: &[&str]) -> bool {
     form.contains(&"--shared")
 }
 
-/// Runs a command under each form of a lock. `named`: the command that must be named where no lock is granted.
+/// Runs a command under each form of a lock. A refusal must name the missing command.
 fn each_form(testbed: &Testbed, named: &str, is_refused: impl Fn(&[&str]) -> bool) {
     let said = [&format!("no command {named} (renamed"), "remove its rename-command line"];
     each_form_says(testbed, None, &said, is_refused);
 }
 
-/// The same. `named`: what must be said where no lock is granted.
+/// Runs a command under each form of a lock. A refusal must contain these texts.
 fn each_form_says(
     testbed: &Testbed,
     user: Option<&str>,
@@ -58,21 +58,26 @@ fn each_form_says(
                 std::fs::remove_file(testbed.path("ran")).unwrap();
                 continue;
             }
-            assert!(boot() - began < Duration::from_secs(10), "{named:?}: it waited");
+            assert!(boot() - began < Duration::from_secs(10), "{named:?}: a wait");
             assert!(named.iter().all(|words| said.contains(words)), "{named:?}: {args:?}: {said}");
-            let keys = testbed.nodes[0].command(&["DBSIZE"]).unwrap();
-            assert!(matches!(keys, Reply::Int(0)), "{named:?}: {args:?} leaves {keys:?}");
+            has_no_key(testbed);
         }
     }
 }
 
-/// How `doctor` ends, and what it says of the missing command.
-fn doctor(testbed: &Testbed) -> (i32, Option<Value>) {
-    let output = testbed.quorlock(&["doctor", "--json"]).output().unwrap();
-    let examined: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let findings = examined["nodes"][0]["findings"].as_array().unwrap();
-    let finding = findings.iter().find(|finding| finding["check"] == "command").cloned();
-    (output.status.code().unwrap(), finding)
+fn has_no_key(testbed: &Testbed) {
+    assert_eq!(command(&testbed.nodes[0], &["DBSIZE"]), Reply::Int(0));
+}
+
+/// The findings of `doctor` about the only node.
+fn findings(testbed: &Testbed) -> Vec<Value> {
+    let output = testbed.output(&["doctor", "--json"]);
+    json_lines(&stdout(&output))[0]["nodes"][0]["findings"].as_array().unwrap().clone()
+}
+
+/// The finding of `doctor` about missing commands.
+fn doctor(testbed: &Testbed) -> Option<Value> {
+    findings(testbed).into_iter().find(|finding| finding["check"] == "command")
 }
 
 fn says(finding: &Value, severity: &str, command: &str) {
@@ -82,10 +87,10 @@ fn says(finding: &Value, severity: &str, command: &str) {
     assert!(told("fix", &format!("rename-command {command} ")), "{finding}");
 }
 
-/// The default guard, for the user who knows of none: a new node would have to be waited for, but nobody waits here.
+/// The guard is strict, as it is by default. With all commands, each call would wait for the quarantine.
 #[test]
-fn a_command_that_every_lock_needs() {
-    let Some(binary) = find_or_skip("a_command_that_every_lock_needs") else { return };
+fn without_a_command_that_every_lock_needs_no_lock_is_granted() {
+    let Some(binary) = server() else { return };
     for (_, weight, call) in RIGHTS {
         let command = call[0];
         if *weight != Weight::Needed || matches!(command, "DELIFEQ" | "DELEX") {
@@ -93,12 +98,9 @@ fn a_command_that_every_lock_needs() {
         }
         let testbed = without(&binary, &[command], "strict");
         each_form(&testbed, command, |_| true);
-        let (code, finding) = doctor(&testbed);
-        assert_eq!(code, 2, "{command}");
-        says(&finding.unwrap(), "error", command);
-        let output = testbed.quorlock(&["doctor", "--json"]).output().unwrap();
-        let examined: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let findings = examined["nodes"][0]["findings"].as_array().unwrap();
+        says(&doctor(&testbed).unwrap(), "error", command);
+        code(&testbed.output(&["doctor"]), 2);
+        let findings = findings(&testbed);
         let errors: Vec<_> = findings.iter().filter(|it| it["severity"] == "error").collect();
         assert_eq!(errors.len(), 1, "{command}: {errors:?}");
         let fix = errors[0]["fix"].as_str().unwrap();
@@ -111,90 +113,92 @@ fn a_command_that_every_lock_needs() {
 /// `init` names the command before it writes anything.
 fn init_is_refused(testbed: &Testbed, command: &str) {
     for args in [&["init", "--fresh", "--yes"][..], &["init", "--reconfigure", "--yes"]] {
-        let output = testbed.quorlock(args).output().unwrap();
+        let output = testbed.output(args);
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(77), "{command}: {args:?}: {said}");
         assert!(said.contains("0 of 1 nodes can be used"), "{said}");
         assert!(said.contains(&format!("no command {command} (renamed")), "{args:?}: {said}");
         assert!(said.contains("remove its rename-command line"), "{said}");
-        let keys = testbed.nodes[0].command(&["DBSIZE"]).unwrap();
-        assert!(matches!(keys, Reply::Int(0)), "{command}: {args:?} leaves {keys:?}");
+        has_no_key(testbed);
     }
 }
 
-/// `init` ends with 77 if the user lacks a right, whatever is forced.
+/// Asserts that `init` refuses a user without a right.
 fn init_lacks(testbed: &Testbed, what: &str) {
     for args in [&["init", "--fresh", "--yes", "--force"][..], &["init", "--reconfigure", "--yes"]]
     {
         let mut command = testbed.quorlock(args);
         command.env("QUORLOCK_USERNAME", "u").env("QUORLOCK_PASSWORD", "any");
         let output = command.output().unwrap();
+        code(&output, 77);
         let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(77), "{what}: {args:?}: {said}");
         assert!(said.contains(what) && said.contains("correct the user"), "{args:?}: {said}");
     }
 }
 
 #[test]
-fn init_without_scan_names_it() {
-    let Some(binary) = find_or_skip("init_without_scan_names_it") else { return };
+fn init_without_scan_names_the_command() {
+    let Some(binary) = server() else { return };
     let testbed = without(&binary, &["SCAN"], "strict");
     let init = |more: &[&str]| {
         let args = [&["init", "--fresh", "--yes"], more].concat();
-        testbed.quorlock(&args).output().unwrap()
+        testbed.output(&args)
     };
     let output = init(&[]);
+    code(&output, 77);
     let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(77), "{said}");
     assert!(said.contains("no command SCAN (renamed"), "{said}");
-    assert!(
-        said.contains("a command that looks for locks is missing; remove its rename-command line"),
-        "{said}"
-    );
-    assert!(!said.contains("right"), "no right is missing: {said}");
-    assert_eq!(init(&["--force"]).status.code(), Some(0));
+    let missing = "a command that looks for locks is missing; remove its rename-command line";
+    assert!(said.contains(missing), "{said}");
+    assert!(!said.contains("right"), "{said}");
+    code(&init(&["--force"]), 0);
 }
 
-/// The lock is held on the others, and no server that lacks a command is marked.
-#[test]
-fn init_with_one_node_of_three_without_a_command() {
-    let Some(binary) = find_or_skip("init_with_one_node_of_three_without_a_command") else {
-        return;
-    };
-    let (two, one) = (
-        Nodes::start(&binary, 2, ServerOptions::default()).unwrap(),
-        without(&binary, &["EVALSHA"], "strict"),
-    );
+/// Runs `quorlock` with two complete servers and one without this command.
+fn with_one_of_three_without(missing: &str, guard: &'static str, args: &[&str], command: &[&str]) {
+    let Some(binary) = server() else { return };
+    let two = Nodes::start(&binary, 2, ServerOptions::default()).unwrap();
+    let one = without(&binary, &[missing], guard);
     let urls: Vec<String> = two.urls().into_iter().chain(one.nodes.urls()).collect();
     let nodes = urls.iter().flat_map(|url| ["-n", url.as_str()]);
-    let args: Vec<&str> = ["init", "--fresh", "--yes"].into_iter().chain(nodes).collect();
-    let output = one.quorlock(&args).output().unwrap();
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(
-        said.contains("nothing was done: the server has no command EVALSHA (renamed"),
-        "{said}"
-    );
-    assert!(said.contains("done: 2 nodes vote"), "{said}");
-    assert_eq!(one.nodes[0].command(&["DBSIZE"]).unwrap(), Reply::Int(0));
+    let args: Vec<&str> =
+        args.iter().copied().chain(nodes).chain(command.iter().copied()).collect();
+    let output = one.output(&args);
+    code(&output, 0);
+    if guard == "strict" {
+        let said = stderr(&output);
+        let refused = format!("nothing was done: the server has no command {missing} (renamed");
+        assert!(said.contains(&refused), "{said}");
+        assert!(said.contains("done: 2 nodes vote"), "{said}");
+    }
+    has_no_key(&one);
 }
 
 #[test]
-fn a_command_that_readers_need() {
-    let Some(binary) = find_or_skip("a_command_that_readers_need") else { return };
+fn a_lock_is_held_on_the_other_two_nodes() {
+    with_one_of_three_without("EVAL", "off", &["run", "k"], &["--", "true"]);
+}
+
+#[test]
+fn init_marks_the_other_two_nodes() {
+    with_one_of_three_without("EVALSHA", "strict", &["init", "--fresh", "--yes"], &[]);
+}
+
+#[test]
+fn without_a_command_that_readers_need_writers_get_locks() {
+    let Some(binary) = server() else { return };
     for (_, _, call) in RIGHTS.iter().filter(|(_, weight, _)| *weight == Weight::Shared) {
         let testbed = without(&binary, &[call[0]], "off");
         each_form(&testbed, call[0], is_shared);
-        says(&doctor(&testbed).1.unwrap(), "warning", call[0]);
+        says(&doctor(&testbed).unwrap(), "warning", call[0]);
     }
 }
 
-/// Nothing is asked of the node, so nothing is left behind for the next user to wait for.
+/// The client sends no command to the node, so it leaves no key.
 #[test]
-fn a_right_that_locks_need() {
-    let test = "a_right_that_locks_need";
+fn a_missing_right_is_named() {
     for guard in ["strict", "off"] {
-        let Some(testbed) = Testbed::sized(test, 1, ServerOptions::default()) else { return };
+        let Some(testbed) = Testbed::sized(1) else { return };
         let testbed = Testbed { guard, ..testbed };
         let user = |rules: &[&str]| {
             testbed.nodes[0].command(&[&["ACL", "SETUSER", "u"], rules].concat()).unwrap();
@@ -210,7 +214,7 @@ fn a_right_that_locks_need() {
             }
         };
         for (right, weight, call) in RIGHTS {
-            // The guard has its own words.
+            // The restart guard reports missing rights to these in other words.
             if matches!(call[0], "DELIFEQ" | "DELEX" | "INFO") {
                 continue;
             }
@@ -239,8 +243,8 @@ fn a_right_that_locks_need() {
 }
 
 #[test]
-fn a_command_that_quorlock_can_do_without() {
-    let Some(binary) = find_or_skip("a_command_that_quorlock_can_do_without") else { return };
+fn without_an_optional_command_locks_are_granted() {
+    let Some(binary) = server() else { return };
     let wanted =
         RIGHTS.iter().filter(|(_, weight, _)| matches!(weight, Weight::Wanted | Weight::Listing));
     let mut commands: Vec<&str> = wanted.map(|(.., call)| call[0]).collect();
@@ -249,7 +253,7 @@ fn a_command_that_quorlock_can_do_without() {
     for command in commands {
         let testbed = without(&binary, &[command], "off");
         each_form(&testbed, command, |_| false);
-        let finding = doctor(&testbed).1;
+        let finding = doctor(&testbed);
         match BESIDE.contains(&command) {
             true => assert_eq!(finding, None, "{command}"),
             false => says(&finding.unwrap(), "note", command),
@@ -257,32 +261,14 @@ fn a_command_that_quorlock_can_do_without() {
     }
 }
 
-/// Which commands there are cannot be asked with one question then.
+/// Without COMMAND, the client cannot ask which commands exist.
 #[test]
-fn a_server_that_does_not_say_which_commands_it_has() {
-    let test = "a_server_that_does_not_say_which_commands_it_has";
-    let Some(binary) = find_or_skip(test) else { return };
+fn a_missing_command_is_named_although_command_is_missing_too() {
+    let Some(binary) = server() else { return };
     for command in ["EVAL", "DEL", "PTTL"] {
         let testbed = without(&binary, &["COMMAND", command], "off");
         each_form(&testbed, command, |_| true);
         init_is_refused(&testbed, command);
     }
     each_form(&without(&binary, &["COMMAND", "ZADD"], "off"), "ZADD", is_shared);
-}
-
-/// One node of three without a command is a node that is down, and the lock is held on the others.
-#[test]
-fn one_node_of_three_without_a_command() {
-    let test = "one_node_of_three_without_a_command";
-    let Some(binary) = find_or_skip(test) else { return };
-    let (two, one) = (
-        Nodes::start(&binary, 2, ServerOptions::default()).unwrap(),
-        without(&binary, &["EVAL"], "off"),
-    );
-    let urls: Vec<String> = two.urls().into_iter().chain(one.nodes.urls()).collect();
-    let nodes = urls.iter().flat_map(|url| ["-n", url.as_str()]);
-    let args: Vec<&str> = ["run", "k"].into_iter().chain(nodes).chain(["--", "true"]).collect();
-    let output = one.quorlock(&args).output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(one.nodes[0].command(&["DBSIZE"]).unwrap(), Reply::Int(0));
 }

@@ -1,6 +1,6 @@
-//! 0.1.0 and this version on the same nodes, under contention, flushes and restarts: never two holders, and
-//! neither takes the other's nodes out of use. `cargo xtask mixed` builds the old one and names it in
-//! `QUORLOCK_OLD`; without it these tests are skipped, and say so.
+//! Version 0.1.0 and this version on the same nodes, with flushes and restarts: never two holders, and neither version
+//! takes nodes of the other out of use. `cargo xtask mixed` builds the old version and passes its path in `QUORLOCK_OLD`.
+//! Without this variable the tests are reported as not run.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -10,16 +10,15 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::{eventually, stderr};
-use quorlock_servers::{Listen, Nodes, Server, ServerOptions, find_or_skip, not_for};
+use common::{code, command, eventually, not_for, server};
+use quorlock_servers::{Listen, Nodes, Reply, Server, ServerOptions};
 
 const OLD: &str = "QUORLOCK_OLD";
 
-/// What each lock is held for: the lock of the operating system says if another holds it, and forgets who
-/// dies.
+/// The command of each holder. `flock` fails if another holder is at work, and releases its lock when a process dies.
 const WORK: &str = "flock --nonblock held sleep 0.02 || echo two >> two";
 
-/// The old program, the nodes, and a folder in which those work that have the lock.
+/// The old program, the nodes, and the folder in which holders work.
 struct Mix {
     old: PathBuf,
     nodes: Nodes,
@@ -28,14 +27,15 @@ struct Mix {
 }
 
 impl Mix {
-    fn new(test: &str, database: &'static str) -> Option<Self> {
+    fn new(database: &'static str) -> Option<Self> {
         let Some(old) = std::env::var_os(OLD) else {
-            // Not one of those that `cargo xtask test` must not skip: it is a command of its own.
-            let why = "QUORLOCK_OLD names no program of version 0.1.0: cargo xtask mixed builds and runs it";
-            not_for(&find_or_skip(test)?, test, why);
+            server()?;
+            not_for(
+                "QUORLOCK_OLD names no program: cargo xtask mixed builds and runs version 0.1.0",
+            );
             return None;
         };
-        let binary = find_or_skip(test)?;
+        let binary = server()?;
         let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
         let nodes = Nodes::start(&binary, 3, options).expect("three servers start");
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -63,25 +63,21 @@ impl Mix {
             .unwrap()
     }
 
-    /// One version takes the nodes into use, and the other uses them at once.
+    /// One version takes the nodes into use, and the other version uses them without a wait.
     fn follows(&self, first_is_old: bool) {
-        for node in &*self.nodes {
-            node.command(&["FLUSHALL"]).unwrap();
-        }
-        let first = self.run(first_is_old, "30s");
-        assert!(first.status.success(), "{}", stderr(&first));
+        self.nodes.iter().for_each(|node| drop(command(node, &["FLUSHALL"])));
+        code(&self.run(first_is_old, "30s"), 0);
         self.all_are_marked();
-        let other = self.run(!first_is_old, "0s");
-        assert!(other.status.success(), "the other need not wait: {}", stderr(&other));
+        code(&self.run(!first_is_old, "0s"), 0);
     }
 
-    /// A short lock does not wait for the last node; a few of them bring it in.
+    /// A short lock does not wait for the last node, so several calls may be necessary.
     fn all_are_marked(&self) {
         let is_marked = |node: &Server| {
             let script =
                 "redis.call('SELECT', ARGV[1]) return redis.call('EXISTS', 'quorlock:node')";
             let reply = node.command(&["EVAL", script, "0", self.database]);
-            reply.is_ok_and(|reply| reply == quorlock_servers::Reply::Int(1))
+            reply.is_ok_and(|reply| reply == Reply::Int(1))
         };
         eventually("all nodes are marked", || {
             let _ = self.run(false, "5s");
@@ -94,7 +90,7 @@ impl Mix {
     }
 }
 
-/// Both versions want one lock all the time, and nodes lose what they knew.
+/// Both versions contend for one lock while nodes lose their data.
 fn contend(mix: &Mix) {
     let is_over = AtomicBool::new(false);
     let granted = [AtomicUsize::new(0), AtomicUsize::new(0)];
@@ -118,13 +114,13 @@ fn contend(mix: &Mix) {
         }
         both_go_on("the beginning");
         let nodes = || mix.nodes.iter();
-        nodes().for_each(|node| drop(node.command(&["FLUSHALL"]).unwrap()));
+        nodes().for_each(|node| drop(command(node, &["FLUSHALL"])));
         both_go_on("all were flushed");
-        nodes().take(1).for_each(|node| drop(node.command(&["FLUSHALL"]).unwrap()));
+        nodes().take(1).for_each(|node| drop(command(node, &["FLUSHALL"])));
         nodes().skip(1).take(1).for_each(|node| node.restart().unwrap());
         both_go_on("one was flushed and one restarted");
-        // The first database alone: what is written there of the one in use is written again.
-        nodes().for_each(|node| drop(node.command(&["FLUSHDB"]).unwrap()));
+        // The nodes write the registration in the first database again.
+        nodes().for_each(|node| drop(command(node, &["FLUSHDB"])));
         both_go_on("the first database was flushed");
         nodes().take(2).for_each(|node| node.restart().unwrap());
         both_go_on("two were restarted");
@@ -137,23 +133,21 @@ fn contend(mix: &Mix) {
 
 #[test]
 fn both_versions_exclude_each_other_while_nodes_forget() {
-    let test = "both_versions_exclude_each_other_while_nodes_forget";
-    if let Some(mix) = Mix::new(test, "0") {
+    if let Some(mix) = Mix::new("0") {
         contend(&mix);
     }
 }
 
 #[test]
-fn the_same_in_another_database() {
-    if let Some(mix) = Mix::new("the_same_in_another_database", "3") {
+fn both_versions_exclude_each_other_in_another_database() {
+    if let Some(mix) = Mix::new("3") {
         contend(&mix);
     }
 }
 
 #[test]
 fn nodes_that_one_version_took_into_use_vote_for_the_other() {
-    let test = "nodes_that_one_version_took_into_use_vote_for_the_other";
-    let Some(mix) = Mix::new(test, "0") else { return };
+    let Some(mix) = Mix::new("0") else { return };
     mix.follows(true);
     mix.follows(false);
 }

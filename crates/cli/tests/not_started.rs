@@ -1,38 +1,22 @@
-//! A command that cannot be started, for whatever reason: no lock stays behind, and the message names the cause.
+//! If the command cannot start, no lock stays, and the message names the cause.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
 mod common;
 
-use std::path::Path;
+use std::ops::Range;
 use std::process::{Command, Output};
 
-use common::{Testbed, quorlock, stderr, stdout};
-use quorlock_servers::{Listen, ServerOptions, find_or_skip, not_for};
-
-/// A program that starts the given command, with the same environment and folder.
-fn through(outer: &[&str], inner: &Command) -> Command {
-    let mut command = Command::new(outer[0]);
-    command.args(&outer[1..]).arg(inner.get_program()).args(inner.get_args());
-    for (name, value) in inner.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    command.stdin(std::process::Stdio::null());
-    command.current_dir(inner.get_current_dir().unwrap_or(Path::new("/")));
-    command
-}
+use common::{Testbed, code, not_for, quorlock, stderr, stdout, through};
+use quorlock_servers::{Listen, ServerOptions};
 
 #[test]
 fn without_proc_the_lock_is_not_taken() {
-    let name = "without_proc_the_lock_is_not_taken";
-    let Some(testbed) = Testbed::new(name) else { return };
+    let Some(testbed) = Testbed::new() else { return };
     let hide = "mount -t tmpfs none /proc && exec \"$0\" \"$@\"";
     let mut outer = vec!["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", hide];
     if !through(&outer, &Command::new("true")).status().is_ok_and(|status| status.success()) {
-        return not_for(&find_or_skip(name).unwrap(), name, "a namespace cannot be made here");
+        return not_for("a namespace cannot be made here");
     }
     for round in 0..10 {
         let run = testbed.quorlock(&["run", "k", "--ttl", "10s", "--", "echo", "ran"]);
@@ -41,21 +25,21 @@ fn without_proc_the_lock_is_not_taken() {
         assert!(stderr(&output).contains("/proc"), "{}", stderr(&output));
         assert_eq!(testbed.holders_of("k"), 0, "round {round}");
     }
-    // It is no wrong descriptor either, although descriptors are opened by way of /proc.
+    // The message does not blame the descriptor, although `quorlock` opens descriptors through /proc.
     outer.truncate(6);
     let with_descriptor = format!("exec 3>fd; {hide}");
     outer.push(&with_descriptor);
     let run = testbed.quorlock(&["run", "k", "--status-fd", "3", "--", "true"]);
     let output = through(&outer, &run).output().unwrap();
-    assert_eq!(output.status.code(), Some(70), "{}", stderr(&output));
+    code(&output, 70);
     assert!(stderr(&output).contains("/proc"), "{}", stderr(&output));
 }
 
-/// What became of a run at each of the limits, from the lowest: exit code 70, the resource's name and no key; until a
-/// limit is high enough. Returns how often the lock was granted before a limit was met.
+/// Runs with each limit, from the lowest until one is high enough. Before that, each run ends with code 70, names the
+/// resource and leaves no key. Returns the number of runs that failed after the lock was granted.
 fn at_each_limit(
     testbed: &Testbed,
-    limits: std::ops::Range<u32>,
+    limits: Range<u32>,
     resource: &str,
     run: impl Fn(u32) -> Output,
 ) -> u32 {
@@ -68,7 +52,7 @@ fn at_each_limit(
             assert_eq!(stdout(&output), "ran\n");
             return failed_after_the_grant;
         }
-        // The dynamic loader, which comes before quorlock, has its own code.
+        // The dynamic loader fails before `quorlock` starts, with a code of its own.
         if output.status.code() == Some(127) && said.contains("shared libraries") {
             continue;
         }
@@ -81,9 +65,7 @@ fn at_each_limit(
 
 #[test]
 fn without_file_descriptors_no_lock_stays_and_the_limit_is_named() {
-    let name = "without_file_descriptors_no_lock_stays_and_the_limit_is_named";
-    let Some(testbed) = Testbed::new(name) else { return };
-    // No wait ends that.
+    let Some(testbed) = Testbed::new() else { return };
     let run = testbed.quorlock(&["run", "k", "--wait", "forever", "--", "echo", "ran"]);
     let resource = "no file descriptor left (limit: ulimit -n)";
     let after_the_grant = at_each_limit(&testbed, 3..100, resource, |limit| {
@@ -94,10 +76,9 @@ fn without_file_descriptors_no_lock_stays_and_the_limit_is_named() {
 
 #[test]
 fn without_processes_no_lock_stays_and_the_limit_is_named() {
-    let name = "without_processes_no_lock_stays_and_the_limit_is_named";
     let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
-    let Some(testbed) = Testbed::with(name, options) else { return };
-    // Root has no such limit, so a user without any other process runs it.
+    let Some(testbed) = Testbed::with(5, options) else { return };
+    // The limit does not apply to root, so a user without other processes runs `quorlock`.
     let user = (200_000 + std::process::id()).to_string();
     let (uid, gid) = (format!("--reuid={user}"), format!("--regid={user}"));
     let as_user = |limit: &str| {
@@ -112,14 +93,10 @@ fn without_processes_no_lock_stays_and_the_limit_is_named() {
         through(&outer.each_ref().map(String::as_str), &inner).output()
     };
     if !run(&["--version"], "50", "").is_ok_and(|output| output.status.success()) {
-        return not_for(
-            &find_or_skip(name).unwrap(),
-            name,
-            "another user cannot run quorlock here",
-        );
+        return not_for("another user cannot run quorlock here");
     }
     let args = ["run", "k", "--wait", "0s", "--", "echo", "ran"];
-    // A name is looked up on a thread of its own, and is not found without one.
+    // The resolver needs a further thread.
     let [addresses, _names] = ["127.0.0.1", "localhost"].map(|host| {
         let resource = "no further process or thread can be started";
         at_each_limit(&testbed, 1..60, resource, |limit| {
@@ -130,9 +107,8 @@ fn without_processes_no_lock_stays_and_the_limit_is_named() {
 }
 
 #[test]
-fn a_command_that_is_not_there_is_named_and_no_lock_stays() {
-    let name = "a_command_that_is_not_there_is_named_and_no_lock_stays";
-    let Some(testbed) = Testbed::new(name) else { return };
+fn a_missing_command_is_named_and_no_lock_stays() {
+    let Some(testbed) = Testbed::new() else { return };
     std::fs::write(testbed.path("script"), "#!/no/such/interpreter\n").unwrap();
     let executable = Command::new("chmod").arg("+x").arg(testbed.path("script")).status();
     assert!(executable.unwrap().success());
@@ -147,7 +123,7 @@ fn a_command_that_is_not_there_is_named_and_no_lock_stays() {
         ("/dev/null", 126, "quorlock: /dev/null: not executable: "),
         ("/", 126, "quorlock: /: not executable: "),
     ] {
-        let output = testbed.quorlock(&["run", "k", "--", program]).output().unwrap();
+        let output = testbed.output(&["run", "k", "--", program]);
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(code), "{program}: {said}");
         assert!(said.contains(says), "{said}");

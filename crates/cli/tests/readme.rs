@@ -1,4 +1,4 @@
-//! The README's own lines, on real servers: from nothing to a held lock; and the servers of compose.yaml.
+//! The lines of the README run on real servers, and compose.yaml has the servers of the README.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{stderr, stdout};
-use quorlock_servers::find_or_skip;
+use common::{code, server, stderr, stdout};
 use regex_lite::Regex;
 
 /// The ports of the README and of compose.yaml.
@@ -23,13 +22,13 @@ fn root(file: &str) -> String {
     fs::read_to_string(root.join(file)).unwrap()
 }
 
-/// The lines between this fence and the end of its block.
+/// The lines of the first code block with this info string.
 fn block<'a>(page: &'a str, fence: &str) -> Vec<&'a str> {
     let (_, rest) = page.split_once(&format!("\n```{fence}\n")).unwrap();
     rest.lines().take_while(|line| *line != "```").collect()
 }
 
-/// Ends the servers that the README's lines have started on these ports.
+/// Ends the servers on these ports, which the lines of the README started.
 struct Ports(Vec<String>);
 
 impl Drop for Ports {
@@ -46,11 +45,11 @@ impl Drop for Ports {
 
 #[test]
 fn the_quick_start_ends_in_a_held_lock() {
-    let Some(server) = find_or_skip("the_quick_start_ends_in_a_held_lock") else { return };
+    let Some(server) = server() else { return };
     let page = root("README.md");
     let lines = block(&page, "sh");
     assert!(lines.len() <= 6, "the quick start has {} lines", lines.len());
-    // Other ports than those of a person who has tried it on this machine.
+    // Free ports, because a person may use those of the README.
     let listeners = [(); 3].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
     let free = listeners.map(|listener| listener.local_addr().unwrap().port().to_string());
     let ports = PORTS.iter().zip(&free);
@@ -66,14 +65,13 @@ fn the_quick_start_ends_in_a_held_lock() {
     let _ports = Ports(free.to_vec());
     let mut shell = std::process::Command::new("sh");
     shell.args(["-eu", "-c", &script]).current_dir(folder.path()).stdin(Stdio::null());
-    // A new user has none of our variables.
     shell.env_clear().env("HOME", folder.path());
     shell.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", programs.display()));
     let output = shell.output().unwrap();
     let (out, err) = (stdout(&output), stderr(&output));
-    assert_eq!(output.status.code(), Some(0), "{out}{err}");
+    code(&output, 0);
     assert!(out.contains("hi\n"), "the command has run: {out}{err}");
-    // As the README shows it, but for the holder and the time.
+    // The line of the README, with any holder and time.
     let held = Regex::new(
         r"hi: HELD by [^ ]+:[0-9]+ quorlock, since [0-9:]{8}Z \([0-9]+s\) \(on 3 of 3 nodes\)\n",
     )
@@ -82,7 +80,7 @@ fn the_quick_start_ends_in_a_held_lock() {
     assert!(held.is_match(&page), "the README shows another line");
 }
 
-/// Examples are compiled with the tests.
+/// Cargo compiles examples with the tests.
 #[test]
 fn the_lines_of_rust_are_an_example() {
     let (page, example) = (root("README.md"), root("crates/quorlock/examples/readme.rs"));
@@ -107,7 +105,7 @@ fn compose_yaml_has_the_servers_of_the_quick_start_on_this_machine_only() {
     for line in compose.lines().filter(|line| !line.starts_with('#')) {
         assert_eq!((line.len() - line.trim_start().len()) % 2, 0, "{line:?}");
     }
-    // Where there is a parser, it reads it.
+    // If there is a parser, it accepts the file.
     let parse = "import sys, yaml; print(len(yaml.safe_load(open(sys.argv[1]))['services']))";
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../compose.yaml");
     let python = std::process::Command::new("python3").args(["-c", parse]).arg(file).output();

@@ -1,4 +1,4 @@
-//! What `doctor` and errors advise, done as it stands there.
+//! The advice of `doctor` and of error messages works when a person follows it.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -7,29 +7,18 @@ mod common;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Testbed, eventually, stderr, stdout};
+use common::{Testbed, code, eventually, json_lines, server, stderr, stdout, test_name};
 use quorlock_servers::{
-    Listen, Nodes, Server, ServerBinary, ServerOptions, StartError, TlsFiles, find_or_skip, skip,
-    without_tls,
+    Listen, Nodes, Server, ServerBinary, ServerOptions, StartError, TlsFiles, skip, without_tls,
 };
-use serde_json::Value;
 
 fn tls_file(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../servers/tests/tls")).join(name)
 }
 
-/// A server with TLS; `None`: it or `redis-cli` is built without, and that has been said.
-fn with_tls(binary: &ServerBinary, test: &str) -> Option<Server> {
-    with_tls_for(binary, test, "node.pem", false)
-}
-
-/// The same with this certificate. `client_auth`: it wants a certificate of each client.
-fn with_tls_for(
-    binary: &ServerBinary,
-    test: &str,
-    cert: &str,
-    client_auth: bool,
-) -> Option<Server> {
+/// A server with TLS and this certificate. `None`: the server or `redis-cli` is built without TLS, and the test is
+/// reported as skipped. `client_auth`: the server requires a client certificate.
+fn with_tls(binary: &ServerBinary, cert: &str, client_auth: bool) -> Option<Server> {
     let files = TlsFiles {
         cert: tls_file(cert),
         key: tls_file("node.key"),
@@ -39,7 +28,7 @@ fn with_tls_for(
     let options = ServerOptions { tls: Some(files), ..ServerOptions::default() };
     let server = match Server::start(binary, options) {
         Err(StartError::NoTls { .. }) => {
-            without_tls(binary, test);
+            without_tls(binary, &test_name());
             return None;
         }
         server => server.unwrap(),
@@ -47,24 +36,22 @@ fn with_tls_for(
     let help = Command::new("redis-cli").arg("--help").output();
     let speaks = help.is_ok_and(|help| (stdout(&help) + &stderr(&help)).contains("--cacert"));
     if !speaks {
-        skip(test, "no redis-cli that was built with TLS");
+        skip(&test_name(), "no redis-cli that was built with TLS");
     }
     speaks.then_some(server)
 }
 
-/// No nodes but those that the test names.
 fn no_nodes(binary: &ServerBinary) -> Testbed {
     Testbed::of(Nodes::start(binary, 0, ServerOptions::default()).unwrap())
 }
 
-/// How `doctor` says that the only node is mended.
+/// The advice of `doctor` for its only node.
 fn fix(testbed: &Testbed, args: &[&str]) -> String {
-    let output = testbed.quorlock(&[&["doctor", "--json"], args].concat()).output().unwrap();
-    let examined: Value = serde_json::from_slice(&output.stdout).unwrap();
-    examined["nodes"][0]["findings"][0]["fix"].as_str().unwrap().to_owned()
+    let output = testbed.output(&[&["doctor", "--json"], args].concat());
+    json_lines(&stdout(&output))[0]["nodes"][0]["findings"][0]["fix"].as_str().unwrap().to_owned()
 }
 
-/// A person pastes the command that stands between these words.
+/// Runs the command between these words, as a person pastes it into a shell.
 fn paste(text: &str, before: &str, behind: &str) -> String {
     let command = text.split_once(before).unwrap_or_else(|| panic!("{before:?} in {text}")).1;
     let command = if behind.is_empty() { command } else { command.split_once(behind).unwrap().0 };
@@ -73,24 +60,22 @@ fn paste(text: &str, before: &str, behind: &str) -> String {
 }
 
 #[test]
-fn the_line_for_a_server_with_tls_answers_once_the_server_does() {
-    let test = "the_line_for_a_server_with_tls_answers_once_the_server_does";
-    let Some(binary) = find_or_skip(test) else { return };
-    let Some(server) = with_tls(&binary, test) else { return };
+fn the_command_for_a_server_with_tls_answers_as_soon_as_the_server_runs() {
+    let Some(binary) = server() else { return };
+    let Some(server) = with_tls(&binary, "node.pem", false) else { return };
     let (testbed, url, ca) = (no_nodes(&binary), server.url(), tls_file("ca.pem"));
     let args = ["-n", &url, "--tls-ca", ca.to_str().unwrap()];
     server.kill().unwrap();
     let told = fix(&testbed, &args);
-    assert_ne!(paste(&told, "until this answers: ", "").trim(), "PONG", "it is down");
+    assert_ne!(paste(&told, "until this answers: ", "").trim(), "PONG", "the server is down");
     server.restart().unwrap();
     assert_eq!(paste(&told, "until this answers: ", "").trim(), "PONG", "{told}");
 }
 
 #[test]
-fn a_wrong_scheme_is_told_and_the_right_one_works() {
-    let test = "a_wrong_scheme_is_told_and_the_right_one_works";
-    let Some(binary) = find_or_skip(test) else { return };
-    let Some(server) = with_tls(&binary, test) else { return };
+fn a_wrong_scheme_is_named_and_the_right_scheme_works() {
+    let Some(binary) = server() else { return };
+    let Some(server) = with_tls(&binary, "node.pem", false) else { return };
     let testbed = no_nodes(&binary);
     let tcp = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
     let plain = Server::start(&binary, tcp).unwrap();
@@ -98,7 +83,7 @@ fn a_wrong_scheme_is_told_and_the_right_one_works() {
         let ca = tls_file("ca.pem");
         let args =
             ["run", "k", "-n", url, "--tls-ca", ca.to_str().unwrap(), "--wait", "0s", "--", "true"];
-        testbed.quorlock(&args).output().unwrap()
+        testbed.output(&args)
     };
     for (right, before) in [
         (server.url(), "name the authority with --tls-ca: "),
@@ -107,7 +92,7 @@ fn a_wrong_scheme_is_told_and_the_right_one_works() {
         let (scheme, rest) = right.split_once("://").unwrap();
         let wrong = format!("{}://{rest}", if scheme == "redis" { "rediss" } else { "redis" });
         let output = run(&wrong);
-        assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));
+        code(&output, 69);
         let hint = format!("its URL begins with {scheme}://");
         assert!(stderr(&output).contains(&hint), "{wrong}: {}", stderr(&output));
         let told = fix(&testbed, &["-n", &wrong]);
@@ -117,19 +102,18 @@ fn a_wrong_scheme_is_told_and_the_right_one_works() {
     }
 }
 
-/// `redis-cli` does not look at names, so its PONG would prove nothing.
+/// `redis-cli` does not check the name in a certificate, so its answer would prove nothing.
 #[test]
-fn what_is_wrong_with_a_certificate_is_told_with_the_option_that_mends_it() {
-    let test = "what_is_wrong_with_a_certificate_is_told_with_the_option_that_mends_it";
-    let Some(binary) = find_or_skip(test) else { return };
-    let Some(server) = with_tls(&binary, test) else { return };
-    let Some(strict) = with_tls_for(&binary, test, "node.pem", true) else { return };
+fn an_error_of_a_certificate_names_the_option_that_fixes_it() {
+    let Some(binary) = server() else { return };
+    let Some(server) = with_tls(&binary, "node.pem", false) else { return };
+    let Some(strict) = with_tls(&binary, "node.pem", true) else { return };
     let testbed = no_nodes(&binary);
     let [ca, cert, key] =
         ["ca.pem", "node.pem", "node.key"].map(|name| tls_file(name).to_str().unwrap().to_owned());
     let run = |url: &str, args: &[&str]| {
         let args = [&["run", "k", "-n", url, "--wait", "0s"], args, &["--", "true"]].concat();
-        testbed.quorlock(&args).output().unwrap()
+        testbed.output(&args)
     };
     let trusted = ["--tls-ca", &*ca];
     let other = format!("{}?tls-server-name=other.internal", server.url());
@@ -148,45 +132,39 @@ fn what_is_wrong_with_a_certificate_is_told_with_the_option_that_mends_it() {
         let output = run(mended, right);
         assert!(output.status.success(), "{}", stderr(&output));
     }
-    // A name that nobody would look at.
+    // Without TLS, the name has no effect.
     let output = run("redis://h", &["--tls-server-name", "n"]);
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(64), "{said}");
     assert!(said.contains("--tls-server-name") && said.contains("rediss://"), "{said}");
     let mut command = testbed.quorlock(&["run", "k", "-n", "redis://h", "--", "true"]);
     let output = command.env("QUORLOCK_TLS_SERVER_NAME", "n").output().unwrap();
-    assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
+    code(&output, 78);
     assert!(stderr(&output).contains("QUORLOCK_TLS_SERVER_NAME"), "{}", stderr(&output));
 }
 
-/// Certificates that no option of the client can mend.
+/// No option of the client helps with these certificates.
 #[test]
 fn a_certificate_of_an_authority_or_without_names_must_be_replaced() {
-    let test = "a_certificate_of_an_authority_or_without_names_must_be_replaced";
-    let Some(binary) = find_or_skip(test) else { return };
+    let Some(binary) = server() else { return };
     let testbed = no_nodes(&binary);
-    for (cert, hint) in [
-        (
-            "ca-alone.pem",
-            "the certificate of an authority (CA:TRUE): give the server one with CA:FALSE",
-        ),
-        (
-            "nameless.pem",
-            "no subjectAltName, and its CN does not count: give the server one with it",
-        ),
-        ("alone.pem", ""),
-    ] {
-        let Some(server) = with_tls_for(&binary, test, cert, false) else { return };
+    let of_authority =
+        "the certificate of an authority (CA:TRUE): give the server one with CA:FALSE";
+    let nameless = "no subjectAltName, and its CN does not count: give the server one with it";
+    for (cert, hint) in
+        [("ca-alone.pem", of_authority), ("nameless.pem", nameless), ("alone.pem", "")]
+    {
+        let Some(server) = with_tls(&binary, cert, false) else { return };
         let ca = tls_file(cert);
         let nodes = ["-n", &server.url(), "--tls-ca", ca.to_str().unwrap()];
         let args = [&["run", "k"], &nodes[..], &["--wait", "0s", "--", "true"]].concat();
-        let output = testbed.quorlock(&args).output().unwrap();
-        let said = stderr(&output);
+        let output = testbed.output(&args);
         if hint.is_empty() {
-            assert!(output.status.success(), "the advice helps: {said}");
+            code(&output, 0);
             continue;
         }
-        assert_eq!(output.status.code(), Some(69), "{said}");
+        code(&output, 69);
+        let said = stderr(&output);
         assert!(said.contains(hint) && !said.contains("--tls-server-name"), "{said}");
         let fix = fix(&testbed, &nodes);
         for part in ["openssl req -x509", "subjectAltName=DNS:HOST", "CA:FALSE", "tls-cert-file"] {
@@ -196,37 +174,35 @@ fn a_certificate_of_an_authority_or_without_names_must_be_replaced() {
 }
 
 #[test]
-fn a_server_that_takes_no_more_clients_says_so() {
-    let test = "a_server_that_takes_no_more_clients_says_so";
+fn a_server_without_free_client_connections_is_named() {
     let args = vec!["--maxclients".to_owned(), "5".to_owned()];
     let options = ServerOptions { args, ..ServerOptions::default() };
-    let Some(testbed) = Testbed::sized(test, 1, options) else { return };
+    let Some(testbed) = Testbed::with(1, options) else { return };
     let _clients: Vec<_> = (0..5).map_while(|_| testbed.nodes[0].connect().ok()).collect();
-    let output = testbed.quorlock(&["run", "k", "--wait", "0s", "--", "true"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));
+    let output = testbed.output(&["run", "k", "--wait", "0s", "--", "true"]);
+    code(&output, 69);
     let named = "the server has no client connection left (its limit is maxclients)";
     assert!(stderr(&output).contains(named), "{}", stderr(&output));
-    let output = testbed.quorlock(&["doctor"]).output().unwrap();
+    let output = testbed.output(&["doctor"]);
     let told = stdout(&output);
     assert!(told.contains(named) && told.contains("CONFIG SET maxclients NUMBER"), "{told}");
 }
 
-/// Nobody locks for a while: a node whose wait is over votes for whoever comes next.
+/// After its quarantine, a node votes in the next call.
 #[test]
-fn idle_nodes_that_would_vote_are_well() {
-    let test = "idle_nodes_that_would_vote_are_well";
-    let Some(testbed) = Testbed::sized(test, 3, ServerOptions::default()) else { return };
+fn idle_nodes_are_healthy_after_their_quarantine() {
+    let Some(testbed) = Testbed::sized(3) else { return };
     let testbed = Testbed { guard: "strict", ..testbed };
     let quorlock = |args: &[&str]| {
         let mut command = testbed.quorlock(args);
         command.env("QUORLOCK_MAX_TTL", "1s").env("QUORLOCK_TTL", "1s").output().unwrap()
     };
     let output = quorlock(&["run", "k", "--wait", "0s", "--", "true"]);
-    assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));
+    code(&output, 69);
     let waiting = quorlock(&["doctor"]);
-    assert_eq!(waiting.status.code(), Some(2), "the wait is real: {}", stdout(&waiting));
+    assert_eq!(waiting.status.code(), Some(2), "{}", stdout(&waiting));
     assert!(stdout(&quorlock(&["status", "k"])).starts_with("k: UNKNOWN"));
-    let text = eventually("doctor is content", || {
+    let text = eventually("doctor finds no problem", || {
         let output = quorlock(&["doctor"]);
         (output.status.code() == Some(0)).then(|| stdout(&output))
     });
@@ -235,6 +211,7 @@ fn idle_nodes_that_would_vote_are_well() {
     let status = quorlock(&["status", "k"]);
     assert_eq!((status.status.code(), stdout(&status).starts_with("k: FREE")), (Some(0), true));
     assert!(stdout(&status).contains("its votes count at the next use"), "{}", stdout(&status));
-    let output = quorlock(&["run", "k", "--wait", "0s", "--", "true"]);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let output = quorlock(&["run", "k", "--wait", "10s", "--", "true"]);
+    code(&output, 0);
+    assert_eq!(stderr(&output), "", "no message about a wait that ends at once");
 }

@@ -1,4 +1,5 @@
-//! Where values come from: the command line, else the environment, else the file; and which of them a command sees.
+//! Settings from the command line, the environment and the configuration file, in this order, and the variables that the
+//! command sees.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -8,14 +9,13 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use common::{Testbed, quorlock, stderr, stdout};
+use common::{Testbed, code, quorlock, stderr, stdout};
 use quorlock::env::{Class, VARIABLES};
-use quorlock_servers::ServerOptions;
 
-/// Nothing listens there: a command whose settings are accepted ends with 69.
+/// No server listens there, so a command with valid settings ends with code 69.
 const NOBODY: &str = "redis://127.0.0.1:1";
 
-/// The exit code and the messages of a command with these variables.
+/// The exit code and standard error of a command with these variables.
 fn run(args: &[&str], variables: &[(&str, &str)]) -> (i32, String) {
     let mut command = quorlock(args);
     command.env("QUORLOCK_NODES", NOBODY).envs(variables.iter().copied());
@@ -26,7 +26,7 @@ fn run(args: &[&str], variables: &[(&str, &str)]) -> (i32, String) {
 const RUN: &[&str] = &["run", "k", "--wait", "0s", "--", "true"];
 
 #[test]
-fn a_variable_that_is_neither_yes_nor_no_is_refused() {
+fn a_switch_takes_yes_or_no_and_nothing_else() {
     for variable in ["SHARED", "FENCED", "PASS_NODES", "JSON", "QUIET"] {
         let name = format!("QUORLOCK_{variable}");
         for wrong in ["maybe", "flase", "2", "y", "-"] {
@@ -37,7 +37,7 @@ fn a_variable_that_is_neither_yes_nor_no_is_refused() {
         for right in ["1", "true", "YES", "On", "0", "False", "no", "OFF", "", " "] {
             assert_eq!(run(RUN, &[(&name, right)]).0, 69, "{name}={right}");
         }
-        // The command line wins, whatever the variable says.
+        // The command line overrides the variable.
         let flag = format!("--{}=no", variable.to_lowercase().replace('_', "-"));
         let args = ["run", "k", &flag, "--wait", "0s", "true"];
         assert_eq!(run(&args, &[(&name, "maybe")]).0, 69, "{args:?}");
@@ -48,20 +48,19 @@ fn a_variable_that_is_neither_yes_nor_no_is_refused() {
 }
 
 #[test]
-fn a_flag_that_is_no_wins_over_its_variable() {
-    let name = "a_flag_that_is_no_wins_over_its_variable";
-    let Some(testbed) = Testbed::sized(name, 1, ServerOptions::default()) else { return };
+fn a_flag_with_the_value_no_overrides_its_variable() {
+    let Some(testbed) = Testbed::sized(1) else { return };
     let shares = |variable: &str, flags: &[&str]| {
         let args = [&["run", "k", "--status-fd", "1"], flags, &["--", "true"]].concat();
         let output = testbed.quorlock(&args).env("QUORLOCK_SHARED", variable).output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        code(&output, 0);
         stdout(&output).contains(r#""mode":"shared""#)
     };
     assert!(shares("on", &[]) && shares("off", &["--shared"]) && shares("", &["--shared=yes"]));
     assert!(!shares("on", &["--shared=false"]) && !shares("", &[]) && !shares("0", &[]));
 }
 
-/// A value for each variable that a run can have.
+/// A value for each variable of a run.
 const VALUES: &[(&str, &str)] = &[
     ("QUORLOCK_QUORUM", "1"),
     ("QUORLOCK_KEY_PREFIX", "p:"),
@@ -72,7 +71,7 @@ const VALUES: &[(&str, &str)] = &[
     ("QUORLOCK_CONNECT_TIMEOUT", "5s"),
     ("QUORLOCK_USERNAME", "default"),
     ("QUORLOCK_PASSWORD", "x"),
-    // Refused without TLS; empty, it counts as not set.
+    // An empty value counts as not set. Another value needs TLS.
     ("QUORLOCK_TLS_SERVER_NAME", ""),
     ("QUORLOCK_SHARED", "no"),
     ("QUORLOCK_FENCED", "no"),
@@ -88,7 +87,7 @@ const VALUES: &[(&str, &str)] = &[
     ("QUORLOCK_JSON", "yes"),
     ("QUORLOCK_QUIET", "yes"),
     ("QUORLOCK_PASS_NODES", "no"),
-    // Those of a lock around this one.
+    // The variables of an outer lock.
     ("QUORLOCK_KEY", "outer"),
     ("QUORLOCK_TOKEN", "outer"),
     ("QUORLOCK_FENCE", "outer"),
@@ -96,9 +95,8 @@ const VALUES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_command_inherits_no_variable_of_the_call_and_all_or_none_about_the_nodes() {
-    let name = "a_command_inherits_no_variable_of_the_call_and_all_or_none_about_the_nodes";
-    let Some(testbed) = Testbed::sized(name, 1, ServerOptions::default()) else { return };
+fn a_command_inherits_no_variable_of_the_call_and_those_about_the_nodes_only_on_request() {
+    let Some(testbed) = Testbed::sized(1) else { return };
     let file = testbed.path("file");
     fs::write(&file, "# nothing\n").unwrap();
     let file = file.to_str().unwrap();
@@ -109,7 +107,7 @@ fn a_command_inherits_no_variable_of_the_call_and_all_or_none_about_the_nodes() 
         let mut command = testbed.quorlock(&args);
         command.envs(files.clone()).envs(VALUES.iter().copied()).env("QUORLOCK_SERVER", "s");
         let output = command.output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        code(&output, 0);
         let output = stdout(&output);
         let lines = output.lines().filter(|line| line.starts_with("QUORLOCK_"));
         lines.map(|line| line.split_once('=').unwrap().0.to_owned()).collect::<Vec<_>>()
@@ -137,79 +135,9 @@ fn a_command_inherits_no_variable_of_the_call_and_all_or_none_about_the_nodes() 
     }
 }
 
+/// `--shared false true` must run neither `false` as a reader nor `true` under the lock `false`.
 #[test]
-fn an_error_names_the_variable_or_the_key() {
-    for (variable, value, says) in [
-        ("QUORLOCK_TTL", "abc", "QUORLOCK_TTL: \"abc\": a time has a unit"),
-        ("QUORLOCK_TTL", "1ms", "QUORLOCK_TTL: ttl (1ms) must be at least 500ms"),
-        (
-            "QUORLOCK_IF_HELD",
-            "perhaps",
-            "QUORLOCK_IF_HELD: \"perhaps\": must be one of: fail, skip",
-        ),
-        ("QUORLOCK_HELD_EXIT_CODE", "300", "QUORLOCK_HELD_EXIT_CODE: \"300\": "),
-        ("QUORLOCK_QUORUM", "2", "QUORLOCK_QUORUM, QUORLOCK_NODES: a quorum of 2 of 1 nodes"),
-        ("QUORLOCK_DURABLE", "z", "QUORLOCK_DURABLE: no node has the name \"z\""),
-        ("QUORLOCK_KEY_PREFIX", "quorlock:", "QUORLOCK_KEY_PREFIX: "),
-        ("QUORLOCK_NODE_TIMEOUT", "9s", "QUORLOCK_NODE_TIMEOUT: node timeout (9s)"),
-        ("QUORLOCK_STATUS_FD", "77", "QUORLOCK_STATUS_FD: cannot write to file descriptor 77"),
-        ("QUORLOCK_PASSWORD_FILE", "/no/such", "QUORLOCK_PASSWORD_FILE: the password in /no/such"),
-        ("QUORLOCK_TLS_CERT", "/no/such", "QUORLOCK_TLS_CERT: tls-cert and tls-key go together"),
-        ("QUORLOCK_RESTART_GUARD", "of", "QUORLOCK_RESTART_GUARD: \"of\": must be one of: strict"),
-    ] {
-        let (code, said) = run(RUN, &[(variable, value)]);
-        assert_eq!(code, 78, "{variable}={value}: {said}");
-        assert!(said.starts_with(&format!("quorlock: {says}")), "{variable}={value}: {said}");
-        assert_eq!(run(RUN, &[(variable, "")]).0, 69, "an empty {variable} counts as not set");
-    }
-    // Whichever command would use the value.
-    for args in [&["ls"][..], &["doctor"], &["status", "k"]] {
-        for (variable, value) in [("QUORLOCK_SHARED", "maybe"), ("QUORLOCK_TTL", "banana")] {
-            let (code, said) = run(args, &[(variable, value)]);
-            assert_eq!(code, 78, "{args:?} {variable}: {said}");
-            assert!(said.starts_with(&format!("quorlock: {variable}: \"{value}\": ")), "{said}");
-        }
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("q.toml");
-    let (code, said) = run(RUN, &[("QUORLOCK_CONFIG", file.to_str().unwrap())]);
-    assert_eq!(code, 78, "{said}");
-    assert!(said.starts_with("quorlock: QUORLOCK_CONFIG: the configuration in "), "{said}");
-    let (code, said) = run(&[&["--config", file.to_str().unwrap()], RUN].concat(), &[]);
-    assert!(code == 78 && said.starts_with("quorlock: --config: the configuration in "), "{said}");
-    let path = file.display();
-    for (text, says) in [
-        ("ttl = 10", format!("ttl in {path}: \"10\": a time has a unit")),
-        ("ttl = \"1ms\"", format!("ttl in {path}: ttl (1ms) must be")),
-        (
-            "min-holt = \"1s\"",
-            format!("min-holt in {path}: no such setting; do you mean min-hold?"),
-        ),
-        ("tls-server-name = \"x\"", format!("tls-server-name in {path}: node ")),
-        ("nodes = []", format!("nodes in {path}: must name at least one node")),
-        ("quorum = \"x\"", format!("quorum in {path}: \"x\": must be a number")),
-        (
-            "max-hold = \"0s\"",
-            format!("max-hold in {path}: max-hold (0s) must be at least ttl (10s)"),
-        ),
-        ("max-ttl = \"25h\"", format!("max-ttl in {path}: max-ttl (25h) must be at most 24h")),
-        ("shared = true", format!("shared in {path}: it describes one call")),
-        ("fenced = \"maybe\"", format!("fenced in {path}: \"maybe\": must be 1, true")),
-        ("quorum = [1, 2]", format!("quorum in {path}: must be a text, a number, true or false")),
-        ("max-hold = \"1s\"\n[more]", format!("more in {path}: no such setting")),
-        ("ttl = \"1", format!("{path}, line 1: ")),
-    ] {
-        fs::write(&file, text).unwrap();
-        let config = file.to_str().unwrap();
-        let (code, said) = run(&[&["--config", config], RUN].concat(), &[]);
-        assert_eq!(code, 78, "{text}: {said}");
-        assert!(said.starts_with(&format!("quorlock: {says}")), "{text}: {said}");
-    }
-}
-
-/// `--shared false true` must not run `false` as a reader of the lock, nor `true` under the lock `false`.
-#[test]
-fn a_word_behind_a_flag_that_may_be_its_value_is_refused() {
+fn a_word_after_a_flag_that_may_be_its_value_is_refused() {
     for args in [
         &["run", "k", "--shared", "false", "true"][..],
         &["run", "--shared", "no", "true"],
@@ -232,15 +160,14 @@ fn a_word_behind_a_flag_that_may_be_its_value_is_refused() {
     assert!(code == 64 && said.contains("KEY has no name"), "{said}");
 }
 
-/// The variables about nodes are gone in there.
+/// The inner call does not inherit the variables about the nodes.
 #[test]
-fn a_nested_call_without_nodes_is_told_of_the_option_that_passes_them_on() {
-    let name = "a_nested_call_without_nodes_is_told_of_the_option_that_passes_them_on";
-    let Some(testbed) = Testbed::sized(name, 1, ServerOptions::default()) else { return };
+fn a_nested_call_without_nodes_names_the_option_that_passes_them_on() {
+    let Some(testbed) = Testbed::sized(1) else { return };
     let nested = |flags: &[&str]| {
         let program = env!("CARGO_BIN_EXE_quorlock");
         let args = [&["run", "k"], flags, &["--", program, "status", "other"]].concat();
-        let output = testbed.quorlock(&args).output().unwrap();
+        let output = testbed.output(&args);
         (output.status.code().unwrap(), stderr(&output))
     };
     let (code, said) = nested(&[]);
@@ -252,7 +179,7 @@ fn a_nested_call_without_nodes_is_told_of_the_option_that_passes_them_on() {
 }
 
 #[test]
-fn a_variable_that_quorlock_does_not_know_is_reported_once() {
+fn an_unknown_variable_is_reported_once() {
     let typo = [("QUORLOCK_TLL", "1s"), ("QUORLOCK_ZZZZZZZZ", "1"), ("QUORLOCK_TEST_X", "1")];
     let (code, said) = run(RUN, &typo);
     assert_eq!((code, said.matches("QUORLOCK_TLL").count()), (69, 1), "{said}");
@@ -269,15 +196,14 @@ fn a_variable_that_quorlock_does_not_know_is_reported_once() {
 }
 
 #[test]
-fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
-    let name = "the_command_line_wins_over_the_environment_and_that_over_the_file";
-    let Some(testbed) = Testbed::sized(name, 1, ServerOptions::default()) else { return };
+fn the_command_line_overrides_the_environment_and_the_environment_the_file() {
+    let Some(testbed) = Testbed::sized(1) else { return };
     let config = |label: &str| format!("label = \"{label}\"\nkey-prefix = \"p:\"\nwait = \"0s\"\n");
     let (own, other) = (testbed.path("quorlock/config.toml"), testbed.path("other.toml"));
     fs::create_dir(own.parent().unwrap()).unwrap();
     fs::write(&own, config("own")).unwrap();
     fs::write(&other, config("other")).unwrap();
-    // A file of the working directory is not read.
+    // `quorlock` does not read a file in the working directory.
     fs::write(testbed.path("config.toml"), "nonsense").unwrap();
     let folder = testbed.folder.path().to_str().unwrap().to_owned();
     let holder = |before: &[&str], behind: &[&str], variables: &[(&str, &str)]| {
@@ -287,7 +213,7 @@ fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
         command.env("Q", env!("CARGO_BIN_EXE_quorlock")).env("QUORLOCK_PASS_NODES", "1");
         command.env("XDG_CONFIG_HOME", &folder).envs(variables.iter().copied());
         let output = command.output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        code(&output, 0);
         let found = ["own", "other", "variable", "typed"];
         let said = stdout(&output);
         found.into_iter().find(|label| said.contains(&format!(" {label}"))).expect(&said)
@@ -301,13 +227,13 @@ fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
     let variable = ("QUORLOCK_LABEL", "variable");
     assert_eq!(holder(&["--config", other], &[], &[variable]), "variable");
     assert_eq!(holder(&[], &["--label", "typed"], &[variable]), "typed");
-    // Without the other variable, the folder is in the home directory.
+    // Without XDG_CONFIG_HOME, the folder is in the home directory.
     let home = testbed.path("home");
     fs::create_dir_all(home.join(".config/quorlock")).unwrap();
     fs::write(home.join(".config/quorlock/config.toml"), config("other")).unwrap();
     let home = home.to_str().unwrap();
     assert_eq!(holder(&[], &[], &[("XDG_CONFIG_HOME", ""), ("HOME", home)]), "other");
-    // One that another user can change decides nothing, unless it is named.
+    // A file that another user can change is refused unless the call names it.
     let refused = || {
         let (code, said) = run(RUN, &[("XDG_CONFIG_HOME", &folder)]);
         assert_eq!(code, 78, "{said}");
@@ -366,11 +292,10 @@ fn the_file_takes_every_option_that_does_not_describe_one_call() {
 }
 
 #[test]
-fn the_command_begins_at_the_first_word_behind_the_key() {
-    let name = "the_command_begins_at_the_first_word_behind_the_key";
-    let Some(testbed) = Testbed::sized(name, 1, ServerOptions::default()) else { return };
+fn the_command_begins_at_the_first_word_after_the_key() {
+    let Some(testbed) = Testbed::sized(1) else { return };
     let out = |args: &[&str]| {
-        let output = testbed.quorlock(args).output().unwrap();
+        let output = testbed.output(args);
         (output.status.code().unwrap(), stdout(&output), stderr(&output))
     };
     for (args, told) in [

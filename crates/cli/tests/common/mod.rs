@@ -1,42 +1,62 @@
-//! What the tests of the command line share: five servers, and the binary as a user would call it.
+//! Helpers for the tests of the command line: real servers, and `quorlock` as a user calls it.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use quorlock_servers::{Nodes, Reply, ServerOptions, find_or_skip};
+use quorlock_servers::{Nodes, Reply, Server, ServerBinary, ServerOptions, find_or_skip};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process_group};
 use rustix::time::{ClockId, clock_gettime};
+use serde_json::Value;
 
-/// Longer than anything here takes unless it hangs.
+/// Longer than any step takes on a busy machine, unless the step hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Some servers, mostly five, and a folder for what commands write.
+/// Real servers, and a folder for the files that commands write.
 pub(crate) struct Testbed {
     pub(crate) nodes: Nodes,
     pub(crate) folder: tempfile::TempDir,
-    /// The restart guard of all its clients: off, for the servers are new.
+    /// The restart guard of every call. It is off by default because the servers are new.
     pub(crate) guard: &'static str,
-    /// A file with further settings, in the folder.
+    /// A configuration file in the folder.
     pub(crate) config: Option<&'static str>,
 }
 
+/// The name of the running test, which is the name of its thread.
+pub(crate) fn test_name() -> String {
+    thread::current().name().unwrap_or("a test").to_owned()
+}
+
+/// A server program. `None`: this machine has none, and the test is reported as skipped.
+pub(crate) fn server() -> Option<ServerBinary> {
+    find_or_skip(&test_name())
+}
+
+/// Reports that this machine or this version of the server cannot run the test.
+pub(crate) fn not_for(why: &str) {
+    let binary = server().expect("the test has started servers");
+    quorlock_servers::not_for(&binary, &test_name(), why);
+}
+
 impl Testbed {
-    /// `None`: there is no server here, and that has been said.
-    pub(crate) fn new(test: &str) -> Option<Self> {
-        Self::with(test, ServerOptions::default())
+    /// Five servers. `None`: this machine has no server program, and the test is reported as skipped.
+    pub(crate) fn new() -> Option<Self> {
+        Self::sized(5)
     }
 
-    pub(crate) fn with(test: &str, options: ServerOptions) -> Option<Self> {
-        Self::sized(test, 5, options)
+    pub(crate) fn sized(count: usize) -> Option<Self> {
+        Self::with(count, ServerOptions::default())
     }
 
-    pub(crate) fn sized(test: &str, count: usize, options: ServerOptions) -> Option<Self> {
-        let binary = find_or_skip(test)?;
-        let nodes = Nodes::start(&binary, count, options).expect("servers start");
-        Some(Self::of(nodes))
+    pub(crate) fn with(count: usize, options: ServerOptions) -> Option<Self> {
+        let nodes = Nodes::start(&server()?, count, options);
+        Some(Self::of(nodes.expect("servers start")))
     }
 
     pub(crate) fn of(nodes: Nodes) -> Self {
@@ -44,22 +64,36 @@ impl Testbed {
         Self { nodes, folder, guard: "off", config: None }
     }
 
-    /// `quorlock` with the nodes in its environment, and nothing else of ours.
+    /// `quorlock` with the nodes in its environment.
     pub(crate) fn quorlock(&self, args: &[&str]) -> Command {
         let mut command = quorlock(args);
-        let names = ["a", "b", "c", "d", "e"].iter().zip(self.nodes.urls());
-        let nodes: Vec<String> = names.map(|(name, url)| format!("{name}={url}")).collect();
-        command.env("QUORLOCK_NODES", nodes.join(",")).current_dir(self.folder.path());
-        command.env("QUORLOCK_RESTART_GUARD", self.guard);
+        command.env("QUORLOCK_NODES", self.named(0..self.nodes.len()));
+        command.env("QUORLOCK_RESTART_GUARD", self.guard).current_dir(self.folder.path());
         command.envs(self.config.map(|file| ("QUORLOCK_CONFIG", file)));
         command
+    }
+
+    /// The value of `QUORLOCK_NODES` for some of the nodes.
+    pub(crate) fn named(&self, places: Range<usize>) -> String {
+        let names = ["a", "b", "c", "d", "e"].iter().zip(self.nodes.urls());
+        let nodes = names.map(|(name, url)| format!("{name}={url}"));
+        nodes.skip(places.start).take(places.len()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Runs `quorlock` to its end.
+    pub(crate) fn output(&self, args: &[&str]) -> Output {
+        self.quorlock(args).output().expect("quorlock starts")
+    }
+
+    pub(crate) fn start(&self, args: &[&str]) -> Running {
+        Running::start(&mut self.quorlock(args))
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Waits until a command has written this file, and returns what is in it.
+    /// Waits until a command has written a line to this file. Returns the file's content.
     pub(crate) fn await_file(&self, name: &str) -> String {
         let path = self.path(name);
         let written =
@@ -67,89 +101,187 @@ impl Testbed {
         eventually(&format!("{name} is written"), || written(&path))
     }
 
-    /// On how many nodes the key exists.
+    /// Sends a command to some of the servers.
+    pub(crate) fn on(&self, places: Range<usize>, words: &[&str]) {
+        self.nodes[places].iter().for_each(|node| drop(command(node, words)));
+    }
+
+    pub(crate) fn on_all(&self, words: &[&str]) {
+        self.on(0..self.nodes.len(), words);
+    }
+
+    /// The number of nodes that have this key.
     pub(crate) fn holders_of(&self, key: &str) -> usize {
-        let exists = |server: &&quorlock_servers::Server| {
+        let has_key = |server: &&Server| {
             server.command(&["EXISTS", key]).is_ok_and(|reply| reply == Reply::Int(1))
         };
-        self.nodes.iter().filter(exists).count()
+        self.nodes.iter().filter(has_key).count()
     }
 }
 
-/// `quorlock` without any of its variables, but for the restart guard, which is off.
+/// Sends a command that must succeed.
+pub(crate) fn command(server: &Server, words: &[&str]) -> Reply {
+    let reply = server.command(words).expect("the server answers");
+    assert!(!matches!(reply, Reply::Error(_)), "{words:?}: {reply:?}");
+    reply
+}
+
+/// The number of calls of a command since the server started.
+pub(crate) fn calls(server: &Server, of: &str) -> u64 {
+    let line = info(server, "commandstats", &format!("cmdstat_{of}:calls="));
+    let calls = line.as_deref().and_then(|line| line.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a number"))
+}
+
+/// The rest of the line of `INFO` that begins with these words.
+pub(crate) fn info(server: &Server, section: &str, beginning: &str) -> Option<String> {
+    let Reply::Bulk(Some(info)) = command(server, &["INFO", section]) else {
+        panic!("INFO answers with a text")
+    };
+    let info = String::from_utf8(info).expect("INFO answers with text");
+    info.lines().find_map(|line| line.strip_prefix(beginning).map(|rest| rest.trim().to_owned()))
+}
+
+pub(crate) fn get(server: &Server, key: &str) -> Option<String> {
+    match command(server, &["GET", key]) {
+        Reply::Bulk(text) => text.map(|text| String::from_utf8(text).expect("text")),
+        reply => panic!("{reply:?}"),
+    }
+}
+
+/// The value that a client stores at a lock's key.
+pub(crate) fn value(token: u8, owner: &str) -> String {
+    format!("{} {owner}", format!("{token:02x}").repeat(20))
+}
+
+/// `quorlock` without any variable of its own, except that the restart guard is off.
 pub(crate) fn quorlock(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quorlock"));
     for (name, _) in std::env::vars_os() {
-        // In a build with mistakes that can be put back, this one names one of them.
+        // A build for mutation tests reads from this variable which mistake to make.
         let names_a_mistake = cfg!(quorlock_mutants) && name == "QUORLOCK_MUTANT";
         if name.to_string_lossy().starts_with("QUORLOCK_") && !names_a_mistake {
             command.env_remove(name);
         }
     }
     command.env("XDG_CONFIG_HOME", "/no/such/folder");
-    // The servers are new, and tests do not wait until they vote; those about that say so.
+    // The servers are new, and most tests do not wait until new servers vote.
     command.env("QUORLOCK_RESTART_GUARD", "off");
     command.args(args).stdin(Stdio::null());
     command
 }
 
-/// A child that is killed if the test ends before it does.
-pub(crate) struct Running(pub(crate) Child);
+/// A program that starts the given command, with the environment and the folder of that command.
+pub(crate) fn through(outer: &[&str], inner: &Command) -> Command {
+    let mut command = Command::new(outer[0]);
+    command.args(&outer[1..]).arg(inner.get_program()).args(inner.get_args());
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.stdin(Stdio::null());
+    command.current_dir(inner.get_current_dir().unwrap_or(Path::new("/")));
+    command
+}
+
+/// A child process. Dropping it kills it.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    /// Standard output and standard error up to now, as far as they are pipes.
+    said: [Arc<Mutex<Vec<u8>>>; 2],
+    readers: Vec<JoinHandle<()>>,
+}
 
 impl Running {
+    /// Starts a program and captures its output.
     pub(crate) fn start(command: &mut Command) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        Self(child.expect("quorlock starts"))
+        Self::of(child.expect("the program starts"))
     }
 
-    pub(crate) fn pid(&self) -> Pid {
-        Pid::from_child(&self.0)
+    pub(crate) fn of(child: Child) -> Self {
+        let mut running = Self { said: Default::default(), readers: Vec::new(), child };
+        let stdout = running.child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
+        let stderr = running.child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
+        for (pipe, said) in [stdout, stderr].into_iter().zip(&running.said) {
+            let Some(mut pipe) = pipe else { continue };
+            let said = Arc::clone(said);
+            running.readers.push(thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(count @ 1..) = pipe.read(&mut bytes) {
+                    said.lock().expect("no panic").extend(&bytes[..count]);
+                }
+            }));
+        }
+        running
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(self.pid(), signal).expect("it runs");
+        kill_process(Pid::from_child(&self.child), signal).expect("the process runs");
     }
 
-    /// Waits for its end.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("the process is a child").is_none()
+    }
+
+    /// Waits for a line that contains this text, on standard output or standard error.
+    pub(crate) fn await_line(&self, text: &str) -> String {
+        eventually(text, || {
+            let said = self.said.iter().map(|said| said.lock().expect("no panic").clone());
+            said.into_iter().find_map(|said| {
+                let said = String::from_utf8_lossy(&said).into_owned();
+                let mut lines = said.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+                lines.find(|line| line.contains(text)).map(str::to_owned)
+            })
+        })
+    }
+
+    /// Waits until the process ends.
     pub(crate) fn end(mut self) -> Output {
-        eventually("quorlock ends", || self.0.try_wait().expect("a child of ours"));
-        let mut output = Output {
-            status: self.0.wait().expect("it has ended"),
-            stdout: Vec::new(),
-            stderr: Vec::new(),
-        };
-        let read = |from: &mut dyn std::io::Read, to| from.read_to_end(to).expect("a pipe");
-        read(self.0.stdout.as_mut().expect("piped"), &mut output.stdout);
-        read(self.0.stderr.as_mut().expect("piped"), &mut output.stderr);
-        output
+        eventually("the process ends", || (!self.is_running()).then_some(()));
+        let status = self.child.wait().expect("the process has ended");
+        self.readers.drain(..).for_each(|reader| reader.join().expect("no panic"));
+        let [stdout, stderr] =
+            self.said.each_ref().map(|said| said.lock().expect("no panic").clone());
+        Output { status, stdout, stderr }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A stopped process dies of SIGKILL as well; one that has ended does not mind.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        // SIGKILL also ends a process that is stopped.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-/// Waits until `look` sees something.
+/// Waits until `look` returns a value.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = boot();
     loop {
         if let Some(seen) = look() {
             return seen;
         }
-        assert!(boot() - start < PATIENCE, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(2));
+        assert!(boot() - start < PATIENCE, "this does not happen: {what}");
+        thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// When the last process of the group was gone, in Unix milliseconds.
-pub(crate) fn group_gone_at_ms(group: i32) -> u64 {
+/// Waits until the process group is gone.
+pub(crate) fn await_end_of_group(group: i32) {
     let group = Pid::from_raw(group).expect("a process id");
     eventually("the group is gone", || test_kill_process_group(group).err());
-    unix_ms()
+}
+
+/// Asserts the exit code.
+pub(crate) fn code(output: &Output, expected: i32) {
+    assert_eq!(output.status.code(), Some(expected), "{}{}", stdout(output), stderr(output));
 }
 
 pub(crate) fn stdout(output: &Output) -> String {
@@ -158,6 +290,11 @@ pub(crate) fn stdout(output: &Output) -> String {
 
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// One JSON value per line.
+pub(crate) fn json_lines(lines: &str) -> Vec<Value> {
+    lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 pub(crate) fn boot() -> Duration {

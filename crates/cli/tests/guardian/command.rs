@@ -1,4 +1,4 @@
-//! Signals, what outlives the command, and what it inherits.
+//! Signals, processes that outlive the command, and the inherited environment.
 
 use std::fs;
 use std::io::Write as _;
@@ -33,8 +33,8 @@ pub(crate) fn the_second_term_kills() {
     run.nobody_is_left();
 }
 
-pub(crate) fn what_outlives_the_command_is_asked_to_end() {
-    // One in the command's group and one in another; each says what it is asked.
+pub(crate) fn children_of_an_ended_command_get_sigterm() {
+    // One child in the command's group and one in another group. Each reports its SIGTERM.
     let child = "trap 'echo asked; exit' TERM; echo up; while :; do sleep 0.01; done";
     let script =
         format!("set -m; sh -c \"{child}\" & set +m; sh -c \"{child}\" & read _ < $GO; exit 3");
@@ -47,13 +47,13 @@ pub(crate) fn what_outlives_the_command_is_asked_to_end() {
     run.nobody_is_left();
 }
 
-pub(crate) fn what_outlives_the_command_and_ignores_term_is_killed() {
+pub(crate) fn children_of_an_ended_command_that_ignore_sigterm_are_killed() {
     let in_the_group = ["sh", "-c", "trap '' TERM; sleep 60 & exit 3"];
     let in_another = ["bash", "-c", "trap '' TERM; set -m; sleep 60 & exit 3"];
     for command in [in_the_group, in_another] {
         let mut run = Run::with(LONG, &command);
         assert_eq!(run.code(), 3);
-        // Before it was started.
+        // Before the command started.
         let began = run.event("deadlines").at;
         let took = run.event("exited").at - began;
         assert!((1_000 * MS..ENDED).contains(&took), "{took}");
@@ -61,8 +61,8 @@ pub(crate) fn what_outlives_the_command_and_ignores_term_is_killed() {
     }
 }
 
-pub(crate) fn a_daemon_may_stay() {
-    // It says its number when it has left the session, not before.
+pub(crate) fn a_daemon_may_outlive_the_command() {
+    // The daemon writes its process id after it has left the session.
     let script = "mkfifo \"$PIPE\"; setsid sh -c 'echo $$ > \"$PIPE\"; exec sleep 60' & \
         cat \"$PIPE\"; exit 6";
     let directory = tempfile::tempdir().expect("a directory");
@@ -84,7 +84,7 @@ pub(crate) fn the_command_has_the_users_descriptors_and_no_others() {
     run.wrapper = shell(&format!("exec \"$@\" 7<{}", file.display()));
     run.start(LONG, &list);
     assert_eq!(run.code(), 0);
-    // The one that ls opened for itself aside.
+    // Without the descriptor that ls opens.
     let descriptors = |text: &str| {
         let arrows = text.lines().filter(|line| line.contains(" -> ") && !line.contains("/proc/"));
         let targets = arrows.map(|line| line.rsplitn(4, ' ').take(3).map(str::to_owned).collect());

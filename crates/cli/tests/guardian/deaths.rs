@@ -1,4 +1,4 @@
-//! Deaths of quorlock's own.
+//! Guardian and keeper are stopped or killed.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -11,23 +11,7 @@ use crate::src::guardian::clock::boot_ns;
 use crate::src::guardian::procfs;
 use crate::{ENDED, LONG, LOOK_AGAIN, MS, gate, kill, name, shell, wait_for};
 
-pub(crate) fn a_stopped_keeper_is_no_reprieve() {
-    let options =
-        ["--term", "2000", "--kill", "2300", "--renew-every", "20", "--renew-times", "999"];
-    let script = "trap '' TERM; echo up; sleep 60; true";
-    let mut run = Run::with(&options, &["sh", "-c", script]);
-    run.process_tree_of(2);
-    run.signal(Signal::STOP);
-    let gone_at = run.when_nobody_but_the_keeper_is_left();
-    let (_, kill_at) = run.deadlines();
-    // The last that were written may not have been sent.
-    assert!((kill_at - 100 * MS..kill_at + ENDED).contains(&gone_at));
-    run.signal(Signal::CONT);
-    assert_eq!(run.code(), 79);
-    assert_eq!(run.event("killed").words[0], "kill");
-}
-
-pub(crate) fn a_killed_keeper_ends_the_command_at_once() {
+pub(crate) fn the_command_ends_before_its_deadline_if_the_keeper_is_killed() {
     let mut run = Run::with(LONG, &["sh", "-c", "sleep 60; true"]);
     run.process_tree_of(2);
     run.signal(Signal::KILL);
@@ -36,30 +20,8 @@ pub(crate) fn a_killed_keeper_ends_the_command_at_once() {
     assert!(gone_at < killed_at + ENDED, "{}", gone_at - killed_at);
 }
 
-pub(crate) fn a_killed_keepers_stubborn_command_lives_to_the_deadline_only() {
-    let options = ["--term", "2000", "--kill", "2300"];
-    let mut run = Run::with(&options, &["sh", "-c", "trap '' TERM; echo up; sleep 60; true"]);
-    run.process_tree_of(2);
-    run.signal(Signal::KILL);
-    let gone_at = run.when_nobody_is_left();
-    let (_, kill_at) = run.deadlines();
-    assert!((kill_at..kill_at + ENDED).contains(&gone_at));
-}
-
-pub(crate) fn a_killed_guardian_takes_the_command_along() {
-    let mut run =
-        Run::with(LONG, &["sh", "-c", "trap '' TERM; echo up; sleep 60 & sleep 60; true"]);
-    run.process_tree_of(3);
-    kill(run.guardian(), Signal::KILL);
-    let killed_at = boot_ns();
-    let gone_at = run.when_nobody_is_left();
-    assert!(gone_at < killed_at + ENDED);
-    assert_eq!(run.code(), 70);
-    assert!(run.event("unguarded").at < killed_at + ENDED);
-}
-
-/// The lock's time is up, and the command knows: that the guardian dies as well is not why the command ended.
-pub(crate) fn a_guardian_that_dies_at_the_deadline_has_told_why() {
+/// The command has received SIGTERM at the deadline, so the death of the guardian is not the cause of its end.
+pub(crate) fn a_guardian_reports_the_deadline_before_it_dies() {
     let script = "trap 'echo term' TERM; echo up; while :; do sleep 0.01; done";
     let mut run = Run::with(&["--term", "3000", "--kill", "60000"], &["sh", "-c", script]);
     run.wait_output("up");
@@ -71,10 +33,10 @@ pub(crate) fn a_guardian_that_dies_at_the_deadline_has_told_why() {
     run.nobody_is_left();
 }
 
-pub(crate) fn a_killed_guardian_takes_the_command_along_without_a_keeper() {
+pub(crate) fn the_command_ends_if_guardian_and_keeper_are_killed() {
     let mut run = Run::with(LONG, &["sleep", "60"]);
     run.process_tree_of(1);
-    // Stopped, it can do as little as a dead one.
+    // A stopped keeper does nothing.
     run.signal(Signal::STOP);
     kill(run.guardian(), Signal::KILL);
     run.when_nobody_but_the_keeper_is_left();
@@ -82,21 +44,8 @@ pub(crate) fn a_killed_guardian_takes_the_command_along_without_a_keeper() {
     run.when_nobody_is_left();
 }
 
-pub(crate) fn a_killed_guardian_takes_descendants_in_other_groups_along() {
-    let in_groups = "trap '' TERM; timeout 60 sh -c 'sleep 60; true'; sleep 60";
-    let mut run = Run::with(LONG, &["sh", "-c", in_groups]);
-    let is_there = |processes: Vec<procfs::Process>| {
-        processes.iter().filter(|process| name(process.pid) == "sleep").count() == 1
-    };
-    run.event("started");
-    wait_for("the command's family", || is_there(run.marked()));
-    kill(run.guardian(), Signal::KILL);
-    run.when_nobody_but_the_keeper_is_left();
-    assert_eq!(run.code(), 70);
-}
-
-/// What a shell started before it became quorlock is none of the command's.
-pub(crate) fn a_take_over_leaves_those_alone_who_were_there_before() {
+/// A shell may start processes before it executes `quorlock`. These do not belong to the command.
+pub(crate) fn the_keeper_does_not_kill_earlier_children_of_its_process() {
     let mut run = Run::new();
     let mine = run.path("mine");
     run.wrapper = shell(&format!("sleep 60 & echo $! > {}; exec \"$@\"", mine.display()));
@@ -109,36 +58,15 @@ pub(crate) fn a_take_over_leaves_those_alone_who_were_there_before() {
     assert!(procfs::process(mine).is_some_and(|process| process.alive));
 }
 
-pub(crate) fn a_stopped_guardian_is_replaced_at_the_deadline() {
-    for script in ["sleep 60; true", "timeout 60 sleep 60"] {
-        is_replaced_at_the_deadline(script);
-    }
-}
-
-fn is_replaced_at_the_deadline(script: &str) {
-    // Long enough that the guardian is stopped before, also on a machine with a lot to do.
-    let deadlines = ["--term", "5000", "--kill", "5300"];
-    let mut run = Run::with(&deadlines, &["sh", "-c", &format!("{script}; true")]);
-    let process_tree = run.process_tree_of(if script.contains("timeout") { 3 } else { 2 });
-    kill(run.guardian(), Signal::STOP);
-    let is_dead = |pid| !procfs::process(pid).is_some_and(|process| process.alive);
-    wait_for("the command's death", || process_tree.iter().all(|process| is_dead(process.pid)));
-    let (_, kill_at) = run.deadlines();
-    assert!((kill_at..kill_at + ENDED).contains(&boot_ns()));
-    assert_eq!(run.code(), 79);
-    assert_eq!(run.event("killed").words[0], "kill");
-    run.nobody_is_left();
-}
-
-/// It forks while it is being killed, so one SIGKILL for all who are seen is not enough: the keeper, in the place
-/// of a stopped guardian, sends more, and does not first wait for as long as it has patience.
-pub(crate) fn what_forks_in_another_group_does_not_outlive_a_stopped_guardian() {
-    // All in one group, which is killed as a whole; and each in one of its own.
+/// The command forks while the keeper kills it, so a single round of SIGKILL is not enough. The keeper sends further
+/// rounds before it gives up on the stopped guardian.
+pub(crate) fn processes_that_fork_do_not_outlive_a_stopped_guardian() {
+    // With one process group for all children, and with one group for each child.
     let forks = "while :; do sleep 60 & sleep 0.01; done";
     for shell in ["sh -c", "bash -m -c"] {
         let one = format!("timeout 60 {shell} '{forks}' 2>/dev/null &");
         let script = format!("for _ in 1 2 3 4 5 6 7 8; do {one} done; wait; true");
-        // A machine that stands still for longer than the keeper has patience shows nothing.
+        // The keeper may give up first on a busy machine, so the test has three tries.
         let is_in_time = (0..3).any(|_| is_done_before_a_stopped_guardian_is(&script));
         assert!(is_in_time, "{shell}");
     }
@@ -152,7 +80,7 @@ fn is_done_before_a_stopped_guardian_is(script: &str) -> bool {
     let guards = || run.marked().iter().any(|process| process.pid == guardian);
     kill(guardian, Signal::STOP);
     wait_for("the command's end", || run.marked().len() <= usize::from(guards()));
-    // Those who were left until then have died with the guardian.
+    // Remaining processes die with the guardian.
     thread::sleep(50 * LOOK_AGAIN);
     let is_done = guards();
     assert_eq!(run.code(), 79, "{}", run.log());
@@ -160,8 +88,8 @@ fn is_done_before_a_stopped_guardian_is(script: &str) -> bool {
     is_done
 }
 
-/// What cannot be looked at has not ended: the guardian can open no file for a while.
-pub(crate) fn who_cannot_look_does_not_say_that_nobody_is_left() {
+/// The guardian can open no file for a while, so it cannot know whether processes are left.
+pub(crate) fn a_guardian_without_proc_does_not_report_the_end() {
     use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
     let stays = "trap \"\" TERM; while :; do sleep 0.01; done";
     let script = format!("timeout 60 sh -c '{stays}' & read _ < \"$GO\"; exit 0");
@@ -174,22 +102,22 @@ pub(crate) fn who_cannot_look_does_not_say_that_nobody_is_left() {
     let few = Rlimit { current: Some(3), ..getrlimit(Resource::Nofile) };
     let before = prlimit(guardian, Resource::Nofile, few).expect("our child's child");
     gate.write_all(b"\n").expect("a pipe");
-    // It is asked to end a moment after the command's own process has; a second later it is killed.
+    // SIGTERM comes right after the end of the command's own process, and SIGKILL a second later.
     thread::sleep(Duration::from_millis(1500));
-    assert!(is_there("timeout"), "its group is not known to be");
+    assert!(is_there("timeout"), "the guardian does not know its group");
     assert!(!run.log().contains("exited"), "{}", run.log());
     prlimit(guardian, Resource::Nofile, before).expect("our child's child");
     assert_eq!(run.code(), 0);
     run.nobody_is_left();
 }
 
-pub(crate) fn a_guardian_that_wakes_up_late_goes_by_the_newest_deadlines() {
-    // On a machine that stands still for longer than the lease, the keeper kills the command with good reason.
-    assert!((0..3).any(|_| a_late_guardian_goes_by_the_newest_deadlines()));
+pub(crate) fn a_guardian_that_continues_late_applies_the_newest_deadlines() {
+    // On a busy machine the keeper may rightly kill the command, so the test has three tries.
+    assert!((0..3).any(|_| a_late_guardian_applies_the_newest_deadlines()));
 }
 
-/// Meanwhile the lock was extended, and then somebody killed the command: that is its own end.
-fn a_late_guardian_goes_by_the_newest_deadlines() -> bool {
+/// The lock was extended meanwhile, and another process killed the command. That counts as the command's own end.
+fn a_late_guardian_applies_the_newest_deadlines() -> bool {
     let lease = ["--term", "3000", "--kill", "3300"];
     let renewed = ["--renew-every", "100", "--renew-times", "600"];
     let mut run = Run::with(&[&lease[..], &renewed].concat(), &["sh", "-c", "sleep 60; true"]);
@@ -197,7 +125,7 @@ fn a_late_guardian_goes_by_the_newest_deadlines() -> bool {
     let guardian = run.guardian();
     kill(guardian, Signal::STOP);
     let (_, kill_at) = run.deadlines();
-    wait_for("the last deadline that it knows", || boot_ns() > kill_at + 200 * MS);
+    wait_for("the last deadline that the guardian knows", || boot_ns() > kill_at + 200 * MS);
     kill(process_tree[0].pid, Signal::KILL);
     kill(guardian, Signal::CONT);
     let code = run.code();
@@ -210,9 +138,9 @@ fn a_late_guardian_goes_by_the_newest_deadlines() -> bool {
     true
 }
 
-/// The keeper killed the command while the guardian stood still; an extension came too late for the command.
-pub(crate) fn a_kill_in_a_stopped_guardians_place_is_told_although_the_lock_lives_on() {
-    // Long enough that the command has started and the guardian is stopped, also on a machine with a lot to do.
+/// The keeper killed the command while the guardian was stopped. The extension came too late.
+pub(crate) fn a_kill_by_the_keeper_is_reported_although_the_lock_was_extended() {
+    // Long enough for a busy machine to start the command and to stop the guardian.
     let lease = ["--term", "8000", "--kill", "8000"];
     let renewed = ["--renew-every", "9000", "--renew-times", "1"];
     let mut run = Run::with(&[&lease[..], &renewed].concat(), &["sh", "-c", "sleep 60; true"]);
@@ -228,7 +156,7 @@ pub(crate) fn a_kill_in_a_stopped_guardians_place_is_told_although_the_lock_live
     run.nobody_is_left();
 }
 
-pub(crate) fn the_guardian_goes_by_another_name_and_hears_no_signal() {
+pub(crate) fn the_guardian_has_a_name_of_its_own_and_ignores_signals() {
     let script = "echo up; read _ < \"$GO\"; exit 5";
     let (_directory, mut gate, set) = gate();
     let mut run = Run::with(&[LONG, &["--set", &set]].concat(), &["sh", "-c", script]);
@@ -254,12 +182,12 @@ pub(crate) fn the_guardian_goes_by_another_name_and_hears_no_signal() {
     assert_eq!(run.code(), 5);
 }
 
-pub(crate) fn a_proof_of_loss_ends_the_command_before_its_deadline() {
+pub(crate) fn a_lost_lock_ends_the_command_before_its_deadline() {
     let mut run = Run::with(&[LONG, &["--terminate", "60000"]].concat(), &["sleep", "60"]);
     assert_eq!(run.code(), 79);
     assert_eq!(run.event("killed").words[0], "term");
     let mut run = Run::new();
-    // Ignored from the start, or the SIGTERM would come before the trap.
+    // The wrapper sets the trap, because SIGTERM could arrive before the command sets one.
     run.wrapper = shell("trap '' TERM; exec \"$@\"");
     run.start(&[LONG, &["--terminate", "300"]].concat(), &["sh", "-c", "sleep 60; true"]);
     let started_at = run.event("started").at;
@@ -269,7 +197,7 @@ pub(crate) fn a_proof_of_loss_ends_the_command_before_its_deadline() {
     run.nobody_is_left();
 }
 
-pub(crate) fn a_dropped_child_is_ended() {
+pub(crate) fn a_dropped_child_ends() {
     let run = Run::with(&[LONG, &["--drop", "yes"]].concat(), &["sleep", "60"]);
     run.event("dropped");
     run.when_nobody_but_the_keeper_is_left();

@@ -1,4 +1,4 @@
-//! What stands for `quorlock run`.
+//! The keeper, which stands for `quorlock run`.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -121,7 +121,7 @@ impl Options {
     fn deadlines(&mut self) -> Deadlines {
         let now = Moment::now();
         let deadlines = Deadlines { term: now.after(self.term_ns), kill: now.after(self.kill_ns) };
-        // Written before it holds, so that a test never knows less than the guardian.
+        // The log has the deadlines before the guardian has them.
         self.write(&format!("deadlines {} {}", deadlines.term.boot_ns, deadlines.kill.boot_ns));
         deadlines
     }

@@ -1,15 +1,14 @@
-//! The guardian against real processes, signals and terminals.
+//! The guardian with real processes, signals and terminals.
 //!
-//! The modules are compiled into this test, which then is the program that they re-execute: it is
-//! test runner, keeper, guardian and exec step, by its first argument. The keeper here stands for
-//! `quorlock run` without a lock: it takes its deadlines from the command line and writes what
-//! happens into a log, line by line, each with the time of the boot clock. So a test can wait for
-//! an event instead of sleeping, and can stop and kill a keeper without stopping the tests.
+//! The guardian executes its own program again, so this test contains the modules. The first argument selects the role:
+//! test runner, keeper, guardian or exec step. The keeper stands for `quorlock run` without a lock. The keeper takes its
+//! deadlines from the command line and writes each event with the time of the boot clock to a log. A test waits for an
+//! event in the log instead of sleeping, and can stop or kill the keeper.
 //!
-//! Every process of a command carries a mark of its test in its environment, by which it is found
-//! wherever it has gone: whoever has it when the test says "nobody" has escaped.
+//! Every process of a command has a mark of its test in its environment. A marked process that runs after the end of the
+//! command has escaped.
 
-// Inside a module with a path of its own the files find each other as in the binary.
+// A module with this path, so that the files find each other as in the binary.
 #[path = "../../src"]
 #[allow(dead_code, unused_imports, reason = "their #[test] functions vanish without libtest")]
 mod src {
@@ -59,7 +58,7 @@ fn main() -> ExitCode {
 
 const KEEPER: &str = "__keeper";
 
-/// What cargo's own runner understands of names, and nothing else of its options.
+/// A runner that accepts test names as libtest does, and ignores most options.
 fn run_tests() -> ExitCode {
     let mut filters = Vec::new();
     let mut args = std::env::args().skip(1);
@@ -69,7 +68,7 @@ fn run_tests() -> ExitCode {
                 TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
                 return ExitCode::SUCCESS;
             }
-            // Their value is no name.
+            // The next argument is the option's value.
             "--test-threads" | "--format" | "--color" | "--logfile" | "--skip" => drop(args.next()),
             option if option.starts_with('-') => {}
             _ => filters.push(argument),
@@ -90,7 +89,7 @@ fn run_tests() -> ExitCode {
             }
         }
     };
-    // Most of them wait for a deadline.
+    // Several at a time, because most tests wait for a deadline.
     thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(run_some))));
     let failed = failed.into_inner().expect("no panic");
     let passed = tests.len() - failed.len();
@@ -115,37 +114,25 @@ macro_rules! tests {
 }
 
 const TESTS: &[Test] = tests![
-    an_exit_code_arrives,
-    a_death_by_signal_arrives,
-    a_program_that_is_not_there_is_127,
-    a_program_that_cannot_run_is_126,
-    a_command_that_would_be_late_is_not_started,
-    a_term_at_the_deadline_is_enough_for_the_obedient,
-    a_family_that_ignores_term_is_gone_at_the_kill_deadline,
-    a_descendant_in_another_group_is_gone_too,
-    extensions_keep_the_command_alive,
-    a_stopped_command_is_ended_at_the_deadline,
-    a_stopped_keeper_is_no_reprieve,
-    a_killed_keeper_ends_the_command_at_once,
-    a_killed_keepers_stubborn_command_lives_to_the_deadline_only,
-    a_killed_guardian_takes_the_command_along,
-    a_guardian_that_dies_at_the_deadline_has_told_why,
-    a_killed_guardian_takes_the_command_along_without_a_keeper,
-    a_killed_guardian_takes_descendants_in_other_groups_along,
-    a_take_over_leaves_those_alone_who_were_there_before,
-    a_stopped_guardian_is_replaced_at_the_deadline,
-    what_forks_in_another_group_does_not_outlive_a_stopped_guardian,
-    who_cannot_look_does_not_say_that_nobody_is_left,
-    a_guardian_that_wakes_up_late_goes_by_the_newest_deadlines,
-    a_kill_in_a_stopped_guardians_place_is_told_although_the_lock_lives_on,
-    the_guardian_goes_by_another_name_and_hears_no_signal,
-    a_proof_of_loss_ends_the_command_before_its_deadline,
-    a_dropped_child_is_ended,
+    a_command_does_not_start_after_its_deadline,
+    a_command_that_obeys_sigterm_is_not_killed,
+    a_stopped_command_ends_at_the_deadline,
+    the_command_ends_before_its_deadline_if_the_keeper_is_killed,
+    a_guardian_reports_the_deadline_before_it_dies,
+    the_command_ends_if_guardian_and_keeper_are_killed,
+    the_keeper_does_not_kill_earlier_children_of_its_process,
+    processes_that_fork_do_not_outlive_a_stopped_guardian,
+    a_guardian_without_proc_does_not_report_the_end,
+    a_guardian_that_continues_late_applies_the_newest_deadlines,
+    a_kill_by_the_keeper_is_reported_although_the_lock_was_extended,
+    the_guardian_has_a_name_of_its_own_and_ignores_signals,
+    a_lost_lock_ends_the_command_before_its_deadline,
+    a_dropped_child_ends,
     a_signal_is_passed_on,
     the_second_term_kills,
-    what_outlives_the_command_is_asked_to_end,
-    what_outlives_the_command_and_ignores_term_is_killed,
-    a_daemon_may_stay,
+    children_of_an_ended_command_get_sigterm,
+    children_of_an_ended_command_that_ignore_sigterm_are_killed,
+    a_daemon_may_outlive_the_command,
     the_command_has_the_users_descriptors_and_no_others,
     the_command_has_the_users_signal_settings,
     the_command_has_the_users_environment_and_the_changes,
@@ -159,29 +146,29 @@ const TESTS: &[Test] = tests![
     control_z_and_fg,
     after_control_z_and_fg_control_c_reaches_the_command,
     control_z_and_bg,
-    control_z_is_no_reprieve,
+    the_deadline_applies_to_a_command_stopped_by_control_z,
     a_command_in_the_background_stops_when_it_reads,
     in_a_pipeline_the_command_gets_the_terminal_when_it_asks,
     control_z_in_a_pipeline_stops_the_command,
 ];
 
-/// A pipe at which a command waits, and the option that tells it where. A shell that waits without
-/// forking is stopped by Ctrl-Z for certain: in vfork it would not be, under any shell.
+/// A pipe from which a command reads before it continues, and the option with its path. The shell waits without a fork,
+/// because Ctrl-Z does not stop a process in vfork.
 fn gate() -> (TempDir, File, String) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("go");
     mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
-    // For both directions, so that neither end waits for the other to be opened.
+    // Opened for both directions, so that no open call blocks.
     let pipe = File::options().read(true).write(true).open(&path).expect("a pipe");
     (directory, pipe, format!("GO={}", path.display()))
 }
 
-/// A shell that becomes "$@" in the end.
+/// A shell with this script, which executes "$@" at its end.
 fn shell(script: &str) -> Vec<PathBuf> {
     ["sh", "-c", script, "sh"].map(PathBuf::from).to_vec()
 }
 
-/// Words for a shell.
+/// Quotes the words for a shell.
 fn quoted(words: &[OsString]) -> String {
     let word =
         |word: &OsString| format!("'{}'", word.to_str().expect("text").replace('\'', "'\\''"));
@@ -194,7 +181,7 @@ fn name(pid: i32) -> String {
 }
 
 fn kill(pid: i32, signal: Signal) {
-    // It may have ended on its own.
+    // The process may have ended.
     let _ = kill_process(Pid::from_raw(pid).expect("a process"), signal);
 }
 
@@ -212,15 +199,14 @@ const LONG: &[&str] = &["--term", "60000", "--kill", "90000"];
 /// Deadlines that a test waits for.
 const SHORT: &[&str] = &["--term", "2000", "--kill", "2300"];
 
-/// Every command here lives for a minute if nobody ends it: what ended before was ended. How soon that was
-/// is the machine's speed (four at once were seen half a minute late); which deadline is due when,
-/// `course` tests in virtual time.
+/// Every command lives for a minute unless the guardian ends it. A busy machine may take half a minute to end it. The
+/// tests of `kill_policy` check the deadlines in virtual time.
 const ENDED: u64 = 50_000 * MS;
 
-/// What the command and its guardian bear.
+/// The variable in the environment of the command and its guardian.
 const MARK: &str = "QUORLOCK_TEST_MARK";
 
-/// What everything that a test has started bears.
+/// The variable in the environment of every process of a test.
 const KEEPER_MARK: &str = "QUORLOCK_TEST_KEEPER";
 const MS: u64 = 1_000_000;
 const PATIENCE: u64 = 50_000 * MS;

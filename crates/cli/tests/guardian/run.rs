@@ -61,7 +61,7 @@ impl Run {
     }
 
     pub(crate) fn start(&mut self, options: &[&str], command: &[&str]) {
-        // Out of the terminal from which the tests may be run: some of them stop their job.
+        // In a session of its own, because some tests stop their job.
         let mut words: Vec<OsString> = vec!["setsid".into()];
         words.extend(self.wrapper.iter().map(Into::into));
         words.extend(self.words(options, command));
@@ -88,7 +88,7 @@ impl Run {
         words
     }
 
-    /// What the same command says when nobody guards it.
+    /// The output of the same command without a guardian.
     pub(crate) fn direct(&self, command: &[&str]) -> String {
         let words: Vec<PathBuf> =
             [self.wrapper.clone(), command.iter().map(PathBuf::from).collect()].concat();
@@ -103,7 +103,7 @@ impl Run {
             .expect("it starts");
         direct.wait().expect("it ends");
         let text = fs::read_to_string(self.path("direct")).expect("a file");
-        // The one thing that must differ.
+        // The name of the output file differs.
         text.replace("/direct", "/out")
     }
 
@@ -127,7 +127,7 @@ impl Run {
         fs::read_to_string(self.path("log")).expect("a log")
     }
 
-    /// All events of a kind, at least `count` of them.
+    /// Waits for at least `count` events of a kind.
     pub(crate) fn events(&self, kind: &str, count: usize) -> Vec<Event> {
         let events = || {
             let log = self.log();
@@ -164,7 +164,7 @@ impl Run {
         status.expect("just seen").code().expect("an exit code")
     }
 
-    /// The same for a keeper that is not our child.
+    /// The exit code in the log, also of a keeper that is no child of this process.
     pub(crate) fn logged_code(&self) -> u64 {
         self.event("exit").number(0)
     }
@@ -174,7 +174,7 @@ impl Run {
         kill_process(Pid::from_child(keeper), signal).expect("our child");
     }
 
-    /// Every process that bears our mark, guardian included.
+    /// Every process with the mark of this test, including the guardian.
     pub(crate) fn marked(&self) -> Vec<procfs::Process> {
         self.bearing(MARK)
     }
@@ -195,17 +195,17 @@ impl Run {
         self.marked().into_iter().find(is_guardian).expect("a guardian").pid
     }
 
-    /// Waits until the command consists of that many processes; the first is its leader.
+    /// Waits until the command has `size` processes. The first one is the leader.
     pub(crate) fn process_tree_of(&self, size: usize) -> Vec<procfs::Process> {
         self.event("started");
         let process_tree = || {
             let mut process_tree = self.marked();
             process_tree.retain(|process| !["lock-guardian", "exe"].contains(&&*name(process.pid)));
-            // A shell that has forked and not yet executed looks like the shell.
+            // Between fork and exec, a child has the name of the shell.
             let shells = process_tree.iter().filter(|process| name(process.pid) == "sh").count();
             if shells > 1 { Vec::new() } else { process_tree }
         };
-        wait_for("the command's family", || process_tree().len() == size);
+        wait_for("the processes of the command", || process_tree().len() == size);
         process_tree()
     }
 
@@ -214,7 +214,7 @@ impl Run {
         assert!(left.is_empty(), "left over: {left:?}");
     }
 
-    /// Waits until the command and its guardian are gone and returns when that was.
+    /// Waits until the command and its guardian are gone. Returns the time.
     pub(crate) fn when_nobody_but_the_keeper_is_left(&self) -> u64 {
         wait_for("the command's end", || self.marked().is_empty());
         boot_ns()
@@ -234,7 +234,7 @@ impl Drop for Run {
             let _ = keeper.kill();
             let _ = keeper.wait();
         }
-        // Whatever a failed test has left; each was started by us, since it bears our mark.
+        // The remaining processes of a failed test.
         for process in [self.bearing(KEEPER_MARK), self.marked()].concat() {
             kill(process.pid, Signal::KILL);
         }

@@ -1,4 +1,4 @@
-//! Terminals.
+//! Commands on a terminal.
 
 use std::fs;
 use std::io::Write as _;
@@ -15,11 +15,10 @@ pub(crate) fn a_command_reads_from_the_terminal() {
     tty.types("hello\n");
     tty.shows("got:hello");
     assert_eq!(tty.run.logged_code(), 0);
-    assert!(!tty.run.log().contains("stopped"), "it had the terminal from the start");
+    assert!(!tty.run.log().contains("stopped"), "the command had the terminal from the start");
 }
 
-/// What commands say when they have begun. The name of a temporary folder, which is on the screen before, has no such
-/// word in it; "up" it had now and then.
+/// The first output of a command. The name of a temporary folder, which is also on the screen, never contains it.
 const UP: &str = "is-up";
 
 pub(crate) fn control_c_reaches_the_command_once() {
@@ -32,7 +31,7 @@ pub(crate) fn control_c_reaches_the_command_once() {
     tty.types("\x1c");
     assert_eq!(tty.run.logged_code(), 9);
     assert_eq!(tty.screen().matches("int\n").count(), 1);
-    assert!(!tty.run.log().contains("signal "), "quorlock itself got none");
+    assert!(!tty.run.log().contains("signal "), "the keeper received no signal");
     let mut tty = Tty::new(&["sleep", "60"], LONG, "KEEPER");
     tty.run.process_tree_of(1);
     tty.types("\x03");
@@ -105,7 +104,10 @@ pub(crate) fn after_control_z_and_fg_control_c_reaches_the_command() {
     tty.run.event("continued");
     tty.types("\x03");
     assert_eq!(tty.run.logged_code(), 128 + 2);
-    assert!(!tty.run.log().contains("signal 2"), "it had the terminal before it woke up");
+    assert!(
+        !tty.run.log().contains("signal 2"),
+        "the command had the terminal before it continued"
+    );
 }
 
 pub(crate) fn control_z_and_bg() {
@@ -118,7 +120,7 @@ pub(crate) fn control_z_and_bg() {
     tty.shows("Stopped");
     tty.types("bg\n");
     tty.run.event("continued");
-    // It runs and has not got the terminal: the shell has, and a read stops the command.
+    // The shell has the terminal, so a read stops the command.
     tty.types("echo shell:$((1+1))\n");
     tty.shows("shell:2");
     gate.write_all(b"\n").expect("a pipe");
@@ -131,7 +133,7 @@ pub(crate) fn control_z_and_bg() {
     assert_eq!(tty.run.logged_code(), 0);
 }
 
-pub(crate) fn control_z_is_no_reprieve() {
+pub(crate) fn the_deadline_applies_to_a_command_stopped_by_control_z() {
     let options = ["--term", "3000", "--kill", "3300"];
     let script = "trap '' TERM; echo is-up; sleep 60; true";
     let mut tty = Tty::interactive(&["sh", "-c", script], &options, "KEEPER");
@@ -143,7 +145,7 @@ pub(crate) fn control_z_is_no_reprieve() {
     let gone_at = tty.run.when_nobody_but_the_keeper_is_left();
     let (_, kill_at) = tty.run.deadlines();
     assert!((kill_at..kill_at + ENDED).contains(&gone_at));
-    // The terminal is the shell's and stays so.
+    // The shell keeps the terminal.
     let stat = fs::read_to_string(format!("/proc/{keeper}/stat")).expect("it is stopped");
     let fields: Vec<_> = stat.rsplit(')').next().expect("fields").split(' ').collect();
     let (group, foreground) = (fields[3], fields[6]);

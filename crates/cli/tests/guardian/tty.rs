@@ -1,4 +1,4 @@
-//! A terminal.
+//! A keeper on a terminal.
 
 use std::io::{Read as _, Write as _};
 use std::process::{Child as Process, Command, Stdio};
@@ -9,7 +9,7 @@ use crate::run::Run;
 use crate::src::guardian::clock::boot_ns;
 use crate::{KEEPER_MARK, LOOK_AGAIN, PATIENCE, quoted, wait_for};
 
-/// A keeper under script(1), which makes a terminal of two pipes.
+/// A keeper under script(1), which connects a terminal with two pipes.
 pub(crate) struct Tty {
     pub(crate) run: Run,
     pub(crate) script: Process,
@@ -17,7 +17,7 @@ pub(crate) struct Tty {
 }
 
 impl Tty {
-    /// Runs `line` in a shell without job control; KEEPER in it stands for the keeper.
+    /// Runs `line` in a shell without job control. The command line of the keeper replaces the word KEEPER.
     pub(crate) fn new(command: &[&str], options: &[&str], line: &str) -> Self {
         let run = Run::new();
         let line = line.replace("KEEPER", &quoted(&run.words(options, command)));
@@ -27,7 +27,7 @@ impl Tty {
     /// Types `line` into an interactive bash.
     pub(crate) fn interactive(command: &[&str], options: &[&str], line: &str) -> Self {
         let run = Run::new();
-        // A short name, since the terminal echoes what is typed and wraps it.
+        // A short command line, because the terminal echoes and wraps the input.
         let words = quoted(&run.words(options, command));
         fs::write(run.path("k"), format!("exec {words}\n")).expect("a file");
         let line = line.replace("KEEPER", &format!("sh {}", run.path("k").display()));
@@ -63,7 +63,7 @@ impl Tty {
         stdin.write_all(keys.as_bytes()).expect("script reads");
     }
 
-    /// The shell tells of a background job only with a prompt, and not always with the next one.
+    /// The shell reports a background job with a later prompt, so this asks for prompts.
     pub(crate) fn prompts_until(&mut self, text: &str, times: usize) {
         let prompts = |screen: String| screen.matches("$ ").count();
         let began = boot_ns();
@@ -100,7 +100,7 @@ impl Tty {
 
 impl Drop for Tty {
     fn drop(&mut self) {
-        // The shell under it gets a hang-up, and the keeper from the shell.
+        // The shell receives SIGHUP, and so does the keeper.
         let _ = self.script.kill();
         let _ = self.script.wait();
     }

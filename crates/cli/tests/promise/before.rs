@@ -1,44 +1,42 @@
-//! Dead before.
+//! The rows "before": the command is dead before the next holder begins.
 
 use std::fs;
 use std::io::PipeWriter;
 use std::process::{Output, Stdio};
 
-use quorlock_servers::{ServerOptions, find_or_skip, not_for};
 use rustix::process::{Signal, kill_process};
 
-use crate::common::{Running, Testbed, eventually, stderr, unix_ms};
+use crate::common::{Running, Testbed, code, eventually, json_lines, not_for, stderr, unix_ms};
 use crate::{
-    IN_ANOTHER_GROUP, PLAIN, TTL, events, first, first_by, guardian_of, lost_because,
-    lost_because_of, no_node_answers_in_time, second, testbed, they_do_not_overlap, times,
+    IN_ANOTHER_GROUP, PLAIN, TTL, first, first_by, guardian_of, lost_because, lost_because_of,
+    no_node_answers_in_time, second, testbed, they_do_not_overlap, times,
     written_within_the_validity,
 };
 
 #[test]
 fn no_extension_in_time() {
     for command in [PLAIN, IN_ANOTHER_GROUP] {
-        let Some(testbed) = testbed("no_extension_in_time") else { return };
+        let Some(testbed) = testbed() else { return };
         let (first, second) = (first(&testbed, TTL, command), second(&testbed));
         no_node_answers_in_time(&testbed, first, second);
     }
 }
 
-/// The nodes answer again when the commands have been asked to end, and the locks live on: what is told is why
-/// the commands were asked, and `--min-hold` holds.
+/// The nodes answer again after SIGTERM, so the locks are extended. The event reports the cause of SIGTERM, and
+/// `--min-hold` still applies.
 #[test]
 fn an_extension_after_sigterm_does_not_change_the_cause() {
-    let test = "an_extension_after_sigterm_does_not_change_the_cause";
-    let Some(testbed) = Testbed::sized(test, 3, ServerOptions::default()) else { return };
+    let Some(testbed) = Testbed::sized(3) else { return };
     let stays = "exec 2>/dev/null
         trap 'echo > asked-$QUORLOCK_KEY; while [ ! -e go ]; do sleep 0.01; done; exit 0' TERM
         echo > up-$QUORLOCK_KEY; while :; do sleep 0.01; done";
-    // Between SIGTERM and SIGKILL there are more than four seconds, for the nodes and for a busy machine.
+    // More than four seconds are between SIGTERM and SIGKILL, so a busy machine has time for an extension.
     let options = ["--ttl", "18s", "--kill-after", "5500ms", "--json"];
     let start = |key: &'static str, min_hold: &[&str]| {
         let command = ["--", "sh", "-c", stays];
         let mut run = testbed.quorlock(&[&["run", key], &options[..], min_hold, &command].concat());
         let told = fs::File::create(testbed.path(key)).unwrap();
-        let running = Running(run.stdout(Stdio::null()).stderr(told).spawn().unwrap());
+        let running = Running::of(run.stdout(Stdio::null()).stderr(told).spawn().unwrap());
         testbed.await_file(&format!("up-{key}"));
         (key, running)
     };
@@ -58,18 +56,18 @@ fn an_extension_after_sigterm_does_not_change_the_cause() {
     }
     fs::write(testbed.path("go"), "").unwrap();
     for (key, mut keeper) in keepers {
-        let status = eventually("quorlock ends", || keeper.0.try_wait().unwrap());
+        let status = eventually("quorlock ends", || keeper.child.try_wait().unwrap());
         let stderr = fs::read(testbed.path(key)).unwrap();
         lost_because(&Output { status, stdout: Vec::new(), stderr }, "expired");
     }
-    assert_eq!(testbed.holders_of("plain"), 0, "given back");
+    assert_eq!(testbed.holders_of("plain"), 0, "released");
     assert_eq!(testbed.holders_of("long"), 3, "left to expire");
 }
 
 #[test]
 fn the_longest_hold_is_over() {
     for command in [PLAIN, IN_ANOTHER_GROUP] {
-        let Some(testbed) = testbed("the_longest_hold_is_over") else { return };
+        let Some(testbed) = testbed() else { return };
         let first = first_by(&testbed, None, &["--ttl", TTL, "--max-hold", "5s"], command);
         let second = second(&testbed);
         let output = first.end();
@@ -82,12 +80,12 @@ fn the_longest_hold_is_over() {
 #[test]
 fn the_guardian_is_killed() {
     for command in [PLAIN, IN_ANOTHER_GROUP] {
-        let Some(testbed) = testbed("the_guardian_is_killed") else { return };
+        let Some(testbed) = testbed() else { return };
         let (first, second) = (first(&testbed, TTL, command), second(&testbed));
         kill_process(guardian_of(&first), Signal::KILL).unwrap();
         let output = first.end();
-        assert_eq!(output.status.code(), Some(70), "{}", stderr(&output));
-        assert!(events(&output).iter().any(|event| event["event"] == "unguarded"));
+        code(&output, 70);
+        assert!(json_lines(&stderr(&output)).iter().any(|event| event["event"] == "unguarded"));
         they_do_not_overlap(&testbed, second);
     }
 }
@@ -95,7 +93,7 @@ fn the_guardian_is_killed() {
 #[test]
 fn the_guardian_is_stopped() {
     for command in [PLAIN, IN_ANOTHER_GROUP] {
-        let Some(testbed) = testbed("the_guardian_is_stopped") else { return };
+        let Some(testbed) = testbed() else { return };
         let (first, second) = (first(&testbed, TTL, command), second(&testbed));
         kill_process(guardian_of(&first), Signal::STOP).unwrap();
         no_node_answers_in_time(&testbed, first, second);
@@ -105,7 +103,7 @@ fn the_guardian_is_stopped() {
 #[test]
 fn the_keeper_is_stopped() {
     for command in [PLAIN, IN_ANOTHER_GROUP] {
-        let Some(testbed) = testbed("the_keeper_is_stopped") else { return };
+        let Some(testbed) = testbed() else { return };
         let (first, second) = (first(&testbed, TTL, command), second(&testbed));
         first.signal(Signal::STOP);
         they_do_not_overlap(&testbed, second);
@@ -117,7 +115,7 @@ fn the_keeper_is_stopped() {
 #[test]
 fn the_keeper_is_killed() {
     for command in [PLAIN, IN_ANOTHER_GROUP] {
-        let Some(testbed) = testbed("the_keeper_is_killed") else { return };
+        let Some(testbed) = testbed() else { return };
         let (first, second) = (first(&testbed, TTL, command), second(&testbed));
         first.signal(Signal::KILL);
         they_do_not_overlap(&testbed, second);
@@ -125,32 +123,31 @@ fn the_keeper_is_killed() {
     }
 }
 
-/// Names the program whose wall clock this test can step, by the nanoseconds in a file.
+/// The path of a program that adds the nanoseconds in a file to its wall clock.
 const STEPPED: &str = "QUORLOCK_STEPPED";
 
 #[test]
 fn the_wall_clock_steps() {
-    let name = "the_wall_clock_steps";
     let Some(program) = std::env::var_os(STEPPED) else {
         let why =
             format!("{STEPPED} names no program: cargo xtask stepped builds one, and runs it");
-        return not_for(&find_or_skip(name).unwrap(), name, &why);
+        return not_for(&why);
     };
     for command in [PLAIN, IN_ANOTHER_GROUP] {
-        let Some(testbed) = testbed(name) else { return };
+        let Some(testbed) = testbed() else { return };
         let first = first_by(&testbed, Some(&program), &["--ttl", TTL], command);
         let second = second(&testbed);
         let step = |seconds: i64| {
             fs::write(testbed.path("new"), (seconds * 1_000_000_000).to_string()).unwrap();
             fs::rename(testbed.path("new"), testbed.path("clock")).unwrap();
         };
-        // Back: nothing changes, and the lock is extended.
+        // A step back changes nothing, and the lock is extended.
         step(-60);
         let since = unix_ms();
         eventually("two ttls have passed", || (unix_ms() > since + 8000).then_some(()));
         fs::remove_file(testbed.path("up")).unwrap();
         testbed.await_file("up");
-        // And ahead again, to where it was: the votes were asked for a minute ago by that clock.
+        // A step ahead to the true time, by which the extensions are a minute old.
         step(0);
         they_do_not_overlap(&testbed, second);
         let output = first.end();
@@ -159,31 +156,31 @@ fn the_wall_clock_steps() {
     }
 }
 
-/// Fewer votes have vanished than a holder of all three survives, but it is a holder of two: the third
-/// vote has run out. What is left must not be given back before the command is dead.
+/// The vote of the silent node has expired, so the deleted key ends the lock. The last vote must not be released before
+/// the command is dead.
 #[test]
 fn a_key_is_deleted_where_another_node_is_silent() {
-    let Some(testbed) = testbed("a_key_is_deleted_where_another_node_is_silent") else { return };
+    let Some(testbed) = testbed() else { return };
     let (first, second) = (first(&testbed, TTL, PLAIN), second(&testbed));
     testbed.nodes[2].pause().unwrap();
     let silent_since = unix_ms();
-    eventually("its vote runs out", || (unix_ms() > silent_since + 4100).then_some(()));
+    eventually("the vote expires", || (unix_ms() > silent_since + 4100).then_some(()));
     testbed.nodes[0].command(&["DEL", "k"]).unwrap();
     they_do_not_overlap(&testbed, second);
-    // The next holder may have put a key of its own there already.
+    // The next holder may have its own key there already.
     lost_because_of(&first.end(), &["key_gone", "key_overwritten"]);
 }
 
 #[test]
-fn nobody_reads_what_is_told() {
-    let Some(testbed) = testbed("nobody_reads_what_is_told") else { return };
+fn no_process_reads_the_messages_or_events() {
+    let Some(testbed) = testbed() else { return };
     let tells_on_stdout = ["--status-fd", "1"];
     let tells_on_stderr = ["--json"];
     for options in [&tells_on_stdout[..], &tells_on_stderr] {
         let run = |ttl: &str, script: &str| {
             let mut command =
                 testbed.quorlock(&[&["run", "k", "--ttl", ttl], options, &["--"]].concat());
-            // The command must not block there itself.
+            // The command itself must not block on the pipe.
             command.args(["sh", "-c", &format!("exec >/dev/null 2>&1; {script}")]);
             let (reader, writer) = full_pipe();
             let mut silent = command.stdin(std::process::Stdio::null());
@@ -191,33 +188,30 @@ fn nobody_reads_what_is_told() {
                 "--json" => silent.stdout(std::process::Stdio::null()).stderr(writer),
                 _ => silent.stdout(writer).stderr(std::process::Stdio::null()),
             };
-            (reader, Running(silent.spawn().unwrap()))
+            (reader, Running::of(silent.spawn().unwrap()))
         };
-        let (_reader, mut healthy) = run("900ms", "sleep 3; exit 5");
-        let code = eventually("it ends", || healthy.0.try_wait().unwrap());
-        assert_eq!(code.code(), Some(5), "three ttls later, it has ended by itself");
-        let (_reader, mut ended) = run("900ms", "echo > heard-from; exec sleep 60");
+        let (_reader, healthy) = run("900ms", "sleep 3; exit 5");
+        code(&healthy.end(), 5);
+        let (_reader, ended) = run("900ms", "echo > heard-from; exec sleep 60");
         testbed.await_file("heard-from");
         fs::remove_file(testbed.path("heard-from")).unwrap();
         ended.signal(Signal::TERM);
-        let code = eventually("it ends", || ended.0.try_wait().unwrap());
-        assert_eq!(code.code(), Some(143), "a signal is heard");
+        code(&ended.end(), 143);
         assert_eq!(testbed.holders_of("k"), 0);
-        let (_reader, mut expired) = run(TTL, PLAIN);
+        let (_reader, expired) = run(TTL, PLAIN);
         testbed.await_file("up");
         testbed.nodes[..2].iter().for_each(|node| node.pause().unwrap());
         let until = unix_ms() + 4000;
-        let code = eventually("it ends", || expired.0.try_wait().unwrap());
-        assert_eq!(code.code(), Some(79), "it has lost its lock");
+        code(&expired.end(), 79);
         let last = times(&testbed, "first").last().unwrap() / 1_000_000;
-        assert!(last <= until, "what was confirmed has run out {} ms ago", last - until);
+        assert!(last <= until, "the lock expired {} ms before the last write", last - until);
         testbed.nodes[..2].iter().for_each(|node| node.resume().unwrap());
         they_do_not_overlap(&testbed, second(&testbed));
         ["up", "first"].iter().for_each(|file| fs::remove_file(testbed.path(file)).unwrap());
     }
 }
 
-/// A pipe with no room left, and who could read it.
+/// A full pipe, and its reader.
 fn full_pipe() -> (std::io::PipeReader, PipeWriter) {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     let (reader, writer) = std::io::pipe().unwrap();

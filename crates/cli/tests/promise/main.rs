@@ -1,9 +1,8 @@
-//! The table in docs/cli.md, "Dead before the lock is another's", row by row, on three real servers.
+//! Each row of the table "Dead before the lock is another's" in docs/cli.md, on three real servers.
 //!
-//! The command writes the time again and again; the next holder is another `quorlock run`, whose command
-//! writes the time once. What is asserted is what the table says: no write of the first comes after that of
-//! the second; or none comes later than so long after the cause; or, where nothing is promised, what
-//! happens instead.
+//! The first command writes the time again and again. The next holder is another `quorlock run`, and its command writes
+//! the time once. The tests assert the column of the table: no write of the first command after that of the second one,
+//! or no write later than a bound after the cause, or the outcome where the table promises nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -18,20 +17,18 @@ use std::fs;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{Running, Testbed, eventually, stderr};
-use quorlock_servers::ServerOptions;
+use common::{Running, Testbed, code, eventually, json_lines, stderr};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The first command, in the two forms that differ: in the command's own process group, and in one that it
-/// makes. Both ignore SIGTERM.
+/// The two forms of the first command: in its own process group, and in another group that it makes. Both ignore
+/// SIGTERM.
 const PLAIN: &str = "exec sh writer";
 const IN_ANOTHER_GROUP: &str = "timeout 60 sh writer; true";
 
-/// SIGTERM is due 800 ms before the end and SIGKILL 200 ms: for so long may a busy machine keep guardian and
-/// keeper waiting for a processor.
+/// SIGKILL is due 200 ms before the end of the lock. A busy machine may delay guardian and keeper by this time.
 const TTL: &str = "4s";
 
-/// A process of the command that outlives its test is killed all the same.
+/// A process of the command. Dropping it kills the process.
 struct Escaped(Pid);
 
 impl Drop for Escaped {
@@ -44,27 +41,27 @@ fn escaped(testbed: &Testbed, file: &str) -> Escaped {
     Escaped(Pid::from_raw(testbed.await_file(file).trim().parse().unwrap()).unwrap())
 }
 
-fn testbed(test: &str) -> Option<Testbed> {
-    let testbed = Testbed::sized(test, 3, ServerOptions::default())?;
-    // One that escapes ends with the test's folder.
+fn testbed() -> Option<Testbed> {
+    let testbed = Testbed::sized(3)?;
+    // A writer that escapes ends when the folder of the test is deleted.
     let writer = "trap '' TERM; while date +%s%N >> first && echo > up; do sleep 0.01; done";
     fs::write(testbed.path("writer"), writer).unwrap();
     Some(testbed)
 }
 
-/// The first holder, once its command writes.
+/// Starts the first holder and waits until its command writes.
 fn first(testbed: &Testbed, ttl: &str, command: &str) -> Running {
     first_by(testbed, None, &["--ttl", ttl], command)
 }
 
-/// The same, by another program than ours if there is one, with these options.
+/// Starts the first holder with these options, as this program or another one.
 fn first_by(
     testbed: &Testbed,
     program: Option<&OsStr>,
     options: &[&str],
     command: &str,
 ) -> Running {
-    // One that escapes does not hold our pipes open.
+    // A writer that escapes must not keep the pipes open.
     let command = format!("exec >/dev/null 2>&1; {command}");
     let command = ["--json", "--", "sh", "-c", &command];
     let ours = testbed.quorlock(&[&["run", "k"], options, &command].concat());
@@ -78,10 +75,10 @@ fn first_by(
     first
 }
 
-/// The next holder, which waits.
+/// Starts the next holder, which waits.
 fn second(testbed: &Testbed) -> Running {
     let script = "date +%s%N > second";
-    Running::start(&mut testbed.quorlock(&["run", "k", "--wait", "25s", "--", "sh", "-c", script]))
+    testbed.start(&["run", "k", "--wait", "25s", "--", "sh", "-c", script])
 }
 
 fn times(testbed: &Testbed, file: &str) -> Vec<u64> {
@@ -89,30 +86,29 @@ fn times(testbed: &Testbed, file: &str) -> Vec<u64> {
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
-/// Waits until the second has had the lock, and checks that nothing was written by the first after that.
+/// Waits until the second command has ended, and asserts that the first one did not write after that.
 fn they_do_not_overlap(testbed: &Testbed, second: Running) {
     let output = second.end();
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    code(&output, 0);
     let last = *times(testbed, "first").last().unwrap();
     let next = times(testbed, "second")[0];
     assert!(last < next, "written {} ms after the next holder began", (last - next) / 1_000_000);
     let written = times(testbed, "first").len();
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(times(testbed, "first").len(), written, "and none comes later");
+    assert_eq!(times(testbed, "first").len(), written, "no later write");
 }
 
-/// No write after the validity that was told last.
+/// Asserts that no write came after the last validity that an event reported.
 fn written_within_the_validity(testbed: &Testbed, first: &Output) {
-    let until = events(first).iter().rev().find_map(|event| event["valid_until_unix_ms"].as_u64());
+    let until = json_lines(&stderr(first))
+        .iter()
+        .rev()
+        .find_map(|event| event["valid_until_unix_ms"].as_u64());
     let last = times(testbed, "first").last().unwrap() / 1_000_000;
     assert!(last <= until.unwrap(), "{} ms late", last - until.unwrap());
 }
 
-fn events(output: &Output) -> Vec<serde_json::Value> {
-    stderr(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-/// Two of three nodes stand still until the first lock has run out; nothing is written late.
+/// Pauses two of three nodes until the first lock has expired.
 fn no_node_answers_in_time(testbed: &Testbed, first: Running, second: Running) {
     testbed.nodes[..2].iter().for_each(|node| node.pause().unwrap());
     let output = first.end();
@@ -122,21 +118,21 @@ fn no_node_answers_in_time(testbed: &Testbed, first: Running, second: Running) {
     they_do_not_overlap(testbed, second);
 }
 
-/// It lost the lock, and says why.
+/// Asserts that the lock was lost for this reason.
 fn lost_because(output: &Output, cause: &str) {
     lost_because_of(output, &[cause]);
 }
 
 fn lost_because_of(output: &Output, causes: &[&str]) {
-    assert_eq!(output.status.code(), Some(79), "{}", stderr(output));
-    let lost = events(output).into_iter().find(|event| event["event"] == "lost");
-    let cause = &lost.expect("it says so")["cause"];
+    code(output, 79);
+    let lost = json_lines(&stderr(output)).into_iter().find(|event| event["event"] == "lost");
+    let cause = &lost.expect("an event")["cause"];
     assert!(causes.iter().any(|expected| cause == expected), "{}", stderr(output));
 }
 
 fn guardian_of(keeper: &Running) -> Pid {
-    let parent = keeper.pid().as_raw_nonzero().get().to_string();
-    let is_its = |stat: &str| {
+    let parent = keeper.id().to_string();
+    let is_child = |stat: &str| {
         let mut fields = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace();
         stat.contains("(lock-guardian)") && fields.nth(1) == Some(&parent)
     };
@@ -147,7 +143,7 @@ fn guardian_of(keeper: &Running) -> Pid {
         let stats = processes.filter_map(|pid| {
             Some((pid.parse().ok()?, fs::read_to_string(format!("/proc/{pid}/stat")).ok()?))
         });
-        let (pid, _) = stats.into_iter().find(|(_, stat)| is_its(stat))?;
+        let (pid, _) = stats.into_iter().find(|(_, stat)| is_child(stat))?;
         Pid::from_raw(pid)
     })
 }

@@ -1,26 +1,24 @@
-//! Not promised.
+//! The rows without a promise.
 
 use std::fs;
 use std::time::Duration;
 
-use quorlock_servers::{find_or_skip, not_for};
 use rustix::process::{Signal, kill_process};
 
-use crate::common::{Running, eventually, stderr};
+use crate::common::{Running, code, eventually, json_lines, not_for, stderr, through};
 use crate::{
-    IN_ANOTHER_GROUP, TTL, escaped, events, first, guardian_of, lost_because, second, testbed,
-    times,
+    IN_ANOTHER_GROUP, TTL, escaped, first, guardian_of, lost_because, second, testbed, times,
 };
 
-/// Nobody is left who could do anything; the first who goes on does it at once.
+/// The first of both that continues ends the command.
 #[test]
 fn guardian_and_keeper_are_stopped() {
-    let Some(testbed) = testbed("guardian_and_keeper_are_stopped") else { return };
+    let Some(testbed) = testbed() else { return };
     let (first, second) = (first(&testbed, TTL, IN_ANOTHER_GROUP), second(&testbed));
     let guardian = guardian_of(&first);
     kill_process(guardian, Signal::STOP).unwrap();
     first.signal(Signal::STOP);
-    assert_eq!(second.end().status.code(), Some(0), "the lock is another's all the same");
+    code(&second.end(), 0);
     kill_process(guardian, Signal::CONT).unwrap();
     let written = eventually("the command is dead", || {
         let written = times(&testbed, "first").len();
@@ -32,10 +30,10 @@ fn guardian_and_keeper_are_stopped() {
     assert_eq!(times(&testbed, "first").len(), written);
 }
 
-/// The kernel kills the command's own process, and nothing else.
+/// The kernel kills the command's own process, but none of its children.
 #[test]
 fn guardian_and_keeper_are_killed() {
-    let Some(testbed) = testbed("guardian_and_keeper_are_killed") else { return };
+    let Some(testbed) = testbed() else { return };
     let command = "echo $$ > leader; sh writer & echo $! > orphan; wait";
     let first = first(&testbed, TTL, command);
     let guardian = guardian_of(&first);
@@ -44,72 +42,61 @@ fn guardian_and_keeper_are_killed() {
     kill_process(guardian, Signal::KILL).unwrap();
     first.signal(Signal::KILL);
     eventually("the command's own process is dead", || kill_process(leader.0, Signal::CONT).err());
-    assert_eq!(kill_process(orphan.0, Signal::KILL), Ok(()), "nobody has ended this one");
+    assert_eq!(kill_process(orphan.0, Signal::KILL), Ok(()), "the child lives on");
 }
 
-/// That is how a daemon says that it is to stay.
+/// A process in another session counts as a daemon, which may outlive the command.
 #[test]
 fn a_descendant_has_left_the_session() {
-    let Some(testbed) = testbed("a_descendant_has_left_the_session") else { return };
+    let Some(testbed) = testbed() else { return };
     let daemon = "setsid sh -c 'echo $$ > daemon; exec sh writer' & exec sleep 60";
     let first = first(&testbed, TTL, daemon);
     let daemon = escaped(&testbed, "daemon");
     testbed.nodes[0].pause().unwrap();
     testbed.nodes[1].pause().unwrap();
     lost_because(&first.end(), "expired");
-    assert_eq!(kill_process(daemon.0, Signal::KILL), Ok(()), "it lives on");
+    assert_eq!(kill_process(daemon.0, Signal::KILL), Ok(()), "the process lives on");
 }
 
-/// Who may not be killed is waited for, while the lock is held; the lock is not given back before.
+/// `quorlock` cannot kill this process, so the lock stays held until the process ends.
 #[test]
 fn a_descendant_belongs_to_another_user() {
-    let name = "a_descendant_belongs_to_another_user";
-    let Some(testbed) = testbed(name) else { return };
-    // Not with our standard error, whose end is waited for.
+    let Some(testbed) = testbed() else { return };
+    // Without the standard error of the test, which waits for its end.
     let unkillable = "setpriv --reuid 65534 --clear-groups sleep 60 >&- 2>&- & echo $! > up; wait";
     let start = |ttl| {
-        // Root without the right to kill others.
-        let run =
-            testbed.quorlock(&["run", "k", "--ttl", ttl, "--json", "--", "sh", "-c", unkillable]);
-        let mut command = std::process::Command::new("setpriv");
-        command.args(["--bounding-set", "-kill", "--inh-caps", "-kill"]);
-        command.arg(run.get_program()).args(run.get_args());
-        command.env_clear().envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        command.env("PATH", std::env::var_os("PATH").unwrap()).current_dir(testbed.folder.path());
-        Running::start(&mut command)
+        // Root without the capability to kill processes of other users.
+        let args = ["run", "k", "--ttl", ttl, "--json", "--", "sh", "-c", unkillable];
+        let outer = ["setpriv", "--bounding-set", "-kill", "--inh-caps", "-kill"];
+        Running::start(&mut through(&outer, &testbed.quorlock(&args)))
     };
     if !rustix::process::geteuid().is_root() {
-        return not_for(&find_or_skip(name).unwrap(), name, "only root has another user at hand");
+        return not_for("only root has another user at hand");
     }
     let first = start("900ms");
     let other = escaped(&testbed, "up");
-    eventually("it is another user's", || {
+    eventually("the process belongs to another user", || {
         let status =
             fs::read_to_string(format!("/proc/{}/status", other.0.as_raw_nonzero())).ok()?;
         status.contains("Uid:\t65534").then_some(())
     });
     kill_process(guardian_of(&first), Signal::KILL).unwrap();
     std::thread::sleep(Duration::from_millis(2500));
-    assert_eq!(testbed.holders_of("k"), 3, "held, and extended");
+    assert_eq!(testbed.holders_of("k"), 3, "held and extended");
     kill_process(other.0, Signal::KILL).unwrap();
     let output = first.end();
-    assert_eq!(output.status.code(), Some(70), "{}", stderr(&output));
-    assert!(
-        events(&output).iter().any(|event| event["event"] == "stubborn"),
-        "{}",
-        stderr(&output)
-    );
+    code(&output, 70);
+    let said = stderr(&output);
+    assert!(json_lines(&said).iter().any(|event| event["event"] == "stubborn"), "{said}");
     assert_eq!(testbed.holders_of("k"), 0);
 
-    // If the lock is lost, nothing is to be gained by waiting, and nothing is released.
+    // After a loss, `quorlock` neither waits for the process nor releases the lock.
     fs::remove_file(testbed.path("up")).unwrap();
     let first = start("900ms");
     let other = escaped(&testbed, "up");
-    for node in &testbed.nodes[..2] {
-        node.command(&["DEL", "k"]).unwrap();
-    }
+    testbed.on(0..2, &["DEL", "k"]);
     let output = first.end();
     lost_because(&output, "key_gone");
-    assert!(!events(&output).iter().any(|event| event["event"] == "released"));
-    assert_eq!(kill_process(other.0, Signal::KILL), Ok(()), "it lives on");
+    assert!(!json_lines(&stderr(&output)).iter().any(|event| event["event"] == "released"));
+    assert_eq!(kill_process(other.0, Signal::KILL), Ok(()), "the process lives on");
 }

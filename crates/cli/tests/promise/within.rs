@@ -1,15 +1,15 @@
-//! Dead within.
+//! The rows "within": the command is dead within a bound after the cause.
 
 use std::fs;
 
-use crate::common::{Running, Testbed, stderr, unix_ms};
+use crate::common::{Running, Testbed, code, stderr, unix_ms};
 use crate::{
     IN_ANOTHER_GROUP, PLAIN, TTL, first, lost_because, second, testbed, they_do_not_overlap, times,
     written_within_the_validity,
 };
 
-/// After the next extension, a third of the ttl away, and max(5 % of ttl, 50 ms); beside that a node
-/// timeout of at most 50 ms, and what a busy machine takes: far below what the lock had left.
+/// The bound is a third of the ttl until the next extension, 5 % of the ttl, and a node timeout of 50 ms. A busy machine
+/// may take another second. The lock has more than that left.
 fn dead_soon_after(testbed: &Testbed, first: Running, at_ms: u64, cause: &str) {
     let output = first.end();
     lost_because(&output, cause);
@@ -21,44 +21,38 @@ fn dead_soon_after(testbed: &Testbed, first: Running, at_ms: u64, cause: &str) {
 #[test]
 fn a_majority_of_the_keys_is_deleted() {
     for command in [PLAIN, IN_ANOTHER_GROUP] {
-        let Some(testbed) = testbed("a_majority_of_the_keys_is_deleted") else { return };
+        let Some(testbed) = testbed() else { return };
         let first = first(&testbed, "6s", command);
-        for node in &testbed.nodes[..2] {
-            node.command(&["DEL", "k"]).unwrap();
-        }
+        testbed.on(0..2, &["DEL", "k"]);
         dead_soon_after(&testbed, first, unix_ms(), "key_gone");
-        assert_eq!(testbed.holders_of("k"), 0, "and the third key is given back");
+        assert_eq!(testbed.holders_of("k"), 0, "the third key is released");
     }
 }
 
 #[test]
 fn a_majority_of_the_keys_is_overwritten() {
-    let Some(testbed) = testbed("a_majority_of_the_keys_is_overwritten") else { return };
+    let Some(testbed) = testbed() else { return };
     let first = first(&testbed, "6s", PLAIN);
-    for node in &testbed.nodes[..2] {
-        node.command(&["SET", "k", "other", "PX", "60000"]).unwrap();
-    }
+    testbed.on(0..2, &["SET", "k", "other", "PX", "60000"]);
     dead_soon_after(&testbed, first, unix_ms(), "key_overwritten");
-    assert_eq!(testbed.holders_of("k"), 2, "theirs stay");
+    assert_eq!(testbed.holders_of("k"), 2, "the other client's keys stay");
 }
 
-/// They vote for nobody until the lock has run out.
+/// Nodes without data do not vote until the lock has expired.
 #[test]
 fn the_nodes_lose_their_data() {
-    let Some(mut testbed) = testbed("the_nodes_lose_their_data") else { return };
+    let Some(mut testbed) = testbed() else { return };
     testbed.guard = "strict";
     let max_ttl = ["--fresh", "--yes", "--max-ttl", TTL];
-    let init = testbed.quorlock(&[&["init"], &max_ttl[..]].concat()).output().unwrap();
-    assert_eq!(init.status.code(), Some(0), "{}", stderr(&init));
+    let init = testbed.output(&[&["init"], &max_ttl[..]].concat());
+    code(&init, 0);
     fs::write(testbed.path("settings"), format!("max-ttl = \"{TTL}\"\n")).unwrap();
     testbed.config = Some("settings");
     let (first, second) = (first(&testbed, TTL, IN_ANOTHER_GROUP), second(&testbed));
-    for node in &testbed.nodes[..2] {
-        node.command(&["FLUSHALL"]).unwrap();
-    }
+    testbed.on(0..2, &["FLUSHALL"]);
     let output = first.end();
     lost_because(&output, "expired");
-    assert!(stderr(&output).contains(": quarantined: "), "and names them: {}", stderr(&output));
+    assert!(stderr(&output).contains(": quarantined: "), "{}", stderr(&output));
     written_within_the_validity(&testbed, &output);
     they_do_not_overlap(&testbed, second);
 }
