@@ -12,7 +12,7 @@ use crate::acquire::Acquire;
 use crate::driver::{DriverCommand, DriverHandle, NodeMetrics};
 use crate::error::{InvalidRequest, NodeAnswer, ShutdownError};
 use crate::inspect::Inspection;
-use crate::node::Node;
+use crate::node::ClientNode;
 use crate::resources::Resources;
 use crate::stats::{NodeStats, NodeTrustState, Stats};
 
@@ -168,7 +168,7 @@ impl Client {
     pub fn stats(&self) -> Stats {
         let metrics = &self.state.metrics;
         let now = self.state.common.clock.now();
-        let node = |((name, node), metrics): ((&Arc<str>, &Arc<dyn Node>), &NodeMetrics)| {
+        let node = |((name, node), metrics): ((&Arc<str>, &ClientNode), &NodeMetrics)| {
             let nanos = metrics.round_trip_ns.load(Ordering::Relaxed);
             NodeStats {
                 name: name.clone(),

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::clock::Clock;
 use crate::common::Common;
 use crate::driver_timer::DriverTimer;
-use crate::node::Node;
+use crate::node::ClientNode;
 use crate::node::ready::{Ready, TIMER};
 
 mod callers;
@@ -55,7 +55,7 @@ impl Driver {
     /// Must be called inside the runtime that is to run it.
     pub(crate) fn start(
         (quorum, rules): (Quorum, Rules),
-        nodes: &[Arc<dyn Node>],
+        nodes: &[ClientNode],
         metrics: Arc<Metrics>,
         (common, commands): (Weak<Common>, CommandReceiver),
         (clock, max_ttl): (Clock, Duration),
@@ -147,7 +147,6 @@ impl Driver {
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let Arrivals { answered, asked, .. } = arrivals;
-        self.transports.poll_backgrounds(cx);
         let woken = self.ready.take(cx);
         self.transports.poll(woken, &mut self.ready, cx, answered);
         let nobody_is_left = self.commands.take(cx, asked, COMMANDS_MAX);

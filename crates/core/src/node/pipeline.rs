@@ -46,7 +46,7 @@ impl NodeState {
 
 /// Names a batch of one pipeline.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct BatchId(u64);
+pub struct BatchId(pub u64);
 
 /// What waits for one node, and what is in flight.
 ///

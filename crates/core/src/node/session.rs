@@ -119,14 +119,14 @@ impl Exchange {
         &self.places
     }
 
-    /// The next command whose answer is to be told with [`hear`](Self::hear).
+    /// The next command whose answer is to be told with [`answer`](Self::answer).
     pub fn awaited(&self) -> Option<&Command> {
         self.asked(self.heard)
     }
 
     /// Takes the answer to the next command; or the form in which it must be asked instead. It counts as failed until
     /// then. What is heard beyond the last command is passed over.
-    pub fn hear(&mut self, answer: Result<Answer, Form>) {
+    pub fn answer(&mut self, answer: Result<Answer, Form>) {
         if self.heard >= self.count() {
             return;
         }
@@ -176,7 +176,7 @@ impl Exchange {
         }
         self.heard = 0;
         for _ in 0..self.count() {
-            self.hear(Ok(Answer::Failed(failure.clone())));
+            self.answer(Ok(Answer::Failed(failure.clone())));
         }
     }
 
@@ -351,7 +351,7 @@ mod tests {
     ) -> Exchange {
         let mut exchange = Exchange::new(commands.into());
         session.send(&mut exchange);
-        answers.into_iter().for_each(|answer| exchange.hear(answer));
+        answers.into_iter().for_each(|answer| exchange.answer(answer));
         assert!(exchange.awaited().is_none());
         exchange
     }
@@ -448,8 +448,8 @@ mod tests {
         assert!(session.conclude(&mut it, Evidence::NotRequired));
         session.send(&mut it);
         assert_eq!((it.form(), it.places()), (Form::Script, &[0, 2][..]));
-        it.hear(Ok(Answer::Other));
-        it.hear(Err(Form::Text));
+        it.answer(Ok(Answer::Other));
+        it.answer(Err(Form::Text));
         assert!(session.conclude(&mut it, Evidence::NotRequired));
         session.send(&mut it);
         assert_eq!((it.form(), it.places()), (Form::Text, &[2][..]));
@@ -491,9 +491,9 @@ mod tests {
         let mut it = sent(session, [release(1), release(2)], answers);
         assert!(session.conclude(&mut it, Evidence::NotRequired));
         session.send(&mut it);
-        it.hear(Err(Form::Text));
+        it.answer(Err(Form::Text));
         it.fail(&Failure::new(FailureKind::Unreachable));
-        it.hear(Ok(Answer::Deleted));
+        it.answer(Ok(Answer::Deleted));
         assert!(!session.conclude(&mut it, Evidence::NotRequired));
         assert_eq!(*it.take().0, [Answer::NotOurs, Answer::NotOurs]);
     }

@@ -16,7 +16,7 @@ use crate::common::{Common, Names};
 use crate::driver::{Driver, DriverHandle, Metrics};
 use crate::error::BuildError;
 use crate::exhausted::explained;
-use crate::node::{Node, NodeConfig, NodeConfigError, RedisNode, Tls};
+use crate::node::{ClientNode, Node, NodeConfig, NodeConfigError, RedisNode, Tls};
 use crate::options::CallDefaults;
 use crate::own_keys::{ADOPTION, MARKER, RESERVED, own_key};
 use crate::own_thread::OwnThread;
@@ -153,11 +153,10 @@ impl Settings {
         })
     }
 
-    fn make_nodes(&self, timing: &Timing) -> Result<Vec<Arc<dyn Node>>, BuildError> {
-        let servers = self.make_servers(timing)?.into_iter();
-        let mut nodes: Vec<Arc<dyn Node>> =
-            servers.map(|server| Arc::new(server) as Arc<dyn Node>).collect();
-        nodes.extend(self.custom.iter().cloned());
+    fn make_nodes(&self, timing: &Timing) -> Result<Vec<ClientNode>, BuildError> {
+        let servers = self.make_servers(timing)?.into_iter().map(ClientNode::Server);
+        let custom = self.custom.iter().cloned().map(ClientNode::Custom);
+        let nodes: Vec<_> = servers.chain(custom).collect();
         check_names(nodes.iter().map(|node| node.name()))?;
         Ok(nodes)
     }

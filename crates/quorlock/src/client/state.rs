@@ -9,7 +9,7 @@ use quorlock_core::{FailureKind, Keys, LockId, NodeOutcome, NodeResult, Quorum, 
 use crate::common::Common;
 use crate::driver::Metrics;
 use crate::error::{Impatient, InvalidRequest};
-use crate::node::Node;
+use crate::node::ClientNode;
 use crate::options::CallDefaults;
 use crate::own_keys::RESERVED;
 
@@ -20,7 +20,7 @@ pub(crate) struct ClientState {
     pub(crate) defaults: CallDefaults,
     /// The checked times of `defaults`.
     pub(crate) timing: Timing,
-    pub(crate) nodes: Vec<Arc<dyn Node>>,
+    pub(crate) nodes: Vec<ClientNode>,
     /// Number of servers; the custom nodes come behind them in `nodes`.
     pub(crate) servers: usize,
     pub(crate) metrics: Arc<Metrics>,

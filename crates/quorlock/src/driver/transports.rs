@@ -2,13 +2,9 @@
 
 use std::iter::repeat_n;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::Context;
 
-use futures_util::FutureExt as _;
-use futures_util::future::CatchUnwind;
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use quorlock_core::{
     Answer, Command, Event, NodeId, NodeSet, Quorum, Reading, RestartGuard, Rules, Ticket,
     TicketedCommand,
@@ -19,7 +15,7 @@ use crate::clock::Clock;
 use crate::node::ready::Ready;
 use crate::node::redis::Encoder;
 use crate::node::transport::Transport;
-use crate::node::{BoxFuture, Inbox, Node};
+use crate::node::{ClientNode, Inbox};
 
 pub(super) struct Transports {
     /// The ways to the nodes; `None` for one whose node has panicked.
@@ -27,33 +23,23 @@ pub(super) struct Transports {
     /// What this tick sends to each of them.
     outbox: Vec<Vec<TicketedCommand>>,
     encoder: Encoder,
-    /// What nodes have said unasked.
+    /// Pushes from the nodes.
     inbox: Inbox,
-    /// What the nodes do besides: their connections.
-    backgrounds: FuturesUnordered<CatchUnwind<AssertUnwindSafe<BoxFuture<()>>>>,
 }
 
 impl Transports {
-    pub(super) fn new(
-        quorum: Quorum,
-        rules: &Rules,
-        nodes: &[Arc<dyn Node>],
-        clock: Clock,
-    ) -> Self {
+    pub(super) fn new(quorum: Quorum, rules: &Rules, nodes: &[ClientNode], clock: Clock) -> Self {
         let marker = (rules.guard != RestartGuard::Off).then(|| rules.marker.clone());
         let writes = rules.guard == RestartGuard::Strict;
         let inbox = Inbox::new(nodes.len());
-        let backgrounds = FuturesUnordered::new();
         let mut transports = Vec::new();
         for (id, node) in quorum.node_ids().zip(nodes) {
             let push_sink = inbox.push_sink(id).with_marker(marker.clone()).registering(writes);
             let push_sink = push_sink.durable(rules.durable.contains(id));
-            let transport = Transport::new(id, node, clock);
-            backgrounds.push(AssertUnwindSafe(transport.background(push_sink)).catch_unwind());
-            transports.push(Some(transport));
+            transports.push(Some(Transport::new(id, node, push_sink, clock)));
         }
         let outbox = transports.iter().map(|_| Vec::new()).collect();
-        Self { transports, outbox, encoder: Encoder::default(), inbox, backgrounds }
+        Self { transports, outbox, encoder: Encoder::default(), inbox }
     }
 
     /// Lets the lines work that have something to do, and takes in what has come from the nodes. `woken` has a bit for
@@ -66,21 +52,12 @@ impl Transports {
         answered: &mut Vec<Event>,
     ) {
         for (place, transport) in self.transports.iter_mut().enumerate() {
-            let is_woken = woken & (1 << place) != 0;
-            if is_woken || transport.as_ref().is_some_and(Transport::is_changed) {
+            if woken & (1 << place) != 0 {
                 let cx = &mut ready.context(place);
                 work(transport, |transport| transport.poll(cx, &mut self.encoder, answered));
             }
         }
         self.inbox.take(cx, answered);
-    }
-
-    pub(super) fn poll_backgrounds(&mut self, cx: &mut Context<'_>) {
-        while let Poll::Ready(Some(ended)) = self.backgrounds.poll_next_unpin(cx) {
-            if ended.is_err() {
-                tracing::error!("what a node does in the background panicked; it goes without");
-            }
-        }
     }
 
     /// The command goes to each of these nodes at the end of the tick.

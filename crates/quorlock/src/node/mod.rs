@@ -15,6 +15,7 @@ pub(crate) mod transport;
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
@@ -107,12 +108,25 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
         let _ = push_sink;
         Box::pin(std::future::pending())
     }
+}
 
-    /// The node itself, if it is a [`RedisNode`]: then the client sends its commands without a future for each batch.
-    /// Of no use to other implementations, also not to those around a `RedisNode`.
-    #[doc(hidden)]
-    fn as_redis(&self) -> Option<&RedisNode> {
-        None
+/// A node of a client.
+#[derive(Clone, Debug)]
+pub(crate) enum ClientNode {
+    /// A server. The driver owns the connection to it.
+    Server(RedisNode),
+    /// A node that the driver knows by its trait alone.
+    Custom(Arc<dyn Node>),
+}
+
+impl Deref for ClientNode {
+    type Target = dyn Node;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Server(server) => server,
+            Self::Custom(node) => &**node,
+        }
     }
 }
 

@@ -1,9 +1,10 @@
-//! The line to a node: carries out what the node's pipeline says.
+//! The driver's transport to one node.
 //!
-//! [`NodePipeline`] decides which commands travel together, when, and in which order their answers are told. To a
-//! server of ours a line is [`Direct`]. To any other node it is [`Adapted`], which gives it the batches, polls their
-//! futures, and tells the pipeline what came of them.
+//! [`NodePipeline`] decides which commands are sent together, when, and in which order their answers are reported. The
+//! transport to a server is [`Direct`]. The transport to any other node is [`Adapted`]: it gives the node the batches,
+//! polls their futures, and reports the answers to the pipeline.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,32 +15,28 @@ use quorlock_core::{
 };
 
 use super::redis::{Direct, Encoder};
-use super::{Answers, Batch, BoxFuture, Node, PushSink, Stamp};
+use super::{Answers, Batch, BoxFuture, ClientNode, Node, PushSink, Stamp};
 use crate::clock::Clock;
 
 pub(crate) enum Transport {
-    Direct(Direct),
-    Adapted(Adapted),
+    Direct(Box<Direct>),
+    Adapted(Box<Adapted>),
 }
 
 impl Transport {
-    pub(crate) fn new(id: NodeId, node: &Arc<dyn Node>, clock: Clock) -> Self {
-        match node.as_redis() {
-            Some(server) => Self::Direct(Direct::new(id, server, clock)),
-            None => Self::Adapted(Adapted::new(id, node.clone(), clock)),
+    pub(crate) fn new(id: NodeId, node: &ClientNode, push_sink: PushSink, clock: Clock) -> Self {
+        match node {
+            ClientNode::Server(server) => {
+                Self::Direct(Box::new(Direct::new(id, server, push_sink, clock)))
+            }
+            ClientNode::Custom(node) => {
+                Self::Adapted(Box::new(Adapted::new(id, node.clone(), push_sink, clock)))
+            }
         }
     }
 
-    /// What the node does in the background; to be polled before the line.
-    pub(crate) fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
-        match self {
-            Self::Direct(transport) => transport.background(push_sink),
-            Self::Adapted(transport) => transport.node.background(push_sink),
-        }
-    }
-
-    /// Takes commands for the node; `now` was read before they were made. They are sent now, or when the line is
-    /// polled. Adds to `events` what the engine is to be told.
+    /// Takes commands for the node; `now` was read before they were made. Sends them now, or when it is polled. Adds to
+    /// `events` the events for the engine.
     pub(crate) fn take(
         &mut self,
         commands: &mut Vec<TicketedCommand>,
@@ -53,21 +50,12 @@ impl Transport {
         }
     }
 
-    /// It is to be polled although nobody has woken it.
-    pub(crate) fn is_changed(&self) -> bool {
-        match self {
-            Self::Direct(transport) => transport.is_changed(),
-            Self::Adapted(_) => false,
-        }
-    }
-
-    /// It is to be polled after commands were given to it.
+    /// Whether it must be polled after it has taken commands.
     pub(crate) fn sends_when_polled(&self) -> bool {
         matches!(self, Self::Adapted(_))
     }
 
-    /// Sends what waits and takes in what has been answered. Adds to `events` what the engine is to
-    /// be told; wakes the task when there is more.
+    /// Sends the commands that wait, and reads answers. Adds to `events` the events for the engine.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -80,7 +68,7 @@ impl Transport {
         }
     }
 
-    /// Takes back what came with answers, for its memory.
+    /// Reuses the memory of an event's answers.
     pub(crate) fn reuse(&mut self, answers: Vec<(Ticket, Answer)>) {
         match self {
             Self::Direct(transport) => transport.reuse(answers),
@@ -89,35 +77,49 @@ impl Transport {
     }
 }
 
-/// The way to a node of whatever kind.
+/// The transport to a node of any kind.
 pub(crate) struct Adapted {
     node: Arc<dyn Node>,
+    /// [`Node::background`]; `None` once it has ended or panicked.
+    background: Option<BoxFuture<()>>,
     clock: Clock,
     pipeline: NodePipeline,
     in_flight: FuturesOrdered<BoxFuture<(BatchId, Answers)>>,
-    /// The batch that is not known to be on its way; there is one at most.
+    /// The batch that the node may not have sent yet; there is one at most.
     unsent: Option<(BatchId, Arc<Stamp>)>,
-    /// When commands were taken last. What fails without being sent is told with this time, which counts
-    /// for nothing.
+    /// The reading when commands were last taken. Answers without a vote carry this time, which counts for nothing.
     now: Reading,
 }
 
 impl Adapted {
-    fn new(id: NodeId, node: Arc<dyn Node>, clock: Clock) -> Self {
+    fn new(id: NodeId, node: Arc<dyn Node>, push_sink: PushSink, clock: Clock) -> Self {
+        let background = Some(node.background(push_sink));
         let (pipeline, in_flight) = (NodePipeline::new(id), FuturesOrdered::new());
-        Self { node, clock, pipeline, in_flight, unsent: None, now: clock.now() }
+        Self { node, background, clock, pipeline, in_flight, unsent: None, now: clock.now() }
     }
 
-    /// Takes commands for the node; they are sent when the line is polled. Adds to `events` what the engine
-    /// is to be told.
+    /// Takes commands for the node, and sends them when it is polled. Adds to `events` the events for the engine.
     fn take(&mut self, commands: &mut Vec<TicketedCommand>, now: Reading, events: &mut Vec<Event>) {
         self.now = now;
         self.pipeline.push(commands, &self.node.state(), now, events);
     }
 
-    /// Sends what waits and takes in what has been answered. Adds to `events` what the engine is to
-    /// be told; wakes the task when there is more.
+    fn poll_background(&mut self, cx: &mut Context<'_>) {
+        let Some(background) = &mut self.background else { return };
+        match catch_unwind(AssertUnwindSafe(|| background.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => {}
+            Ok(Poll::Ready(())) => self.background = None,
+            Err(_) => {
+                let name = self.node.name();
+                tracing::error!("the background task of node {name} panicked, and has ended");
+                self.background = None;
+            }
+        }
+    }
+
+    /// Sends the commands that wait, and reads answers. Adds to `events` the events for the engine.
     fn poll(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) {
+        self.poll_background(cx);
         loop {
             while let Poll::Ready(Some((batch, answered))) =
                 Pin::new(&mut self.in_flight).poll_next(cx)
@@ -135,14 +137,14 @@ impl Adapted {
             self.pipeline.announce(events);
             stamp.wake_when_sent(cx.waker());
             self.note_sent(events);
-            // Another thread may have sent it in between: then what waits behind it is next.
+            // Another thread may have sent the batch in between: then the next batch can go.
             if self.unsent.is_some() {
                 return;
             }
         }
     }
 
-    /// Gives the next batch to the node, if there is one. Returns whether there was; it must be polled.
+    /// Gives the next batch to the node, if there is one. Returns whether there was: its future must be polled.
     fn start(&mut self, events: &mut Vec<Event>) -> bool {
         if !self.pipeline.has_waiting() {
             return false;
@@ -175,6 +177,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::node::Inbox;
 
     /// A node that sends and answers when it is told to.
     #[derive(Clone, Debug, Default)]
@@ -285,8 +288,9 @@ mod tests {
             let ((transport, orders), (sender, events)) =
                 (unbounded_channel(), unbounded_channel());
             let (id, to) = (NodeId::new(0), Arc::new(node.clone()));
-            let way = Adapted::new(id, to, Clock::Tokio);
-            tokio::spawn(run(way, orders, sender));
+            let push_sink = Inbox::new(1).push_sink(id);
+            let adapted = Adapted::new(id, to, push_sink, Clock::Tokio);
+            tokio::spawn(run(adapted, orders, sender));
             Self { node, transport, events }
         }
 
@@ -369,7 +373,9 @@ mod tests {
     #[tokio::test]
     async fn a_batch_that_another_thread_sends_is_noticed() {
         let node = Arc::new(Elsewhere::default());
-        let mut transport = Adapted::new(NodeId::new(0), node.clone(), Clock::Tokio);
+        let id = NodeId::new(0);
+        let push_sink = Inbox::new(1).push_sink(id);
+        let mut transport = Adapted::new(id, node.clone(), push_sink, Clock::Tokio);
         let mut told = Vec::new();
         transport.take(&mut vec![acquire(1)], Clock::Tokio.now(), &mut told);
         let mut sender = None;

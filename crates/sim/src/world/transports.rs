@@ -130,7 +130,7 @@ impl World {
         let transport = &mut self.clients[client].transports[node];
         let Batch { exchange, .. } = transport.unanswered.get_mut(&id)?;
         for (place, answer) in answers.into_iter().enumerate() {
-            exchange.hear(if unknown.contains(&place) { Err(Form::Text) } else { Ok(answer) });
+            exchange.answer(if unknown.contains(&place) { Err(Form::Text) } else { Ok(answer) });
         }
         let mut is_misread = false;
         if let Evidence::Seen { marker, .. } = &mut evidence

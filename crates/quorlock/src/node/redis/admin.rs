@@ -1,23 +1,26 @@
-//! A connection of its own to a server, for questions that no lock asks. It is made, and greeted, as any other.
+//! A connection to a server for questions that are not about locks.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quorlock_core::{Failure, FailureKind, Key, NodeId};
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::RedisNode;
-use super::codec::{Delete, rejected};
+use super::codec::{Capabilities, Delete, rejected};
 use super::connection::Connection;
 use super::registration::{Do, Registration};
 use super::resp::{self, Reply};
+use super::wire::Wire;
 use crate::node::Inbox;
 
 /// One connection, and one question at a time.
 pub struct AdminConnection {
-    connection: Arc<Connection>,
+    /// Locked for as long as a question is open.
+    wire: Mutex<Wire>,
+    capabilities: Capabilities,
     speaks_resp3: bool,
     database: u32,
     patience: Duration,
@@ -26,13 +29,14 @@ pub struct AdminConnection {
 impl AdminConnection {
     /// Connects and logs in, within the node's bound for it.
     pub async fn open(node: &RedisNode) -> Result<Self, Failure> {
-        // Nobody waits for what it may say unasked.
-        let nobody = Inbox::new(1).push_sink(NodeId::new(0));
+        // Pushes are dropped: this connection watches no key.
+        let push_sink = Inbox::new(1).push_sink(NodeId::new(0));
         let server = &node.server;
-        let connection = server.open(&nobody).await?;
+        let Connection { wire, capabilities, .. } = server.open(&push_sink).await?;
         let speaks_resp3 = !server.resp2.load(Ordering::Relaxed);
         let database = server.dialer.target.database;
-        Ok(Self { connection, speaks_resp3, database, patience: server.connect_timeout })
+        let (wire, patience) = (Mutex::new(wire), server.connect_timeout);
+        Ok(Self { wire, capabilities, speaks_resp3, database, patience })
     }
 
     /// The keys are not in the first database.
@@ -73,7 +77,7 @@ impl AdminConnection {
 
     /// The server's own command that compares and deletes, if it has one and says so.
     pub fn own_delete(&self) -> Option<&'static str> {
-        self.connection.capabilities.delete.map(|delete| match delete {
+        self.capabilities.delete.map(|delete| match delete {
             Delete::IfEq => "DELIFEQ",
             Delete::Ex => "DELEX",
         })
@@ -81,7 +85,7 @@ impl AdminConnection {
 
     /// Why no lock can be had on this server, if it lacks a command.
     pub fn no_locks(&self) -> Option<Failure> {
-        self.connection.capabilities.lacking.no_locks(true)
+        self.capabilities.lacking.no_locks(true)
     }
 
     /// Asks all of this in one round trip. Errors that the server answers are replies; none of them
@@ -90,21 +94,14 @@ impl AdminConnection {
         &self,
         commands: &[C],
     ) -> Result<Vec<Reply>, Failure> {
-        let wire = &self.connection.wire;
-        let said = wire.send(|out| {
+        let mut wire = self.wire.lock().await;
+        let answered = wire.ask(|out| {
             for words in commands {
                 let words: Vec<&[u8]> = words.as_ref().iter().map(AsRef::as_ref).collect();
                 resp::write(out, &words);
             }
             commands.len()
-        })?;
-        let answered = async {
-            tokio::select! {
-                biased;
-                said = said => said.map_err(|_| wire.why_closed()),
-                () = wire.run() => Err(wire.why_closed()),
-            }
-        };
+        });
         timeout(self.patience, answered).await.unwrap_or_else(|_| {
             let bound = format!("nothing within {:?}", self.patience);
             Err(Failure::new(FailureKind::Silent).with_detail(bound))

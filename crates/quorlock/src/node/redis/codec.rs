@@ -92,7 +92,7 @@ pub(super) struct Capabilities {
 }
 
 impl Capabilities {
-    pub(super) const fn way(self, form: Form) -> Encoding {
+    pub(super) const fn encoding(self, form: Form) -> Encoding {
         let Self { watches, delete, lacking, .. } = self;
         Encoding { form, delete, watches, lacking }
     }

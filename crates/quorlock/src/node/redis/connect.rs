@@ -164,8 +164,8 @@ pub(super) async fn connect(
     resp2: bool,
     push_sink: &PushSink,
 ) -> Result<(Wire, Capabilities), NotConnected> {
-    let wire = Wire::new(dialer.dial().await?, push_sink.clone());
-    match handshake(&wire, &dialer.target, scripts, resp2).await {
+    let mut wire = Wire::new(dialer.dial().await?, push_sink.clone());
+    match handshake(&mut wire, &dialer.target, scripts, resp2).await {
         Err(NotConnected::Because(failure)) if wire.broke_unanswered() => {
             let said = failure.detail().unwrap_or("connection lost");
             let hint = match certificate_hint(said) {
@@ -181,7 +181,7 @@ pub(super) async fn connect(
 
 /// Says who we are, and asks what the server can do.
 async fn handshake(
-    wire: &Wire,
+    wire: &mut Wire,
     target: &Target,
     scripts: &Scripts,
     resp2: bool,
@@ -256,7 +256,7 @@ impl Handshake {
 
     async fn exchange(
         self,
-        wire: &Wire,
+        wire: &mut Wire,
         resp2: bool,
         logs_in: bool,
     ) -> Result<Capabilities, NotConnected> {
@@ -310,22 +310,16 @@ impl Handshake {
     }
 
     /// Says all of it, and waits for the replies.
-    async fn answers(self, wire: &Wire) -> Result<(Vec<Purpose>, Vec<Reply>), NotConnected> {
-        let closed = || match wire.last_words() {
-            Some(error) => refused(&error),
-            None => NotConnected::Because(unsent(&wire.why_closed())),
-        };
+    async fn answers(self, wire: &mut Wire) -> Result<(Vec<Purpose>, Vec<Reply>), NotConnected> {
         let Self { bytes, purposes } = self;
-        let said = wire.send(|out| {
+        let said = wire.ask(|out| {
             out.extend_from_slice(&bytes);
             purposes.len()
         });
-        let said = said.map_err(NotConnected::Because)?;
-        let replies = tokio::select! {
-            biased;
-            said = said => said.map_err(|_| closed())?,
-            () = wire.run() => return Err(closed()),
-        };
+        let replies = said.await.map_err(|failure| match wire.last_words() {
+            Some(error) => refused(error),
+            None => NotConnected::Because(unsent(&failure)),
+        })?;
         Ok((purposes, replies))
     }
 }
@@ -417,7 +411,7 @@ mod tests {
     /// What becomes of a connection on which the server answers a login like this, and then a PING.
     async fn after_login(resp2: bool, answer: &str) -> Result<Capabilities, NotConnected> {
         let (ours, mut server) = duplex(1024);
-        let wire = Wire::new(Box::new(ours), Inbox::new(1).push_sink(NodeId::new(0)));
+        let mut wire = Wire::new(Box::new(ours), Inbox::new(1).push_sink(NodeId::new(0)));
         let mut handshake = Handshake::default();
         let login: &[&str] = if resp2 { &["AUTH", "x"] } else { &["HELLO", "3"] };
         handshake.say(Purpose::Login, login);
@@ -430,7 +424,7 @@ mod tests {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            capabilities = handshake.exchange(&wire, resp2, resp2) => capabilities,
+            capabilities = handshake.exchange(&mut wire, resp2, resp2) => capabilities,
             () = serve => unreachable!(),
         }
     }
@@ -455,7 +449,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_list_of_commands_that_does_not_fit_says_nothing() {
         let (ours, mut server) = duplex(4096);
-        let wire = Wire::new(Box::new(ours), Inbox::new(1).push_sink(NodeId::new(0)));
+        let mut wire = Wire::new(Box::new(ours), Inbox::new(1).push_sink(NodeId::new(0)));
         let mut handshake = Handshake::default();
         handshake.say(Purpose::Capabilities { names: 3 }, &["COMMAND", "INFO", "A", "B", "C"]);
         let serve = async {
@@ -474,7 +468,7 @@ mod tests {
             std::future::pending::<()>().await;
         };
         let capabilities = tokio::select! {
-            capabilities = handshake.exchange(&wire, false, false) => capabilities.ok().unwrap(),
+            capabilities = handshake.exchange(&mut wire, false, false) => capabilities.ok().unwrap(),
             () = serve => unreachable!(),
         };
         assert!(capabilities.delete.is_none());

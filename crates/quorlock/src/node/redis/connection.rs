@@ -1,118 +1,116 @@
-//! One connection to a server, an epoch: it sends parcels, and judges what comes back.
-
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+//! One connection to a server: sends batches, and decides whether their answers count.
 
 use quorlock_core::info::Info;
 use quorlock_core::{Command, Evidence, Failure, FailureKind, Session};
 
 use super::codec::{Capabilities, count_watches};
 use super::evidence::{self, Beside};
-use super::parcel::{Encoder, Parcel, To};
 use super::registration::{Do, Registration};
+use super::request::{Encoder, Request};
 use super::resp::Reply;
 use super::server::Server;
 use super::wire::Wire;
 
-/// One connection: an epoch.
 pub(super) struct Connection {
+    /// Number of the connection, counted from one for each server.
     pub(super) epoch: u64,
     pub(super) wire: Wire,
     pub(super) capabilities: Capabilities,
-    /// What is said to ask for its marker, if it has to prove itself.
+    /// The bytes that ask for the server's marker. `None` without a restart guard.
     pub(super) marker: Option<Box<[u8]>>,
     /// Which of the server's databases this client uses.
     pub(super) registration: Option<Registration>,
     /// The client may write which database has the locks.
     pub(super) registers: bool,
-    /// A look found no registration: the next batch on a server in use writes it (S17).
-    pub(super) is_unregistered: AtomicBool,
-    /// The operator says that it forgets nothing when it stops, and it is asked whether that can be.
+    /// The server has no registration: the next batch registers the database if the server is in use (S17).
+    pub(super) is_unregistered: bool,
+    /// The operator declared the server durable. Its settings are asked for, and a contradiction is logged.
     pub(super) is_durable: bool,
-    /// What is asked beside commands, and in which form they are sent. All are sent by one task, the client's.
-    pub(super) session: Mutex<Session>,
+    /// What is asked beside commands, and in which form they are sent.
+    pub(super) session: Session,
 }
 
 impl Connection {
-    /// Sends a parcel's commands, for the first time or again. When it comes back it is to be
-    /// [concluded](Self::conclude). Given back at once: the connection was gone before.
+    /// Sends a batch, for the first time or again. Once the wire has [finished](Wire::next_finished) the request, it
+    /// is to be [concluded](Self::conclude).
+    ///
+    /// # Errors
+    /// Returns the request if the wire is closed; nothing was sent.
     pub(super) fn send(
-        &self,
+        &mut self,
         server: &Server,
-        mut parcel: Box<Parcel>,
-        to: To,
+        mut request: Box<Request>,
         encoder: &mut Encoder,
-    ) -> Result<(), Box<Parcel>> {
-        let (is_first, has_marker) = {
-            let mut session = self.session();
-            let is_first = session.is_new();
-            session.send(&mut parcel.exchange);
-            (is_first, session.has_marker())
-        };
-        let (evidence_request, form) = (parcel.exchange.evidence_request(), parcel.exchange.form());
+    ) -> Result<(), Box<Request>> {
+        let is_first = self.session.is_new();
+        self.session.send(&mut request.exchange);
+        let exchange = &request.exchange;
+        let (evidence_request, form) = (exchange.evidence_request(), exchange.form());
         let registration = self.registration.as_ref().and_then(|_| {
             // A server that is refused is not taken into use, and nothing is written there.
-            let is_taken_into_use = parcel.exchange.to_send().any(writes_a_marker);
-            let is_in_use = has_marker || is_taken_into_use;
+            let is_taken_into_use = exchange.to_send().any(writes_a_marker);
+            let is_in_use = self.session.has_marker() || is_taken_into_use;
             let what = if is_in_use && self.registers { Do::Register } else { Do::Look };
-            let is_owed = what == Do::Register && self.is_unregistered.load(Ordering::Relaxed);
+            let is_owed = what == Do::Register && self.is_unregistered;
             (evidence_request.info || is_taken_into_use || is_owed).then_some(what)
         });
         let beside = Beside::new(evidence_request, self.is_durable, registration);
         let Capabilities { watches, sections, .. } = self.capabilities;
-        parcel.prepare(self.capabilities.way(form), beside);
-        parcel.is_first = is_first;
         if watches {
-            let watched = count_watches(parcel.exchange.to_send());
+            let watched = count_watches(exchange.to_send());
             if watched > 0 {
                 self.wire.expect_pushes(watched);
             }
         }
-        self.wire.send_parcel(parcel, to, |out, parcel| {
-            beside.say_before(sections, self.registration.as_ref(), out);
-            let replies = encoder.write(parcel, &server.scripts, out);
-            if let Some(asked) = self.marker.as_ref().filter(|_| beside.has_marker()) {
-                out.extend_from_slice(asked);
+        request.prepare(self.capabilities.encoding(form), beside);
+        request.is_first = is_first;
+        let (marker, registration) = (&self.marker, &self.registration);
+        self.wire.send(request, |out, request| {
+            beside.say_before(sections, registration.as_ref(), out);
+            let replies = encoder.write(request, &server.scripts, out);
+            if let Some(question) = marker.as_ref().filter(|_| beside.has_marker()) {
+                out.extend_from_slice(question);
             }
             beside.before + replies + beside.behind()
         })
     }
 
-    /// Judges what came back of a parcel. Returns whether it is to be sent once more.
-    pub(super) fn conclude(&self, server: &Server, parcel: &mut Parcel) -> bool {
-        let evidence = match self.read_evidence(server, parcel) {
-            Ok(evidence) => evidence,
-            Err(failure) => {
-                parcel.exchange.fail(&failure);
-                Evidence::NotRequired
-            }
-        };
-        self.session().conclude(&mut parcel.exchange, evidence)
+    /// Decides whether the answers of a finished batch count. Returns whether some of its commands are to be sent
+    /// again.
+    pub(super) fn conclude(&mut self, server: &Server, request: &mut Request) -> bool {
+        let evidence = self.read_evidence(server, request).unwrap_or_else(|failure| {
+            request.exchange.fail(&failure);
+            Evidence::NotRequired
+        });
+        self.session.conclude(&mut request.exchange, evidence)
     }
 
-    /// What shows that the answers count. An error: they do not.
-    fn read_evidence(&self, server: &Server, parcel: &mut Parcel) -> Result<Evidence, Failure> {
-        let Some(flushes) = parcel.flushes else { return Err(self.wire.why_closed()) };
-        // What came in one piece with something out of step cannot be told from it (S22).
+    /// Reads what shows that the answers count. An error: none of them counts.
+    fn read_evidence(
+        &mut self,
+        server: &Server,
+        request: &mut Request,
+    ) -> Result<Evidence, Failure> {
+        let Some(flushes) = request.flushes else { return Err(self.wire.why_closed()) };
+        // Replies that arrived together with something out of step may not be replies to their commands (S22).
         if let Some(failure) = self.wire.why_out_of_step() {
-            return Err(failure);
+            return Err(failure.clone());
         }
-        server.resume(self);
-        let Parcel { beside, in_step, is_first, .. } = *parcel;
-        let marker = std::mem::take(&mut parcel.marker);
+        let Request { beside, in_step, is_first, .. } = *request;
+        let marker = std::mem::take(&mut request.marker);
         if in_step && beside.before == 0 && !mutant!(NothingProved) {
             let (epoch, flushes, info) = (self.epoch, flushes.1, None);
             let is_guarded = self.marker.is_some();
             let seen = || Evidence::Seen { epoch, flushes, info, marker };
             return Ok(if is_guarded { seen() } else { Evidence::NotRequired });
         }
-        let (info, registered) = beside.take_before(&mut parcel.before.drain(..));
+        let (info, registered) = beside.take_before(&mut request.before.drain(..));
         if beside.asked_settings() && is_first {
-            server.contradict(info.as_ref());
+            server.warn_if_not_durable(info.as_ref());
         }
         let registered = registered.zip(self.registration.as_ref());
         let registered = registered.map(|(reply, registration)| {
-            self.is_unregistered.store(reply == Reply::Nil, Ordering::Relaxed);
+            self.is_unregistered = reply == Reply::Nil;
             registration.check(&reply)
         });
         let seen = evidence::read(info, marker, registered, self.epoch, flushes);
@@ -120,10 +118,9 @@ impl Connection {
             Some(evidence) if in_step && self.marker.is_some() && !mutant!(NothingProved) => {
                 Ok(evidence)
             }
-            // Nobody looks.
+            // There is no restart guard.
             Some(_) if in_step => Ok(Evidence::NotRequired),
-            // Out of step somewhere: which of the other replies fit their commands cannot be told
-            // either, so none of them counts (S22).
+            // One reply does not fit, so any other may be the reply to another command: none of them counts (S22).
             _ => {
                 let failure =
                     Failure::new(FailureKind::Protocol).with_detail("its answers do not fit");
@@ -132,20 +129,16 @@ impl Connection {
             }
         }
     }
-
-    fn session(&self) -> MutexGuard<'_, Session> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// A client that sends this has found nothing that keeps the server from being taken into use.
+/// A client sends these commands only after it has found nothing that keeps the server from being taken into use.
 fn writes_a_marker(command: &Command) -> bool {
     matches!(command, Command::Adopt { .. } | Command::Mark { .. })
 }
 
 impl Server {
-    /// Tells the operator, once for each connection, if the server itself says that it forgets.
-    fn contradict(&self, info: Option<&Reply>) {
+    /// Warns if the operator declared the server durable and its settings say otherwise.
+    fn warn_if_not_durable(&self, info: Option<&Reply>) {
         let Some(Reply::Bytes(info)) = info else { return };
         let setting =
             Info::parse(&String::from_utf8_lossy(info)).ok().and_then(|info| info.forgets_by());

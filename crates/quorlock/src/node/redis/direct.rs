@@ -1,87 +1,45 @@
-//! The line to a server: from the node's pipeline to the wire and back, without a future for each batch.
+//! The line from the driver to a server: from the node's pipeline to the wire and back, without a future for each
+//! batch.
 
-use std::sync::Arc;
 use std::task::Context;
 
 use quorlock_core::{
-    Answer, BatchId, Event, Failure, NodeId, NodePipeline, NodeState, Reading, Ticket,
-    TicketedCommand,
+    Answer, Event, Failure, NodeId, NodePipeline, Reading, Ticket, TicketedCommand,
 };
-use tokio::sync::watch;
 
 use super::RedisNode;
-use super::connection::Connection;
-use super::parcel::{Encoder, Parcel, To};
-use super::server::{ConnectionStatus, Server};
-use super::supervise::{Reader, supervise};
+use super::link::Link;
+use super::request::{Encoder, Request, Requests};
 use crate::clock::Clock;
-use crate::node::{BoxFuture, PushSink};
+use crate::node::PushSink;
 
-/// The way to one server, for the client that drives it.
+/// The driver owns all state of the connection to its server.
 pub(crate) struct Direct {
-    server: Arc<Server>,
     clock: Clock,
     pipeline: NodePipeline,
-    status: watch::Receiver<ConnectionStatus>,
-    /// As the link says.
-    state: NodeState,
-    connections: Connections,
+    link: Link,
     /// The batch that waits for a connection; there is one at most.
-    unsent: Option<(BatchId, Box<Parcel>)>,
-    /// When commands were taken last. What fails without being sent is told with this time, which counts for
-    /// nothing.
+    unsent: Option<Box<Request>>,
+    /// The reading when commands were last taken. Answers without a vote carry this time, which counts for nothing.
     now: Reading,
-    /// Kept for their memory.
-    #[expect(clippy::vec_box, reason = "they go to the wire and back, and are large")]
-    parcels: Vec<Box<Parcel>>,
-    delivered: Vec<(BatchId, Box<Parcel>)>,
-}
-
-/// The connection, and those before it.
-#[derive(Default)]
-struct Connections {
-    current: Option<Arc<Connection>>,
-    /// It has not been polled yet, and so it wakes nobody.
-    is_new: bool,
-    /// Those whose parcels have not all come back.
-    former: Vec<Arc<Connection>>,
-}
-
-impl Connections {
-    /// Takes in which one it is now.
-    fn update(&mut self, now: Option<&Arc<Connection>>) {
-        let epoch = |it: &Arc<Connection>| it.epoch;
-        if self.current.as_ref().map(epoch) != now.map(epoch) {
-            self.former.extend(std::mem::replace(&mut self.current, now.cloned()));
-            self.is_new = true;
-        }
-    }
+    spare: Requests,
+    concluded: Requests,
 }
 
 impl Direct {
-    pub(crate) fn new(id: NodeId, node: &RedisNode, clock: Clock) -> Self {
-        let mut status = node.server.status.subscribe();
-        status.mark_changed();
+    pub(crate) fn new(id: NodeId, node: &RedisNode, push_sink: PushSink, clock: Clock) -> Self {
         Self {
-            server: node.server.clone(),
             clock,
             pipeline: NodePipeline::new(id),
-            status,
-            state: NodeState::Connecting,
-            connections: Connections::default(),
+            link: Link::new(node.server.clone(), push_sink),
             unsent: None,
             now: clock.now(),
-            parcels: Vec::new(),
-            delivered: Vec::new(),
+            spare: Vec::new(),
+            concluded: Vec::new(),
         }
     }
 
-    /// Keeps the server connected. To be polled by the task that polls the line, and before it.
-    pub(crate) fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
-        Box::pin(supervise(self.server.clone(), push_sink, Reader::Pipeline))
-    }
-
-    /// Takes commands for the server, and sends them if they need not wait; `now` was read before they were made.
+    /// Takes commands for the server, and sends them unless they must wait; `now` was read before they were made.
     pub(crate) fn take(
         &mut self,
         commands: &mut Vec<TicketedCommand>,
@@ -90,141 +48,90 @@ impl Direct {
         events: &mut Vec<Event>,
     ) {
         self.now = now;
-        self.look();
-        self.pipeline.push(commands, &self.state, now, events);
+        self.pipeline.push(commands, self.link.state(), now, events);
         self.send(Some(now), encoder, events);
     }
 
-    /// Takes in what the server has said, and sends what may be sent now.
+    /// Reads the server's replies, and sends what may be sent now.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         encoder: &mut Encoder,
         events: &mut Vec<Event>,
     ) {
-        self.look();
-        self.connections.is_new = false;
-        for connection in std::mem::take(&mut self.connections.former) {
-            // One that is closed by what is heard now may have more to give back.
-            let was_closed = connection.wire.is_closed();
-            self.hear(&connection, cx, encoder, events);
-            if !was_closed {
-                self.connections.former.push(connection);
-            }
-        }
-        if let Some(connection) = self.connections.current.clone() {
-            self.hear(&connection, cx, encoder, events);
-        }
-        // A server that was silent for too long may have answered.
-        self.look();
+        self.link.poll(cx, encoder, &mut self.concluded);
+        self.report(events);
         self.send(None, encoder, events);
-        if self.connections.is_new {
-            cx.waker().wake_by_ref();
-        }
     }
 
-    /// Takes back what came with answers, for its memory.
+    /// Reuses the memory of an event's answers.
     pub(crate) fn reuse(&mut self, answers: Vec<(Ticket, Answer)>) {
         self.pipeline.reuse(answers);
     }
 
-    /// The server is not as it was when the line was last polled.
-    pub(crate) fn is_changed(&self) -> bool {
-        self.connections.is_new || self.status.has_changed().unwrap_or(false)
-    }
-
-    /// Looks how the server is.
-    fn look(&mut self) {
-        if !self.status.has_changed().unwrap_or(false) {
-            return;
-        }
-        let status = self.status.borrow_and_update();
-        self.state.clone_from(&status.state);
-        self.connections.update(status.connection.as_ref());
-    }
-
-    /// Takes in what the server has said on this connection.
-    fn hear(
-        &mut self,
-        connection: &Connection,
-        cx: &mut Context<'_>,
-        encoder: &mut Encoder,
-        events: &mut Vec<Event>,
-    ) {
-        let mut delivered = std::mem::take(&mut self.delivered);
-        connection.wire.poll_parcels(cx, &mut delivered);
-        for (batch, parcel) in delivered.drain(..) {
-            self.conclude(connection, batch, parcel, encoder, events);
-        }
-        self.delivered = delivered;
-    }
-
-    fn conclude(
-        &mut self,
-        connection: &Connection,
-        batch: BatchId,
-        mut parcel: Box<Parcel>,
-        encoder: &mut Encoder,
-        events: &mut Vec<Event>,
-    ) {
-        while connection.conclude(&self.server, &mut parcel) {
-            match connection.send(&self.server, parcel, To::Pipeline(batch), encoder) {
-                Ok(()) => return,
-                Err(unsent) => parcel = unsent,
+    /// Reports the answers of concluded requests.
+    fn report(&mut self, events: &mut Vec<Event>) {
+        for mut request in self.concluded.drain(..) {
+            let Some(batch) = request.batch else { continue };
+            let (answers, evidence) = request.exchange.take();
+            let is_large = answers.len() > Encoder::KEPT;
+            self.pipeline.answered(batch, answers, evidence, self.now, events);
+            if self.spare.len() < NodePipeline::IN_FLIGHT_MAX && !is_large {
+                self.spare.push(request);
             }
         }
-        let (answers, evidence) = parcel.exchange.take();
-        let is_large = answers.len() > Encoder::KEPT;
-        self.pipeline.answered(batch, answers, evidence, self.now, events);
-        if self.parcels.len() < NodePipeline::IN_FLIGHT_MAX && !is_large {
-            self.parcels.push(parcel);
-        }
     }
 
-    /// Sends what waits, as far as it may be sent. `now`: a reading from before the commands were made, if it is of
-    /// this moment.
+    /// Sends the batches that may be sent now. `now`: a reading of this moment, from before the commands were made, if
+    /// there is one.
     fn send(&mut self, now: Option<Reading>, encoder: &mut Encoder, events: &mut Vec<Event>) {
         if self.unsent.is_none() && !self.pipeline.has_waiting() {
             return;
         }
         let now = now.unwrap_or_else(|| self.clock.now());
-        while let Some((batch, parcel)) = self.unsent.take().or_else(|| self.next(now, events)) {
-            match self.settled() {
+        while let Some(request) = self.unsent.take().or_else(|| self.next(now, events)) {
+            match self.link.readiness() {
                 None => {
-                    self.unsent = Some((batch, parcel));
+                    self.unsent = Some(request);
                     return self.pipeline.announce(events);
                 }
-                Some(Err(failure)) => self.pipeline.failed(batch, &failure, now, events),
-                Some(Ok(connection)) => {
-                    // The clock was read before the first byte can leave (S4).
-                    self.pipeline.sent(batch, now, events);
-                    let sent = connection.send(&self.server, parcel, To::Pipeline(batch), encoder);
-                    if let Err(unsent) = sent {
-                        self.conclude(&connection, batch, unsent, encoder, events);
+                Some(Err(failure)) => self.fail(&request, &failure, now, events),
+                Some(Ok(())) => {
+                    if let Some(batch) = request.batch {
+                        // The clock was read before the first byte can leave (S4).
+                        self.pipeline.sent(batch, now, events);
                     }
+                    self.link.send(request, encoder, &mut self.concluded);
                 }
             }
         }
+        self.report(events);
     }
 
     /// The next batch that may be sent.
-    fn next(&mut self, now: Reading, events: &mut Vec<Event>) -> Option<(BatchId, Box<Parcel>)> {
+    fn next(&mut self, now: Reading, events: &mut Vec<Event>) -> Option<Box<Request>> {
         if !self.pipeline.has_waiting() {
             return None;
         }
-        let mut parcel = self.parcels.pop().unwrap_or_default();
-        let commands = parcel.exchange.renew();
-        match self.pipeline.next_batch(&self.state, now, commands, events) {
-            Some(batch) => Some((batch, parcel)),
-            None => {
-                self.parcels.push(parcel);
-                None
-            }
+        let mut request = self.spare.pop().unwrap_or_default();
+        let commands = request.exchange.renew();
+        request.batch = self.pipeline.next_batch(self.link.state(), now, commands, events);
+        if request.batch.is_none() {
+            self.spare.push(request);
+            return None;
         }
+        Some(request)
     }
 
-    /// The connection, or why there is none; `None` while that is open.
-    fn settled(&self) -> Option<Result<Arc<Connection>, Failure>> {
-        ConnectionStatus::settle(&self.state, self.connections.current.as_ref())
+    fn fail(
+        &mut self,
+        request: &Request,
+        failure: &Failure,
+        now: Reading,
+        events: &mut Vec<Event>,
+    ) {
+        if let Some(batch) = request.batch {
+            self.pipeline.failed(batch, failure, now, events);
+        }
     }
 }

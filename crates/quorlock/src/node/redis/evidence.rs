@@ -41,6 +41,11 @@ impl Beside {
         Self { evidence_request, settings, registration, before }
     }
 
+    /// A request without commands that gets this many replies.
+    pub(super) fn plain(before: usize) -> Self {
+        Self { before, ..Self::default() }
+    }
+
     /// What is asked behind the commands: one reply, or none.
     pub(super) fn behind(self) -> usize {
         self.evidence_request.marker.into()

@@ -1,18 +1,16 @@
 //! A node that is a real Redis or Valkey server.
 //!
-//! Its connection is one wire. The core's [`Supervisor`](quorlock_core::Supervisor) decides when a connection is made,
-//! probed, suspended and replaced.
+//! There is one connection per node, so the server executes commands in the order of sending: a release never overtakes
+//! its acquire. Each connection is an epoch. A reply comes from the connection of its command, or the command has failed.
+//! No command is sent twice here: the effect of a command on a broken connection is unknown, and its answer says so
+//! (S8). No timeout here ends a command: deadlines belong to the engine.
 //!
-//! One connection per node, so the server executes commands in the order of sending: a release never
-//! overtakes its acquire. Each connection is an epoch. A reply comes from the connection of its command, or the command
-//! has failed. No command is sent twice here; nobody knows the effect of a command on a broken connection, and its
-//! answer says so (S8). No timeout here ends a command: deadlines belong to the engine.
-//!
-//! From below: [`resp`] reads and writes RESP. [`wire`] is a socket with the parcels that await its replies. [`codec`]
+//! From below: [`resp`] reads and writes RESP. [`wire`] is a socket with the requests that await its replies. [`codec`]
 //! encodes commands and decodes replies, with [`scripts`]. [`evidence`] asks for proof that the answers count. A
-//! [`parcel`] is a batch on its way there and back. A [`connection`] sends parcels and judges their replies. [`server`]
-//! holds the current connection, and [`direct`] is the line from the client. [`connect`] makes a wire of an address
-//! ([`target`], [`tls`]). [`mod@supervise`] keeps the server connected.
+//! [`request`] is a batch on the wire. A [`connection`] sends requests and decides whether their answers count.
+//! [`connect`] makes a connection to an address ([`target`], [`tls`]) of a [`server`]. A [`link`] keeps a server
+//! connected, as the core's [`Supervisor`](quorlock_core::Supervisor) decides. Two tasks own links: the driver
+//! ([`direct`]), and the task of a node that another node wraps ([`wrapped`]). An [`admin`] connection has none.
 
 mod admin;
 mod codec;
@@ -23,18 +21,19 @@ mod direct;
 mod evidence;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
-mod parcel;
+mod link;
 mod redis_cli;
 mod registration;
+mod request;
 mod resolver;
 mod resp;
 mod scripts;
 mod server;
-mod supervise;
 pub(super) mod target;
 #[cfg(feature = "tls")]
 mod tls;
 mod wire;
+mod wrapped;
 
 use std::fmt;
 use std::sync::Arc;
@@ -43,28 +42,29 @@ use std::time::Duration;
 pub use self::admin::{AdminConnection, failure_of};
 pub use self::commands::{BESIDE, KEY, RIGHTS, Right, Weight};
 pub(crate) use self::direct::Direct;
-pub(crate) use self::parcel::Encoder;
 pub use self::redis_cli::RedisCli;
 pub use self::registration::Do;
+pub(crate) use self::request::Encoder;
 pub use self::resp::Reply;
 use self::server::Server;
-use self::supervise::{Reader, supervise};
+use self::wrapped::Batches;
 use super::{Answers, Batch, BoxFuture, Node, NodeConfig, NodeConfigError, NodeState, PushSink};
 
 /// A node that is a real server: Redis from 6.2 on, or Valkey.
 ///
-/// It has one connection. It is made when a client begins to use the node, and again after every
-/// break for as long as the client lives. The name is resolved again each time. Commands wait for
-/// the first attempt to make it, for a bounded time; once that has failed, they fail at once until
-/// there is a connection. A server that is silent for too long is suspended: nothing but releases
-/// is sent until it answers again, and after two more seconds a new connection takes the old one's
-/// place.
+/// A client that begins to use the node connects to the server, and connects again after each break. It resolves the
+/// name again each time. Commands wait for the first attempt to connect, for a bounded time; if the attempt fails,
+/// commands fail at once until there is a connection. A server that is silent for too long is suspended: the client
+/// sends only releases until the server answers again, and replaces the connection after two more seconds.
 ///
-/// For one client at a time, until its shutdown has ended. Clients make it themselves from [`ClientBuilder::nodes`](crate::ClientBuilder::nodes); it is
-/// public for programs that wrap it in a node of their own.
+/// One client at a time can use a node, until the shutdown of the client has ended.
+/// [`ClientBuilder::nodes`](crate::ClientBuilder::nodes) makes nodes of this type; the type is public for programs that
+/// wrap it in a node of their own.
 #[derive(Clone)]
 pub struct RedisNode {
     server: Arc<Server>,
+    /// Used only if another node wraps this one.
+    batches: Batches,
 }
 
 impl RedisNode {
@@ -80,7 +80,8 @@ impl RedisNode {
         connect_timeout: Duration,
         silence: Duration,
     ) -> Result<Self, NodeConfigError> {
-        Ok(Self { server: Arc::new(Server::new(config, connect_timeout, silence)?) })
+        let server = Arc::new(Server::new(config, connect_timeout, silence)?);
+        Ok(Self { server, batches: Batches::new() })
     }
 
     /// `host:port`, or the path of the socket.
@@ -101,25 +102,15 @@ impl Node for RedisNode {
     }
 
     fn state(&self) -> NodeState {
-        self.server.status.borrow().state.clone()
+        self.server.state()
     }
 
     fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
-        let server = self.server.clone();
-        Box::pin(async move {
-            match server.connection().await {
-                Ok(connection) => server.run(&connection, batch.send()).await,
-                Err(failure) => batch.fail(&failure),
-            }
-        })
+        Box::pin(self.batches.execute(batch))
     }
 
     fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
-        Box::pin(supervise(self.server.clone(), push_sink, Reader::Supervisor))
-    }
-
-    fn as_redis(&self) -> Option<&RedisNode> {
-        Some(self)
+        Box::pin(self.batches.clone().serve(self.server.clone(), push_sink))
     }
 }
 

@@ -1,13 +1,12 @@
-//! The wire to a server: a socket, what is to be written to it, and who waits for what it says.
+//! The wire to a server: a socket, the bytes to write, and the requests that await replies.
 //!
-//! Commands are written in the task that has made them, and their replies are read in the same
-//! task. So a command changes no task and no thread on its way to the socket and back. Replies
-//! belong to the commands in the order of sending. If nobody waits for a reply, or it is not a
-//! reply, the stream is out of step, and so would be all that follows (S22). The wire is then
-//! closed, and what waited for a reply is told that it got none.
+//! One task owns a wire: it writes the requests and reads their replies. A server answers in the order of sending, so
+//! each reply belongs to the oldest request that still awaits one. A reply that no request awaits, or bytes that are
+//! not RESP, mean that the stream is out of step; every later reply would be taken for the answer to a wrong command
+//! (S22). The wire is then closed, and the requests in flight end without their replies.
 //!
-//! A server is not trusted to be modest: what is kept of what it says is bounded, whatever it says, and one
-//! that [floods](Allowance) us with pushes is hung up on.
+//! Memory is bounded whatever the server sends, and a server that pushes too much loses its connection
+//! ([`Allowance`]).
 
 mod allowance;
 mod stream;
@@ -15,18 +14,15 @@ mod stream;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use quorlock_core::supervisor::Activity;
-use quorlock_core::{BatchId, Failure, FailureKind};
+use quorlock_core::{Failure, FailureKind};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use self::allowance::Allowance;
-use super::parcel::{Parcel, To};
+use super::request::Request;
 use super::resp::Reply;
 use crate::node::PushSink;
 use crate::text::for_people;
@@ -35,41 +31,35 @@ pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
-/// Bytes of one read: replies to some hundred commands.
+/// Size of one read in bytes: replies to some hundred commands.
 const READ_SIZE: usize = 16 * 1024;
 
-/// Reads in one turn, and pushes in one turn, before other servers have theirs.
+/// The most reads in one poll, so that one server does not hold up the others.
 const READS_MAX: usize = 64;
 
+/// The most pushes in one poll.
 const PUSHES_MAX: usize = 512;
 
-/// The replies to commands that were sent together are kept whole up to this; and so much more for each.
+/// The replies to one request are kept whole up to this many bytes in total.
 const REPLIES_KEPT: usize = 1024 * 1024;
+
+/// Beyond [`REPLIES_KEPT`], this many bytes of each further reply are kept.
 const REPLY_KEPT: usize = 4096;
 
-/// Commands go in, replies come out, and time is kept of when the server last said anything.
 pub(super) struct Wire {
-    inner: Mutex<Inner>,
-    closed: AtomicBool,
-    /// Wakes [`Wire::busy`] and [`Wire::heard`].
-    stir: Notify,
-    /// Wakes [`Wire::closed`].
-    close: Notify,
-}
-
-struct Inner {
     /// `None` once the wire is closed.
     socket: Option<Box<dyn Socket>>,
     outgoing: Outgoing,
     incoming: Incoming,
-    awaited: VecDeque<Awaited>,
-    /// Parcels whose replies have come, or will not, for the line that has sent them.
-    delivered: Vec<(BatchId, Box<Parcel>)>,
+    /// Requests that await replies, in the order of sending.
+    in_flight: VecDeque<Box<Request>>,
+    /// Requests that have all their replies, or will not get them because the wire was closed.
+    finished: VecDeque<Box<Request>>,
     pushed: Pushed,
-    reader: Waker,
-    /// When the server last gave a sign of life, or was first asked after a pause.
+    /// Wakes the task that owns the wire.
+    waker: Waker,
+    /// Time of the server's last complete message, or of the first request after a pause.
     alive_at: Instant,
-    tell: Tell,
     end: End,
 }
 
@@ -79,7 +69,7 @@ struct Outgoing {
     /// Bytes of `bytes` that have been written.
     written: usize,
     /// Bytes queued since the connection opened.
-    said: u64,
+    queued_total: u64,
     /// The server no longer reads.
     is_cut: bool,
 }
@@ -100,16 +90,8 @@ struct Pushed {
     /// Messages that all of the server's data are gone or replaced.
     flushes: u64,
     allowance: Allowance,
-    /// Pushes in this turn.
+    /// Pushes in this poll.
     count: usize,
-}
-
-#[derive(Default)]
-struct Tell {
-    /// Wake [`Wire::busy`] when a command awaits a reply again.
-    busy: bool,
-    /// Wake [`Wire::heard`] at the server's next bytes.
-    heard: bool,
 }
 
 #[derive(Default)]
@@ -121,7 +103,7 @@ struct End {
 }
 
 impl End {
-    /// That something was out of step is not hidden by what came of the connection then.
+    /// Records why the wire was closed. A stream that was out of step stays the reason, whatever else happens.
     fn blame(&mut self, failure: Failure) {
         if self.failure.is_none() || failure.kind() == FailureKind::Protocol {
             self.failure = Some(failure);
@@ -129,250 +111,174 @@ impl End {
     }
 }
 
-/// Commands that were sent together, and their replies so far.
-struct Awaited {
-    /// Replies that are still to come.
-    missing: usize,
-    /// Of all that was ever said, their end.
-    end: u64,
-    /// Bytes of the replies that are kept.
-    kept: usize,
-    /// How often the server had said that its data are others, when the first reply came.
-    flushes: Option<u64>,
-    taker: Taker,
-}
-
-enum Taker {
-    /// A task that takes all replies at once.
-    Whole { replies: Vec<Reply>, done: oneshot::Sender<Vec<Reply>> },
-    /// A parcel that takes each reply as it comes.
-    Parcel { parcel: Box<Parcel>, to: To },
-}
-
 impl Wire {
     pub(super) fn new(socket: Box<dyn Socket>, push_sink: PushSink) -> Self {
-        let inner = Inner {
+        let now = Instant::now();
+        Self {
             socket: Some(socket),
             outgoing: Outgoing::default(),
             incoming: Incoming { bytes: vec![0; READ_SIZE], unread: (0, 0), needed: 1, surplus: 0 },
-            awaited: VecDeque::new(),
-            delivered: Vec::new(),
-            pushed: Pushed {
-                push_sink,
-                flushes: 0,
-                allowance: Allowance::new(Instant::now()),
-                count: 0,
-            },
-            reader: Waker::noop().clone(),
-            alive_at: Instant::now(),
-            tell: Tell::default(),
+            in_flight: VecDeque::new(),
+            finished: VecDeque::new(),
+            pushed: Pushed { push_sink, flushes: 0, allowance: Allowance::new(now), count: 0 },
+            waker: Waker::noop().clone(),
+            alive_at: now,
             end: End::default(),
-        };
-        let (stir, close) = (Notify::new(), Notify::new());
-        Self { inner: Mutex::new(inner), closed: AtomicBool::new(false), stir, close }
+        }
     }
 
-    /// Sends commands. `write` appends them to what is to be sent, and says how many replies they
-    /// get. The replies come all at once; if they do not come, [`why_closed`](Self::why_closed) tells
-    /// why. An error means that the wire was closed before, and nothing has been sent.
+    /// Sends a request. `write` appends its bytes to the output and returns the number of replies that it will get.
+    /// The request comes back from [`next_finished`](Self::next_finished).
+    ///
+    /// # Errors
+    /// Returns the request if the wire is closed; nothing was sent.
     pub(super) fn send(
-        &self,
-        write: impl FnOnce(&mut Vec<u8>) -> usize,
-    ) -> Result<oneshot::Receiver<Vec<Reply>>, Failure> {
-        let (done, replies) = oneshot::channel();
-        let taker = Taker::Whole { replies: Vec::new(), done };
-        match self.send_to(taker, |out, _| write(out)) {
-            Ok(()) => Ok(replies),
-            Err(_) => Err(Failure::unsent(FailureKind::Unreachable)),
+        &mut self,
+        mut request: Box<Request>,
+        write: impl FnOnce(&mut Vec<u8>, &Request) -> usize,
+    ) -> Result<(), Box<Request>> {
+        let Self { socket: Some(socket), outgoing, waker, .. } = self else { return Err(request) };
+        let before = outgoing.bytes.len();
+        let replies = write(&mut outgoing.bytes, &request);
+        outgoing.queued_total += (outgoing.bytes.len() - before) as u64;
+        request.expect_replies(replies, outgoing.queued_total);
+        if replies == 0 {
+            request.finish(self.pushed.flushes);
+            self.finished.push_back(request);
+            waker.wake_by_ref();
+            return Ok(());
         }
-    }
-
-    /// Sends a batch; `write` as for [`send`](Self::send). It comes back to whom it says when all its replies have
-    /// come, or will not. Given back at once: the wire was closed before, and nothing has been sent.
-    pub(super) fn send_parcel(
-        &self,
-        parcel: Box<Parcel>,
-        to: To,
-        write: impl FnOnce(&mut Vec<u8>, &mut Parcel) -> usize,
-    ) -> Result<(), Box<Parcel>> {
-        let write = |out: &mut Vec<u8>, taker: &mut Taker| match taker {
-            Taker::Parcel { parcel, .. } => write(out, parcel),
-            Taker::Whole { .. } => 0,
-        };
-        match self.send_to(Taker::Parcel { parcel, to }, write) {
-            Ok(()) | Err(Taker::Whole { .. }) => Ok(()),
-            Err(Taker::Parcel { parcel, .. }) => Err(parcel),
+        if self.in_flight.is_empty() {
+            self.alive_at = Instant::now();
         }
-    }
-
-    fn send_to(
-        &self,
-        mut taker: Taker,
-        write: impl FnOnce(&mut Vec<u8>, &mut Taker) -> usize,
-    ) -> Result<(), Taker> {
-        let result = {
-            let inner = &mut *self.lock();
-            if inner.socket.is_none() {
-                return Err(taker);
-            }
-            let outgoing = &mut inner.outgoing;
-            let before = outgoing.bytes.len();
-            let missing = write(&mut outgoing.bytes, &mut taker);
-            outgoing.said += (outgoing.bytes.len() - before) as u64;
-            let mut awaited =
-                Awaited { missing, end: outgoing.said, kept: 0, flushes: None, taker };
-            if missing == 0 {
-                // Nothing was asked, and this is what is said to it.
-                awaited.flushes = Some(inner.pushed.flushes);
-                inner.deliver(awaited);
-                inner.reader.wake_by_ref();
-                return Ok(());
-            }
-            if inner.awaited.is_empty() {
-                inner.alive_at = Instant::now();
-            }
-            if let Taker::Whole { replies, .. } = &mut awaited.taker {
-                replies.reserve(missing);
-            }
-            inner.awaited.push_back(awaited);
-            if std::mem::take(&mut inner.tell.busy) {
-                self.stir.notify_one();
-            }
-            // Whatever cannot be written at once is written by who reads.
-            let reader = inner.reader.clone();
-            let written = inner.write_out(&mut Context::from_waker(&reader));
-            inner.after_writing(written)
-        };
-        if let Err(failure) = result {
+        self.in_flight.push_back(request);
+        // `poll` writes the bytes that the socket does not take now.
+        let written = outgoing.write_to(socket, &mut Context::from_waker(waker));
+        if let Err(failure) = self.after_writing(written) {
             self.close(failure);
         }
         Ok(())
     }
 
-    /// Allows one push for each of this many watched keys.
-    pub(super) fn expect_pushes(&self, keys: usize) {
-        self.lock().pushed.allowance.grant(keys as u64);
-    }
-
-    /// Reads, and writes what could not be written at once, until the wire is closed.
-    pub(super) async fn run(&self) {
-        poll_fn(|cx| self.poll(cx)).await;
-    }
-
-    /// Reads what there is, and writes what could not be written at once. Ready when the wire is closed.
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let (polled, is_heard) = {
-            let inner = &mut *self.lock();
-            let alive_at = inner.alive_at;
-            let polled = inner.poll(cx);
-            (polled, inner.tell.heard && inner.alive_at != alive_at)
-        };
-        if is_heard {
-            self.lock().tell.heard = false;
-            self.stir.notify_one();
-        }
-        polled.map(|failure| self.close(failure))
-    }
-
-    /// The same, for the line, whose parcels are added to `delivered`: those whose replies have come, and if the wire
-    /// is closed, all. Their replies are to be believed only if it was not closed with
-    /// [`why_out_of_step`](Self::why_out_of_step).
-    pub(super) fn poll_parcels(
-        &self,
-        cx: &mut Context<'_>,
-        delivered: &mut Vec<(BatchId, Box<Parcel>)>,
-    ) {
-        if !self.is_closed() {
-            // The supervisor is told by `close`.
+    /// Sends `write`'s bytes and waits for all replies to them. `write` returns the number of replies.
+    ///
+    /// # Errors
+    /// Returns why the wire was closed, before or after the bytes were sent.
+    pub(super) async fn ask(
+        &mut self,
+        write: impl FnOnce(&mut Vec<u8>) -> usize,
+    ) -> Result<Vec<Reply>, Failure> {
+        let end = self.send_plain(write)?;
+        poll_fn(|cx| {
             let _: Poll<()> = self.poll(cx);
-        }
-        delivered.append(&mut self.lock().delivered);
-    }
-
-    /// Waits until the wire is closed, while another reads it.
-    pub(super) async fn closed(&self) {
-        while !self.is_closed() {
-            self.close.notified().await;
-        }
-    }
-
-    /// Closes the wire, and gives all commands in flight this failure.
-    pub(super) fn close(&self, failure: Failure) {
-        let reader = {
-            let inner = &mut *self.lock();
-            inner.socket = None;
-            inner.end.blame(failure);
-            self.closed.store(true, Ordering::Release);
-            if let Some(Awaited { taker: Taker::Whole { replies, .. }, .. }) = inner.awaited.front()
-            {
-                inner.end.unanswered = replies.is_empty();
-                if let Some(Reply::Error(error)) = replies.last() {
-                    inner.end.last_words = Some(error.clone());
+            // A question whose future was dropped may have left its replies here.
+            while let Some(mut request) = self.next_finished() {
+                if request.end() == end {
+                    let replies = std::mem::take(&mut request.before);
+                    let is_answered = request.flushes.is_some();
+                    return Poll::Ready(is_answered.then_some(replies));
                 }
             }
-            // All that wait for replies are told now that none will come.
-            for awaited in std::mem::take(&mut inner.awaited) {
-                if let Taker::Parcel { parcel, to } = awaited.taker {
-                    inner.hand_back(parcel, to);
-                }
-            }
-            inner.reader.clone()
+            if self.is_closed() { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
+        .ok_or_else(|| self.why_closed())
+    }
+
+    /// Sends bytes that are no commands of a batch. Returns the end of the request, which identifies it.
+    pub(super) fn send_plain(
+        &mut self,
+        write: impl FnOnce(&mut Vec<u8>) -> usize,
+    ) -> Result<u64, Failure> {
+        let mut bytes = Vec::new();
+        let replies = write(&mut bytes);
+        let write = |out: &mut Vec<u8>, _: &Request| {
+            out.extend_from_slice(&bytes);
+            replies
         };
-        self.close.notify_one();
-        reader.wake();
+        match self.send(Box::new(Request::plain(replies)), write) {
+            Ok(()) => Ok(self.outgoing.queued_total),
+            Err(_) => Err(Failure::unsent(FailureKind::Unreachable)),
+        }
+    }
+
+    /// The oldest request that has all its replies, or will not get them. After a poll that closed the wire, a request
+    /// counts only if the wire was not [out of step](Self::why_out_of_step).
+    pub(super) fn next_finished(&mut self) -> Option<Box<Request>> {
+        self.finished.pop_front()
+    }
+
+    /// Allows one push for each of this many watched keys.
+    pub(super) fn expect_pushes(&mut self, keys: usize) {
+        self.pushed.allowance.grant(keys as u64);
+    }
+
+    /// Writes the bytes that the socket did not take earlier, and reads all replies that have arrived. Ready when the
+    /// wire is closed.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_closed() {
+            return Poll::Ready(());
+        }
+        self.transfer(cx).map(|failure| self.close(failure))
+    }
+
+    /// Closes the wire. The requests in flight end without their replies.
+    pub(super) fn close(&mut self, failure: Failure) {
+        self.socket = None;
+        self.end.blame(failure);
+        if let Some(request) = self.in_flight.front().filter(|request| request.is_plain()) {
+            self.end.unanswered = request.before.is_empty();
+            if let Some(Reply::Error(error)) = request.before.last() {
+                self.end.last_words = Some(error.clone());
+            }
+        }
+        self.finished.append(&mut self.in_flight);
+        self.waker.wake_by_ref();
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.socket.is_none()
+    }
+
+    /// Requests await replies.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.in_flight.is_empty()
     }
 
     /// The failure of commands without a reply.
     pub(super) fn why_closed(&self) -> Failure {
-        self.lock().end.failure.clone().unwrap_or_else(|| lost("connection lost"))
+        self.end.failure.clone().unwrap_or_else(|| lost("connection lost"))
     }
 
-    /// Something came that was no reply to anything: then nothing that came with it is to be trusted.
-    pub(super) fn why_out_of_step(&self) -> Option<Failure> {
-        let failure = self.lock().end.failure.clone();
-        failure.filter(|failure| failure.kind() == FailureKind::Protocol)
+    /// The failure if the stream was out of step: no reply that arrived in the same poll can be trusted.
+    pub(super) fn why_out_of_step(&self) -> Option<&Failure> {
+        self.end.failure.as_ref().filter(|failure| failure.kind() == FailureKind::Protocol)
     }
 
-    /// The error that came before the wire was closed, where other replies were awaited as well.
-    pub(super) fn last_words(&self) -> Option<String> {
-        self.lock().end.last_words.clone()
+    /// The error that the server sent before it closed the connection, if a plain request awaited more replies.
+    pub(super) fn last_words(&self) -> Option<&str> {
+        self.end.last_words.as_deref()
     }
 
-    /// The wire was closed before the first reply to a question.
+    /// The wire was closed before the first reply to a plain request.
     pub(super) fn broke_unanswered(&self) -> bool {
-        self.lock().end.unanswered
+        self.end.unanswered
+    }
+
+    /// Time of the server's last complete message, or of the first request after a pause.
+    pub(super) fn alive_at(&self) -> Instant {
+        self.alive_at
+    }
+
+    /// Wakes the task that owns the wire.
+    pub(super) fn wake(&self) {
+        self.waker.wake_by_ref();
     }
 
     /// The traffic so far, with times since `start`.
     pub(super) fn activity(&self, start: Instant) -> Activity {
-        let inner = self.lock();
-        let heard_at = inner.alive_at.saturating_duration_since(start);
-        Activity { is_awaited: !inner.awaited.is_empty(), heard_at }
-    }
-
-    pub(super) async fn busy(&self) {
-        {
-            let inner = &mut *self.lock();
-            if !inner.awaited.is_empty() {
-                return;
-            }
-            inner.tell.busy = true;
-        }
-        self.stir.notified().await;
-    }
-
-    pub(super) async fn heard(&self) {
-        self.lock().tell.heard = true;
-        self.stir.notified().await;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing is left half done by a panic that anything here would trip over.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        let heard_at = self.alive_at.saturating_duration_since(start);
+        Activity { is_awaited: self.is_busy(), heard_at }
     }
 }
 
@@ -386,7 +292,7 @@ fn broken(error: &io::Error) -> Failure {
     lost(&for_people(&error.to_string()))
 }
 
-fn lost(detail: &str) -> Failure {
+pub(super) fn lost(detail: &str) -> Failure {
     Failure::new(FailureKind::Unreachable).with_detail(detail.to_owned())
 }
 

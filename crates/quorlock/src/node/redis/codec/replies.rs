@@ -8,16 +8,21 @@ use super::errors::{code, explanation, not_set, rejected};
 use super::{Encoding, is_seen_by_script};
 use crate::node::redis::resp::Reply;
 
-/// What nearly all commands are answered; else `None`. The same as [`decode`] says, without its detours.
-pub(in crate::node::redis) fn usual(command: &Command, reply: &Reply) -> Option<Answer> {
-    match (command, reply) {
-        (Command::Acquire { keys, .. }, Reply::Okay) if keys.single().is_some() => {
-            Some(Answer::Granted)
+/// Reads the usual reply to a command at the input's beginning, with the length of the reply. `None` if the command or
+/// its reply is another one. [`decode`] gives the same answer to the same reply.
+#[inline]
+pub(in crate::node::redis) fn usual(command: &Command, input: &[u8]) -> Option<(Answer, usize)> {
+    let answer = match (command, input) {
+        (Command::Acquire { keys, .. }, [b'+', b'O', b'K', b'\r', b'\n', ..])
+            if keys.single().is_some() =>
+        {
+            return Some((Answer::Granted, 5));
         }
-        (Command::Extend { .. }, Reply::Int(1)) => Some(Answer::Extended),
-        (Command::Release { .. }, Reply::Int(1)) => Some(Answer::Deleted),
-        _ => None,
-    }
+        (Command::Extend { .. }, [b':', b'1', b'\r', b'\n', ..]) => Answer::Extended,
+        (Command::Release { .. }, [b':', b'1', b'\r', b'\n', ..]) => Answer::Deleted,
+        _ => return None,
+    };
+    Some((answer, 4))
 }
 
 /// Reads one command's replies. An error says in which form to ask instead.
@@ -302,6 +307,7 @@ mod tests {
 
     use super::super::Delete;
     use super::*;
+    use crate::node::redis::resp::{self, Found};
 
     fn value() -> Value {
         Value::new(&Token::new([7; 20]), "")
@@ -323,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_answers_are_what_the_long_way_says() {
+    fn a_usual_reply_is_read_in_place_as_it_is_decoded() {
         let mut known = 0;
         for keys in [keys(&["k"]), keys(&["a", "b"])] {
             let value = value();
@@ -336,13 +342,18 @@ mod tests {
                 Command::Inspect { keys, intents: None },
             ];
             for command in &commands {
-                for reply in [Reply::Okay, Reply::Int(1), Reply::Int(0), Reply::Int(-1), Reply::Nil]
-                {
-                    let Some(answer) = usual(command, &reply) else { continue };
+                for input in ["+OK\r\n:", ":1\r\n_", ":0\r\n", ":-1\r\n", "_\r\n", ":1", "+OK\r"] {
+                    let Some((answer, length)) = usual(command, input.as_bytes()) else { continue };
                     known += 1;
+                    let Ok(Found::Reply { reply, length: read, surplus: 0 }) =
+                        resp::read(input.as_bytes())
+                    else {
+                        panic!("{input:?} is incomplete")
+                    };
+                    assert_eq!(length, read, "{input:?}");
                     for way in ways() {
-                        let long = decode(command, way, &mut [reply.clone()].into_iter());
-                        assert_eq!(long, Ok(answer.clone()), "{command:?}, {reply:?}, {way:?}");
+                        let decoded = decode(command, way, &mut [reply.clone()].into_iter());
+                        assert_eq!(decoded, Ok(answer.clone()), "{command:?}, {input:?}, {way:?}");
                     }
                 }
             }

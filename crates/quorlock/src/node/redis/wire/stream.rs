@@ -1,4 +1,4 @@
-//! What is written and read, and to whom what was read is handed on.
+//! Writes to the socket, reads from it, and gives replies to the requests that await them.
 
 use std::io;
 use std::pin::Pin;
@@ -9,20 +9,22 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::{
-    Awaited, Incoming, Inner, Outgoing, PUSHES_MAX, READ_SIZE, READS_MAX, REPLIES_KEPT, REPLY_KEPT,
-    Socket, Taker, broken, lost, out_of_step,
+    Incoming, Outgoing, PUSHES_MAX, READ_SIZE, READS_MAX, REPLIES_KEPT, REPLY_KEPT, Socket, Wire,
+    broken, lost, out_of_step,
 };
-use crate::node::redis::parcel::{Parcel, To};
 use crate::node::redis::resp::{self, Found, Reply};
 use crate::node::{Key, PushSink};
 
-impl Inner {
-    /// Ready, with the reason, when the wire must be closed.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        if !self.reader.will_wake(cx.waker()) {
-            self.reader = cx.waker().clone();
+impl Wire {
+    /// Writes and reads as far as the socket allows. Ready, with the reason, when the wire must be closed.
+    pub(super) fn transfer(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        if !self.waker.will_wake(cx.waker()) {
+            self.waker = cx.waker().clone();
         }
-        let written = self.write_out(cx);
+        let written = match &mut self.socket {
+            Some(socket) => self.outgoing.write_to(socket, cx),
+            None => Poll::Ready(Ok(())),
+        };
         if let Err(failure) = self.after_writing(written) {
             return Poll::Ready(failure);
         }
@@ -44,19 +46,12 @@ impl Inner {
         Poll::Pending
     }
 
-    pub(super) fn write_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.socket {
-            Some(socket) if !self.outgoing.is_cut => self.outgoing.write_to(socket, cx),
-            _ => Poll::Ready(Ok(())),
-        }
-    }
-
-    /// Whether writing goes on, or why the wire is to be closed. A server that takes no more clients says so, closes
-    /// the connection, and reads nothing: what it says to a greeting is read to its end first.
+    /// Fails if the wire is to be closed because of a write error. A server without room for more clients says so,
+    /// closes the connection and reads nothing: its message, the reply to a plain request, is read to the end first.
     pub(super) fn after_writing(&mut self, written: Poll<io::Result<()>>) -> Result<(), Failure> {
         let Poll::Ready(Err(error)) = written else { return Ok(()) };
-        match self.awaited.front() {
-            Some(Awaited { taker: Taker::Whole { .. }, .. }) => self.outgoing.is_cut = true,
+        match self.in_flight.front() {
+            Some(request) if request.is_plain() => self.outgoing.is_cut = true,
             _ => return Err(broken(&error)),
         }
         Ok(())
@@ -69,7 +64,7 @@ impl Inner {
         }
     }
 
-    /// Hands on what has been read. An error: the stream is out of step, or floods us.
+    /// Gives what was read to the requests. Fails if the stream is out of step, or if the server pushes too much.
     fn take_in(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
         loop {
@@ -84,8 +79,8 @@ impl Inner {
                 break;
             }
             let rest = &self.incoming.bytes[self.incoming.unread.0..end];
-            // What ends nearly every batch about votes is looked at where it is.
-            if let Some(length) = self.awaited.front_mut().and_then(|it| it.take_marker(rest)) {
+            // Nearly all replies are read without a `Reply`.
+            if let Some(length) = self.in_flight.front_mut().and_then(|it| it.take_in_place(rest)) {
                 self.alive_at = now;
                 self.incoming.needed = 1;
                 self.incoming.unread.0 += length;
@@ -121,62 +116,42 @@ impl Inner {
             }
             return Ok(());
         }
-        let Some(awaited) = self.awaited.front_mut() else {
+        let Some(request) = self.in_flight.front_mut() else {
             return Err(out_of_step("it answered what nobody had asked"));
         };
-        let reply = awaited.cut(reply, length)?;
-        match &mut awaited.taker {
-            Taker::Whole { replies, .. } => replies.push(reply),
-            Taker::Parcel { parcel, .. } => parcel.take(reply),
-        }
+        let reply = cut(reply, length, &mut request.bytes_kept)?;
+        request.take(reply);
         self.count_off()
     }
 
+    /// Counts a reply to the oldest request, which is finished with its last one.
     #[inline]
     fn count_off(&mut self) -> Result<(), Failure> {
-        let written = self.outgoing.sent();
-        let Some(awaited) = self.awaited.front_mut() else { return Ok(()) };
-        awaited.flushes.get_or_insert(self.pushed.flushes);
-        awaited.missing -= 1;
-        if awaited.missing > 0 {
+        let written = self.outgoing.written_total();
+        let Some(request) = self.in_flight.front_mut() else { return Ok(()) };
+        if !request.count_off(self.pushed.flushes) {
             return Ok(());
         }
-        if written < awaited.end {
+        if written < request.end() {
             return Err(out_of_step("it answered before it could have read the question"));
         }
-        if let Some(awaited) = self.awaited.pop_front() {
-            self.deliver(awaited);
+        if let Some(mut request) = self.in_flight.pop_front() {
+            request.finish(self.pushed.flushes);
+            self.finished.push_back(request);
         }
         Ok(())
-    }
-
-    /// All replies have come.
-    pub(super) fn deliver(&mut self, awaited: Awaited) {
-        let flushes = (awaited.flushes.unwrap_or(self.pushed.flushes), self.pushed.flushes);
-        match awaited.taker {
-            // Who waited may have gone.
-            Taker::Whole { replies, done } => drop(done.send(replies)),
-            Taker::Parcel { mut parcel, to } => {
-                parcel.is_answered(flushes);
-                self.hand_back(parcel, to);
-            }
-        }
-    }
-
-    pub(super) fn hand_back(&mut self, parcel: Box<Parcel>, to: To) {
-        match to {
-            To::Pipeline(batch) => self.delivered.push((batch, parcel)),
-            To::Task(done) => drop(done.send(parcel)),
-        }
     }
 }
 
 impl Outgoing {
-    fn write_to(
+    pub(super) fn write_to(
         &mut self,
         socket: &mut Box<dyn Socket>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.is_cut {
+            return Poll::Ready(Ok(()));
+        }
         while self.written < self.bytes.len() {
             let written = Pin::new(&mut *socket).poll_write(cx, &self.bytes[self.written..]);
             match ready!(written) {
@@ -191,8 +166,8 @@ impl Outgoing {
     }
 
     /// Bytes written since the connection opened.
-    fn sent(&self) -> u64 {
-        self.said - (self.bytes.len() - self.written) as u64
+    fn written_total(&self) -> u64 {
+        self.queued_total - (self.bytes.len() - self.written) as u64
     }
 }
 
@@ -209,7 +184,7 @@ impl Incoming {
         Poll::Ready(Ok(count))
     }
 
-    /// There must be room to read to, and for the whole of a reply of which there is a part.
+    /// Makes room for the next read, and for the whole of a reply that has arrived in part.
     fn make_room(&mut self) {
         let (start, end) = self.unread;
         self.bytes.copy_within(start..end, 0);
@@ -222,46 +197,35 @@ impl Incoming {
     }
 }
 
-impl Awaited {
-    /// The last reply, if it is a marker that can be read where it is; it is short. Says how long.
-    fn take_marker(&mut self, input: &[u8]) -> Option<usize> {
-        match &mut self.taker {
-            Taker::Parcel { parcel, .. } if self.missing == 1 => parcel.take_marker(input),
-            _ => None,
-        }
+/// Bounds a reply by the bytes that its request keeps already: strangers may have put long values under our keys, and
+/// many commands may inspect many readers. All other replies are short.
+fn cut(reply: Reply, length: usize, kept: &mut usize) -> Result<Reply, Failure> {
+    if *kept + length <= REPLIES_KEPT || length <= REPLY_KEPT {
+        *kept += length;
+        return Ok(reply);
     }
-
-    /// The next reply, as far as it can be kept: strangers may have put long values under many keys of ours, and
-    /// many may look at many readers. All else that a server answers is short.
-    fn cut(&mut self, reply: Reply, length: usize) -> Result<Reply, Failure> {
-        if self.kept + length <= REPLIES_KEPT || length <= REPLY_KEPT {
-            self.kept += length;
-            return Ok(reply);
+    match reply {
+        Reply::Bytes(mut bytes) => {
+            bytes.truncate(REPLY_KEPT);
+            bytes.shrink_to_fit();
+            Ok(Reply::Bytes(bytes))
         }
-        match reply {
-            Reply::Bytes(mut bytes) => {
-                bytes.truncate(REPLY_KEPT);
-                bytes.shrink_to_fit();
-                Ok(Reply::Bytes(bytes))
-            }
-            // Many looks at many readers may be so long. Those that are not kept have failed.
-            Reply::List(_) => {
-                Ok(Reply::Error("ERR the replies to one batch are too long together".to_owned()))
-            }
-            _ => Err(out_of_step("its answers are longer than any to such questions")),
+        // Only commands that inspect many readers get lists this long. These commands fail.
+        Reply::List(_) => {
+            Ok(Reply::Error("ERR the replies to one batch are too long together".to_owned()))
         }
+        _ => Err(out_of_step("its answers are longer than any to such questions")),
     }
 }
 
-/// Hands on which keys the server says have changed; nothing stands for all of them, and then the answer is
-/// yes.
+/// Passes on which keys have changed. Returns whether all of them may have: the server then names none.
 fn pass_on(push: Vec<Reply>, push_sink: &PushSink) -> bool {
     let mut push = push.into_iter();
     if push.next().and_then(text) != Some("invalidate".to_owned()) {
         return false;
     }
     match push.next() {
-        // What is no text is no key of ours.
+        // Our keys are text.
         Some(Reply::List(keys)) => {
             push_sink.changed(keys.into_iter().filter_map(text).map(Key::from).collect());
         }

@@ -1,0 +1,300 @@
+//! A link keeps one server connected: it makes, probes and replaces connections as its [`Supervisor`] decides, and
+//! sends requests on the current one.
+//!
+//! One task owns a link and polls it: the driver's task ([`direct`](super::direct)), or the task of a node that
+//! another node wraps ([`wrapped`](super::wrapped)).
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use quorlock_core::supervisor::{Activity, Task, is_offence};
+use quorlock_core::{Failure, NodeState, Supervisor};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::connection::Connection;
+use super::request::{Encoder, Request, Requests};
+use super::resp;
+use super::server::Server;
+use super::wire::lost;
+use crate::node::{BoxFuture, PushSink};
+
+pub(super) struct Link {
+    server: Arc<Server>,
+    push_sink: PushSink,
+    /// The zero of the supervisor's times.
+    started: Instant,
+    supervisor: Supervisor,
+    /// The connection that takes requests.
+    connection: Option<Connection>,
+    /// The attempt to make a connection, if one is under way.
+    connecting: Option<BoxFuture<Result<Connection, Failure>>>,
+    alarm: Alarm,
+    /// The supervisor is to be asked without waiting for the alarm.
+    is_due: bool,
+}
+
+impl Link {
+    /// A link that connects when it is first polled.
+    pub(super) fn new(server: Arc<Server>, push_sink: PushSink) -> Self {
+        Self {
+            supervisor: Supervisor::new(server.silence),
+            server,
+            push_sink,
+            started: Instant::now(),
+            connection: None,
+            connecting: None,
+            alarm: Alarm::default(),
+            is_due: true,
+        }
+    }
+
+    pub(super) fn state(&self) -> &NodeState {
+        self.supervisor.state()
+    }
+
+    /// Whether requests can be sent now, or the failure that explains why not. `None` while an attempt to connect is
+    /// under way: requests then wait for its outcome.
+    pub(super) fn readiness(&self) -> Option<Result<(), Failure>> {
+        if let NodeState::Down(failure) = self.supervisor.state() {
+            return Some(Err(failure.clone()));
+        }
+        // Requests do not fail on a connection that broke since the last poll: they wait for the next one.
+        self.connection.as_ref().filter(|it| !it.wire.is_closed()).map(|_| Ok(()))
+    }
+
+    /// Sends a request if the link is [ready](Self::readiness). A later poll adds it to `concluded`.
+    pub(super) fn send(
+        &mut self,
+        request: Box<Request>,
+        encoder: &mut Encoder,
+        concluded: &mut Requests,
+    ) {
+        let Self { server, connection: Some(connection), .. } = self else {
+            let mut request = request;
+            request.exchange.fail(&lost("connection lost"));
+            return concluded.push(request);
+        };
+        let was_busy = connection.wire.is_busy();
+        if let Err(unsent) = connection.send(server, request, encoder) {
+            conclude(server, connection, unsent, encoder, concluded);
+        } else if !was_busy {
+            self.watch_silence();
+        }
+    }
+
+    /// Reads replies and keeps the server connected. Adds to `concluded` the requests that have their answers, or have
+    /// failed.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        encoder: &mut Encoder,
+        concluded: &mut Requests,
+    ) {
+        loop {
+            let heard_at = self.read(cx, encoder, concluded);
+            self.connect(cx, encoder, concluded);
+            let rings = self.alarm.rings(cx, heard_at);
+            if !rings && !std::mem::take(&mut self.is_due) {
+                return;
+            }
+            self.ask_supervisor();
+        }
+    }
+
+    /// Reads from the current connection. Returns the time of its last message if one has arrived now.
+    fn read(
+        &mut self,
+        cx: &mut Context<'_>,
+        encoder: &mut Encoder,
+        concluded: &mut Requests,
+    ) -> Option<Instant> {
+        let Self { server, connection: Some(connection), .. } = self else { return None };
+        let alive_at = connection.wire.alive_at();
+        let _: Poll<()> = connection.wire.poll(cx);
+        let heard_at = Some(connection.wire.alive_at()).filter(|at| *at != alive_at);
+        while let Some(request) = connection.wire.next_finished() {
+            if request.is_plain() {
+                continue;
+            }
+            // An answer that counts ends the suspension at once: the next commands are not refused.
+            let is_answered = request.flushes.is_some();
+            if is_answered && connection.wire.why_out_of_step().is_none() {
+                resume(&mut self.supervisor, server);
+            }
+            conclude(server, connection, request, encoder, concluded);
+        }
+        if connection.wire.is_closed() {
+            self.disconnect();
+        } else if heard_at.is_some() && matches!(self.state(), NodeState::Suspended(_)) {
+            self.is_due = true;
+        }
+        heard_at
+    }
+
+    /// The current connection is gone.
+    fn disconnect(&mut self) {
+        let Some(connection) = self.connection.take() else { return };
+        self.connecting = None;
+        let (failure, epoch) = (connection.wire.why_closed(), connection.epoch);
+        tracing::debug!(node = self.server.name, epoch, %failure, "disconnected");
+        self.supervisor.broken(self.started.elapsed(), failure.clone(), entropy());
+        self.warn_if_shut_out(&failure);
+        self.is_due = true;
+    }
+
+    /// Goes on with the attempt to connect, if one is under way.
+    fn connect(&mut self, cx: &mut Context<'_>, encoder: &mut Encoder, concluded: &mut Requests) {
+        let Some(connecting) = &mut self.connecting else { return };
+        let Poll::Ready(made) = connecting.as_mut().poll(cx) else { return };
+        self.connecting = None;
+        self.is_due = true;
+        let (now, activity) = (self.started.elapsed(), self.activity());
+        match made {
+            Ok(new) if self.supervisor.connected(now, activity) => {
+                tracing::debug!(node = self.server.name, epoch = new.epoch, "connected");
+                self.server.publish(self.supervisor.state());
+                self.push_sink.all_changed();
+                if let Some(mut former) = self.connection.replace(new) {
+                    former.wire.close(lost("connection lost"));
+                    while let Some(request) = former.wire.next_finished() {
+                        if !request.is_plain() {
+                            conclude(&self.server, &mut former, request, encoder, concluded);
+                        }
+                    }
+                }
+            }
+            // The silent connection answers again, and stays.
+            Ok(_) => {}
+            Err(failure) => {
+                tracing::debug!(node = self.server.name, %failure, "not connected");
+                self.supervisor.not_connected(now, failure.clone(), entropy());
+                self.warn_if_shut_out(&failure);
+            }
+        }
+    }
+
+    /// Does what the supervisor decides now, and sets the alarm to its next decision.
+    fn ask_supervisor(&mut self) {
+        let now = self.started.elapsed();
+        match self.supervisor.look(now, self.activity()) {
+            Some(Task::Connect) => {
+                let (server, push_sink) = (self.server.clone(), self.push_sink.clone());
+                let connecting = async move { server.connect(&push_sink).await };
+                self.connecting = Some(Box::pin(connecting));
+            }
+            Some(Task::Probe) => self.probe(),
+            None => {}
+        }
+        self.server.publish(self.supervisor.state());
+        self.alarm.set(self.next_decision(now, self.activity()));
+    }
+
+    /// The first request after a pause was sent just now: the supervisor is to notice if its reply is late.
+    fn watch_silence(&mut self) {
+        let activity = self.activity();
+        let next = self.next_decision(activity.heard_at, activity);
+        if self.alarm.is_later_than(next) {
+            self.alarm.set(next);
+            if let Some(connection) = &self.connection {
+                connection.wire.wake();
+            }
+        }
+    }
+
+    fn next_decision(&self, now: Duration, activity: Activity) -> Option<Instant> {
+        Some(self.started + self.supervisor.next_look(now, activity)?)
+    }
+
+    /// Sends a `PING`. Its reply only shows that the server is alive.
+    fn probe(&mut self) {
+        if let Some(connection) = &mut self.connection {
+            // A wire that is closed needs no probe.
+            let _ = connection.wire.send_plain(|out| {
+                resp::write(out, &[b"PING"]);
+                1
+            });
+        }
+    }
+
+    fn activity(&self) -> Activity {
+        let connection = self.connection.as_ref();
+        connection.map(|it| it.wire.activity(self.started)).unwrap_or_default()
+    }
+
+    fn warn_if_shut_out(&self, failure: &Failure) {
+        if is_offence(failure) && matches!(self.supervisor.state(), NodeState::Down(_)) {
+            tracing::warn!("node {}: {failure}; it is left alone for a while", self.server.name);
+        }
+    }
+}
+
+/// Ends the suspension of a server that has answered.
+fn resume(supervisor: &mut Supervisor, server: &Server) {
+    if matches!(supervisor.state(), NodeState::Suspended(_)) {
+        supervisor.heard();
+        server.publish(supervisor.state());
+    }
+}
+
+/// Concludes a request of this connection: adds it to `concluded`, or sends some of its commands again.
+fn conclude(
+    server: &Server,
+    connection: &mut Connection,
+    mut request: Box<Request>,
+    encoder: &mut Encoder,
+    concluded: &mut Requests,
+) {
+    while connection.conclude(server, &mut request) {
+        match connection.send(server, request, encoder) {
+            Ok(()) => return,
+            Err(unsent) => request = unsent,
+        }
+    }
+    concluded.push(request);
+}
+
+/// A timer that is moved seldom: the link asks the supervisor again when it rings.
+#[derive(Default)]
+struct Alarm {
+    /// `None`: the alarm does not ring.
+    at: Option<Instant>,
+    sleep: Option<Pin<Box<Sleep>>>,
+    /// The task has polled `sleep` since it was set.
+    is_registered: bool,
+}
+
+impl Alarm {
+    fn set(&mut self, at: Option<Instant>) {
+        self.at = at;
+        self.is_registered = false;
+        match (at, &mut self.sleep) {
+            (Some(at), Some(sleep)) => sleep.as_mut().reset(at),
+            (Some(at), None) => self.sleep = Some(Box::pin(sleep_until(at))),
+            (None, _) => {}
+        }
+    }
+
+    fn is_later_than(&self, other: Option<Instant>) -> bool {
+        other.is_some_and(|other| self.at.is_none_or(|at| at > other))
+    }
+
+    /// Whether the alarm's time has come. `now` saves reading the clock, if it is known.
+    fn rings(&mut self, cx: &mut Context<'_>, now: Option<Instant>) -> bool {
+        let (Some(at), Some(sleep)) = (self.at, &mut self.sleep) else { return false };
+        if self.is_registered && now.is_some_and(|now| now < at) {
+            return false;
+        }
+        self.is_registered = true;
+        let rings = sleep.as_mut().poll(cx).is_ready();
+        if rings {
+            self.at = None;
+        }
+        rings
+    }
+}
+
+fn entropy() -> u64 {
+    getrandom::u64().unwrap_or(u64::MAX)
+}
