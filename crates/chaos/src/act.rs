@@ -1,4 +1,4 @@
-//! What is done to whom: kinds of faults, the acts that begin and end them, and their words.
+//! Faults: their kinds, the acts that begin and end them, and their texts.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use quorlock_sim::time::Time;
 
 use crate::clock::seconds;
 
-/// A kind of fault.
+/// A kind of fault. A killed node is killed with SIGKILL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Delay,
@@ -22,40 +22,38 @@ pub(crate) enum Kind {
     StopNode,
     StopClient,
     KillClient,
-    /// kill -9, and back at once without data.
+    /// Restarts at once without data.
     Amnesia,
-    /// kill -9, and back at once without the last that it had logged, as after a power cut.
+    /// Restarts at once without the end of its log, as after a power cut.
     LogTail,
     Flush,
-    /// Saves its data and loads it: nothing is lost, but for a moment it is deaf.
+    /// Saves its data and loads it. Nothing is lost, but the node does not answer for a moment.
     Reload,
-    /// Drops its data, and goes on: same process, same connections.
+    /// Drops its data in the same process, on the same connections.
     Forget,
-    /// Knows none of the scripts any more that clients have loaded.
+    /// Forgets all scripts that clients have loaded.
     ScriptFlush,
     /// Becomes another node's replica, which replaces its data, and a master again.
     ReplicaOf,
-    /// Its replica is promoted and found at its address.
+    /// Its replica is promoted behind its address.
     Promote,
-    /// May evict keys for a while.
     Evict,
-    /// Its wall clock is stepped by as much, and runs fast or slow by as much, as is allowed.
+    /// Its wall clock is stepped and slewed within the assumptions.
     Drift,
-    /// Its wall clock is set wrong by seconds or hours.
     Jump,
 }
 
-/// Some nodes or processes, by their places.
+/// Indexes of nodes or processes.
 pub(crate) type Places = Vec<usize>;
 
-/// Which connections: those of these processes to these nodes.
+/// The connections of these processes to these nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ways {
     pub(crate) processes: Places,
     pub(crate) nodes: Places,
 }
 
-/// Something that is done.
+/// An action on connections, nodes or processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Set(Ways, Vec<Direction>, Traffic),
@@ -69,20 +67,20 @@ pub(crate) enum Act {
     ContinueClient(usize),
     KillClient(usize),
     StartClient(usize),
-    /// These nodes lose their data and are back at once.
+    /// These nodes restart at once without data.
     Amnesia(Places),
-    /// These nodes lose so many bytes of their logs and are back at once.
+    /// These nodes restart at once without this number of bytes at the end of their logs.
     LogTail(Places, u64),
     Flush(Places),
     Reload(usize),
     Forget(Places),
     ScriptFlush(usize),
-    /// The first becomes the second's replica.
+    /// The first node becomes the second node's replica.
     ReplicaOf(usize, usize),
     MasterAgain(usize),
-    /// The spare server becomes this node's replica,
+    /// The spare server becomes this node's replica.
     Follow(usize),
-    /// and is this node from now on.
+    /// The replica takes this node's place.
     Promote(usize),
     Evict(usize),
     NoEviction(usize),
@@ -91,17 +89,17 @@ pub(crate) enum Act {
     SetRight(usize),
 }
 
-/// An act and its time, counted from the start of the round.
+/// An act and its time, relative to the start of the round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) at: Time,
-    /// The fault that it begins; nothing where it ends one.
+    /// The fault that the act begins; `None` if it ends one.
     pub(crate) begins: Option<Kind>,
     pub(crate) act: Act,
 }
 
 impl Kind {
-    /// What it is called, in a table of a width.
+    /// The name in tables.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Delay => "delay",
@@ -130,7 +128,7 @@ impl Kind {
         }
     }
 
-    /// A node may lose fences' counters by it.
+    /// Whether the node may lose the counters of fencing tokens.
     pub(crate) const fn loses_data(self) -> bool {
         matches!(
             self,
@@ -144,13 +142,12 @@ impl Kind {
         )
     }
 
-    /// It is done by moving a server's clock.
     pub(crate) const fn moves_clock(self) -> bool {
         matches!(self, Self::Drift | Self::Jump)
     }
 }
 
-/// Node a, b, c …
+/// The node's letter: a, b, c …
 pub(crate) fn node_name(place: usize) -> char {
     ('a'..='z').nth(place).unwrap_or('?')
 }
@@ -185,7 +182,7 @@ impl fmt::Display for Act {
                 }
             }
             Self::Strike(ways, blow) => write!(f, "connections between {ways}: {blow:?}"),
-            Self::Release(ways) => write!(f, "connections between {ways}: what was held comes"),
+            Self::Release(ways) => write!(f, "connections between {ways}: held messages arrive"),
             Self::KillNode(node) => write!(f, "node {}: kill -9", node_name(*node)),
             Self::StartNode(node) => write!(f, "node {}: started, empty", node_name(*node)),
             Self::StopNode(node) => write!(f, "node {}: SIGSTOP", node_name(*node)),
@@ -193,7 +190,7 @@ impl fmt::Display for Act {
             Self::StopClient(process) => write!(f, "process p{process}: SIGSTOP"),
             Self::ContinueClient(process) => write!(f, "process p{process}: SIGCONT"),
             Self::KillClient(process) => write!(f, "process p{process}: kill -9"),
-            Self::StartClient(process) => write!(f, "process p{process}: a new one"),
+            Self::StartClient(process) => write!(f, "process p{process}: restarted"),
             Self::Amnesia(places) => {
                 write!(f, "nodes {}: kill -9, and started at once, empty", nodes(places))
             }

@@ -1,4 +1,4 @@
-//! Rounds whose locks are held by commands: `quorlock run`, as it is shipped, in processes of its own.
+//! Rounds whose locks are held by commands: `quorlock run` as it is shipped, in separate processes.
 //!
 //! ```text
 //!   machines ── each its proxies to the nodes, and a wall clock of its own
@@ -7,8 +7,8 @@
 //!                 events  ── its status descriptor, and how it ends
 //! ```
 //!
-//! What two commands have written under one lock must not overlap where that is promised, and each
-//! exit code must say what has happened. [`checks`] decides both.
+//! Two commands must not write under one lock at the same time where this is promised, and each exit code must
+//! fit the events. [`checks`] decides both.
 
 pub(crate) mod checks;
 pub(crate) mod lane;

@@ -1,52 +1,48 @@
-//! When locks were held, and what must not be among that: two at a time, and fences in the wrong order.
+//! Holds, and the checks of holds: no two at a time, and fencing tokens in order.
 
 use quorlock_sim::time::Time;
 
 use crate::protocol::RESOURCES;
 
-/// One time that a lock was held, on the clock that all share.
+/// One hold of a lock, in times of the shared clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
     pub(crate) holder: String,
-    /// All of them are held, or none.
     pub(crate) resources: Vec<usize>,
-    /// Under what it is held on the nodes.
+    /// The token on the nodes.
     pub(crate) token: String,
-    /// Its number, if the resources have some.
+    /// The fencing token, if the resources have one.
     pub(crate) fence: Option<u64>,
-    /// When the call for it began.
+    /// The start of the call.
     pub(crate) asked: Time,
-    /// When the call had returned with it.
+    /// The end of the call.
     pub(crate) from: Time,
-    /// When the call to give it back began, or when it ceased to be valid, whatever came first.
+    /// The start of the release, or the end of the validity, whatever came first.
     pub(crate) to: Time,
-    /// Since when it is a reader: all the time, from a downgrade on, or never.
+    /// The time from which the holder is a reader: the start, a downgrade, or never.
     pub(crate) reads_from: Time,
 }
 
 impl Hold {
-    /// A writer's first part, which may be all; a reader has none.
+    /// The end of the part as a writer.
     fn writes_to(&self) -> Time {
         self.to.min(self.reads_from)
     }
 
-    /// What it is at that time.
     fn mode_at(&self, at: Time) -> &'static str {
         if at < self.reads_from { "writer" } else { "reader" }
     }
 
-    /// What is locked, for people.
     pub(crate) fn names(&self) -> String {
         names(&self.resources)
     }
 }
 
-/// What is locked, for people.
 pub(crate) fn names(resources: &[usize]) -> String {
     resources.iter().map(|place| RESOURCES[*place]).collect::<Vec<_>>().join(" and ")
 }
 
-/// Two holds that have something to do with each other, the earlier one first, and the resource.
+/// Two related holds of a resource, the earlier one first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pair<'a> {
     pub(crate) first: &'a Hold,
@@ -55,7 +51,7 @@ pub(crate) struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// For people: who holds what when the second one begins, and for how long.
+    /// Describes the overlap, and returns its length.
     pub(crate) fn overlap(&self) -> (String, Time) {
         let Self { first, second, resource } = *self;
         let at = second.from;
@@ -66,8 +62,7 @@ impl Pair<'_> {
     }
 }
 
-/// Those that were relied on and are about a resource, in the order in which they began. What was over before
-/// the call returned never was.
+/// The holds of a resource, by their start. A hold that ended before its call returned does not count.
 fn of(holds: &[Hold], resource: usize) -> Vec<&Hold> {
     let relied = |hold: &&Hold| hold.from < hold.to && hold.resources.contains(&resource);
     let mut holds: Vec<&Hold> = holds.iter().filter(relied).collect();
@@ -75,13 +70,13 @@ fn of(holds: &[Hold], resource: usize) -> Vec<&Hold> {
     holds
 }
 
-/// Oracle 1: of one resource, no two are held at the same time, unless both are readers then. Returns pairs that are.
+/// Oracle 1: returns pairs of holds of one resource at the same time that are not both readers then.
 pub(crate) fn overlaps(holds: &[Hold]) -> Vec<Pair<'_>> {
     let mut pairs = Vec::new();
     for resource in 0..RESOURCES.len() {
         let (mut longest, mut longest_writer) = (None::<&Hold>, None::<&Hold>);
         for second in of(holds, resource) {
-            // Nobody becomes a writer later: so all that matters is what both are when the second one begins.
+            // No holder becomes a writer later, so the modes at the start of the second hold decide.
             let is_writer = second.from < second.writes_to();
             let written = longest_writer.filter(|before| second.from < before.writes_to());
             let held = longest.filter(|before| is_writer && second.from < before.to);
@@ -98,7 +93,7 @@ pub(crate) fn overlaps(holds: &[Hold]) -> Vec<Pair<'_>> {
     pairs
 }
 
-/// How many readers began while another one held the same resource: they are let in together.
+/// The number of readers that began while another reader held the same resource.
 pub(crate) fn together(holds: &[Hold]) -> usize {
     let by_resource = (0..RESOURCES.len()).map(|resource| {
         let (mut count, mut longest) = (0, None::<&Hold>);
@@ -115,8 +110,8 @@ pub(crate) fn together(holds: &[Hold]) -> usize {
     by_resource.sum()
 }
 
-/// Oracle 3: of one resource, no fence is shown twice, and whoever asks after another one has been shown
-/// gets a larger one. Returns pairs of which that is not so, the one that was shown first first.
+/// Oracle 3: of one resource, no fencing token is shown twice, and a call that begins after a token was shown
+/// gets a larger one. Returns pairs that contradict this, by the time at which the tokens were shown.
 pub(crate) fn disordered(holds: &[Hold]) -> Vec<Pair<'_>> {
     let mut pairs = Vec::new();
     for resource in 0..RESOURCES.len() {
@@ -174,7 +169,7 @@ mod tests {
             fence: Some(fence),
             ..hold(holder, 0, from, from + 1)
         };
-        // Who asked before another was shown its number may get a smaller one.
+        // A call that began before another token was shown may get a smaller one.
         let fine = [fenced("a", 0, 10, 7), fenced("b", 5, 20, 6), fenced("c", 11, 30, 8)];
         assert_eq!(disordered(&fine), []);
         let twice = [fenced("a", 0, 10, 7), fenced("b", 5, 20, 7)];
@@ -183,7 +178,7 @@ mod tests {
         assert_eq!(names_of(&disordered(&back)), [("a", "c")]);
         let other = [fenced("a", 0, 10, 9), Hold { resources: vec![1], ..fenced("b", 11, 12, 3) }];
         assert_eq!(disordered(&other), []);
-        // What has both must be above both.
+        // A token of two resources must be above both.
         let both = Hold { resources: vec![1, 0], ..fenced("c", 13, 20, 8) };
         let found = [&other[..], &[both]].concat();
         assert_eq!(names_of(&disordered(&found)), [("a", "c")]);
@@ -201,7 +196,7 @@ mod tests {
 
     #[test]
     fn every_overlap_is_found_also_with_a_long_hold() {
-        // The long one is still held when the third begins, although the second is over.
+        // The long hold still exists when the third begins, although the second has ended.
         let holds = [hold("a", 0, 0, 100), hold("b", 0, 10, 20), hold("c", 0, 99, 120)];
         assert_eq!(found(&holds), [("a", "b"), ("a", "c")]);
         let holds = [hold("a", 0, 0, 11), hold("b", 0, 10, 30), hold("c", 0, 29, 31)];
@@ -209,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_over_when_it_began_was_not_held() {
+    fn a_hold_that_ended_before_its_start_does_not_count() {
         assert_eq!(found(&[hold("a", 0, 0, 10), hold("b", 0, 5, 5), hold("c", 0, 6, 2)]), []);
     }
 
@@ -225,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_a_writer_may_read_with_others_from_then_on() {
+    fn a_downgraded_writer_may_read_with_others_from_then_on() {
         let writer = Hold { reads_from: 10, ..hold("w", 0, 0, 100) };
         let holds = [writer.clone(), reader("a", 10, 20), reader("b", 9, 10)];
         assert_eq!((found(&holds), together(&holds)), (vec![("w", "b")], 1));

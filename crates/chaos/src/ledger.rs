@@ -1,6 +1,6 @@
-//! What is known of a round. The [`Ledger`] is filled while the round runs: it records who holds what,
-//! the numbers that holders write, and a journal. At the end it gives two things: the `Totals`, which
-//! counts how calls ended, and the [`Findings`], which are the violations and the journal.
+//! The records of a round. While the round runs, the [`Ledger`] records holds, the numbers that holders write,
+//! and a journal. At the end it gives the `Totals`, which count how calls ended, and the [`Findings`]: the
+//! violations and the journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,21 +16,20 @@ use crate::protocol::{
 };
 use crate::totals::Totals;
 
-/// Something that should not have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
     pub(crate) at: Time,
     pub(crate) what: String,
 }
 
-/// A caller: its process, which of those with that place it is, and its number there.
+/// A caller: its process, the generation of that process, and its number there.
 type Caller = (usize, u32, usize);
 
-/// What was held, and what still is.
+/// All holds so far.
 #[derive(Debug, Default)]
 struct Held {
     all: Vec<Hold>,
-    /// Those that are held now, by their places; what ends them is not known yet.
+    /// Indexes of the present holds. Their ends are not known yet.
     open: BTreeMap<Caller, usize>,
 }
 
@@ -40,7 +39,6 @@ impl Held {
         self.all.push(hold);
     }
 
-    /// Returns what was held.
     fn end(&mut self, id: Caller, until: Time) -> Option<&Hold> {
         let place = self.open.remove(&id)?;
         let hold = self.all.get_mut(place)?;
@@ -69,16 +67,16 @@ impl Held {
     }
 }
 
-/// What became of the clients, each named by its process and its number there.
+/// The clients, by process and number.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     granted: BTreeSet<(usize, usize)>,
-    /// When all was well again, and how long after that each client had a lock.
+    /// The time of the healing, and for each client the time from then to its next lock.
     healed: Option<Time>,
     granted_after: BTreeMap<(usize, usize), Time>,
-    /// Releases that they owed when they had been shut down.
+    /// Releases that clients owed after their shutdown.
     pub(crate) owed: usize,
-    /// How many have been shut down.
+    /// The number of clients that were shut down.
     pub(crate) closed: usize,
 }
 
@@ -90,13 +88,12 @@ impl Clients {
         }
     }
 
-    /// Whether every client has had a lock.
     pub(crate) fn all_have_held(&self) -> bool {
         let had = |process: usize, client: usize| self.granted.contains(&(process, client));
         (0..PROCESSES).all(|process| (0..CLIENTS).all(|client| had(process, client)))
     }
 
-    /// Each client's name, and how long after the healing it had a lock.
+    /// Each client's name, and the time from the healing to its next lock.
     pub(crate) fn after_healing(&self) -> Vec<(String, Option<Time>)> {
         let clients = (0..PROCESSES).flat_map(|process| (0..CLIENTS).map(move |of| (process, of)));
         let after = |id| self.granted_after.get(&id).copied();
@@ -104,7 +101,7 @@ impl Clients {
     }
 }
 
-/// The violations of a round, and what is printed about them.
+/// The violations of a round, and the journal about them.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) violations: Vec<Violation>,
@@ -114,7 +111,7 @@ pub(crate) struct Findings {
     pub(crate) journal: Vec<String>,
 }
 
-/// Sections and names of the counts that are read again.
+/// Sections and names of counts that are read again.
 pub(crate) const CALLS: &str = "what callers saw";
 pub(crate) const LOST: &str = "locks lost while held, by cause";
 pub(crate) const GRANTED: &str = "locks granted";
@@ -126,13 +123,12 @@ pub(crate) const DOWNGRADE_CONFIRMED: &str =
     "writers that went on as readers, confirmed by a quorum in time";
 pub(crate) const UNTRUSTED: &str = "refused: nodes are not to be trusted";
 
-/// What is known of the round so far.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     start: Time,
     held: Held,
     pub(crate) numbers: Numbers,
-    /// Why it is nobody's fault if trust in validity was misplaced.
+    /// The reason why a failure of mutual exclusion is no violation in this round.
     outside: Option<&'static str>,
     pub(crate) clients: Clients,
     pub(crate) totals: Totals,
@@ -154,7 +150,6 @@ impl Ledger {
         }
     }
 
-    /// A line of the story.
     pub(crate) fn note(&mut self, at: Time, what: impl Into<String>) {
         self.journal.push((at, what.into()));
     }
@@ -164,7 +159,7 @@ impl Ledger {
         self.violations.push(Violation { at, what });
     }
 
-    /// Takes in what a caller says; returns what it is to be told.
+    /// Takes a worker's message, and returns the reply.
     pub(crate) fn said(
         &mut self,
         process: usize,
@@ -189,7 +184,7 @@ impl Ledger {
                     Refused::NoQuorum => "refused: no quorum",
                     Refused::NodesUntrusted => UNTRUSTED,
                     Refused::TooSlow => "refused: too slow",
-                    Refused::Cancelled => "does not wait any longer",
+                    Refused::Cancelled => "has cancelled its call",
                 };
                 self.totals.count(CALLS, what, 1);
                 self.note(heard, format!("{}: {what}", name(id(caller))));
@@ -198,14 +193,14 @@ impl Ledger {
                 let hold = self.held.by(id(caller))?;
                 let numbers = self.numbers.read(&hold.resources, hold.fence);
                 if numbers.is_none() {
-                    self.note(heard, format!("{}: its fence is refused", name(id(caller))));
+                    self.note(heard, format!("{}: its fencing token is refused", name(id(caller))));
                 }
                 return Some(Told::Numbers { caller, numbers });
             }
             WorkerMessage::Writes { caller, read, until } => {
                 let hold = self.held.by(id(caller))?.clone();
                 let all = hold.resources.iter().zip(read);
-                // Each is tried, whatever becomes of the others.
+                // Each write is tried, whatever the result of the others.
                 let written = all.filter(|(it, read)| self.writes(&hold, (**it, *read), until));
                 let written = written.count() == hold.resources.len();
                 return Some(Told::Written { caller, written });
@@ -215,7 +210,7 @@ impl Ledger {
                 hold.reads_from = hold.reads_from.min(at);
                 let (who, lock) = (name(id(caller)), hold.names());
                 self.totals.count(CALLS, DOWNGRADED, 1);
-                self.note(at, format!("{who}: is a reader of {lock} from now on"));
+                self.note(at, format!("{who}: becomes a reader of {lock}"));
             }
             WorkerMessage::Downgraded { caller, confirmed } => {
                 self.totals.count(CALLS, DOWNGRADE_CONFIRMED, u64::from(confirmed));
@@ -253,12 +248,15 @@ impl Ledger {
             self.totals.count(CALLS, name, u64::from(is_one));
         }
         let valid = self.when(until.max(self.start));
-        let number = fence.map(|fence| format!(" with fence {fence}")).unwrap_or_default();
+        let number = fence.map(|fence| format!(" with fencing token {fence}")).unwrap_or_default();
         let (who, lock) = (name(id), names(&resources));
         let how = if is_reader { "reads" } else { "holds" };
         self.note(at, format!("{who}: {how} {lock}{number}, valid until {valid}"));
         if resources.iter().any(|resource| fence.is_some() != is_fenced(*resource)) {
-            self.violated(at, format!("{who} has asked for a fence of {lock} and not got it"));
+            self.violated(
+                at,
+                format!("{who} asked for a fencing token of {lock} and did not get one"),
+            );
         }
         let (holder, reads_from) = (who, if is_reader { asked } else { Time::MAX });
         let hold = Hold { holder, resources, token, fence, asked, from: at, to: until, reads_from };
@@ -304,15 +302,15 @@ impl Ledger {
         let at = now();
         let (who, lock) = (&hold.holder, RESOURCES[resource]);
         let what = match self.numbers.is_still(resource, known, (until, is_fenced(resource)), at) {
-            Ok(()) => return self.note(at, format!("{who}: looks at the number for {lock} again")),
+            Ok(()) => return self.note(at, format!("{who}: compares the number for {lock}")),
             Err(is) => {
-                format!("{who} reads {lock} and knows {known}, but somebody has written {is}")
+                format!("{who} reads {lock} and knows {known}, but another holder has written {is}")
             }
         };
         self.trusted(at, what, true);
     }
 
-    /// Something went wrong, perhaps by trust in validity, which not every round promises.
+    /// Records a failure. A failure of mutual exclusion is a violation only if the round promises it.
     fn trusted(&mut self, at: Time, what: String, by_validity: bool) {
         match self.outside.filter(|_| by_validity) {
             Some(why) => self.note(at, format!("{what}, but {why}")),
@@ -320,29 +318,27 @@ impl Ledger {
         }
     }
 
-    /// How many locks a process holds.
     pub(crate) fn held_in(&self, process: usize, at: Time) -> usize {
         self.held.count(process, at)
     }
 
-    /// A process was alive then, and not for much longer: it holds nothing any more.
+    /// A process was alive then and has ended since, so its holds have ended.
     pub(crate) fn killed(&mut self, process: usize, alive_at: Time) {
         self.held.killed(process, alive_at);
     }
 
-    /// All faults are over.
     pub(crate) fn healed(&mut self, at: Time) {
         self.clients.healed = Some(at);
         self.note(at, "everything is healed");
     }
 
-    /// All holds so far. What is still held counts for as long as its holder was told.
+    /// All holds so far. A present hold ends with the validity that its holder last reported.
     pub(crate) fn holds(&self) -> &[Hold] {
         &self.held.all
     }
 
-    /// Takes the violations out, with the journal. The extract begins `before` the first violation, and ends
-    /// `after` it.
+    /// Returns the violations and the journal. The extract spans from `before` the first violation to `after`
+    /// it.
     pub(crate) fn findings(&mut self, before: Time, after: Time) -> Findings {
         let mut violations = std::mem::take(&mut self.violations);
         violations.sort_by_key(|violation| violation.at);
@@ -351,12 +347,11 @@ impl Ledger {
         Findings { violations, extract, journal: self.journal(self.start, Time::MAX) }
     }
 
-    /// A time, counted from the start.
+    /// Formats a time relative to the start.
     pub(crate) fn when(&self, at: Time) -> String {
         seconds(at - self.start)
     }
 
-    /// What happened between those times, in order.
     fn journal(&self, from: Time, to: Time) -> Vec<String> {
         let mut lines: Vec<_> =
             self.journal.iter().filter(|(at, _)| (from..=to).contains(at)).collect();
@@ -367,7 +362,7 @@ impl Ledger {
 
 fn name((process, generation, caller): Caller) -> String {
     let letter = ('a'..='z').nth(caller).unwrap_or('?');
-    // A process that was killed has successors.
+    // A killed process has successors.
     let primes = "'".repeat(generation as usize);
     format!("p{process}{primes}{letter}")
 }
@@ -379,8 +374,7 @@ mod tests {
     use super::*;
     use crate::holds::overlaps;
 
-    /// Times are all far in the past, so that every write comes too late; what is believed of holds
-    /// is what matters here.
+    /// Records a hold. Its times are long past, so every write comes too late.
     fn holds(ledger: &mut Ledger, process: usize, at: Time, until: Time) {
         let grant = Grant { asked: at, at, until, ..Grant::default() };
         ledger.said(process, 0, WorkerMessage::Holds { caller: 0, resources: vec![0], grant });
@@ -391,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_killed_held_until_then_at_most() {
+    fn a_killed_holder_held_until_its_death_at_most() {
         let mut ledger = Ledger::new(0, None);
         holds(&mut ledger, 0, 10, 100);
         assert_eq!((ledger.held_in(0, 50), ledger.held_in(0, 100)), (1, 0));
@@ -402,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_stopped_holds_for_as_long_as_it_was_told() {
+    fn a_stopped_holder_holds_until_the_end_of_its_validity() {
         let mut ledger = Ledger::new(0, None);
         holds(&mut ledger, 0, 10, 100);
         ledger.said(0, 0, WorkerMessage::StillHolds { caller: 0, until: 120 });
@@ -411,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_write_over_each_other_are_told_apart_and_kept() {
+    fn a_lost_update_of_two_holders_is_a_violation() {
         let mut ledger = Ledger::new(now(), None);
         let until = now() + 3600 * SECOND;
         holds(&mut ledger, 0, now(), until);
@@ -426,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_the_assumptions_a_lost_update_is_counted_and_no_violation_but_with_fences_it_is() {
+    fn outside_the_assumptions_a_lost_update_is_no_violation_unless_it_had_a_fencing_token() {
         let mut ledger = Ledger::new(now(), Some("clocks are wrong"));
         let until = now() + 3600 * SECOND;
         holds(&mut ledger, 0, now(), until);
@@ -439,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_tells_what_has_changed_and_a_writer_what_changes_after_its_downgrade() {
+    fn a_change_is_noticed_by_a_reader_and_by_a_downgraded_writer() {
         let mut ledger = Ledger::new(now(), None);
         let (at, until) = (now(), now() + 3600 * SECOND);
         let grant = Grant { at, until, is_reader: true, ..Grant::default() };

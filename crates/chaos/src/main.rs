@@ -1,4 +1,4 @@
-//! `quorlock-chaos`: runs the library as it is shipped on real servers, while faults are injected everywhere.
+//! `quorlock-chaos`: runs the shipped library on real servers while it injects faults.
 //!
 //! ```text
 //!   plan ──► nemesis ──► processes: stopped, killed     (workers)
@@ -46,7 +46,7 @@ use crate::shim::Shim;
 use crate::totals::{Outcome, Totals};
 
 fn main() -> ExitCode {
-    // The commands that `quorlock run` starts in a round are this program again, with a hidden first argument.
+    // Commands of `quorlock run` start this program with a hidden first argument.
     let mut words = std::env::args().skip(1);
     let first = words.next();
     if let Some(first) = first.filter(|first| writer::FIRST_ARGUMENTS.contains(&&**first)) {
@@ -148,7 +148,7 @@ fn rounds(
                 break 'all;
             }
         }
-        // The next seed is run only if its rounds can be over in time, each as long as the longest so far.
+        // The next seed runs only if its rounds can end in time, each as long as the longest so far.
         if now() + longest_round * kinds.len() as i64 > end {
             break;
         }
@@ -199,15 +199,15 @@ fn find_quorlock(args: &Args) -> Result<PathBuf, String> {
     }
 }
 
-/// After so many rounds with commands, every kind of command and every fault must have come about.
+/// The number of rounds with commands after which every kind of command and every fault must have happened.
 const ENOUGH: u64 = 4;
 
-/// [`negative`] runs at most so many rounds with the restart guard off. It stops sooner when it sees two holders of one
-/// lock.
+/// The largest number of rounds without the restart guard in [`negative`], which stops at the first lock with
+/// two holders.
 const ATTEMPTS: u32 = 10;
 
-/// Runs the same faults twice: a majority of the nodes loses its data, again and again. Without the restart guard, a lock
-/// must come to have two holders. With it, that must not happen.
+/// Runs the same faults without and with the restart guard: a majority of the nodes loses its data, again and
+/// again. A lock must have two holders without the restart guard, and none with it.
 fn negative(
     args: &Args,
     seed: u64,
@@ -223,7 +223,7 @@ fn negative(
         Ok::<_, String>(outcome)
     };
     let mut without = round(false)?;
-    // Two holders are only seen if a client asks for a lock while another client holds it. On a busy machine that is rare.
+    // Two holders are seen only if a client asks for a lock that another holds. On a busy machine that is rare.
     for attempt in 2..=ATTEMPTS {
         if overlaps(&without) > 0 || without.totals.interrupted > 0 {
             break;
@@ -334,7 +334,7 @@ fn tell_violations(args: &Args, seed: u64, kind: RoundKind, findings: &Findings)
         journal.iter().for_each(|line| println!("{line}"));
     }
     let Some(first) = violations.first() else { return };
-    // The extract below has a limited number of lines, so it may not contain the line of the violation.
+    // The extract below is limited and may not contain the line of the violation.
     println!("  VIOLATION: {}", first.what);
     if !args.journal {
         println!("  around the first violation (p1c: the third caller of process 1):");

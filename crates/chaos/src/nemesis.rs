@@ -1,4 +1,4 @@
-//! Does to servers, connections and processes what the plan says, and takes it back.
+//! Carries out the plan on servers, connections and processes, and takes everything back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,22 +11,17 @@ use crate::plan::PROCESSES;
 use crate::servers::Servers;
 use crate::workers::{Shared, Workers, lock};
 
-/// The world that it has in its hands.
 pub(crate) struct Nemesis {
     pub(crate) servers: Servers,
     /// By process and node.
     pub(crate) proxies: Vec<Vec<Proxy>>,
     pub(crate) workers: Workers,
     pub(crate) ledger: Shared,
-    /// How often each kind of fault was begun.
+    /// The number of faults of each kind.
     pub(crate) injected: BTreeMap<Kind, u64>,
-    /// The nodes that are down,
     killed: BTreeSet<usize>,
-    /// stand still,
     paused: BTreeSet<usize>,
-    /// are replicas,
     replicas: BTreeSet<usize>,
-    /// or may evict keys.
     evicting: BTreeSet<usize>,
 }
 
@@ -42,10 +37,9 @@ impl Nemesis {
         Self { servers, proxies, workers, ledger, injected, killed, paused, replicas, evicting }
     }
 
-    /// Does what is due.
+    /// Carries out an act that is due.
     ///
-    /// # Errors
-    /// If it cannot be done.
+    /// # Errors If it cannot be carried out.
     pub(crate) fn act(&mut self, event: &Event) -> Result<(), String> {
         if let Some(kind) = event.begins {
             *self.injected.entry(kind).or_default() += 1;
@@ -113,7 +107,7 @@ impl Nemesis {
                 let new = servers.promote(*node)?;
                 for proxies in &self.proxies {
                     proxies[*node].lead_to(new);
-                    // What led to the old one ends with it; but not before somebody says so, if it is held.
+                    // Connections to the old server end with it, also those that are held.
                     proxies[*node].strike(Blow::Close);
                 }
             }
@@ -141,7 +135,7 @@ impl Nemesis {
         if self.killed.remove(&node) { self.servers.start_empty(&[node]) } else { Ok(()) }
     }
 
-    /// Whether it could do something now.
+    /// Whether the node could answer now.
     pub(crate) fn is_up(&self, node: usize) -> bool {
         !self.killed.contains(&node) && !self.paused.contains(&node)
     }
@@ -164,10 +158,9 @@ impl Nemesis {
         Ok(())
     }
 
-    /// Takes everything back.
+    /// Takes all faults back.
     ///
-    /// # Errors
-    /// If it cannot be done.
+    /// # Errors If that is not possible.
     pub(crate) fn heal(&mut self) -> Result<(), String> {
         lock(&self.ledger).note(now(), "-- everything is taken back");
         self.proxies.iter().flatten().for_each(Proxy::open);
@@ -185,7 +178,7 @@ impl Nemesis {
         Ok(())
     }
 
-    /// How often something has happened to what passes.
+    /// The number of times that the proxies had this effect.
     pub(crate) fn count(&self, effect: Effect) -> u64 {
         self.proxies.iter().flatten().map(|proxy| proxy.count(effect)).sum()
     }

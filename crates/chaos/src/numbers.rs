@@ -1,11 +1,11 @@
-//! The numbers that holders write and read: those of locks with fences in stores, the others in witnesses.
+//! The numbers that holders write and read: in stores that check fencing tokens, or in witnesses that do not.
 
 use quorlock_sim::time::Time;
 
 use crate::oracles::{Rereading, Store, Witness, Written};
 use crate::protocol::RESOURCES;
 
-/// One of each sort for each resource; a resource uses one of them.
+/// A witness and a store for each resource, of which it uses one.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     witnesses: [Witness; RESOURCES.len()],
@@ -14,7 +14,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// What a new holder reads; nothing if one of them refuses its fence.
+    /// The numbers that a new holder reads; `None` if a store refuses its fencing token.
     pub(crate) fn read(&mut self, resources: &[usize], fence: Option<u64>) -> Option<Vec<u64>> {
         let read = |&resource: &usize| match fence {
             Some(fence) => self.stores[resource].read(fence),
@@ -23,7 +23,7 @@ impl Numbers {
         resources.iter().map(read).collect()
     }
 
-    /// Writes one more than what was read, for a holder with this fence, or whose lock is held until then.
+    /// Writes one more than the holder has read, if its fencing token or the validity of its lock allows it.
     pub(crate) fn write(
         &mut self,
         resource: usize,
@@ -37,10 +37,9 @@ impl Numbers {
         }
     }
 
-    /// Whether it is still what a reader knows, whose lock is held until then.
+    /// Checks that the number is still the one that a reader knows, if its lock is still held.
     ///
-    /// # Errors
-    /// What it is, if it is not.
+    /// The number, if it differs.
     pub(crate) fn is_still(
         &mut self,
         resource: usize,
@@ -55,7 +54,7 @@ impl Numbers {
         self.rereading.is_unchanged((known, is), until, now).then_some(()).ok_or(is)
     }
 
-    /// The numbers that holders of locks without fences have written, in sum.
+    /// The sum of all witnesses.
     pub(crate) fn witness(&self) -> Witness {
         let mut sum = Witness::default();
         for one in self.witnesses {
@@ -66,7 +65,7 @@ impl Numbers {
         sum
     }
 
-    /// The same of those with fences.
+    /// The sum of all stores.
     pub(crate) fn store(&self) -> Store {
         let mut sum = Store::default();
         for one in self.stores {

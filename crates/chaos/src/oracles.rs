@@ -1,36 +1,34 @@
-//! Who says whether something went wrong. Each looks at what was seen from outside, and asks neither
-//! quorlock nor its engine. What is asked of holds is in [`holds`](crate::holds).
+//! The oracles judge a round by what was seen from outside, and ask neither quorlock nor its engine. The
+//! oracles about holds are in [`holds`](crate::holds).
 
 use std::collections::BTreeMap;
 
 use quorlock_sim::time::Time;
 
-/// Oracle 2: a number that holders read, and write one higher, without any other protection. It is
-/// here and not in a file, so that a holder that is stopped between its look at the lock and the
-/// write does not write later: no lock with a timeout can prevent that, and none promises to.
+/// Oracle 2: a number that holders read and write back one higher, without another protection. It is kept in
+/// this process and not in a file, so that the write of a holder that was stopped after its check of the lock
+/// is not carried out later. No lock with a timeout can prevent such a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Witness {
     pub(crate) number: u64,
-    /// How often it was written.
     pub(crate) writes: u64,
-    /// How often the lock was over when the write arrived.
+    /// The number of writes that arrived after the end of their lock.
     pub(crate) too_late: u64,
 }
 
-/// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     Yes,
-    /// The lock that it relied on was over.
+    /// The lock had ended.
     TooLate,
-    /// It was, and what another holder had written since the read is lost.
+    /// The write replaced a number that another holder had written since the read.
     OverAnothers {
         was: u64,
     },
 }
 
 impl Witness {
-    /// Writes one more than what was read, if the lock is held until later than now.
+    /// Writes one more than the holder has read, if its lock is still held.
     pub(crate) fn write(&mut self, read: u64, until: Time, now: Time) -> Written {
         if now >= until {
             self.too_late += 1;
@@ -42,27 +40,26 @@ impl Witness {
         if was == read { Written::Yes } else { Written::OverAnothers { was } }
     }
 
-    /// Updates that were lost, in sum.
+    /// The number of lost updates.
     pub(crate) fn lost(&self) -> u64 {
         self.writes.abs_diff(self.number)
     }
 }
 
-/// Oracle 2 once more, for locks with fences: a store as they are made for. It refuses whoever has a
-/// smaller number than one that it has seen, and a new holder shows its number before it reads. It asks
-/// for nothing else: not who holds the lock, and not until when. So it is exact whatever happens.
+/// Oracle 2 for locks with fencing tokens: a store that refuses a token below the largest that it has seen. A
+/// new holder shows its token before it reads. The store does not know locks or validity, so it is exact under
+/// all faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Store {
     newest: u64,
     pub(crate) number: u64,
-    /// How often it was written.
     pub(crate) writes: u64,
-    /// How often somebody came with a smaller number than another one before.
+    /// The number of accesses with a token that was too small.
     pub(crate) refused: u64,
 }
 
 impl Store {
-    /// A holder shows its number, and reads.
+    /// A holder shows its token and reads.
     pub(crate) fn read(&mut self, fence: u64) -> Option<u64> {
         if self.is_old(fence) {
             return None;
@@ -71,7 +68,7 @@ impl Store {
         Some(self.number)
     }
 
-    /// Writes one more than what was read, unless another one has shown a larger number since.
+    /// Writes one more than the holder has read, unless a larger token was shown since.
     pub(crate) fn write(&mut self, fence: u64, read: u64) -> Written {
         if self.is_old(fence) {
             return Written::TooLate;
@@ -89,26 +86,24 @@ impl Store {
         is_old
     }
 
-    /// Updates that were lost, in sum.
+    /// The number of lost updates.
     pub(crate) fn lost(&self) -> u64 {
         self.writes.abs_diff(self.number)
     }
 }
 
-/// Oracle 6: what a lock protects does not change while readers hold it. They compare numbers of the other two
-/// with what they have read before, or have written themselves before they became readers.
+/// Oracle 6: a number does not change while readers hold its lock. Readers compare it with what they have read,
+/// or have written before they became readers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rereading {
-    /// How many numbers were compared in time.
     pub(crate) compared: u64,
-    /// How many of these had changed.
     pub(crate) changed: u64,
-    /// How often the lock was over when the question arrived.
+    /// The number of comparisons that arrived after the end of their lock.
     pub(crate) too_late: u64,
 }
 
 impl Rereading {
-    /// Whether a number is what was read, unless the lock was held until now at most.
+    /// Whether the number is the one that was read. A comparison after the end of the lock does not count.
     pub(crate) fn is_unchanged(&mut self, (read, is): (u64, u64), until: Time, now: Time) -> bool {
         if now >= until {
             self.too_late += 1;
@@ -120,20 +115,20 @@ impl Rereading {
     }
 }
 
-/// Oracle 4: what keys the nodes have when all clients have been shut down.
+/// Oracle 4: the keys on the nodes after all clients were shut down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Keys {
-    /// Right then, by node.
+    /// Keys right after the shutdown, by node.
     pub(crate) at_once: BTreeMap<usize, Vec<String>>,
-    /// When everything that a client may leave behind is over.
+    /// Keys after the expiry of all that a client may leave behind.
     pub(crate) later: BTreeMap<usize, Vec<String>>,
-    /// Connections were replaced until the end, or something else was wrong that has been told: then
-    /// keys may be left for a while.
+    /// Keys may be left for a while, because connections were replaced until the end or another violation was
+    /// found.
     pub(crate) excused: bool,
 }
 
 impl Keys {
-    /// Those that should not be there.
+    /// The keys that should not be there.
     pub(crate) fn wrong(&self) -> impl Iterator<Item = (usize, &String)> {
         let at_once = if self.excused { None } else { Some(&self.at_once) };
         let all = at_once.into_iter().chain([&self.later]).flatten();
@@ -141,8 +136,7 @@ impl Keys {
     }
 }
 
-/// Oracle 5: when each client had a lock again after everything was healed. Returns those that had
-/// none within the bound.
+/// Oracle 5: returns the clients that had no lock within the bound after the healing.
 pub(crate) fn late<'a>(
     clients: impl IntoIterator<Item = (&'a str, Option<Time>)>,
     bound: Time,
@@ -156,12 +150,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_refuses_who_is_behind_and_sees_what_is_lost() {
+    fn a_store_refuses_smaller_tokens_and_sees_lost_updates() {
         let mut store = Store::default();
         assert_eq!((store.read(5), store.write(5, 0)), (Some(0), Written::Yes));
         assert_eq!((store.read(6), store.write(5, 1)), (Some(1), Written::TooLate));
         assert_eq!((store.read(4), store.write(6, 1), store.refused), (None, Written::Yes, 2));
-        // Two with one number.
+        // Two writes with one token.
         assert_eq!(store.write(6, 1), Written::OverAnothers { was: 2 });
         assert_eq!(store.lost(), 1);
     }
@@ -183,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_has_read_must_not_change_as_long_as_it_holds_its_lock() {
+    fn a_number_must_not_change_while_its_reader_holds_the_lock() {
         let mut rereading = Rereading::default();
         assert!(rereading.is_unchanged((3, 3), 10, 9) && rereading.is_unchanged((3, 4), 10, 10));
         assert!(!rereading.is_unchanged((3, 4), 10, 9));
@@ -202,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_lock_in_time_is_late() {
+    fn a_client_without_a_lock_in_time_is_late() {
         let clients = [("p0/0", Some(10)), ("p0/1", Some(11)), ("p1/0", None)];
         assert_eq!(late(clients, 10), ["p0/1", "p1/0"]);
         assert!(late([("p0/0", Some(10))], 10).is_empty());

@@ -1,7 +1,7 @@
-//! What is done to whom, and when: drawn from a seed, before anything is started.
+//! The faults of a round and their times, drawn from a seed before anything starts.
 //!
-//! Swarm style: a seed uses some kinds of faults and leaves the others out, so that rare mixtures
-//! come about. A third of them is not left to chance: three seeds in a row use all.
+//! As in swarm testing, a seed uses some kinds of faults and leaves the others out, so that rare mixtures
+//! occur. A third of the kinds is fixed: three seeds in a row use all kinds.
 
 use quorlock_servers::proxy::{Blow, Direction, Traffic};
 use quorlock_sim::Random;
@@ -10,14 +10,13 @@ use quorlock_sim::time::{MS, SECOND, Time, US};
 use crate::act::{Act, Event, Kind, Places, Ways};
 use crate::commands::plan::TTL;
 
-/// How many worker processes there are.
 pub(crate) const PROCESSES: usize = 3;
 
-/// How long faults are injected, before all of them are healed.
+/// The time for which faults are injected, before all of them are healed.
 const FAULTS: Time = 7 * SECOND;
 
-/// All that is drawn from; a seed uses one of the lines for certain. Who may lose data and whose clock
-/// is set wrong are in different ones: together they leave nothing of which fences could be certain.
+/// All kinds of faults. A seed always uses one of these lists. Loss of data and wrong clocks are in different
+/// lists, because both together leave nothing that makes fencing tokens certain.
 pub(crate) const KINDS: [&[Kind]; 3] = [
     &[
         Kind::Delay,
@@ -50,30 +49,28 @@ pub(crate) const KINDS: [&[Kind]; 3] = [
     ],
 ];
 
-/// So many seeds in a row use every kind.
+/// This number of seeds in a row uses every kind.
 pub(crate) const SEEDS_FOR_ALL: u64 = KINDS.len() as u64;
 
-/// A round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RoundPlan {
     pub(crate) seed: u64,
     pub(crate) nodes: usize,
     pub(crate) quorum: usize,
     pub(crate) max_ttl: Time,
-    /// Locks are believed in until the very last moment: no margin, and no drift between clocks that
-    /// are one clock.
+    /// Locks count until the very last moment: no margin, and no drift, because all clocks are one clock.
     pub(crate) exact: bool,
-    /// Clients look whether nodes can be trusted.
+    /// Clients use the restart guard.
     pub(crate) guarded: bool,
     pub(crate) kinds: Vec<Kind>,
     pub(crate) events: Vec<Event>,
     pub(crate) faults: Time,
-    /// Why nobody promises that only one holds a lock, if so. All else is promised.
+    /// The reason why mutual exclusion is not promised, if it is not. Everything else is promised.
     pub(crate) outside: Option<&'static str>,
 }
 
 impl RoundPlan {
-    /// The round of a seed. Clocks are moved only if they can be.
+    /// Draws the round of a seed. `clocks`: the servers' clocks can be moved.
     pub(crate) fn draw(seed: u64, clocks: bool) -> Self {
         let mut random = Random::new(seed, 0);
         let forced = KINDS[usize::try_from(seed % SEEDS_FOR_ALL).unwrap_or(0)];
@@ -87,7 +84,7 @@ impl RoundPlan {
         }
         kinds.retain(|kind| clocks || !kind.moves_clock());
         let nodes = if random.percent(if jumps { 20 } else { 40 }) { 3 } else { 5 };
-        // With four of five, two votes may vanish.
+        // If a quorum is four of five, two votes may vanish.
         let quorum = if nodes == 5 && random.percent(if jumps { 80 } else { 20 }) {
             4
         } else {
@@ -103,9 +100,8 @@ impl RoundPlan {
         Self { seed, nodes, quorum, max_ttl, exact, guarded: true, kinds, events, faults, outside }
     }
 
-    /// The servers of a round with commands, and what is done to them: nothing in half of the rounds, so
-    /// that it can be told what is done to commands. Clocks are never set wrong, since all the rest
-    /// is promised.
+    /// Draws a round with commands. Half of these rounds have no faults of servers and connections, so that
+    /// effects of the other faults show. Clocks are never set wrong, because all promises are checked.
     pub(crate) fn commands(seed: u64, clocks: bool) -> Self {
         let mut random = Random::new(seed, 2);
         let mut kinds = KINDS.concat();
@@ -124,8 +120,8 @@ impl RoundPlan {
         Self { seed, nodes, quorum, max_ttl, exact, guarded, kinds, events, faults, outside }
     }
 
-    /// A majority forgets, again and again, what it has granted. If it is not `guarded`, nobody looks
-    /// whether it did, and it must go wrong.
+    /// A majority loses its data again and again. Without the restart guard (`guarded`), a lock must come to
+    /// have two holders.
     pub(crate) fn negative(seed: u64, guarded: bool) -> Self {
         let (nodes, quorum, max_ttl) = (5, 3, 1500 * MS);
         let mut random = Random::new(seed, 0);
@@ -150,19 +146,18 @@ impl RoundPlan {
         }
     }
 
-    /// Whether that kind of fault is in it.
     pub(crate) fn has(&self, kind: Kind) -> bool {
         self.kinds.contains(&kind)
     }
 
-    /// For how long a node that has lost its data is not asked for votes, and whole seconds of its
-    /// uptime, the looks that clients take (every two seconds) and the time that they ask others for.
+    /// The time for which a node without its data does not vote: a quarantine, whole seconds of its uptime, and
+    /// the identifications (every two seconds) before and after it.
     pub(crate) fn quarantine(&self) -> Time {
         if self.guarded { over(self.max_ttl) + 2 * SECOND + 4 * SECOND } else { 0 }
     }
 }
 
-/// A ttl is over after this time by anybody's clock.
+/// The time after which a ttl has ended by every clock.
 pub(crate) fn over(ttl: Time) -> Time {
     ttl + ttl / 100 + 10 * MS
 }
@@ -173,25 +168,25 @@ struct Draw {
     quorum: usize,
     max_ttl: Time,
     events: Vec<Event>,
-    /// Which nodes do not work, from when to when.
+    /// Times at which nodes do not work.
     nodes_out: Vec<(usize, Time, Time)>,
     processes_out: Vec<(usize, Time, Time)>,
-    /// Whose clocks are set wrong.
+    /// Nodes whose clocks are set wrong.
     jumped: Places,
 }
 
-/// What is done to a server and over at once takes less than this.
+/// The longest time of a fault of a server that ends at once.
 const AT_ONCE: Time = 200 * MS;
 
 impl Draw {
-    /// All faults of these kinds, in the order of their times.
+    /// Draws all faults of these kinds, by time.
     fn of(random: Random, (nodes, quorum, max_ttl): (usize, usize, Time), kinds: &[Kind]) -> Self {
         let (events, nodes_out, processes_out, jumped) = Default::default();
         let mut draw =
             Self { random, nodes, quorum, max_ttl, events, nodes_out, processes_out, jumped };
         for &kind in kinds {
             for _ in 0..draw.count(kind) {
-                // There may be no room for it at the time that was drawn.
+                // There may be no room for the fault at the time that was drawn.
                 let before = draw.events.len();
                 (0..50).find(|_| {
                     draw.fault(kind);
@@ -203,12 +198,13 @@ impl Draw {
         draw
     }
 
-    /// How often a kind is used. What takes nodes out for seconds is not, or nothing else would be seen.
+    /// The number of faults of a kind. Faults that take nodes out for seconds are few, because they would hide
+    /// the others.
     fn count(&mut self, kind: Kind) -> u64 {
         match kind {
             Kind::Promote | Kind::Jump | Kind::Flush | Kind::Forget | Kind::Amnesia => 1,
             kind if kind.loses_data() => 1 + self.random.below(2),
-            // Little may pass at a time.
+            // Few messages may be in flight at a time.
             Kind::Delay | Kind::Hold | Kind::Drop | Kind::Split => 3 + self.random.below(3),
             Kind::ScriptFlush => 3 + self.random.below(4),
             _ => 1 + self.random.below(4),
@@ -230,7 +226,7 @@ impl Draw {
                 self.weather(kind, (at, span), Traffic::Split(piece));
             }
             Kind::HoldOldConnections => {
-                // Long enough for clients to make new connections beside the old ones.
+                // Long enough for clients to make new connections besides the old ones.
                 let (at, span) = (at / 2, self.random.between(FAULTS / 2, FAULTS * 4 / 5));
                 let (ways, direction) = (self.ways(), self.direction());
                 self.event(at, Some(kind), Act::Strike(ways.clone(), Blow::Hold(direction)));
@@ -253,7 +249,7 @@ impl Draw {
                 self.node_out(kind, (at, span), Act::StopNode, Act::ContinueNode);
             }
             Kind::StopClient => {
-                // Often for so long that its locks are over when it goes on.
+                // Often so long that the locks have ended when the process continues.
                 let span = self.random.between(FAULTS / 50, 2 * self.max_ttl);
                 self.process_out(kind, (at, span), Act::StopClient, Act::ContinueClient);
             }
@@ -277,8 +273,8 @@ impl Draw {
                 self.takes(kind, (node, at, 0), Act::ScriptFlush(node), None);
             }
             Kind::ReplicaOf => {
-                // Never of one behind it in the list: two that were each other's replicas in turn
-                // could show their own old data for what is there now.
+                // Only of an earlier node. Two nodes that become each other's replicas in turn could restore
+                // their own old data.
                 let node = 1 + self.random.index(self.nodes - 1);
                 let of = self.random.index(node);
                 let (at, span) = (at * 2 / 3, span / 2);
@@ -301,7 +297,7 @@ impl Draw {
         }
     }
 
-    /// Some nodes that nothing is done to at that time lose data.
+    /// Some nodes without another fault at that time lose data.
     fn at_once(&mut self, kind: Kind, act: impl FnOnce(Places) -> Act) {
         // In the first half, so that they vote again before the end.
         let at = self.random.between(FAULTS / 20, FAULTS / 2);
@@ -315,7 +311,7 @@ impl Draw {
         }
     }
 
-    /// Nothing else is done to the node's server meanwhile.
+    /// Adds a fault, if the node's server has no other fault at that time.
     fn takes(
         &mut self,
         kind: Kind,
@@ -338,8 +334,8 @@ impl Draw {
         self.nodes_out.iter().any(|out| out.0 == node && overlap(out, at, span))
     }
 
-    /// One step of at most two milliseconds for each node, and half a percent fast or slow: the longest
-    /// ttl is short, and no second step may fall into the same.
+    /// One step of at most two milliseconds per node, and a rate of half a percent fast or slow. A second step
+    /// could fall into the same ttl, so there is none.
     fn drift(&mut self, kind: Kind, at: Time) {
         let node = self.random.index(self.nodes);
         if self.events.iter().any(|event| matches!(event.act, Act::Step(other, _) if other == node))
@@ -362,7 +358,7 @@ impl Draw {
             let by = if self.random.coin() { by } else { -by };
             self.event(at, Some(kind), Act::Step(node, by));
             if by < 0 {
-                // What was locked before would stay so for as long.
+                // Otherwise earlier locks would stay for as long as the step.
                 self.event(FAULTS - 1, None, Act::SetRight(node));
             }
         }
@@ -401,8 +397,7 @@ impl Draw {
         Ways { processes, nodes: self.random.some(self.nodes, nodes) }
     }
 
-    /// Never a majority at the same time: what it had granted would still be kept, but nobody could
-    /// be granted anything.
+    /// Takes a node out, but never a majority at a time, because no client could get a lock then.
     fn node_out(
         &mut self,
         kind: Kind,
@@ -442,14 +437,13 @@ fn overlap((_, from, to): &(usize, Time, Time), at: Time, span: Time) -> bool {
     at <= *to && *from <= at + span
 }
 
-/// A span that was drawn; none is negative.
+/// Converts a span, which must not be negative.
 pub(crate) fn nanos(span: Time) -> std::time::Duration {
     std::time::Duration::from_nanos(span.unsigned_abs())
 }
 
-/// Draws places.
 trait Some {
-    /// So many of `count`, in order.
+    /// Draws `wanted` indexes below `count`, in order.
     fn some(&mut self, count: usize, wanted: usize) -> Places;
 }
 

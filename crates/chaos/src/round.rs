@@ -1,4 +1,4 @@
-//! One round: servers, processes, faults, healing, calm, the end; and what the oracles say.
+//! One round with the library: servers, processes, faults, healing, calm, the end, and the oracles.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,17 +26,16 @@ use crate::shim::Shim;
 use crate::totals::Outcome;
 use crate::workers::{Shared, Workers, lock};
 
-/// What a machine that is busy with other things may take on top of every bound.
+/// The time that a busy machine may add to every bound.
 const BUSY: Time = 10 * SECOND;
 
-/// How much longer than that connections may be replaced until they rest; then something replaces
-/// them for ever.
+/// The time beyond the bound until connections must stop being replaced. Later replacements never end.
 const REST: Time = 30 * SECOND;
 
-/// How long processes may take to give everything back and end.
+/// The longest time until all processes have released everything and ended.
 const END: Time = 30 * SECOND;
 
-/// How much of the story is told around a violation: before and after it, and how many lines.
+/// The extract of the journal around a violation: the time before it and after it, and the number of lines.
 const BEFORE: Time = 2 * SECOND;
 const AFTER: Time = 200 * MS;
 const LINES: usize = 200;
@@ -61,7 +60,7 @@ const REFUSED: &str = "writes and reads refused because of an old fencing token"
 const FENCED: &str = "holders with a fencing token";
 const AT_ONCE: &str = "rounds in which keys were looked for at once";
 
-/// Each effect that the proxies count, and its name.
+/// The effects that the proxies count, and their names.
 const EFFECTS: [(Effect, &str); 10] = [
     (Effect::Accepted, "connections made"),
     (Effect::NoServer, "connections to a node that was down"),
@@ -75,13 +74,13 @@ const EFFECTS: [(Effect, &str); 10] = [
     (Effect::Reset, "connections reset"),
 ];
 
-/// What must have come about in enough rounds: each kind of fault, the effect of each fault of a connection, and
-/// something to look at for each oracle.
+/// Counts that must not be zero after enough rounds: each kind of fault, the effect of each fault of
+/// connections, and the subjects of each oracle.
 pub(crate) fn needed(has_clocks: bool) -> Vec<(&'static str, &'static str)> {
     let kinds = KINDS.iter().flat_map(|kinds| kinds.iter());
     let kinds = kinds.filter(|kind| has_clocks || !kind.moves_clock());
     let mut needed: Vec<_> = kinds.map(|kind| (FAULTS, kind.name())).collect();
-    // Nothing needs to hit a node that is down, or to come late.
+    // These two effects are left to chance.
     let effects =
         EFFECTS.iter().filter(|(effect, _)| !matches!(effect, Effect::NoServer | Effect::Late));
     needed.extend(effects.map(|(_, name)| (TOUCHED, *name)));
@@ -95,21 +94,19 @@ pub(crate) fn needed(has_clocks: bool) -> Vec<(&'static str, &'static str)> {
     needed
 }
 
-/// Somebody wants an end.
+/// Set if a signal asks for the end.
 pub(crate) type Interrupt = Arc<AtomicBool>;
 
-/// Within how long after the healing each client must have a lock: what the fault phase may have left
-/// on the nodes is over, a silent connection has been replaced (three node timeouts, of a quarter of
-/// the ttl at most, and two seconds), a new one made (one second) after a break (one second), and who
-/// has lost its data votes again.
+/// The longest time from the healing until each client has a lock. Keys of the fault phase expire. A silent
+/// connection is replaced (after three node timeouts of at most a quarter of the ttl, and two seconds). A
+/// broken one is made again (one second to notice, one to connect). Nodes without their data vote again.
 pub(crate) fn bound(plan: &RoundPlan) -> Time {
     over(plan.max_ttl) + 3 * plan.max_ttl / 4 + 4 * SECOND + plan.quarantine() + BUSY
 }
 
-/// Runs it.
+/// Runs a round.
 ///
-/// # Errors
-/// What kept it from being run; that says nothing about quorlock.
+/// If the round could not be run, which says nothing about quorlock.
 pub(crate) fn run(
     plan: &RoundPlan,
     binary: &ServerBinary,
@@ -127,7 +124,7 @@ struct Round<'a> {
     ledger: Shared,
     nemesis: Nemesis,
     keys: Keys,
-    /// Where the proxies live; the last to go.
+    /// The runtime of the proxies; dropped last.
     _runtime: Runtime,
 }
 
@@ -161,8 +158,8 @@ impl<'a> Round<'a> {
         self.plan.kinds == [Kind::Amnesia]
     }
 
-    /// The servers are new, which nobody can tell from having lost everything: waits until all of them
-    /// vote, and every client has had a lock. Returns whether it came to its end.
+    /// Waits until the new servers, which look as if they had lost their data, all vote, and each client has
+    /// had a lock. Returns false if the round was interrupted.
     fn adoption(&mut self) -> Result<bool, String> {
         let bound = bound(self.plan);
         let deadline = now() + bound;
@@ -190,7 +187,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns whether it came to its end.
+    /// Returns false if the round was interrupted.
     fn faults(&mut self) -> Result<bool, String> {
         let begin = now();
         for event in &self.plan.events {
@@ -205,7 +202,7 @@ impl<'a> Round<'a> {
         Ok(self.sleep_until(begin + self.plan.faults))
     }
 
-    /// Everything must come to a good end. Returns whether it came to an end at all.
+    /// Heals everything and waits for recovery. Returns false if the round was interrupted.
     fn healing(&mut self) -> Result<bool, String> {
         self.nemesis.heal()?;
         self.nemesis.workers.tell(&Told::Calm);
@@ -215,7 +212,8 @@ impl<'a> Round<'a> {
         let late = late(clients.iter().map(|(name, after)| (name.as_str(), *after)), bound);
         if !settled && late.is_empty() {
             let bound = seconds(bound + REST);
-            let what = format!("connections were still made {bound} after everything was healed");
+            let what =
+                format!("connections were still being made {bound} after everything was healed");
             lock(&self.ledger).violated(now(), what);
         }
         for name in late {
@@ -237,13 +235,13 @@ impl<'a> Round<'a> {
                 let what = format!("{owed} releases were still owed when clients had shut down");
                 ledger.violated(now(), what);
             }
-            // What is no violation already: right at the end a connection was replaced, and what was
-            // sent on the old one may still come; or a client's last word could not be read.
+            // Excuses for keys that are not violations already: a connection was replaced right at the end, so
+            // its commands may still arrive, or a client's last message could not be read.
             let all_closed = ledger.clients.closed >= PROCESSES * CLIENTS;
             self.keys.excused = !settled || new_connections || owed > 0 || !all_closed;
         }
         let left = keys(&self.nemesis.servers)?;
-        // A writer that waited says so for at most a second, whether or not it takes its word back.
+        // An intent of a waiting writer stays for a second at most, whether or not it is withdrawn.
         self.keys.at_once = left
             .iter()
             .map(|(node, keys)| {
@@ -265,9 +263,9 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// Waits until every client has had a lock, and for so long nothing was connected anew that
-    /// nothing can be left of what was sent on a connection that is gone; for that it waits for
-    /// [`REST`] more. Returns whether that came about, or nothing if somebody wants an end.
+    /// Waits until every client has had a lock and no connection was made for so long that no command of an old
+    /// connection can arrive. It waits for [`REST`] more if necessary. Returns whether both happened; `None` if
+    /// the round was interrupted.
     fn settle(&self, deadline: Time) -> Option<bool> {
         let (mut accepted, mut since) = (self.nemesis.count(Effect::Accepted), now());
         loop {
@@ -290,7 +288,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns false if somebody wants an end before that.
+    /// Returns false if the round was interrupted before that.
     fn sleep_until(&self, at: Time) -> bool {
         loop {
             if self.interrupt.load(Ordering::Relaxed) {
@@ -309,7 +307,7 @@ impl<'a> Round<'a> {
         let effects = EFFECTS.map(|(effect, _)| nemesis.count(effect));
         let Nemesis { injected, workers, .. } = nemesis;
         let alive_at = now();
-        // From here on nobody says anything any more.
+        // No worker reports anything from here on.
         drop(workers);
         let mut ledger = lock(&ledger);
         for process in 0..PROCESSES {
@@ -367,9 +365,9 @@ impl<'a> Round<'a> {
             (ORACLES, KEYS_LEFT, wrong_keys),
             (SEEN, TOGETHER, together(ledger.holds()) as u64),
             (SEEN, WRITES, witness.writes),
-            (SEEN, "writes that came after the end of their lock: not made", witness.too_late),
+            (SEEN, "writes after the end of their lock: refused", witness.too_late),
             (SEEN, COMPARED, rereading.compared),
-            (SEEN, "readers that looked after the end of their lock", rereading.too_late),
+            (SEEN, "comparisons after the end of their lock", rereading.too_late),
             (SEEN, FENCED_WRITES, store.writes),
             (SEEN, REFUSED, store.refused),
             (SEEN, FENCED, fenced as u64),
@@ -404,7 +402,7 @@ fn jobs(plan: &RoundPlan, proxies: &[Vec<Proxy>]) -> Vec<Job> {
     let url = |(node, proxy): (usize, &Proxy)| format!("{}={}", node_name(node), proxy.url());
     let job = |(place, proxies): (usize, &Vec<Proxy>)| Job {
         urls: proxies.iter().enumerate().map(url).collect(),
-        // The streams of a seed are those of callers; the plan's own is another seed's.
+        // Callers draw from streams of a seed, so the plan's seed is mixed to differ from theirs.
         seed: plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(place as u64 + 1),
         quorum: plan.quorum,
         max_ttl: plan.max_ttl,
@@ -414,17 +412,17 @@ fn jobs(plan: &RoundPlan, proxies: &[Vec<Proxy>]) -> Vec<Job> {
     proxies.iter().enumerate().map(job).collect()
 }
 
-/// The mark of a node that votes.
+/// The marker of a node that votes.
 const MARKER: &str = "quorlock:node";
 
-/// What stands before all keys that are no locks: marks, and what fences are counted in.
+/// The prefix of all keys that are no locks: markers and counters.
 const OWN: &str = "quorlock:";
 
-/// The prefix of the keys with which waiting writers keep later readers out.
+/// The prefix of intents.
 const INTENT: &str = "quorlock:intent:";
 
-/// The locks' keys on each node that has any, whatever is in them, and the words of writers that wait. Asked
-/// for by name, because servers count those that have expired and were not yet swept away.
+/// The keys of locks and intents on each node. They are queried by name, because servers also count expired
+/// keys that were not yet deleted.
 fn keys(servers: &Servers) -> Result<BTreeMap<usize, Vec<String>>, String> {
     let mut all = BTreeMap::new();
     for place in 0..servers.places() {

@@ -1,4 +1,4 @@
-//! The servers of a round, and what can be done to them beside stopping their processes.
+//! The servers of a round, and faults of them other than stopping their processes.
 
 use std::fs;
 use std::io;
@@ -15,23 +15,22 @@ use crate::clock::now;
 use crate::plan::RoundPlan;
 use crate::shim::{ServerClock, Shim};
 
-/// How long a replica may take until it has what its master has.
+/// The longest time until a replica has its master's data.
 const SYNC: Time = 5 * SECOND;
 
-/// See above. A node is a place; which server is there may change.
+/// The servers of a round. A node is an index; its server may change.
 pub(crate) struct Servers {
     nodes: Arc<Nodes>,
-    /// By place, which server it is: now, and last of all which one waits for a place.
+    /// The server of each node, and the spare server at the end.
     at: Vec<usize>,
     places: usize,
     clocks: Vec<ServerClock>,
 }
 
 impl Servers {
-    /// Starts as many as the round needs.
+    /// Starts the servers of a round.
     ///
-    /// # Errors
-    /// If that does not work.
+    /// # Errors If a server does not start.
     pub(crate) fn start(
         plan: &RoundPlan,
         binary: &ServerBinary,
@@ -50,17 +49,16 @@ impl Servers {
         Ok(Self { nodes, at, places: plan.nodes, clocks })
     }
 
-    /// How many places there are.
     pub(crate) const fn places(&self) -> usize {
         self.places
     }
 
-    /// The server that is there now.
+    /// The present server of a node.
     pub(crate) fn node(&self, place: usize) -> &Server {
         &self.nodes[self.at[place]]
     }
 
-    /// Restarts some without their data.
+    /// Restarts nodes without their data.
     pub(crate) fn start_empty(&self, places: &[usize]) -> Result<(), String> {
         self.kill_and(places, |server| {
             let files = ["dump.rdb", "appendonly.aof"].map(|name| server.home().join(name));
@@ -71,7 +69,7 @@ impl Servers {
         })
     }
 
-    /// Restarts some without the last bytes of their logs.
+    /// Restarts nodes without the last bytes of their logs.
     pub(crate) fn start_without_tail(&self, places: &[usize], bytes: u64) -> Result<(), String> {
         self.kill_and(places, |server| {
             let log = newest_log(server.home())?;
@@ -80,7 +78,7 @@ impl Servers {
         })
     }
 
-    /// All at the same time, as after a power cut.
+    /// Kills all of them at the same time, as a power cut does.
     fn kill_and(
         &self,
         places: &[usize],
@@ -104,36 +102,37 @@ impl Servers {
         })
     }
 
-    /// Has one do something, and answer that it has.
+    /// Sends a command that must succeed.
     pub(crate) fn command(&self, place: usize, words: &[&str]) -> Result<(), String> {
         ask(self.node(place), words).map_err(|why| format!("node {}: {why}", node_name(place)))
     }
 
-    /// Drops all data, without anything that clients could see but that.
+    /// Drops all data in a way that clients see nothing else.
     pub(crate) fn forget(&self, place: usize) -> Result<(), String> {
-        // What was saved once would come back, and its mark with it.
+        // Saved data would come back, and the marker with it.
         let saved = self.node(place).home().join("dump.rdb");
         fs::remove_file(saved).or_else(absent_is_fine).map_err(|error| error.to_string())?;
-        // It drops what it has before it sees that there is nothing to load, which it then complains of.
+        // The server drops its data before it finds that there is nothing to load, which it reports as an
+        // error.
         match self.command(place, &["DEBUG", "RELOAD", "NOSAVE"]) {
             Err(why) if !why.contains("Error trying to load the RDB dump") => Err(why),
             _ => Ok(()),
         }
     }
 
-    /// Makes it another's replica.
+    /// Makes a node another node's replica.
     pub(crate) fn follow(&self, place: usize, of: usize) -> Result<(), String> {
         self.replicate(self.at[place], of)
     }
 
-    /// Makes the spare server a replica of this one, and waits until it is.
+    /// Makes the spare server a replica of this node, and waits until it has the data.
     pub(crate) fn follow_with_spare(&self, of: usize) -> Result<(), String> {
         let spare = self.spare();
         self.replicate(spare, of)?;
         let deadline = now() + SYNC;
         while !self.is_synced(spare)? {
             if now() >= deadline {
-                return Err("a replica does not get its master's data".to_owned());
+                return Err("a replica does not receive its master's data".to_owned());
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -157,12 +156,11 @@ impl Servers {
         }
     }
 
-    /// It is a master again.
     pub(crate) fn stand_alone(&self, place: usize) -> Result<(), String> {
         self.command(place, &["REPLICAOF", "NO", "ONE"])
     }
 
-    /// The server dies, and its replica takes its place.
+    /// Kills the server of a node, and lets its replica take the place.
     pub(crate) fn promote(&mut self, place: usize) -> Result<&Server, String> {
         let (old, spare) = (self.at[place], self.spare());
         self.nodes[old].kill().map_err(|error| error.to_string())?;
@@ -175,19 +173,18 @@ impl Servers {
         self.at[self.at.len() - 1]
     }
 
-    /// Steps its wall clock.
     pub(crate) fn step(&mut self, place: usize, by: Time) -> Result<(), String> {
         let server = self.at[place];
         self.clocks[server].step(by).map_err(|error| error.to_string())
     }
 
-    /// Lets its wall clock run fast or slow.
+    /// Sets the rate of the node's wall clock.
     pub(crate) fn run(&mut self, place: usize, ppm: i64) -> Result<(), String> {
         let server = self.at[place];
         self.clocks[server].run(ppm).map_err(|error| error.to_string())
     }
 
-    /// Sets its wall clock to the true time, and lets it run with it.
+    /// Sets its wall clock to the true time and rate.
     pub(crate) fn set_right(&mut self, place: usize) -> Result<(), String> {
         let clock = &mut self.clocks[self.at[place]];
         let back = -clock.moved();
@@ -197,7 +194,7 @@ impl Servers {
 
 fn options(plan: &RoundPlan, binary: &ServerBinary, shim: Option<&Shim>) -> ServerOptions {
     let mut args = vec!["--repl-diskless-sync-delay", "0"];
-    // Before 7 nobody had to ask for it.
+    // Servers before version 7 need no permission.
     if binary.version.major >= 7 {
         args.extend(["--enable-debug-command", "local"]);
     }
@@ -224,7 +221,8 @@ fn absent_is_fine(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// `appendonlydir/appendonly.aof.N.incr.aof` with the highest N; one file in a server before 7.
+/// The newest append-only log: `appendonlydir/appendonly.aof.N.incr.aof` with the highest N, or the only file
+/// of a server before version 7.
 fn newest_log(home: &Path) -> io::Result<PathBuf> {
     let number = |path: &PathBuf| {
         let name = path.file_name()?.to_str()?.strip_suffix(".incr.aof")?;

@@ -1,4 +1,4 @@
-//! Servers' wall clocks, which can be moved: each by itself, while the server runs.
+//! Wall clocks of servers, each of which can be moved while its server runs.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -21,10 +21,9 @@ pub(crate) struct Shim {
 }
 
 impl Shim {
-    /// Compiles it, and sees whether this server minds it.
+    /// Compiles the library and checks that the server works with it.
     ///
-    /// # Errors
-    /// Why servers' clocks cannot be moved here.
+    /// The reason why servers' clocks cannot be moved here.
     pub(crate) fn build(binary: &ServerBinary) -> Result<Self, String> {
         let home = tempfile::tempdir().map_err(|error| error.to_string())?;
         let source = home.path().join("shim.c");
@@ -46,7 +45,7 @@ impl Shim {
         Err(format!("{binary} does not take a preloaded library"))
     }
 
-    /// What a server needs in its environment.
+    /// The environment of a server with the library.
     pub(crate) fn env(&self) -> Vec<(OsString, OsString)> {
         vec![("LD_PRELOAD".into(), self.library.clone().into())]
     }
@@ -64,7 +63,7 @@ impl Shim {
     }
 }
 
-/// A server's wall clock, which can be moved.
+/// The wall clock of a server, which can be moved.
 #[derive(Debug)]
 pub(crate) struct ServerClock {
     file: File,
@@ -76,40 +75,37 @@ pub(crate) struct ServerClock {
 }
 
 impl ServerClock {
-    /// The clock of a server, which from now on may be moved: it is right so far.
+    /// Creates the clock of a server. The clock is right at first.
     ///
-    /// # Errors
-    /// If its file cannot be made.
+    /// If its file cannot be created.
     pub(crate) fn new(server: &Server) -> io::Result<Self> {
         let at = server.home().join("clock");
         let made = server.home().join("clock.new");
         let file = File::create(&made)?;
         file.write_all_at(&[0; 32], 0)?;
-        // Whole when it appears: the server maps what it finds.
+        // The rename makes the file appear complete, because the server maps it as soon as it exists.
         fs::rename(made, at)?;
         let right = Clock::new(wall_ahead(), 0);
         Ok(Self { file, version: 0, right, moved: right })
     }
 
-    /// Moves its hands.
+    /// Steps the clock.
     ///
-    /// # Errors
     /// If its file cannot be written.
     pub(crate) fn step(&mut self, by: Time) -> io::Result<()> {
         let at = now();
         self.set(at, |clock| clock.step(by, at))
     }
 
-    /// From now on it runs so many parts per million fast.
+    /// From now on the clock runs `ppm` parts per million fast.
     ///
-    /// # Errors
     /// If its file cannot be written.
     pub(crate) fn run(&mut self, ppm: i64) -> io::Result<()> {
         let at = now();
         self.set(at, |clock| clock.run(ppm, at))
     }
 
-    /// How far it has been moved.
+    /// The difference to the true time.
     pub(crate) fn moved(&self) -> Time {
         let at = now();
         self.moved.at(at) - self.right.at(at)

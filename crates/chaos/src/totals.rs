@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::clock::seconds;
 use crate::ledger::Findings;
 
-/// Counts by section and name. Rounds add up.
+/// Counts by section and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Totals {
     pub(crate) rounds: u64,
@@ -18,13 +18,12 @@ pub(crate) struct Totals {
     /// The seeds of the rounds with violations.
     pub(crate) failed_seeds: Vec<u64>,
     pub(crate) counts: BTreeMap<String, BTreeMap<String, u64>>,
-    /// The time from the end of the faults until each client had had a lock again, at most, in nanoseconds.
+    /// The longest time from the end of the faults until a client had a lock again, in nanoseconds.
     pub(crate) healed_within: Option<Time>,
     /// Rounds in which a client had no lock again.
     pub(crate) never_healed: u64,
 }
 
-/// The result of one round.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) totals: Totals,
@@ -32,7 +31,6 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// The result of the round with this seed.
     pub(crate) fn new(
         seed: u64,
         interrupted: bool,
@@ -75,7 +73,7 @@ impl Totals {
         }
     }
 
-    /// The counts among these that are zero after `enough` rounds, although each of them must have come about by then.
+    /// Counts that are still zero after `enough` rounds, and must not be.
     pub(crate) fn missing<'a>(&self, needed: &[(&str, &'a str)], enough: u64) -> Vec<&'a str> {
         let missing = needed.iter().filter(|(section, name)| self.get(section, name) == 0);
         if self.rounds < enough { Vec::new() } else { missing.map(|(_, name)| *name).collect() }

@@ -1,6 +1,6 @@
-//! A worker process: two clients, on a runtime each, with two callers each, that take locks, rely on
-//! them, and give them back or forget to. It tells what it does as it does it, because it may be
-//! killed or stopped at any moment.
+//! A worker process: two clients with a runtime and two callers each, which take locks, rely on them, and
+//! release or forget them. A worker reports each action at once, because it may be killed or stopped at any
+//! moment.
 
 use std::io::{self, BufRead as _, Write as _};
 use std::process;
@@ -23,10 +23,10 @@ use crate::protocol::{
     CALLERS, CLIENTS, Grant, Job, RESOURCES, Refused, Told, WorkerMessage, is_fenced,
 };
 
-/// How long a client that is shut down waits for what it owes: longer than any key lives.
+/// The longest wait of a shutdown for owed releases. No key lives longer.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
-/// How things stand, as the program says.
+/// The phase of the round, as the program reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Chaos,
@@ -34,15 +34,14 @@ enum Phase {
     Over,
 }
 
-/// Works as the argument says.
+/// Runs the job in the argument.
 ///
-/// # Errors
-/// What kept it from that.
+/// If the worker cannot run.
 pub(crate) fn main(job: &str) -> Result<(), String> {
     let job: Job = serde_json::from_str(job)
         .map_err(|_| "a worker is started by quorlock-chaos itself, not by hand".to_owned())?;
-    // Who stands still does not see that it is alone, so it asks for it while it runs. If the program
-    // is gone already, there is nothing more to read, which ends it too.
+    // The kernel kills the worker when its parent dies. A stopped worker could not notice that itself. If the
+    // parent is gone already, the end of its input ends the worker too.
     #[cfg(target_os = "linux")]
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
     #[cfg(quorlock_mutants)]
@@ -65,7 +64,7 @@ pub(crate) fn main(job: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The environment may name a mistake. The library reads it itself.
+/// Checks the name of the mistake in the environment. The library reads the variable itself.
 #[cfg(quorlock_mutants)]
 fn mutant() -> Result<(), String> {
     match std::env::var("QUORLOCK_MUTANT") {
@@ -76,7 +75,7 @@ fn mutant() -> Result<(), String> {
     }
 }
 
-/// Takes in what the program says. When it says nothing more it is gone, and so is this process.
+/// Reads the program's messages. Their end means that the program is gone, so the worker ends too.
 fn listen(inboxes: &[mpsc::UnboundedSender<Told>], phase: &watch::Sender<Phase>) {
     for line in io::stdin().lock().lines() {
         let told = line.ok().and_then(|line| serde_json::from_str(&line).ok());
@@ -86,7 +85,7 @@ fn listen(inboxes: &[mpsc::UnboundedSender<Told>], phase: &watch::Sender<Phase>)
             | Told::Written { caller, .. }
             | Told::Compared { caller } => {
                 if let Some(inbox) = inboxes.get(caller) {
-                    // A caller that has ended wants no answer.
+                    // A caller that has ended needs no answer.
                     let _ = inbox.send(told);
                 }
             }
@@ -101,7 +100,7 @@ fn say(said: &WorkerMessage) {
     static OUT: Mutex<()> = Mutex::new(());
     let _one_at_a_time = OUT.lock().unwrap_or_else(PoisonError::into_inner);
     let line = serde_json::to_string(said).map(|line| line + "\n").unwrap_or_default();
-    // In one piece: what is killed in between has said it, or not.
+    // One write, so that a killed worker has sent all of a message or nothing.
     if io::stdout().write_all(line.as_bytes()).is_err() {
         process::exit(1);
     }
@@ -173,7 +172,7 @@ impl Caller {
         *self.phase.borrow() != Phase::Chaos
     }
 
-    /// What to lock, and whether to read only: mostly one thing, to write.
+    /// Draws the resources and the mode: mostly one resource as a writer.
     fn wish(&mut self) -> (Vec<usize>, bool) {
         let first = self.random.index(RESOURCES.len());
         let mut resources = vec![first];
@@ -193,7 +192,7 @@ impl Caller {
         (resources, is_reader)
     }
 
-    /// Asks for a lock, in one of the ways there are.
+    /// Asks for a lock with one of the library's calls.
     async fn turn(&mut self) {
         let (resources, is_reader) = self.wish();
         let ttl = self.random.between(self.max_ttl / 2, self.max_ttl);
@@ -239,7 +238,7 @@ impl Caller {
         say(&WorkerMessage::Odd { caller: self.number, what });
     }
 
-    /// Relies on a lock, and gives it back in one of the ways there are.
+    /// Relies on a lock, and releases it in one of several ways.
     async fn hold(&mut self, guard: Guard, asked: Asked) {
         let caller = self.number;
         let mut relied = Relied { at: now(), until: 0 };
@@ -249,7 +248,7 @@ impl Caller {
         let fence = guard.fence();
         let Asked { resources, is_reader, at: asked, ttl } = asked;
         if (guard.mode() == Mode::Shared) != is_reader {
-            self.odd(format!("is {:?}, and has asked for something else", guard.mode()));
+            self.odd(format!("is {:?}, which is not the mode of its call", guard.mode()));
         }
         let grant = Grant { asked, at, until, token, fence, is_reader };
         say(&WorkerMessage::Holds { caller, resources, grant });
@@ -262,13 +261,13 @@ impl Caller {
         let most = if long { 2 * ttl } else { 20 * MS };
         let end = now() + self.random.between(0, most);
         if long && fence.is_some() && self.random.coin() {
-            // As one that was paused: it does not see that it has lost the lock, and writes.
+            // As if paused: the caller does not notice the loss of its lock, and writes.
             self.be_away(end).await;
         } else {
             self.stay(&guard, &mut relied, end).await;
         }
         if long && guard.is_valid() && self.random.percent(20) {
-            // How it went shows in the validity.
+            // The validity shows the result.
             let _ = guard.extend().await;
             self.stay(&guard, &mut relied, now() + ttl / 4).await;
         }
@@ -290,22 +289,22 @@ impl Caller {
         say(&WorkerMessage::Held { caller, until, lost });
         match self.random.below(3) {
             0 => drop(guard),
-            // Queued by the call itself.
+            // The call itself queues the release.
             1 => drop(guard.release()),
-            // What the nodes say to it is seen in what keys are left.
+            // The keys that are left at the end show the result.
             _ => drop(guard.release().await),
         }
     }
 
-    /// Makes the numbers one larger. Returns what they are then, as far as it knows.
+    /// Adds one to each number. Returns the numbers as the caller then knows them.
     async fn write(
         &mut self,
         guard: &Guard,
         relied: &Relied,
         numbers: Option<Vec<u64>>,
     ) -> Option<Vec<u64>> {
-        // Now and then without asking whether it still may: then the witness must notice. With a fence,
-        // always: it is all that the store asks for.
+        // Sometimes without checking the lock, so that the witness must notice. Always with a fencing token,
+        // because the store checks nothing else.
         let careless = guard.fence().is_some() || self.random.percent(20);
         let read = numbers.filter(|_| careless || guard.is_valid())?;
         let larger = read.iter().map(|number| number + 1).collect();
@@ -314,7 +313,7 @@ impl Caller {
         matches!(told, Some(Told::Written { written: true, .. })).then_some(larger)
     }
 
-    /// Goes on as a reader. What it knows of the numbers is true until it gives the lock back.
+    /// Continues as a reader. The numbers that it knows must stay until the release.
     async fn read_on(
         &mut self,
         guard: &Guard,
@@ -324,7 +323,7 @@ impl Caller {
     ) {
         let caller = self.number;
         say(&WorkerMessage::Downgrades { caller, at: now() });
-        // Who does not wait for it is a reader all the same.
+        // A caller that does not wait for the confirmation is a reader even so.
         let patience = match self.random.percent(20) {
             true => self.random.between(0, 2 * MS),
             false => Time::MAX,
@@ -342,16 +341,16 @@ impl Caller {
         self.compare(guard, relied, known).await;
     }
 
-    /// Looks whether the numbers are what they were.
+    /// Checks that the numbers have not changed.
     async fn compare(&mut self, guard: &Guard, relied: &Relied, known: Option<Vec<u64>>) {
         if let Some(read) = known {
             let (caller, until) = (self.number, relied.trusted(guard));
-            // Until that is said, it does not give the lock back.
+            // The lock is released only after the reply.
             self.ask(WorkerMessage::Compares { caller, read, until }).await;
         }
     }
 
-    /// Holds the lock for so long, unless it is lost or all is over.
+    /// Holds the lock until `end`, unless it is lost or the round ends.
     async fn stay(&mut self, guard: &Guard, relied: &mut Relied, end: Time) {
         let mut phase = self.phase.clone();
         loop {
@@ -369,7 +368,7 @@ impl Caller {
         }
     }
 
-    /// Looks at nothing for so long, unless all is over.
+    /// Ignores the lock until `end`, unless the round ends.
     async fn be_away(&self, end: Time) {
         let mut phase = self.phase.clone();
         tokio::select! {
@@ -384,7 +383,7 @@ impl Caller {
     }
 }
 
-/// What a caller has asked for, and when.
+/// The request of a call, and its time.
 struct Asked {
     resources: Vec<usize>,
     is_reader: bool,
@@ -392,17 +391,17 @@ struct Asked {
     ttl: Time,
 }
 
-/// How long a holder may believe in its lock.
+/// The times for which a holder may rely on its lock.
 struct Relied {
-    /// It was seen to be valid then.
+    /// The last time at which the lock was seen to be valid.
     at: Time,
-    /// It was said to be valid until then, or longer.
+    /// The latest end of the validity that the guard reported.
     until: Time,
 }
 
 impl Relied {
     fn look(&mut self, guard: &Guard) {
-        // Read first: what the guard says of a later moment is at least as good.
+        // The clock is read first, so that the end is not too late.
         let before = now();
         let remaining = Time::try_from(guard.remaining().as_nanos()).unwrap_or(0);
         if remaining > 0 {
@@ -411,16 +410,16 @@ impl Relied {
         }
     }
 
-    /// Until when it may believe that nobody has had the lock meanwhile.
+    /// The time until which no other client can have had the lock.
     fn trusted(&self, guard: &Guard) -> Time {
         match guard.loss_reason() {
             None | Some(LossCause::Expired | LossCause::HoldLimit) => self.until,
-            // Taken from it before its time: nobody can say when.
+            // The time of such a loss is unknown.
             Some(_) => self.at,
         }
     }
 
-    /// When it ceased to hold the lock, right before giving it back.
+    /// The end of the hold, right before the release.
     fn end(&self, guard: &Guard) -> Time {
         let before = now();
         match guard.loss_reason() {

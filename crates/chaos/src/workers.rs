@@ -1,4 +1,4 @@
-//! The worker processes, from the side of who starts, stops and kills them.
+//! The worker processes, from the parent's side: starting, stopping, killing.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -14,18 +14,18 @@ use crate::clock::now;
 use crate::ledger::Ledger;
 use crate::protocol::{Job, Told};
 
-/// The hidden command.
+/// The hidden subcommand.
 pub(crate) const WORKER: &str = "worker";
 
-/// What readers and everybody else share.
+/// The ledger, shared with the reader threads.
 pub(crate) type Shared = Arc<Mutex<Ledger>>;
 
-/// The ledger, also after a thread panicked with it: what it says is still wanted.
+/// Locks the ledger. It stays usable after a panic.
 pub(crate) fn lock(ledger: &Shared) -> MutexGuard<'_, Ledger> {
     ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All worker processes. Dropping it ends them.
+/// All worker processes. Dropping this ends them.
 pub(crate) struct Workers {
     ledger: Shared,
     jobs: Vec<Job>,
@@ -40,10 +40,9 @@ struct Process {
 }
 
 impl Workers {
-    /// Starts one for each job.
+    /// Starts a worker for each job.
     ///
-    /// # Errors
-    /// If one cannot be started.
+    /// # Errors If a worker cannot be started.
     pub(crate) fn start(jobs: Vec<Job>, ledger: &Shared) -> Result<Self, String> {
         let count = jobs.len();
         let processes = (0..count).map(|_| None).collect();
@@ -63,9 +62,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Starts a successor of one that was killed. One that runs is left alone.
+    /// Starts a successor of a killed worker. A running worker is left alone.
     ///
-    /// # Errors
     /// If it cannot be started.
     pub(crate) fn start_again(&mut self, place: usize) -> Result<(), String> {
         if self.processes.get(place).is_none_or(Option::is_some) {
@@ -75,19 +73,17 @@ impl Workers {
         self.launch(place)
     }
 
-    /// Stops it where it is (SIGSTOP). Returns how many locks it holds.
+    /// Stops a worker (SIGSTOP). Returns the number of its locks.
     ///
-    /// # Errors
-    /// If the system refuses.
+    /// # Errors If the signal cannot be sent.
     pub(crate) fn stop(&mut self, place: usize) -> Result<usize, String> {
         self.signal(place, Signal::STOP)?;
         Ok(lock(&self.ledger).held_in(place, now()))
     }
 
-    /// Lets it go on.
+    /// Continues a worker.
     ///
-    /// # Errors
-    /// If the system refuses.
+    /// If the signal cannot be sent.
     pub(crate) fn go_on(&mut self, place: usize) -> Result<(), String> {
         self.signal(place, Signal::CONT)
     }
@@ -95,7 +91,7 @@ impl Workers {
     fn signal(&mut self, place: usize, signal: Signal) -> Result<(), String> {
         let Some(Some(process)) = self.processes.get_mut(place) else { return Ok(()) };
         if let Ok(Some(status)) = process.child.try_wait() {
-            // It panicked, and has told why.
+            // The worker panicked, and printed the reason.
             self.processes[place] = None;
             let what = format!("process p{place} has ended by itself: {status}");
             lock(&self.ledger).violated(now(), what);
@@ -105,14 +101,13 @@ impl Workers {
         sent.map_err(|error| format!("process p{place}: {error}"))
     }
 
-    /// Kills it. Returns how many locks it held.
+    /// Kills a worker. Returns the number of locks that it held.
     ///
-    /// # Errors
-    /// If the system refuses.
+    /// # Errors If the signal cannot be sent.
     pub(crate) fn kill(&mut self, place: usize) -> Result<usize, String> {
         let alive_at = now();
         self.signal(place, Signal::KILL)?;
-        // Ends it, and waits until all that it said has been read.
+        // Waits until all messages of the worker have been read.
         drop(self.processes[place].take());
         let mut ledger = lock(&self.ledger);
         let held = ledger.held_in(place, alive_at);
@@ -120,16 +115,16 @@ impl Workers {
         Ok(held)
     }
 
-    /// Tells all of them.
+    /// Sends a message to all workers.
     pub(crate) fn tell(&self, told: &Told) {
         for process in self.processes.iter().flatten() {
-            // Whether it listens shows in what it does.
+            // A worker that does not get the message shows this by its behaviour.
             let _ = tell(&process.orders, told);
         }
     }
 
-    /// Waits for all of them to end by themselves. Those that have not until then are named, and
-    /// also those that ended badly.
+    /// Waits for all workers to end by themselves. Returns the ones that did not end in time, or ended with an
+    /// error.
     pub(crate) fn ended(&mut self, deadline: Time) -> Vec<String> {
         let mut wrong = Vec::new();
         for (place, process) in self.processes.iter_mut().enumerate() {
@@ -171,17 +166,17 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already; there is nobody here to tell an error to.
+        // The process may have ended already, and errors have no recipient here.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = self.reader.take().map(JoinHandle::join);
     }
 }
 
-/// Takes in what a process says, and answers.
+/// Reads a worker's messages and replies.
 fn read(output: ChildStdout, orders: &Mutex<ChildStdin>, id: (usize, u32), ledger: &Shared) {
     for line in BufReader::new(output).lines() {
-        // Of a process that was killed the last line may be a half; it says nothing after that.
+        // The last line of a killed worker may be incomplete. It sends nothing after that.
         let said = line.ok().and_then(|line| serde_json::from_str(&line).ok());
         let Some(said) = said else { return };
         let reply = lock(ledger).said(id.0, id.1, said);

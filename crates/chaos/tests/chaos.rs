@@ -1,4 +1,4 @@
-//! The program from outside: it can fail, it refuses nonsense, and nothing of it is left behind.
+//! The program from outside: it can fail, refuses nonsense, and leaves nothing behind.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
@@ -14,15 +14,15 @@ use quorlock_servers::{SERVER_VARIABLE, find_or_skip};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Longer than anything takes here, in steps of [`STEP`].
+/// A time that is longer than every step of these tests, in steps of [`STEP`].
 const STEPS: usize = 3000;
 const STEP: Duration = Duration::from_millis(20);
 
-/// A folder that everything the program starts is in, by which it is found.
+/// The working directory of everything that the program starts, by which its processes are found.
 struct Room(TempDir);
 
 impl Room {
-    /// `None`: there is no server here, and that has been said.
+    /// `None` if there is no server, which was reported.
     fn new(test: &str) -> Option<Self> {
         find_or_skip(test)?;
         Some(Self(tempfile::tempdir().unwrap()))
@@ -38,7 +38,7 @@ impl Room {
         self.chaos(args).stdout(Stdio::piped()).spawn().unwrap()
     }
 
-    /// The states of all processes in this room, such as `T` for stopped.
+    /// The states of all processes in this directory, such as `T` for stopped.
     fn processes(&self) -> Vec<char> {
         let of = |process: &Path| {
             let work = fs::read_link(process.join("cwd")).ok()?;
@@ -57,7 +57,7 @@ impl Room {
             }
             thread::sleep(STEP);
         }
-        panic!("still not so: {what}");
+        panic!("not in time: {what}");
     }
 }
 
@@ -69,11 +69,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The oracles see what they are there for: a majority that forgets lets two hold one lock, unless
-/// clients look whether it did.
+/// The oracles work: a majority that loses its data lets a lock have two holders, unless clients use the
+/// restart guard.
 #[test]
-fn nodes_that_forget_are_found_out() {
-    let Some(room) = Room::new("nodes_that_forget_are_found_out") else { return };
+fn nodes_that_lose_their_data_make_two_holders() {
+    let Some(room) = Room::new("nodes_that_lose_their_data_make_two_holders") else { return };
     let Output { status, stdout, .. } =
         room.chaos(&["--negative", "--seed", "1"]).output().unwrap();
     let said = text(&stdout);

@@ -13,27 +13,27 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1000, value_name = "N", conflicts_with = "seed")]
     pub(crate) seeds: u64,
 
-    /// The first of them
+    /// The first seed
     #[arg(long, default_value_t = 0, value_name = "SEED", conflicts_with = "seed")]
     pub(crate) from: u64,
 
-    /// Draw the first of them from the time, so that they are seeds that nobody has run
+    /// Draw the first seed from the time, so that no earlier run used these seeds
     #[arg(long, conflicts_with_all = ["from", "seed"])]
     pub(crate) fresh: bool,
 
-    /// How many threads to run them on
+    /// Number of threads
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) jobs: u16,
 
-    /// Run this seed alone and tell line by line what happens
+    /// Run only this seed and print each event
     #[arg(long, value_name = "SEED")]
     pub(crate) seed: Option<u64>,
 
-    /// Check this invariant alone
+    /// Check only this invariant
     #[arg(long, value_name = "NAME", value_parser = invariant())]
     pub(crate) only: Option<String>,
 
-    /// Say in one line what came of it
+    /// Print the result in one line
     #[arg(long, conflicts_with = "seed")]
     pub(crate) brief: bool,
 
@@ -48,20 +48,18 @@ pub(crate) struct Args {
     pub(crate) list_mutants: bool,
 }
 
-/// One of those there are.
 fn invariant() -> PossibleValuesParser {
     quorlock_sim::SENTENCES.iter().map(|(name, _)| *name).into()
 }
 
 impl Args {
-    /// The first seed. Drawn in microseconds, so that no two calls share seeds.
-    #[expect(clippy::disallowed_methods, reason = "a number that no other day has, and no time")]
+    /// The first seed. A fresh seed counts microseconds, so no two runs share seeds.
+    #[expect(clippy::disallowed_methods, reason = "a new seed, not a time")]
     pub(crate) fn base(&self) -> u64 {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         if self.fresh { u64::try_from(now().as_micros()).unwrap_or(u64::MAX) } else { self.from }
     }
 
-    /// The plan of a seed, with what is to be checked.
     pub(crate) fn plan(&self, seed: u64) -> quorlock_sim::Plan {
         quorlock_sim::Plan { only: self.only.clone(), ..quorlock_sim::Plan::draw(seed) }
     }
@@ -69,7 +67,7 @@ impl Args {
 
 #[cfg(quorlock_mutants)]
 impl Args {
-    /// Switches on what was asked for, or lists what can be.
+    /// Switches the mistake on, or lists all mistakes.
     pub(crate) fn switch_on(&self) -> Result<(), std::process::ExitCode> {
         use std::process::ExitCode;
 

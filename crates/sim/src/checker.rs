@@ -1,5 +1,5 @@
-//! What is noted of a world, and held against the invariants: the same for the simulator's world and
-//! the models'.
+//! Records what happens in a world, and checks the invariants. The simulator's world and the models' use the
+//! same checker.
 
 use quorlock_core::Reading;
 
@@ -11,7 +11,6 @@ use crate::ledger::Ledger;
 use crate::time::Time;
 use crate::view::{Surroundings, Terms, View};
 
-/// The guards, what went over the wire, and what the invariants remember.
 #[derive(Clone, PartialEq, Hash, Debug)]
 pub(crate) struct Checker {
     pub(crate) guards: Guards,
@@ -19,11 +18,11 @@ pub(crate) struct Checker {
     invariants: Invariants,
 }
 
-/// When something happens, and in which world.
+/// When and where a fact happens.
 pub(crate) struct Moment<'a> {
-    /// The true time.
+    /// The true time, not a client's clock.
     pub(crate) now: Time,
-    /// What the clocks show of the client that is concerned, where that matters.
+    /// The clocks of the client concerned, if the ledger needs them.
     pub(crate) reading: Option<Reading>,
     pub(crate) terms: Terms<'a>,
     pub(crate) around: &'a dyn Surroundings,
@@ -34,7 +33,7 @@ impl Checker {
         Self { guards: Guards::default(), ledger, invariants }
     }
 
-    /// Notes what has happened: for the ledger, for who else looks, for the invariants.
+    /// Adds the fact to the ledger, calls `looks`, and checks the invariants.
     pub(crate) fn note(
         &mut self,
         fact: &Fact<'_>,
@@ -48,7 +47,7 @@ impl Checker {
         self.invariants.check(fact, &view, counts)
     }
 
-    /// Another origin of time, and what is of no interest any more is forgotten.
+    /// Shifts the origin of time, and drops state that can no longer matter.
     pub(crate) fn rebase(&mut self, by: Time, base: impl Fn(ClientId) -> Reading) {
         self.guards.rebase(&base);
         self.ledger.rebase(&base);

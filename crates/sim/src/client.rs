@@ -1,5 +1,5 @@
-//! A client: the production engine, ticks, pipelines and supervisors, and around them what the library's driver has
-//! (`crates/quorlock/src/driver.rs`): what comes of a tick is carried out in order.
+//! A client: the production engine, ticks, pipelines and supervisors. Like the library's driver
+//! (`crates/quorlock/src/driver.rs`), the client carries out the effects of a tick in order.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,57 +20,57 @@ pub(crate) struct Client {
     pub(crate) machine: Machine,
     pub(crate) life: Life,
     pub(crate) transports: Vec<Transport>,
-    /// What has come in since the last turn.
+    /// Input since the last tick.
     pub(crate) arrivals: Arrivals<Event>,
     pub(crate) ticks: Ticks,
-    /// The longest round trip that the engine was ever told.
+    /// The longest round trip that the engine has measured.
     pub(crate) slowest: Duration,
     pub(crate) callers: Vec<Caller>,
     pub(crate) locks: u64,
 }
 
-/// Whether a client's process lives, and runs.
+/// Whether a client's process is alive and running.
 #[derive(Default)]
 pub(crate) struct Life {
     pub(crate) alive: bool,
-    /// It stands still, with its whole machine or not; what happens to it meanwhile waits.
+    /// Set while the process or its machine is paused. Events for the client wait in `deferred`.
     pub(crate) still: Option<Still>,
     pub(crate) deferred: Vec<SimEvent>,
-    /// It has been shut down, and owes nothing.
+    /// The client was shut down and owes no release.
     pub(crate) drained: bool,
 }
 
-/// The driver's present turn, and when there is another.
+/// The driver's tick in progress, and its next alarm.
 #[derive(Default)]
 pub(crate) struct Ticks {
     pub(crate) is_due: bool,
-    /// It stands still within a turn, after it has read the clock.
+    /// A tick that was paused after it had read the clock.
     pub(crate) stalled: Option<ClientTick>,
-    /// The number of the alarm that is set: an earlier one is not heard.
+    /// Number of the latest alarm. Earlier alarms are ignored.
     pub(crate) timer: u64,
 }
 
-/// How a client stands still.
+/// A pause of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Still {
-    /// Nobody can look at its clocks.
+    /// The machine's clocks cannot be read, so the invariants do not compare them.
     pub(crate) clocks_stop: bool,
-    /// How much the wall clock is set ahead when it goes on.
+    /// Time by which the wall clock jumps ahead at the end of the pause.
     pub(crate) catch_up: Time,
 }
 
-/// What one turn of the driver deals with.
+/// One tick of the driver.
 pub(crate) struct ClientTick {
     pub(crate) tick: Tick<Event>,
-    /// The true reading after all of it had come in; what the tick's ought to be.
+    /// A reading taken after all input had arrived. The reading in `tick` must equal it.
     pub(crate) honest: Reading,
 }
 
-/// A caller: wants a lock, holds it, gives it back, again and again.
+/// A caller that asks for a lock, holds it and releases it, in a loop.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) state: CallerState,
-    /// What was planned for an earlier state is not for this one.
+    /// Changes with each state. An event that was planned for an earlier generation is ignored.
     pub(crate) generation: u32,
 }
 
@@ -82,38 +82,38 @@ pub(crate) enum CallerState {
     Over,
 }
 
-/// The way to a node, around the pipeline of the production client.
+/// A client's transport to one node, around the production pipeline.
 pub(crate) struct Transport {
     pub(crate) supervisor: Supervisor,
     pub(crate) wire: Option<WireId>,
     pub(crate) pipeline: NodePipeline,
-    /// What the present turn gives to the pipeline when it is over.
+    /// Commands of the present tick. The pipeline gets them when the tick is over.
     pub(crate) outbox: Vec<TicketedCommand>,
-    /// Batches in flight that have not been answered.
+    /// Batches without replies: in flight, or waiting for a connection.
     pub(crate) unanswered: BTreeMap<BatchId, Batch>,
-    /// What is asked beside commands on the present connection, and in which form they are sent.
+    /// The production session of the present connection.
     pub(crate) session: Session,
-    /// Batches that have failed with their connections; kept by mistake only.
+    /// Batches whose connections failed. Only the mutant `VoteFromOldEpoch` keeps them.
     pub(crate) given_up: BTreeMap<BatchId, (Reading, Vec<Ticket>)>,
     pub(crate) signs: Signs,
     pub(crate) next_look: NextLook,
-    /// The connections there have been.
+    /// Number of connections made so far.
     pub(crate) epoch: u64,
     pub(crate) dials: Dials,
 }
 
-/// What the node gives as signs of life.
+/// Signs of life from the node.
 #[derive(Default)]
 pub(crate) struct Signs {
-    /// When it last gave one, or was first asked after a pause.
+    /// Time of the last reply or push, or of the first request after a pause.
     pub(crate) heard_at: Time,
-    /// A probe has not been answered.
+    /// A probe is in flight.
     pub(crate) is_probed: bool,
 }
 
-/// The supervisor's next look.
+/// The next time at which the supervisor runs.
 pub(crate) struct NextLook {
-    /// An earlier one is not taken.
+    /// Number of the latest timer. Earlier timers are ignored.
     pub(crate) number: u64,
     pub(crate) at: Time,
 }
@@ -121,16 +121,16 @@ pub(crate) struct NextLook {
 /// Attempts to connect.
 #[derive(Default)]
 pub(crate) struct Dials {
-    /// The one that is under way.
+    /// The attempt in progress.
     pub(crate) present: Option<u64>,
     pub(crate) count: u64,
 }
 
-/// Commands that travel together.
+/// Commands sent together.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) exchange: Exchange,
-    /// On which connection, and when; `None`: it waits for one.
+    /// Connection and time of sending. `None` while the batch waits for a connection.
     pub(crate) sent: Option<(WireId, Reading)>,
 }
 
@@ -155,7 +155,7 @@ impl Client {
         }
     }
 
-    /// Who waits for this lock, or holds it.
+    /// The caller that waits for this lock or holds it.
     pub(crate) fn caller_of(&self, wanted: LockId) -> Option<usize> {
         self.callers.iter().position(|caller| match caller.state {
             CallerState::Waiting { lock } | CallerState::Holding { lock, .. } => lock == wanted,
@@ -187,7 +187,6 @@ impl Transport {
         Activity { is_awaited: self.awaits(), heard_at: duration(self.signs.heard_at) }
     }
 
-    /// Something is awaited on the present connection.
     pub(crate) fn awaits(&self) -> bool {
         self.signs.is_probed || self.unanswered.values().any(|batch| batch.sent.is_some())
     }

@@ -1,16 +1,16 @@
-//! What happened in the runs. An event that never happens is a fault that is not really injected.
+//! Counts of events in the runs. If an event never happens, its fault is not really injected.
 
 use std::fmt;
 
 macro_rules! counts {
     ($($name:ident $text:literal,)*) => {
-        /// Something that is counted.
+        /// An event that is counted.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        #[allow(missing_docs, reason = "each has its words beside it")]
+        #[allow(missing_docs, reason = "the text beside each variant describes it")]
         pub enum Count { $($name,)* }
 
         impl Count {
-            /// All of them.
+            /// All events with their texts.
             pub const ALL: &'static [(Self, &'static str)] = &[$((Self::$name, $text),)*];
         }
     };
@@ -36,7 +36,7 @@ counts! {
     VoidGrants "grants that came behind a queued release, and were void",
     Extensions "extensions confirmed",
     Unconfirmed "extensions not confirmed",
-    PartialExtensions "… of which some node confirmed",
+    PartialExtensions "… confirmed by some nodes",
     Heals "votes healed",
     ProofsOfLoss "proofs that a vote is gone",
     Released "releases: released",
@@ -50,10 +50,10 @@ counts! {
     DuplicateVotes "… that set a key",
     Woken "waits ended by pushes",
     AfterPush "attempts after a push",
-    Hasty "… before other nodes could have told as well",
+    Hasty "… before pushes of other nodes could arrive",
     Timeouts "node timeouts",
     Probes "connections probed without traffic",
-    Suspensions "nodes suspended for being silent",
+    Suspensions "nodes suspended because they were silent",
     Replacements "connections replaced",
     Reconnections "connections made again",
     ConnectionsBroken "connections broken",
@@ -87,25 +87,25 @@ counts! {
     UnverifiedVotes "votes without the marker behind them, which must not count",
     Adoptions "nodes adopted",
     Rewritten "markers rewritten after a restart",
-    FencedGrants "locks granted with a fence",
+    FencedGrants "locks granted with a fencing token",
     Raises "counters raised",
     FencedHandOvers "fenced locks handed over within a process",
-    SupersededHeals "heals refused because there was a larger fence",
-    Superseded "holders told of a larger fence",
+    SupersededHeals "heals refused because there was a larger fencing token",
+    Superseded "holders notified of a larger fencing token",
     FencedOff "writes refused by the resource: a later holder had written",
-    FencesLost "fences out of order, because counters were lost",
-    JumpsBack "clocks of nodes set back while they were waited for",
+    FencesLost "fencing tokens out of order, because counters were lost",
+    JumpsBack "clocks of nodes set back during a quarantine",
     JumpsAhead "… ahead, which is outside",
-    ClientJumps "clocks of clients set while nodes were waited for",
-    StillBeforeAnswers "clients paused between asking and hearing, until hardly anything was left",
+    ClientJumps "clocks of clients set during a quarantine",
+    StillBeforeAnswers "clients paused between request and reply, until little validity was left",
     StepsToTheMargin "clocks of clients set so that a lock came to its margin",
     ClocksBehind "runs in which nodes' clocks are hours behind",
     FewClocks "floors that rest on few clocks",
     Merges "names that came to lead to another node's server, which was away",
     DurableRestarts "nodes declared durable that were started again",
     ScriptFlushes "nodes that forgot their scripts",
-    AskedAgain "commands asked again, with their scripts",
-    AskedTooLate "… for which it was too late",
+    AskedAgain "commands sent again, with their scripts",
+    AskedTooLate "… not sent again, because it was too late",
     SeveralGrants "locks of several keys granted",
     SeveralHandOvers "… handed over within a process",
     SeveralHeals "… whose votes were healed",
@@ -113,14 +113,14 @@ counts! {
     SharedTogether "… while others read",
     SharedHeals "… whose votes were healed",
     Downgrades "writers that became readers",
-    DowngradesConfirmed "… as nodes were told in time",
-    Intents "words of writers that wait, left on nodes",
-    HeldBack "readers refused for such a word alone",
-    ForeignSets "keys occupied by a sorted set that is none of readers",
-    Deaf "runs in which no such word reaches a node",
+    DowngradesConfirmed "… and confirmed by the nodes",
+    Intents "intents of waiting writers left on nodes",
+    HeldBack "readers refused for an intent alone",
+    ForeignSets "keys occupied by a sorted set that readers did not make",
+    Deaf "runs in which no intent reaches a node",
     ReadersStay "runs in which readers come and go to the end",
     Leftovers "foreign keys that stay to the end on a minority of nodes",
-    MixedModes "runs with clients of which not all look at nodes",
+    MixedModes "runs in which not all clients use the restart guard",
     Guarded "runs with the restart guard",
     MinorityDown "runs with a minority of nodes out of order to the end",
     Outside "runs outside of the assumptions of mutual exclusion",
@@ -130,7 +130,7 @@ counts! {
     ClockOverlaps "… because clocks were worse than assumed",
 }
 
-/// How often everything happened.
+/// The number of times that each event happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counts(Vec<u64>);
 
@@ -141,7 +141,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// How often something happened.
+    /// Returns the count of an event.
     pub fn of(&self, what: Count) -> u64 {
         self.0[what as usize]
     }
@@ -150,12 +150,12 @@ impl Counts {
         self.0[what as usize] += 1;
     }
 
-    /// Adds up two runs.
+    /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Self) {
         self.0.iter_mut().zip(&other.0).for_each(|(sum, more)| *sum += more);
     }
 
-    /// What never happened.
+    /// Returns the texts of events that never happened.
     pub fn never(&self) -> impl Iterator<Item = &'static str> {
         Count::ALL.iter().filter(|(what, _)| self.of(*what) == 0).map(|(_, text)| *text)
     }

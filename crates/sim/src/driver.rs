@@ -1,5 +1,5 @@
-//! What a driver does with what an engine says, and with what callers do with their guards: the same in the
-//! simulator's world and in the models'.
+//! Carries out the engine's effects and the callers' actions on guards. The simulator's world and the models'
+//! use the same code.
 
 use quorlock_core::{
     Effect, Event, Evidence, LockId, NodeId, Reading, TicketedCommand, Token, Verb,
@@ -9,38 +9,35 @@ use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::{Guard, GuardId, Guards};
 use crate::ledger::Ledger;
 
-/// A world with engines in it.
+/// A world in which engines run.
 pub(crate) trait Driver {
-    /// Notes what has happened: for the trace, for the ledger, for the invariants.
+    /// Records a fact in the trace and the ledger, and checks the invariants.
     fn note(&mut self, fact: &Fact<'_>);
 
-    /// The guards that there are.
     fn guards(&mut self) -> &mut Guards;
 
-    /// What went over the wire.
     fn ledger(&self) -> &Ledger;
 
-    /// What a client's clocks show now.
+    /// The client's clocks at present.
     fn reading(&self, client: ClientId) -> Reading;
 
-    /// The engine has given a command to a node.
+    /// Takes a command that the engine sends to a node.
     fn order(&mut self, client: ClientId, node: NodeIndex, order: TicketedCommand);
 
-    /// An attempt has begun; if it asks at once, its commands follow.
+    /// Called when an attempt has begun. If the attempt sends at once, its commands follow.
     fn begun(&mut self, client: ClientId, lock: LockId, token: Token);
 
-    /// What this world does besides, when it has done what the engine says.
+    /// Called after an effect was carried out.
     fn carried_out(&mut self, client: ClientId, effect: &Effect);
 
-    /// The engine is told this next.
+    /// Gives the engine this event next.
     fn ask(&mut self, client: ClientId, event: Event);
 
-    /// Nothing more comes of this guard.
     fn forget(&mut self, guard: GuardId) {
         self.guards().remove(guard);
     }
 
-    /// Notes what the engine is about to be told.
+    /// Records the answers and pushes that the engine is about to receive.
     fn note_event(&mut self, client: ClientId, event: &Event) {
         match event {
             Event::Answered { node, sent, answers, evidence } => {
@@ -61,7 +58,7 @@ pub(crate) trait Driver {
         }
     }
 
-    /// Does all that the engine says; `begun` are the attempts that it has begun, with their tokens.
+    /// Carries out all effects. `begun` are the attempts that the engine has begun, with their tokens.
     fn carry_out_all(
         &mut self,
         client: ClientId,
@@ -79,7 +76,7 @@ pub(crate) trait Driver {
             self.carry_out(client, effect);
             self.carried_out(client, effect);
         }
-        // Those that look before they ask.
+        // Attempts that inspect the lock before they send an acquire.
         for (lock, token) in begun {
             self.begun(client, lock, token);
         }
@@ -152,7 +149,7 @@ pub(crate) trait Driver {
         }
     }
 
-    /// A guard has seen its end, and tells the driver.
+    /// The holder sees that its guard has ended, and notifies the engine.
     fn tell_end(&mut self, guard: GuardId) {
         self.note(&Fact::EndSeen { guard });
         if let Some(held) = self.guards().of_mut(guard) {
@@ -161,7 +158,7 @@ pub(crate) trait Driver {
         self.ask(guard.client, Event::RunOut { lock: guard.lock });
     }
 
-    /// The guard is a reader's first, then the driver is asked.
+    /// The guard counts as a reader's before the engine learns of the downgrade.
     fn become_reader(&mut self, guard: GuardId) {
         let Some(held) = self.guards().of_mut(guard) else { return };
         if !held.hold.downgrade() {
@@ -172,12 +169,13 @@ pub(crate) trait Driver {
         self.ask(guard.client, Event::Downgrade { lock: guard.lock });
     }
 
-    /// Releases or drops: the guard is invalid first, then the driver is asked (S14).
+    /// Releases or drops a guard. The guard becomes invalid before the engine learns of the release (S14).
     fn give_back(&mut self, guard: GuardId, report: bool) {
         let Some(held) = self.guards().of_mut(guard) else { return };
         held.given_back = true;
         held.hold.release();
-        // Only by mistake is it still valid: then it is looked at until the nodes have answered.
+        // Only a mutant leaves the guard valid here. The guard is then kept for the invariants until the nodes
+        // have answered.
         let report = report || !held.hold.is_released();
         self.note(&Fact::ReleaseAsked { guard, report });
         if !report {

@@ -1,4 +1,4 @@
-//! What is known of the answers' worth: from the facts alone, without asking the engine.
+//! Derives from facts alone, without the engine, which votes must not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,13 +9,12 @@ use quorlock_core::{Evidence, Failure, FailureKind, MarkerSeen, RestartGuard, Ru
 use crate::fact::{ClientId, NodeIndex};
 use crate::plan::Modes;
 
-/// Why a yes must not count.
+/// The reason why a vote must not count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Void {
-    /// It came on a connection that was not verified, or the marker was not there behind it (S9).
+    /// The connection was not verified, or the marker was missing behind the batch (S9).
     Unverified,
-    /// It was given by a node that had lost what it knew so short a time ago that votes may still count
-    /// which it had given before (S10).
+    /// The node lost its data so recently that votes from before the loss may still count (S10).
     Quarantined,
 }
 
@@ -28,24 +27,24 @@ impl fmt::Display for Void {
     }
 }
 
-/// What the nodes have said of themselves to each client; only where the restart guard is strict.
+/// The evidence that nodes gave to each client. Recorded only if the restart guard is strict.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct EvidenceLog {
-    /// What the markers begin with.
+    /// The start of every valid marker.
     cluster: Option<String>,
-    /// What the clients make of what nodes say of themselves, if it is not the same for all.
+    /// The restart guard of each client, if clients differ.
     modes: Modes,
     lines: BTreeMap<(ClientId, NodeIndex), ConnectionEvidence>,
-    /// What nodes have carried out in their quarantine.
+    /// Commands that nodes carried out during their quarantine.
     early: BTreeSet<(ClientId, NodeIndex, Ticket)>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct ConnectionEvidence {
     epoch: (u64, u64),
-    /// What the marker must say: what it said when the node had just said what it is, if that fits.
+    /// The marker that was read together with the node's `INFO`, if the two fit.
     expected: Option<Arc<str>>,
-    /// The marker was there behind the last batch.
+    /// The last batch ended with the expected marker.
     marked: bool,
 }
 
@@ -56,13 +55,13 @@ impl EvidenceLog {
         Self { cluster, modes, ..Self::default() }
     }
 
-    /// Nothing counts for this client but what is proved.
+    /// Whether a vote counts for this client only with evidence.
     pub(crate) fn are_needed(&self, client: ClientId) -> bool {
         let is_strict = |mode| mode == RestartGuard::Strict;
         self.cluster.is_some() && self.modes.of(client).is_none_or(is_strict)
     }
 
-    /// What comes with a batch of answers.
+    /// Records the evidence that came with a batch of answers.
     pub(crate) fn note(&mut self, client: ClientId, node: NodeIndex, evidence: &Evidence) {
         let (Some(cluster), Evidence::Seen { epoch, flushes, info, marker }) =
             (&self.cluster, evidence)
@@ -92,8 +91,7 @@ impl EvidenceLog {
         }
     }
 
-    /// A node refuses as one does that is not a master any more, or has just been started: it has to say
-    /// anew what it is.
+    /// Records a failure of a demoted or restarted node. The client must identify the node again.
     pub(crate) fn note_failure(&mut self, client: ClientId, node: NodeIndex, failure: &Failure) {
         use FailureKind::{Loading, MasterDown, ReadOnly};
         if let Some(line) = self.lines.get_mut(&(client, node))
@@ -103,20 +101,18 @@ impl EvidenceLog {
         }
     }
 
-    /// A node has carried out a command in its quarantine.
     pub(crate) fn note_early(&mut self, client: ClientId, node: NodeIndex, ticket: Ticket) {
         if self.are_needed(client) {
             self.early.insert((client, node, ticket));
         }
     }
 
-    /// A client is done with everything.
     pub(crate) fn forget(&mut self, client: ClientId) {
         self.lines.retain(|(its, _), _| *its != client);
         self.early.retain(|(its, ..)| *its != client);
     }
 
-    /// Whether an answer that comes now must not count.
+    /// Returns the reason why an answer that arrives now must not count.
     pub(crate) fn distrust_reason(
         &self,
         client: ClientId,
@@ -134,7 +130,7 @@ impl EvidenceLog {
     }
 }
 
-/// What the marker of a node begins with that says this of itself; `None`: it cannot be sound.
+/// The start of the marker of a node with this `INFO`, or `None` if the node cannot be sound.
 fn expected(cluster: &str, info: &str) -> Option<String> {
     let find = |name: &str| {
         info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Facts: what happens in a run, as the invariants and the reader of a trace see it.
+//! Facts: the events of a run, as invariants and traces see them.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,152 +12,287 @@ use quorlock_core::{
 use crate::guard::GuardId;
 use crate::time::{MS, Time};
 
-/// A client's number; one that comes back after a crash has another.
+/// A client's number. A client that restarts after a crash gets another number.
 pub(crate) type ClientId = usize;
 
-/// A node's place in the list.
+/// A node's index in the list.
 pub(crate) type NodeIndex = usize;
 
-/// Something that has happened.
 #[derive(Debug)]
 pub(crate) enum Fact<'a> {
-    /// A caller wants a lock.
-    Wanted { client: ClientId, lock: LockId, request: &'a Request },
-    /// A caller does not want it any more.
-    Cancelled { client: ClientId, lock: LockId },
-    /// A holder wants an extension.
-    ExtendAsked { guard: GuardId },
-    /// A holder is a reader from now on.
-    Downgraded { guard: GuardId },
-    /// A holder has seen the end.
-    EndSeen { guard: GuardId },
-    /// A holder gives the lock back, or has dropped the guard.
-    ReleaseAsked { guard: GuardId, report: bool },
-    /// The driver's turn begins: all that has come in is handed to the engine under this reading.
-    Tick { client: ClientId },
-    /// The engine begins an attempt.
-    Begun { client: ClientId, lock: LockId, token: Token, round_trip: Duration },
-    /// The engine gives a command to a node.
-    Ordered { client: ClientId, node: NodeIndex, ticket: Ticket, command: &'a Command },
-    /// A command leaves the client.
-    Sent { client: ClientId, node: NodeIndex, ticket: Ticket, command: &'a Command },
-    /// A node has carried out a command, or not.
+    Wanted {
+        client: ClientId,
+        lock: LockId,
+        request: &'a Request,
+    },
+    Cancelled {
+        client: ClientId,
+        lock: LockId,
+    },
+    ExtendAsked {
+        guard: GuardId,
+    },
+    Downgraded {
+        guard: GuardId,
+    },
+    /// A holder notices the end of its lock.
+    EndSeen {
+        guard: GuardId,
+    },
+    /// A holder releases or drops its guard.
+    ReleaseAsked {
+        guard: GuardId,
+        report: bool,
+    },
+    /// A tick of the driver begins: the engine gets all pending input under one reading.
+    Tick {
+        client: ClientId,
+    },
+    Begun {
+        client: ClientId,
+        lock: LockId,
+        token: Token,
+        round_trip: Duration,
+    },
+    Ordered {
+        client: ClientId,
+        node: NodeIndex,
+        ticket: Ticket,
+        command: &'a Command,
+    },
+    Sent {
+        client: ClientId,
+        node: NodeIndex,
+        ticket: Ticket,
+        command: &'a Command,
+    },
     Executed {
         node: NodeIndex,
         client: ClientId,
         ticket: Ticket,
         command: &'a Command,
         answer: &'a Answer,
-        /// The client had given up on the connection before.
+        /// The client had given up the connection before.
         zombie: bool,
-        /// It came a second time.
+        /// The network delivered the command a second time.
         duplicate: bool,
-        /// So short a time after the node was started, or lost what it knew, that its vote must not
-        /// count.
+        /// The node is in quarantine, so its vote must not count.
         early: bool,
     },
-    /// An answer reaches the client. The engine is told when it gets to it.
-    Arrived { client: ClientId, node: NodeIndex, ticket: Ticket },
-    /// A client takes what a node's marker says for something else.
-    Misread { client: ClientId, node: NodeIndex },
-    /// The engine is told what comes with answers.
-    Proved { client: ClientId, node: NodeIndex, sent: Reading, evidence: &'a Evidence },
-    /// The engine is told an answer.
-    Told { client: ClientId, node: NodeIndex, sent: Reading, ticket: Ticket, answer: &'a Answer },
-    /// The engine is told that a key has changed.
-    Pushed { client: ClientId, node: NodeIndex, key: Option<&'a Key> },
-    /// The engine hands out a lock.
-    Granted { guard: GuardId, attempts: u32 },
-    /// The engine tells of new votes.
-    Changed { guard: GuardId, validity: &'a Validity },
-    /// The engine says that a lock is lost.
-    Lost { guard: GuardId, cause: LossCause },
-    /// The engine says that a lock is not to be had.
-    NotAcquired { client: ClientId, lock: LockId, refusal: &'a Refusal },
-    /// The engine says that somebody else has a larger fence.
-    Superseded { guard: GuardId, fence: u64 },
-    /// The engine says whether a node is to be trusted.
-    TrustState { client: ClientId, node: NodeIndex, trust_state: &'a TrustState },
-    /// The engine says that it sets a node's floor by the clocks of few others.
-    FloorOfFew { client: ClientId, node: NodeIndex },
-    /// Who holds a lock writes to what it protects, or who did.
-    Written { guard: GuardId },
-    /// The engine says how an extension went.
-    Extension { guard: GuardId, outcome: &'a Extended },
-    /// The engine says whether a quorum confirms a held lock, and what each node said.
-    Health { guard: GuardId, is_confirmed: bool, nodes: &'a [NodeResult] },
-    /// The engine says how a release went.
-    Released { guard: GuardId, report: &'a ReleaseReport },
-    /// The engine says that an attempt has failed and that it will try again.
-    Waiting { client: ClientId, lock: LockId },
-    /// A push has ended a wait.
-    Woken { client: ClientId, lock: LockId },
-    /// A node did not answer in time.
-    TimedOut { client: ClientId, node: NodeIndex },
-    /// The engine owes nothing any more.
-    Drained { client: ClientId },
-    /// The driver has carried out all that came of a turn.
-    TickOver { client: ClientId },
-    /// A client's connection to a node is there.
-    Connected { client: ClientId, node: NodeIndex, replaces: bool },
-    /// A client does not listen to a connection any more: what was sent on it is given up.
-    GivenUp { client: ClientId, node: NodeIndex },
-    /// A client's way to a node is out of order.
-    Disconnected { client: ClientId, node: NodeIndex, why: &'static str },
-    /// A client begins its life.
-    Started { client: ClientId },
-    /// A fault, or its end.
+    /// An answer reaches the client. The engine gets it in a later tick.
+    Arrived {
+        client: ClientId,
+        node: NodeIndex,
+        ticket: Ticket,
+    },
+    /// A client takes a node's marker for another text. Only a mutant does this.
+    Misread {
+        client: ClientId,
+        node: NodeIndex,
+    },
+    /// The engine gets the evidence that came with answers.
+    Proved {
+        client: ClientId,
+        node: NodeIndex,
+        sent: Reading,
+        evidence: &'a Evidence,
+    },
+    Told {
+        client: ClientId,
+        node: NodeIndex,
+        sent: Reading,
+        ticket: Ticket,
+        answer: &'a Answer,
+    },
+    /// The engine gets a push: a key has changed.
+    Pushed {
+        client: ClientId,
+        node: NodeIndex,
+        key: Option<&'a Key>,
+    },
+    Granted {
+        guard: GuardId,
+        attempts: u32,
+    },
+    /// The engine reports new votes of a lock.
+    Changed {
+        guard: GuardId,
+        validity: &'a Validity,
+    },
+    Lost {
+        guard: GuardId,
+        cause: LossCause,
+    },
+    /// The engine reports that a call failed.
+    NotAcquired {
+        client: ClientId,
+        lock: LockId,
+        refusal: &'a Refusal,
+    },
+    /// The engine reports that another holder has a larger fencing token.
+    Superseded {
+        guard: GuardId,
+        fence: u64,
+    },
+    /// The engine reports whether a node is trusted.
+    TrustState {
+        client: ClientId,
+        node: NodeIndex,
+        trust_state: &'a TrustState,
+    },
+    /// The engine sets a node's floor by the clocks of few other nodes.
+    FloorOfFew {
+        client: ClientId,
+        node: NodeIndex,
+    },
+    /// A holder, present or former, writes to the resource that the lock protects.
+    Written {
+        guard: GuardId,
+    },
+    Extension {
+        guard: GuardId,
+        outcome: &'a Extended,
+    },
+    /// The engine reports whether a quorum confirms a held lock, and the answer of each node.
+    Health {
+        guard: GuardId,
+        is_confirmed: bool,
+        nodes: &'a [NodeResult],
+    },
+    Released {
+        guard: GuardId,
+        report: &'a ReleaseReport,
+    },
+    /// The engine reports that an attempt failed and that the call retries.
+    Waiting {
+        client: ClientId,
+        lock: LockId,
+    },
+    Woken {
+        client: ClientId,
+        lock: LockId,
+    },
+    TimedOut {
+        client: ClientId,
+        node: NodeIndex,
+    },
+    /// The engine owes no release any more.
+    Drained {
+        client: ClientId,
+    },
+    /// The driver has carried out all effects of a tick.
+    TickOver {
+        client: ClientId,
+    },
+    Connected {
+        client: ClientId,
+        node: NodeIndex,
+        replaces: bool,
+    },
+    /// A client gives up a connection and the commands in flight on it.
+    GivenUp {
+        client: ClientId,
+        node: NodeIndex,
+    },
+    /// A client has no working connection to a node.
+    Disconnected {
+        client: ClientId,
+        node: NodeIndex,
+        why: &'static str,
+    },
+    Started {
+        client: ClientId,
+    },
     FaultEvent(FaultEvent),
 }
-
-/// What goes wrong, or is mended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FaultEvent {
-    /// A process stands still.
-    Paused { client: ClientId, span: Time },
-    /// A whole machine stands still; its clocks may as well.
-    Suspended { client: ClientId, span: Time, boot_stops: bool, wall_stops: bool },
-    /// It goes on.
-    Resumed { client: ClientId },
-    /// A client's wall clock is set.
-    WallStepped { client: ClientId, by: Time },
-    /// A client's process is killed.
-    ClientCrashed { client: ClientId },
-    /// A client is shut down in good order.
-    ClientShutDown { client: ClientId },
-    /// A node's clock is set.
-    NodeStepped { node: NodeIndex, by: Time },
-    /// A node's process is killed.
-    NodeCrashed { node: NodeIndex, keeps_data: bool, silent: bool },
-    /// A node starts.
-    NodeStarted { node: NodeIndex },
-    /// A node's process stands still.
-    NodeFrozen { node: NodeIndex },
-    /// It goes on.
-    NodeThawed { node: NodeIndex },
-    /// A node refuses, or does not any more.
-    NodeHealth { node: NodeIndex, health: crate::node::Health },
-    /// A node loses all its keys.
-    NodeFlushed { node: NodeIndex },
-    /// What a node has is not what it had: the last writes are gone, or its master's are in their place.
-    NodeOverwritten { node: NodeIndex },
-    /// A replica becomes a master.
-    NodePromoted { node: NodeIndex },
-    /// A node begins to delete keys when its memory is full, or does not any more.
-    NodeEvicts { node: NodeIndex, evicts: bool },
-    /// Somebody deletes a key by hand.
-    KeyDeleted { node: NodeIndex },
-    /// Somebody puts a key of his own where a lock would be.
-    KeyOccupied { node: NodeIndex },
-    /// He takes it away.
-    KeyVacated { node: NodeIndex },
-    /// A counter shows another number than before.
-    CounterMoved { node: NodeIndex },
-    /// Nothing gets through for a while, to the node or back.
-    Blocked { client: ClientId, node: NodeIndex, requests: bool, replies: bool, span: Time },
-    /// A connection breaks.
-    Reset { client: ClientId, node: NodeIndex },
-    /// The time of faults is over.
+    Paused {
+        client: ClientId,
+        span: Time,
+    },
+    Suspended {
+        client: ClientId,
+        span: Time,
+        boot_stops: bool,
+        wall_stops: bool,
+    },
+    Resumed {
+        client: ClientId,
+    },
+    WallStepped {
+        client: ClientId,
+        by: Time,
+    },
+    ClientCrashed {
+        client: ClientId,
+    },
+    ClientShutDown {
+        client: ClientId,
+    },
+    NodeStepped {
+        node: NodeIndex,
+        by: Time,
+    },
+    NodeCrashed {
+        node: NodeIndex,
+        keeps_data: bool,
+        silent: bool,
+    },
+    NodeStarted {
+        node: NodeIndex,
+    },
+    NodeFrozen {
+        node: NodeIndex,
+    },
+    NodeThawed {
+        node: NodeIndex,
+    },
+    /// A node starts to refuse commands, or stops.
+    NodeHealth {
+        node: NodeIndex,
+        health: crate::node::Health,
+    },
+    NodeFlushed {
+        node: NodeIndex,
+    },
+    /// A node's data is replaced: by a state without the last writes, or by its master's data.
+    NodeOverwritten {
+        node: NodeIndex,
+    },
+    NodePromoted {
+        node: NodeIndex,
+    },
+    /// A node starts to evict keys when its memory is full, or stops.
+    NodeEvicts {
+        node: NodeIndex,
+        evicts: bool,
+    },
+    KeyDeleted {
+        node: NodeIndex,
+    },
+    KeyOccupied {
+        node: NodeIndex,
+    },
+    KeyVacated {
+        node: NodeIndex,
+    },
+    /// A counter is changed from outside.
+    CounterMoved {
+        node: NodeIndex,
+    },
+    /// The network holds messages back, to the node, from it, or both.
+    Blocked {
+        client: ClientId,
+        node: NodeIndex,
+        requests: bool,
+        replies: bool,
+        span: Time,
+    },
+    Reset {
+        client: ClientId,
+        node: NodeIndex,
+    },
     Healing,
 }
 
@@ -227,7 +362,9 @@ impl fmt::Display for Fact<'_> {
             Self::Proved { client, node, evidence, .. } => {
                 write!(f, "client {client} ← node {node}: {evidence:?}")
             }
-            Self::Superseded { guard, fence } => write!(f, "{guard}: there is the fence {fence}"),
+            Self::Superseded { guard, fence } => {
+                write!(f, "{guard}: another holder has the fencing token {fence}")
+            }
             Self::TrustState { client, node, trust_state } => {
                 write!(f, "client {client}: node {node}: {trust_state:?}")
             }
@@ -312,7 +449,7 @@ impl fmt::Display for FaultEvent {
                 f,
                 "node {node} is killed, {}{}",
                 if *keeps_data { "and has kept its data" } else { "its data is gone" },
-                if *silent { "; nobody is told" } else { "" }
+                if *silent { "; its connections stay silent" } else { "" }
             ),
             Self::NodeStarted { node } => write!(f, "node {node} starts"),
             Self::NodeFrozen { node } => write!(f, "node {node} stands still"),
@@ -343,18 +480,17 @@ impl fmt::Display for FaultEvent {
     }
 }
 
-/// A span of time for people.
+/// Formats a duration.
 pub(crate) fn span(time: Time) -> String {
     let sign = if time < 0 { "-" } else { "" };
     format!("{sign}{:?}", Duration::from_nanos(time.unsigned_abs() / 1000 * 1000))
 }
 
-/// A point of time for people: milliseconds since the start.
+/// Formats a point in time as milliseconds since the start.
 pub(crate) fn point(time: Time) -> String {
     format!("{:>6}.{:03}", time / MS, time % MS / 1000)
 }
 
-/// Keys for people.
 pub(crate) fn names(keys: &[Key]) -> String {
     let names: Vec<&str> = keys.iter().map(|key| &**key).collect();
     names.join(" + ")

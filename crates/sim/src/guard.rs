@@ -1,5 +1,5 @@
-//! Guards: what callers hold. Until when a guard is valid and how it has ended the production client's
-//! [`Hold`] says; who asked for it, and what its holder has done, is kept beside it.
+//! Guards, as callers hold them. The production client's [`Hold`] says how long a guard is valid and how it
+//! ended. The request and the holder's actions are recorded beside it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,12 +8,9 @@ use quorlock_core::{Hold, LockId, Reading, Request, Token, Value};
 
 use crate::fact::ClientId;
 
-/// Which guard: whose, and which call's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct GuardId {
-    /// Whose.
     pub(crate) client: ClientId,
-    /// Which call's.
     pub(crate) lock: LockId,
 }
 
@@ -23,31 +20,29 @@ impl fmt::Display for GuardId {
     }
 }
 
-/// A guard.
+/// A granted lock, as its holder sees it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Guard {
-    /// What was asked for.
+    /// The request of the call.
     pub request: Request,
-    /// The token, and how often it was handed over.
+    /// The token of the attempt that got the lock.
     pub token: Token,
-    /// What the nodes store.
     stored: Value,
-    /// The turn under this token.
+    /// The number of hand-overs of this token so far.
     pub handover_count: u32,
-    /// The fence, if one was wanted.
+    /// The fencing token, if the call asked for one.
     pub fence: Option<u64>,
-    /// The library's part of it.
+    /// The state that the production guard shares with its driver.
     pub hold: Hold,
-    /// The engine has said that it is lost.
+    /// The engine has reported the loss.
     pub told_lost: bool,
-    /// Its holder has told the engine that it has run out.
+    /// The holder has reported to the engine that the lock ran out.
     pub run_out: bool,
-    /// It has been released or dropped.
+    /// The guard was released or dropped.
     pub given_back: bool,
 }
 
 impl Guard {
-    /// A guard that was just granted.
     pub(crate) const fn new(
         request: Request,
         stored: Value,
@@ -58,30 +53,28 @@ impl Guard {
         Self { request, token, stored, handover_count, fence, hold, told_lost, run_out, given_back }
     }
 
-    /// What the nodes store.
+    /// Returns the value that the nodes store.
     pub fn value(&self) -> Value {
         self.stored.clone()
     }
 
-    /// Its holder keeps what the nodes have, lost or not, and has not given it back.
+    /// Whether the lock stays on the nodes after a loss, until its holder releases it.
     pub(crate) fn is_kept(&self) -> bool {
         self.request.keeps_on_loss && !self.given_back
     }
 
-    /// What `Guard::is_valid` says, asked at this reading.
+    /// Returns what `Guard::is_valid` of the library would return at this reading.
     pub fn is_valid(&self, now: Reading) -> bool {
         self.hold.remaining(now).is_some()
     }
 }
 
-/// The guards of a run.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Guards {
     all: BTreeMap<GuardId, Guard>,
 }
 
 impl Guards {
-    /// One guard.
     pub(crate) fn of(&self, id: GuardId) -> Option<&Guard> {
         self.all.get(&id)
     }
@@ -90,7 +83,7 @@ impl Guards {
         self.all.get_mut(&id)
     }
 
-    /// Returns the guard that was there under the same name.
+    /// Returns the guard that had this id before.
     pub(crate) fn insert(&mut self, id: GuardId, guard: Guard) -> Option<Guard> {
         self.all.insert(id, guard)
     }
@@ -103,14 +96,13 @@ impl Guards {
         self.all.retain(|id, _| id.client != client);
     }
 
-    /// The same with another origin of time for each client's clocks.
+    /// Shifts the origin of time of each client's clocks.
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading) {
         for (id, guard) in &mut self.all {
             guard.hold.rebase(base(id.client));
         }
     }
 
-    /// Those that have not been forgotten.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (GuardId, &Guard)> {
         self.all.iter().map(|(id, guard)| (*id, guard))
     }

@@ -1,5 +1,5 @@
-//! The invariants: one file each, with the sentence that it checks. Each looks at the facts as they
-//! happen and at the ledger that is kept from them; none asks the engine.
+//! The invariants: one file each, with the sentence that the file checks. An invariant looks at facts and at
+//! the ledger of past facts. None asks the engine.
 
 use std::fmt;
 
@@ -44,11 +44,11 @@ pub(crate) mod waits;
 /// An invariant that did not hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// Which one.
+    /// The name of the invariant.
     pub invariant: &'static str,
-    /// What was seen instead.
+    /// The observation that contradicts the invariant.
     pub what: String,
-    /// When.
+    /// The time of the violation.
     pub at: Time,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Every invariant and its sentence.
+/// The names and sentences of all invariants.
 pub const SENTENCES: &[(&str, &str)] = &[
     (mutual_exclusion::NAME, mutual_exclusion::SENTENCE),
     (deadlock_free::NAME, deadlock_free::SENTENCE),
@@ -89,10 +89,10 @@ pub const SENTENCES: &[(&str, &str)] = &[
     (nothing_left::NAME, nothing_left::SENTENCE),
 ];
 
-/// What an invariant says to a fact: nothing, or what is wrong.
+/// The verdict on a fact. An error describes the violation.
 type Checked = Result<(), String>;
 
-/// All invariants of a run, with what they remember: a flat list, for they have nothing to do with each other.
+/// The state of all invariants. The list is flat, because invariants do not depend on each other.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Invariants {
     mutual_exclusion: mutual_exclusion::MutualExclusion,
@@ -117,7 +117,7 @@ pub(crate) struct Invariants {
 }
 
 impl Invariants {
-    /// For so many nodes; `only`: this one alone is checked.
+    /// `only` names a single invariant to check.
     pub(crate) fn new(nodes: usize, only: Option<String>) -> Self {
         Self {
             mutual_exclusion: mutual_exclusion::MutualExclusion::default(),
@@ -142,7 +142,7 @@ impl Invariants {
         }
     }
 
-    /// The same with another origin of time: `by` later by the nodes' clocks, and for each client's.
+    /// Shifts the origin of time: by `by` for the nodes' clocks, by `base` for each client's clocks.
     pub(crate) fn rebase(&mut self, by: Time, base: impl Fn(ClientId) -> Reading, guards: &Guards) {
         self.token_ownership.rebase(by);
         self.latched.rebase(&base, guards);
@@ -152,7 +152,6 @@ impl Invariants {
         }
     }
 
-    /// Shows a fact to all of them.
     pub(crate) fn check(
         &mut self,
         fact: &Fact<'_>,

@@ -1,5 +1,5 @@
-//! The ledger: what went over the wire, per token. Kept from the facts alone, without asking the
-//! engine, so that what the engine claims can be held against it.
+//! The ledger: what went over the wire, per token. The ledger is built from facts alone, so that the engine's
+//! claims can be checked against it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,12 +14,11 @@ use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::Guard;
 use crate::time::{MS, Time, elapsed};
 
-/// What is known of every token.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Ledger {
     quorum: Quorum,
     drift: Drift,
-    /// Which answers count.
+    /// Decides which answers count.
     evidence_log: EvidenceLog,
     requests: BTreeMap<(ClientId, LockId), Request>,
     tokens: BTreeMap<Arc<[u8]>, TokenRecord>,
@@ -28,7 +27,7 @@ pub(crate) struct Ledger {
     of_call: BTreeMap<(ClientId, LockId), Vec<Arc<[u8]>>>,
 }
 
-/// The error of clocks that is allowed for: ε in parts per million, δ in nanoseconds.
+/// The clock error that the protocol allows for: ε in parts per million, δ in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Drift {
     pub(crate) ppm: i64,
@@ -36,56 +35,49 @@ pub(crate) struct Drift {
 }
 
 impl Default for Drift {
-    /// The paper's and the library's: 1 % and 2 ms.
+    /// As in the paper and the library: 1 % and 2 ms.
     fn default() -> Self {
         Self { ppm: 10_000, constant: 2 * MS }
     }
 }
 
-/// What is known of one token.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct TokenRecord {
-    /// Whose.
     pub(crate) client: ClientId,
-    /// Which call's.
     pub(crate) lock: LockId,
-    /// Which keys.
     pub(crate) keys: Keys,
     /// How long a vote counts: T − (ε·T + δ), in nanoseconds.
     pub(crate) term: i64,
-    /// Node by node.
     pub(crate) nodes: Vec<NodeRecord>,
-    /// The latest round of extending, and how many nodes have confirmed in it.
+    /// The latest round of extensions, and the number of nodes that confirmed in it.
     pub(crate) extending: (u32, usize),
-    /// How many nodes have said that they have deleted it.
+    /// The number of nodes that reported to have deleted it.
     pub(crate) deleted: usize,
-    /// It was asked for as a reader's.
     pub(crate) is_shared: bool,
-    /// From this round on it is asked for as a reader's, if it was a writer's before.
+    /// The first round in which a downgraded writer asks as a reader.
     downgraded_in: Option<u32>,
 }
 
-/// What is known of one token on one node.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct NodeRecord {
-    /// Something but a release has been given to the node.
+    /// A command other than a release was given to the node.
     pub(crate) asked: bool,
-    /// A release has been given to the node: whatever was granted is void for ever (S1).
+    /// A release was given to the node, so that its votes are void for ever (S1).
     pub(crate) released: bool,
-    /// When the command was sent that the node's latest yes answers.
+    /// The sending time of the command that the node's latest vote answers.
     pub(crate) yes: Option<Reading>,
-    /// The same of those before it. A client that asks for proofs may not have counted the latest, for reasons of its
-    /// own; and once a clock was set, an earlier one may count for longer.
+    /// The sending times of earlier votes. A client that needs evidence may not count the latest vote, and
+    /// after a clock step an earlier vote may last longer.
     earlier: Vec<Reading>,
-    /// When the command was sent that proved the vote gone.
+    /// The sending time of the command that proved the vote gone.
     pub(crate) gone: Option<Reading>,
-    /// When the command was sent that the latest yes answers which must not count, and why.
+    /// The latest vote that must not count: the sending time of its command, and the reason.
     pub(crate) void: Option<(Reading, Void)>,
-    /// What the node has said that its counter shows.
+    /// The counter that the node reported.
     pub(crate) recorded: Option<u64>,
 }
 
-/// The keys and the value that a command is about, if it is about a lock and says whose.
+/// The keys and the value in a command about a lock.
 pub(crate) const fn subject(command: &Command) -> Option<(&Keys, &Value)> {
     match command {
         Command::Acquire { keys, value, .. }
@@ -118,22 +110,20 @@ impl Ledger {
         }
     }
 
-    /// What was asked for.
     pub(crate) fn request(&self, client: ClientId, lock: LockId) -> Option<&Request> {
         self.requests.get(&(client, lock))
     }
 
-    /// Whether this value is one of ours.
+    /// Whether this value belongs to one of our attempts.
     pub(crate) fn knows(&self, value: &[u8]) -> bool {
         self.tokens.contains_key(value)
     }
 
-    /// What is known of a guard's token.
     pub(crate) fn of_guard(&self, guard: &Guard) -> Option<&TokenRecord> {
         self.tokens.get(guard.value().as_bytes())
     }
 
-    /// The value that the nodes were given for this token of that owner.
+    /// The value that the nodes got for this token and owner.
     pub(crate) fn value_of(&self, token: &Token, owner: &str) -> Value {
         let plain = Value::new(token, "");
         let from = Bound::Included(plain.as_bytes());
@@ -153,18 +143,16 @@ impl Ledger {
         values.filter_map(|value| self.tokens.get(value))
     }
 
-    /// What is known of the token that a command was about.
+    /// The token in the command with this ticket.
     pub(crate) fn of_ticket(&self, client: ClientId, ticket: Ticket) -> Option<&TokenRecord> {
         self.tokens.get(self.commands.get(&(client, ticket))?)
     }
 
-    /// All tokens.
     pub(crate) fn tokens(&self) -> impl Iterator<Item = &TokenRecord> {
         self.tokens.values()
     }
 
-    /// For how long a token's votes make a lock at most, by section 2 of the protocol: the Q-th largest
-    /// remaining time.
+    /// The longest time for which the token's votes make a lock: the Q-th largest remaining time (protocol, 2).
     pub(crate) fn valid_for(&self, token: &TokenRecord, now: Reading) -> i64 {
         let left = |sent: Reading| (token.term - elapsed(sent, now)).max(0);
         let best = |node: &NodeRecord| {
@@ -173,7 +161,7 @@ impl Ledger {
         self.of_quorum(token.nodes.iter().map(best))
     }
 
-    /// The same, if votes counted that must not.
+    /// As `valid_for`, if votes counted that must not count.
     pub(crate) fn valid_for_with_void(&self, token: &TokenRecord, now: Reading) -> i64 {
         let left = |sent: Reading| (token.term - elapsed(sent, now)).max(0);
         self.of_quorum(token.nodes.iter().map(|node| {
@@ -182,7 +170,7 @@ impl Ledger {
         }))
     }
 
-    /// Only what is proved counts, for this client.
+    /// Whether votes count for this client only with evidence.
     pub(crate) fn needs_evidence(&self, client: ClientId) -> bool {
         self.evidence_log.are_needed(client)
     }
@@ -193,8 +181,8 @@ impl Ledger {
         left[self.quorum.needed() - 1]
     }
 
-    /// The same with another origin of time for each client's clocks. What is of no interest any more
-    /// is forgotten: votes are void where a release is queued (S1).
+    /// Shifts the origin of time of each client's clocks. Drops votes in front of a queued release, which are
+    /// void (S1).
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading) {
         for token in self.tokens.values_mut() {
             let base = base(token.client);
@@ -213,12 +201,11 @@ impl Ledger {
         }
     }
 
-    /// A client is done with everything.
     pub(crate) fn forget(&mut self, client: ClientId) {
         self.evidence_log.forget(client);
     }
 
-    /// Notes a fact; `now` is what the client's clocks show.
+    /// Records a fact; `now` is the time on the client's clocks.
     pub(crate) fn note(&mut self, fact: &Fact<'_>, now: Option<Reading>) {
         match fact {
             Fact::Wanted { client, lock, request } => {
@@ -230,7 +217,7 @@ impl Ledger {
             Fact::Proved { client, node, evidence, .. } => {
                 self.evidence_log.note(*client, *node, evidence)
             }
-            // What the network repeats is answered to nobody.
+            // No client gets the reply to a command that the network repeated.
             Fact::Executed { client, node, ticket, early: true, duplicate: false, .. }
                 if ticket.verb != Verb::Trust =>
             {
@@ -273,7 +260,7 @@ impl Ledger {
     }
 
     fn open(&mut self, client: ClientId, lock: LockId, keys: &Keys, value: Arc<[u8]>) -> Arc<[u8]> {
-        // By the paper's and the protocol's formula, not by what the engine reckons.
+        // The formula of the paper and the protocol, independent of the engine's.
         let ttl = self.requests.get(&(client, lock)).map_or(0, |it| it.timing.ttl_ms() as i64);
         let term = ttl * MS - ttl * self.drift.ppm - self.drift.constant;
         let nodes = vec![NodeRecord::default(); self.quorum.nodes()];
@@ -314,7 +301,7 @@ impl Ledger {
             token.extending.1 += 1;
         }
         token.deleted += usize::from(*answer == Answer::Deleted);
-        // What was asked as a writer may have been carried out when it was a reader's already, and says nothing.
+        // A node may have carried out a writer's command after the downgrade. Such an answer proves nothing.
         let is_outdated = token.downgraded_in.is_some_and(|round| ticket.round < round);
         let record = &mut token.nodes[node];
         match answer {

@@ -1,5 +1,4 @@
-//! The simulator: quorlock's production engine in virtual time, against model nodes and a network in
-//! which everything goes wrong.
+//! The simulator: quorlock's production engine in virtual time, against model nodes and a faulty network.
 //!
 //! ```text
 //!   caller ──► guard, driver ──► Engine ──► line ──► network ──► model node
@@ -7,14 +6,14 @@
 //!                                                     breaks …)    flushes, refusals …)
 //! ```
 //!
-//! A run is a seed: the [`Plan`] follows from it, and all that happens follows from the plan, to the
-//! nanosecond. It has two parts: faults, then healing, in which everything must come to a good end
-//! within a bound. All the while [`SENTENCES`] are checked, each in a file of its own; mutual
-//! exclusion only where the protocol promises it. A third of the runs lie outside of that, and some
-//! of those must overlap, or the faults are not real.
+//! A run follows from its seed: the [`Plan`] is drawn from the seed, and all events follow from the plan, to
+//! the nanosecond. A run has two parts: faults, then healing, in which everything must recover within a bound.
+//! [`SENTENCES`] are checked all the time. Mutual exclusion is asserted only where the protocol promises it. A
+//! third of the runs lie outside of its assumptions. Locks must overlap in some of these; otherwise the faults
+//! are not real.
 //!
-//! What is under test is `quorlock_core`, as it is shipped: the engine, and with it ticks, pipelines and holds. What
-//! stands for the connections is written anew here, small enough to be compared by reading; the nodes are
+//! The code under test is `quorlock_core` as it is shipped: the engine, ticks, pipelines and holds. The
+//! simulated connections are code of this crate, small enough to be reviewed by reading. The model nodes are
 //! compared with real servers.
 
 mod checker;
@@ -46,12 +45,12 @@ pub use random::Random;
 pub use shrink::shrink;
 pub use world::Outcome;
 
-/// Runs one plan. With `traced`, the outcome has a line for each step.
+/// Runs a plan. With `traced`, the outcome has a line for each step.
 pub fn run(plan: &Plan, traced: bool) -> Outcome {
     world::World::run(plan, traced)
 }
 
-/// The examples of the README are compiled with this crate, which is not published.
+/// Compiles the examples of the README. This crate is not published, so it may depend on all that they use.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 mod readme {}

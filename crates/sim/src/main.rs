@@ -1,4 +1,4 @@
-//! `quorlock-sim`: runs so many seeds, or one of them with its trace.
+//! `quorlock-sim`: runs a number of seeds, or one seed with its trace.
 
 mod args;
 mod runs;

@@ -1,12 +1,12 @@
-//! The engine under a model checker (stateright), with time: every order in which commands, answers,
-//! clocks, pauses and faults can interleave, within bounds.
+//! The engine under a model checker (stateright), with time: every order of commands, answers, clocks, pauses
+//! and faults, within bounds.
 //!
-//! What is checked is `quorlock_core::Engine` as it is shipped, between the simulator's model nodes
-//! and under the simulator's invariants. Time is counted in ticks and seen from the present (Lamport:
-//! real-time model checking is really simple), so that a state is known again whenever it comes.
+//! The model runs `quorlock_core::Engine` as it is shipped, with the simulator's model nodes and invariants.
+//! Time is counted in ticks from the present (Lamport: real-time model checking is really simple), so that
+//! equal states are recognised.
 //!
-//! Nodes are alike, so those that carry out the first client's first command are called the first, the
-//! second and the third in this order; clients that do the same are alike too.
+//! Nodes are interchangeable: they are numbered in the order in which they carry out the first client's first
+//! command. Clients that do the same are interchangeable too.
 
 mod bounds;
 mod rare;
@@ -31,16 +31,16 @@ use self::world::{CLIENTS, Call, ModelLink, ModelWorld, NODES, Pace, RESOURCES};
 use crate::fact::{ClientId, NodeIndex};
 use crate::time::Time;
 
-/// A model that can be checked.
+/// A model as stateright checks it.
 struct Timed {
     bounds: Bounds,
     only: Option<&'static str>,
     seen: Witnesses,
-    /// A violation has been found: the first one is the nearest.
+    /// A violation was found. The first one has the shortest trace.
     failed: AtomicBool,
 }
 
-/// What can happen next.
+/// A step that can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Action {
     Want(ClientId),
@@ -48,7 +48,8 @@ enum Action {
     Look(ClientId),
     Extend(ClientId),
     Downgrade(ClientId),
-    /// Of late: the node's clock has run fast, and its key is over already. Nobody sees that before.
+    /// If `fast`, the node's clock has run fast and its key has expired. No client can have noticed this
+    /// before.
     Execute {
         client: ClientId,
         node: NodeIndex,
@@ -65,7 +66,7 @@ enum Action {
         key: usize,
     },
     Restart(NodeIndex),
-    /// Some clients stand still meanwhile.
+    /// Time passes. The second array marks the clients that are paused.
     Tick([Pace; CLIENTS], [bool; CLIENTS]),
 }
 
@@ -112,7 +113,7 @@ impl Model for Timed {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        // Of many violations in one block of states the last would be kept; the first is wanted.
+        // Of several violations in one block of states, stateright keeps the last. This keeps the first.
         vec![Property::always("every invariant holds", |model: &Self, world: &ModelWorld| {
             world.violation.is_none() || model.failed.swap(true, Ordering::Relaxed)
         })]
@@ -120,7 +121,7 @@ impl Model for Timed {
 }
 
 impl Timed {
-    /// One step, and line by line what happens in it.
+    /// Takes one step. Also returns its trace if `traced`.
     fn step(&self, world: &ModelWorld, action: Action, traced: bool) -> (ModelWorld, Vec<String>) {
         let mut step = Step {
             world: world.clone(),
@@ -173,7 +174,7 @@ impl Timed {
             }
             Call::Waiting | Call::Over => {}
         }
-        // Whose call is over only looks at nodes, and nobody depends on that.
+        // A client whose call ended only inspects nodes, so no other client depends on it.
         let done = it.call == Call::Over && self.bounds.guard != RestartGuard::Off;
         if !done && it.engine.is_due(Reading::default()) {
             actions.push(Action::Wake(client));
@@ -200,8 +201,8 @@ impl Timed {
         }
     }
 
-    /// Nodes are alike, and clients may be: they are named by the order in which the first commands
-    /// leave their links.
+    /// Nodes are interchangeable, and clients may be. They are numbered in the order in which the first
+    /// commands leave their links.
     fn is_in_order(&self, world: &ModelWorld, client: ClientId, node: NodeIndex) -> bool {
         let first = |link: &ModelLink| {
             let front = link.commands.front();
@@ -217,7 +218,8 @@ impl Timed {
         }
     }
 
-    /// Who stands still while the next tick passes: as few clients as must. None if it must not pass.
+    /// Returns the sets of clients that can be paused during the next tick, with as few clients as possible.
+    /// Empty if time must not pass.
     fn pauses(&self, world: &ModelWorld) -> Vec<[bool; CLIENTS]> {
         let clients = &world.clients[..self.bounds.clients];
         let busy = clients.iter().any(|it| matches!(it.call, Call::Waiting | Call::Holding));
@@ -238,7 +240,7 @@ impl Timed {
         Vec::new()
     }
 
-    /// Everything has a bound: nothing that is under way is older, nobody is later.
+    /// Whether a tick keeps all ages and delays within their bounds.
     fn may_pass(&self, world: &ModelWorld, paused: [bool; CLIENTS]) -> bool {
         let Bounds { command_age, answer_age, pause, slow_links, zombie_age, .. } = self.bounds;
         let age = |sent: &Reading| (-sent.boot().as_nanos()).max(-sent.real_ns());
@@ -266,7 +268,7 @@ impl Timed {
             let due = it.engine.deadline().filter(|_| !done);
             let late = due.map_or(-1, |at| -at.as_nanos());
             let lost = world.guard(client).is_some_and(|guard| guard.told_lost);
-            // Who does not stand still is in time, and gives back what is lost.
+            // A client that is not paused acts in time, and releases a lost lock.
             if !paused[client] && (late >= 0 || lost) || u32::from(it.paused) >= pause {
                 return false;
             }
@@ -274,7 +276,7 @@ impl Timed {
         slow <= slow_links && newly <= usize::from(world.pauses)
     }
 
-    /// How the clients' clocks may go now.
+    /// All combinations of the clients' paces.
     fn all_paces(&self, world: &ModelWorld) -> Vec<[Pace; CLIENTS]> {
         let mut all = vec![[Pace::Even; CLIENTS]];
         for client in 0..self.bounds.clients {
@@ -291,7 +293,6 @@ impl Timed {
         all
     }
 
-    /// How a client's clocks may go now.
     fn paces(&self, world: &ModelWorld, client: ClientId) -> Vec<Pace> {
         let it = &world.clients[client];
         let mut paces = vec![Pace::Even];
@@ -304,9 +305,8 @@ impl Timed {
         paces
     }
 
-    /// With the next tick of its clocks the client's votes end. That is when a clock that falls behind
-    /// does most harm: later, and the lock is over; earlier, and votes that are asked for afterwards
-    /// end as if it had not.
+    /// Whether the client's votes end with the next tick of its clocks. A clock that falls behind does most
+    /// harm then. Later, the lock is over; earlier, later votes end as if the clock had not fallen behind.
     fn is_last_tick(&self, world: &ModelWorld, client: ClientId) -> bool {
         let age = ticks(self.bounds.ttl - self.bounds.drift - 1);
         match world.clients[client].call {
@@ -334,9 +334,9 @@ fn apart(pace: Pace) -> bool {
     matches!(pace, Pace::BootStops | Pace::WallStops)
 }
 
-/// The protocol promises mutual exclusion while fewer than 2Q − N votes of a holder with exactly Q
-/// vanish early; with two of three that is none. What may vanish is the third: all nodes have the
-/// same value, and none of the others loses it sooner than this one would have.
+/// The protocol promises mutual exclusion while fewer than 2Q − N votes of a holder with exactly Q votes vanish
+/// early. With two of three that is none, so only the third vote may vanish: all nodes have the same value, and
+/// no other node loses it sooner than this one would.
 fn is_surplus(world: &ModelWorld, node: NodeIndex) -> bool {
     let Some((value, left)) = world.stored(node) else { return false };
     (0..NODES).all(|other| {

@@ -1,27 +1,26 @@
 //! Mistakes that can be switched on, to see that they are caught.
 //!
-//! The engine and the nodes' scripts have most of them (`quorlock_core::mutants`); those in here belong to the
-//! simulator's drivers. They exist only in a build with
-//! `--cfg quorlock_mutants`, which nobody makes but `cargo xtask mutants`; in any other build
-//! [`is_active`] is the constant `false`.
+//! Most mistakes are in the engine and the nodes' scripts (`quorlock_core::mutants`). The ones here belong to
+//! the simulator's drivers. They exist only in a build with `--cfg quorlock_mutants`, which `cargo xtask
+//! mutants` makes. In other builds [`is_active`] is the constant `false`.
 
 /// A mistake in the simulator's drivers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mutant {
     /// The driver reads a clock that stops while the machine is suspended.
     ClockStopsInSuspend,
-    /// The driver hands on answers that come after their connection was given up.
+    /// The driver passes on answers of a connection that was given up.
     VoteFromOldEpoch,
 }
 
 #[cfg(not(quorlock_mutants))]
-/// Whether a mistake is made.
+/// Whether this mistake is switched on.
 pub const fn is_active(_: Mutant) -> bool {
     false
 }
 
 #[cfg(not(quorlock_mutants))]
-/// There are no mistakes in this build.
+/// Switches a mistake on by its name. Returns whether there is such a mistake: never in this build.
 pub const fn switch_on(_: &str) -> bool {
     false
 }
@@ -37,18 +36,18 @@ mod switches {
 
     static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);
 
-    /// Name, switch, and the invariant that is expected to catch it.
+    /// Name, switch, and the invariant that should catch it.
     const OWN: &[(&str, Mutant, &str)] = &[
         ("clock that stops in suspend", Mutant::ClockStopsInSuspend, "mutual exclusion"),
         ("vote from an old epoch", Mutant::VoteFromOldEpoch, "votes"),
     ];
 
-    /// Whether a mistake is made.
+    /// Whether this mistake is switched on.
     pub fn is_active(mutant: Mutant) -> bool {
         ACTIVE.load(Ordering::Relaxed) == mutant as u8
     }
 
-    /// All names, the layer of each, and the invariant that is expected to catch it.
+    /// The name and layer of each mistake, and the invariant that should catch it.
     pub fn all() -> impl Iterator<Item = [&'static str; 3]> {
         let of =
             |layer| move |(name, _, expected): &(&'static str, _, _)| [*name, layer, *expected];
@@ -59,8 +58,7 @@ mod switches {
             .chain(OWN.iter().map(|(name, _, expected)| [*name, "driver", *expected]))
     }
 
-    /// From now on the mistake of this name is made, in the whole process. Returns whether there is
-    /// one.
+    /// Switches a mistake on for the whole process, by its name. Returns whether there is such a mistake.
     pub fn switch_on(name: &str) -> bool {
         let own = OWN.iter().find(|(known, ..)| *known == name);
         if let Some((_, mutant, _)) = own {

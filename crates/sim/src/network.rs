@@ -1,18 +1,16 @@
-//! The network: how long things take, and what does not get through.
+//! The network: delays, and what does not get through.
 //!
-//! Between a client and a node there are connections. What goes over one of them keeps its order,
-//! there as back; two connections know nothing of each other's order. A connection loses nothing
-//! while it lives: what the network loses comes later, or the connection breaks.
+//! Clients and nodes are joined by connections. A connection keeps the order of its messages in each direction.
+//! Messages on different connections have no order. A live connection loses nothing: a message that the network
+//! lost is delivered later, or the connection breaks.
 
 use crate::fact::{ClientId, NodeIndex};
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::time::{MS, Time, US};
 
-/// A connection's number.
 pub(crate) type WireId = usize;
 
-/// There or back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     There,
@@ -24,20 +22,20 @@ pub(crate) enum Direction {
 pub(crate) struct Wire {
     pub(crate) client: ClientId,
     pub(crate) node: NodeIndex,
-    /// The client still listens.
+    /// The client still uses the connection.
     pub(crate) open_here: bool,
-    /// The node still does.
+    /// The node still uses it.
     pub(crate) open_there: bool,
-    /// How often the node has said on it that all of its data are gone, or others.
+    /// The number of times that the node reported on it that its data was lost or replaced.
     pub(crate) flushes: u64,
-    /// What arrives after this is lost: the connection broke while it was under way.
+    /// A message that would arrive later is lost, because the connection broke while the message was in flight.
     pub(crate) lost_after: Time,
-    /// What had not arrived when the connection died does not before this.
+    /// A message that was in flight when the connection died arrives no earlier than this.
     pub(crate) held_until: Time,
     last: [Time; 2],
 }
 
-/// Until when nothing gets through, there and back.
+/// The times until which messages are held back, per direction.
 type Blocks = [Time; 2];
 
 pub(crate) struct Network {
@@ -45,20 +43,19 @@ pub(crate) struct Network {
     spikes: (Time, u64),
     random: Random,
     pub(crate) wires: Vec<Wire>,
-    /// By client, then node.
     blocks: Vec<Vec<Blocks>>,
     nodes: usize,
     healed: bool,
-    /// By client, then node, how long things take, if nothing is left to chance.
+    /// Exact delays by client and node, if a test sets them.
     pub(crate) ways: Option<Vec<Vec<Way>>>,
 }
 
-/// How long things take between a client and a node.
+/// The delays between a client and a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    /// Commands and replies, each.
+    /// Delay of a command, and of a reply.
     pub(crate) one_way: Time,
-    /// Pushes, if not as long as replies.
+    /// Delay of a push, if it differs from a reply's.
     pub(crate) push: Option<Time>,
 }
 
@@ -90,7 +87,7 @@ impl Network {
         self.wires.len() - 1
     }
 
-    /// When what is sent now arrives, behind all that was sent before.
+    /// Returns the arrival time of a message sent now. It stays behind all earlier messages.
     pub(crate) fn arrival(&mut self, id: WireId, way: Direction, now: Time) -> Time {
         if let Some(exact) = self.way(id) {
             let last = &mut self.wires[id].last[way as usize];
@@ -105,7 +102,7 @@ impl Network {
         *last
     }
 
-    /// When something arrives that need not keep any order.
+    /// Returns the arrival time of a message that keeps no order.
     pub(crate) fn stray(&mut self, id: WireId, now: Time) -> Time {
         if let Some(exact) = self.way(id) {
             return now + exact.push.unwrap_or(exact.one_way);
@@ -120,14 +117,14 @@ impl Network {
         self.ways.as_ref().map(|ways| ways[client][node])
     }
 
-    /// When the answer to a handshake would be there.
+    /// Returns the time at which the reply to a handshake would arrive.
     pub(crate) fn dial(&mut self, client: ClientId, node: NodeIndex, now: Time) -> Time {
         let [there, back] = *self.blocks_of(client, node);
         let asked = now.max(there) + 2 * self.delay();
         asked.max(back) + self.delay()
     }
 
-    /// Nothing gets through until then.
+    /// Holds messages back until then.
     pub(crate) fn block(
         &mut self,
         client: ClientId,
@@ -141,10 +138,10 @@ impl Network {
         }
     }
 
-    /// From now on everything gets through, and nothing is slow.
+    /// Ends all delays and blocks.
     pub(crate) fn heal(&mut self, now: Time) {
         self.blocks.iter_mut().flatten().for_each(|blocks| *blocks = [0; 2]);
-        // What was under way arrives now, in order; see `World::hurry`.
+        // Messages in flight arrive now, in order; see `World::hurry`.
         let last = self.wires.iter_mut().flat_map(|wire| &mut wire.last);
         last.for_each(|last| *last = (*last).min(now + MS));
         self.healed = true;

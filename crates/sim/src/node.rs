@@ -52,7 +52,7 @@ impl ModelNode {
         self.store.is_alive(stored, self.now_us(now))
     }
 
-    /// Whether something that ends in this millisecond of its clock has not ended yet.
+    /// Whether a key that ends in this millisecond of the node's clock still exists.
     pub(crate) fn lives(&self, end_ms: i64, now: Time) -> bool {
         self.store.lives(end_ms, self.now_us(now))
     }
@@ -79,7 +79,7 @@ impl ModelNode {
         self.store.delete(key, now_us)
     }
 
-    /// Time passes, and is counted from its new end, for models, in which it is always now.
+    /// Lets time pass and counts it from its new end. For models, in which the present is always zero.
     pub(crate) fn rebase(&mut self, by: Time) {
         let now_us = self.now_us(0);
         self.store.rebase(by / MS, now_us);

@@ -1,7 +1,7 @@
-//! The plan of a run: which faults there are, how many nodes and clients, how long the times.
+//! The plan of a run: the faults, the number of nodes and clients, the times.
 //!
-//! Swarm testing: every seed draws a subset of the faults. A run in which everything goes wrong at
-//! once never gets to where only one thing does.
+//! Swarm testing: each seed draws a subset of the faults. A run with every fault at once never reaches the
+//! states that a single fault reaches.
 
 mod kinds;
 mod later;
@@ -18,141 +18,141 @@ pub use self::later::{Later, Modes};
 use crate::random::Random;
 use crate::time::{MS, SECOND, Time, US, duration};
 
-/// The plan of one run; all of it follows from the seed.
+/// The plan of one run. All of it follows from the seed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The seed.
     pub seed: u64,
-    /// Who wants which locks.
+    /// The callers and the locks that they want.
     pub load: Load,
     /// The nodes.
     pub servers: Servers,
-    /// The connections between them.
+    /// The connections between clients and nodes.
     pub wiring: Wiring,
-    /// How clocks go.
+    /// The rates of the clocks.
     pub clocks: Clocks,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Faults,
-    /// What else goes wrong.
+    /// Faults and settings that were added later.
     pub later: Later,
-    /// Where things stand outside of what mutual exclusion assumes, if they do.
+    /// The assumption of mutual exclusion that does not hold, if any.
     pub outside: Option<Outside>,
-    /// How much the clients make of what nodes say of themselves.
+    /// The clients' restart guard.
     pub guard: RestartGuard,
-    /// Check this invariant alone; `None`: all.
+    /// The only invariant to check; `None`: all.
     pub only: Option<String>,
 }
 
-/// Who wants which locks, and for how long.
+/// The callers and the locks that they want.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// How many clients at the start.
+    /// The number of clients at the start.
     pub clients: usize,
-    /// How many callers each of them has.
+    /// The number of callers per client.
     pub callers: usize,
-    /// How many resources they contend for.
+    /// The number of resources that callers contend for.
     pub resources: usize,
-    /// The times of the locks; every call takes one of these.
+    /// The timings of the locks. Each call takes one of them.
     pub timings: Vec<Timing>,
     /// The longest ttl.
     pub max_ttl: Time,
-    /// So many calls in a hundred want a fence.
+    /// The percentage of calls that want a fencing token.
     pub fenced: u64,
 }
 
-/// The nodes, and which of them are odd.
+/// The nodes and their peculiarities.
 #[derive(Clone, Debug)]
 pub struct Servers {
-    /// How many nodes, and how many of them must agree.
+    /// The number of nodes, and the size of a quorum.
     pub quorum: Quorum,
-    /// They have been marked before, and have been running for long.
+    /// The nodes were marked before, and have been running for long.
     pub prepared: bool,
-    /// The first two of the list are one server.
+    /// The first two names of the list lead to one server.
     pub duplicates: bool,
-    /// Those that may lose votes early. Within the assumptions: at most 2Q − N − 1.
+    /// The nodes that may lose votes early. Within the assumptions: at most 2Q − N − 1.
     pub lossy: Vec<usize>,
-    /// Those that stay out of order until the end: a minority.
+    /// The nodes that stay out of order until the end: a minority.
     pub down_to_the_end: Vec<usize>,
 }
 
-/// How long things take on connections, and when these are given up.
+/// Delays on connections, and the times after which connections are given up.
 #[derive(Clone, Debug)]
 pub struct Wiring {
-    /// One way through the network, usually.
+    /// The usual delay in one direction.
     pub one_way: Time,
-    /// How much longer it is now and then, and how many times in a hundred.
+    /// An additional delay, and the percentage of messages that have it.
     pub spikes: (Time, u64),
-    /// How long a dead connection's commands may still be under way.
+    /// The longest time for which commands of a dead connection may still arrive.
     pub zombie_for: Time,
-    /// Until a silent node is suspended.
+    /// The time until a silent node is suspended.
     pub silence: Time,
-    /// From then until its connection is replaced.
+    /// The time from then until its connection is replaced.
     pub replace_after: Time,
-    /// How many commands travel together at most.
+    /// The largest number of commands in one batch.
     pub batch_max: usize,
 }
 
-/// How clocks go, in parts per million fast.
+/// The rates of the clocks, in parts per million fast.
 #[derive(Clone, Debug)]
 pub struct Clocks {
-    /// The clients', by the order of their coming.
+    /// The rates of the clients' clocks, in the order in which clients start.
     pub client_ppm: Vec<i64>,
-    /// The nodes'.
+    /// The rates of the nodes' clocks.
     pub node_ppm: Vec<i64>,
-    /// Clients' wall clocks show what the nodes' show.
+    /// Clients' wall clocks agree with the nodes'.
     pub sober: bool,
 }
 
-/// What goes wrong, how often, and for how long.
+/// The faults, how often they strike, and for how long.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    /// Which kinds of faults there are.
+    /// The kinds of faults.
     pub kinds: Vec<Fault>,
-    /// How long it is, on average, between two of a kind.
+    /// The mean time between two faults of a kind.
     pub every: Time,
-    /// How long they last in all.
+    /// The duration of the phase with faults.
     pub last_for: Time,
 }
 
 /// A kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Connections break; what was under way is lost, or comes later.
+    /// Connections break. Messages in flight are lost or arrive later.
     Resets,
-    /// Nothing gets through for a while, there or back.
+    /// Messages are held back for a while, in one direction or both.
     Partitions,
-    /// A node's process stands still, and goes on with what it was sent.
+    /// A node's process is paused. It then carries out what it was sent.
     Freezes,
-    /// A node is killed and started again, with its data, or after the longest ttl without it.
+    /// A node is killed. It restarts with its data, or after the longest ttl without it.
     Crashes,
-    /// A node refuses: read-only, loading, out of memory, busy; a proxy garbles its answers.
+    /// A node refuses commands: read-only, loading, out of memory, busy. Or a proxy garbles its answers.
     Refusals,
-    /// A client's process stands still.
+    /// A client's process is paused.
     Pauses,
-    /// It does so between reading the clock and acting on it.
+    /// A client's process is paused between reading the clock and acting on it.
     Stalls,
     /// A client's machine is suspended, or its virtual machine paused.
     Suspends,
     /// A client's wall clock is set.
     WallSteps,
-    /// A client is killed, and comes back as another.
+    /// A client is killed, and a new one starts.
     ClientCrashes,
     /// Commands arrive twice.
     Duplicates,
-    /// Something foreign sits on the key.
+    /// A foreign value is stored under the key.
     Occupants,
     /// The lossy nodes lose keys: flushed, deleted by hand, or by a restart without data.
     Losses,
-    /// Node clocks are set back, or ahead by less than what is allowed for.
+    /// Node clocks are set back, or ahead by less than the assumptions allow.
     NodeSteps,
-    /// Nodes are started again with all of their data, a part, or none; flushed, also between two
-    /// commands of a batch; made replicas, and masters again; set to evict. Only with the restart
-    /// guard, which is there for that.
+    /// Nodes restart with all of their data, a part, or none. They are flushed, also between two commands of a
+    /// batch, made replicas and masters again, and set to evict. Only with the restart guard, which exists for
+    /// these faults.
     Distrust,
 }
 
 impl Fault {
-    /// All of them.
+    /// All kinds of faults.
     pub const ALL: [Self; 15] = [
         Self::Resets,
         Self::Partitions,
@@ -171,28 +171,28 @@ impl Fault {
         Self::Distrust,
     ];
 
-    /// Those that every plan may have.
+    /// The number of kinds that every plan may have.
     const COMMON: usize = Self::ALL.len() - 1;
 }
 
-/// In which way a run is outside of the assumptions of mutual exclusion.
+/// The assumption of mutual exclusion that a run violates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outside {
     /// Nodes are killed without their data and started again at once.
     Amnesia,
-    /// More nodes lose votes than may.
+    /// More nodes lose votes than the assumptions allow.
     Losses,
     /// Clocks run faster or slower than assumed, or are set ahead by more.
     Clocks,
 }
 
-/// The clock rate error that is assumed, half for the nodes and half for the clients.
+/// Half of the assumed error of clock rates: one half for nodes, one for clients.
 pub(crate) const HALF_DRIFT_PPM: i64 = 5_000;
 
 impl Plan {
     /// Draws the plan of a seed.
     pub fn draw(seed: u64) -> Self {
-        // A stream of its own: what it adds changes nothing else.
+        // A separate stream, so that earlier draws stay the same.
         let mut more = Random::new(seed, 7);
         let guard = match more.below(100) {
             0..40 => RestartGuard::Strict,
@@ -221,8 +221,8 @@ impl Plan {
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Distrust | Fault::Losses));
         }
         if *merges {
-            // That a name leads to another server is the vote that may be lost; and nothing brings the node
-            // back early that is away.
+            // The name that leads to another server is the vote that may be lost. Nothing may bring back the
+            // absent node early.
             plan.faults.last_for = plan.faults.last_for.max(30 * SECOND);
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Crashes | Fault::Freezes));
             plan.outside = plan.outside.filter(|outside| *outside != Outside::Losses);
@@ -231,7 +231,7 @@ impl Plan {
         plan
     }
 
-    /// The plan of a seed with neither guard nor fences.
+    /// Draws the plan of a seed without restart guard and fencing tokens.
     pub fn draw_plain(seed: u64) -> Self {
         Self::draw_guarded(seed, RestartGuard::Off)
     }
@@ -241,18 +241,18 @@ impl Plan {
         let outside = random
             .percent(37)
             .then(|| random.pick(&[Outside::Amnesia, Outside::Losses, Outside::Clocks]))
-            // With the guard, that is what the promise is about.
+            // The restart guard covers this fault, so the run stays within the assumptions.
             .filter(|outside| guard != RestartGuard::Strict || *outside != Outside::Amnesia);
         Self::draw_with(seed, outside, guard, &mut random)
     }
 
-    /// The plan of a seed in which nodes forget what they granted: two must come to hold one lock.
+    /// Draws the plan of a seed in which nodes forget their votes: two clients must come to hold one lock.
     pub fn draw_amnesia(seed: u64) -> Self {
         let random = &mut Random::new(seed, 0);
         Self::draw_with(seed, Some(Outside::Amnesia), RestartGuard::Off, random)
     }
 
-    /// The plan of a world that a test drives by hand: no clients, no faults, and exact clocks.
+    /// The plan of a world that a test drives by hand: no clients, no faults, exact clocks.
     pub(crate) fn by_hand(quorum: Quorum, guard: RestartGuard) -> Self {
         let drawn = Self::draw_plain(0);
         let (lossy, down_to_the_end) = (Vec::new(), Vec::new());
@@ -285,8 +285,8 @@ impl Plan {
         let quorum = quorum(nodes, needed);
         let ttl = match guard {
             RestartGuard::Off => random.pick(&[100, 150, 300, 500, 1000, 2000]) * MS,
-            // Long beside the quarantine, or nothing but waiting would happen; and no whole seconds, by
-            // which servers count how long they have been running.
+            // Long compared with the quarantine, so that runs do more than wait. Not a whole number of seconds,
+            // because servers report their uptime in seconds.
             _ => random.pick(&[900, 1500, 1500, 1900, 1900, 2900]) * MS,
         };
         let one_way = random.pick(&[50 * US, 200 * US, MS, 3 * MS, 10 * MS]).min(ttl / 40);
@@ -300,7 +300,7 @@ impl Plan {
             .copied()
             .filter(|_| random.percent(chance))
             .collect();
-        // What is within the assumptions, and may be lost all the same.
+        // The number of votes that may vanish within the assumptions.
         let spare = 2 * needed - nodes - 1;
         let lossy_count = match outside {
             Some(Outside::Amnesia | Outside::Losses) => {
@@ -334,7 +334,7 @@ impl Plan {
                 _ => random.pick(&[-HALF_DRIFT_PPM, HALF_DRIFT_PPM, 100, 0]),
             })
             .collect();
-        // In the order in which they have always been drawn.
+        // The order of these draws is fixed: another order would change every seed.
         let callers = 1 + random.index(3);
         let resources = random.pick(&[1, 1, 1, 2]);
         let last_for = ttl * random.between(6, 14);
@@ -363,19 +363,18 @@ impl Plan {
         }
     }
 
-    /// Whether there are faults of this kind.
+    /// Whether the plan has faults of this kind.
     pub fn has(&self, fault: Fault) -> bool {
         self.faults.kinds.contains(&fault)
     }
 
-    /// Whether no two may ever hold one lock.
+    /// Whether mutual exclusion is promised in this run.
     pub const fn excludes(&self) -> bool {
         self.outside.is_none()
     }
 
-    /// How long it may take, from the end of the faults, until a waiting call has its lock: crashed
-    /// holders' keys, and those that come late, expire; connections are made again; then those who
-    /// wait have their turns.
+    /// The longest time from the end of the faults until a waiting call has its lock. Keys of crashed holders
+    /// and late keys expire, connections are made again, and then waiting calls take their turns.
     pub fn bound(&self) -> Time {
         let expiry = self.wiring.zombie_for + 3 * self.load.max_ttl + self.back_steps();
         let connect =
@@ -383,8 +382,8 @@ impl Plan {
         expiry + connect + 3 * SECOND + self.trust()
     }
 
-    /// How long it may take until nodes are trusted of which nothing is known: a quarantine by a clock
-    /// that may have been set back, and again if the node was flushed meanwhile; and some looks.
+    /// The longest time until unknown nodes are trusted: a quarantine by a clock that may have been set back, a
+    /// second one if the node was flushed meanwhile, and some identifications.
     fn trust(&self) -> Time {
         match self.guard {
             RestartGuard::Strict => 2 * (self.quarantine() + 4 * SECOND) + self.back_steps(),
@@ -392,17 +391,17 @@ impl Plan {
         }
     }
 
-    /// How long a node that has been started, or adopted, does not vote.
+    /// The time for which a node that restarted, or is adopted, does not vote.
     pub fn quarantine(&self) -> Time {
         i64::try_from(self.rules().quarantine().as_nanos()).unwrap_or(i64::MAX)
     }
 
-    /// On how many nodes counters may be lost at most: all, if no floor is below what was given out; and
-    /// without floors, so many that any two quorums still have a node in common that has its own.
+    /// The largest number of nodes that may lose their counters: all, if no floor is below a token that was
+    /// given out. Without floors any two quorums must share a node with its own counters.
     pub(crate) fn spare_counters(&self) -> usize {
         let (nodes, needed) = (self.servers.quorum.nodes(), self.servers.quorum.needed());
         match self.guard {
-            // Not all clients look at floors.
+            // Some clients ignore floors.
             RestartGuard::Strict if !self.later.modes.is_empty() => 2 * needed - nodes - 1,
             RestartGuard::Strict if self.clocks.sober => nodes,
             RestartGuard::Strict => needed - 1,
@@ -410,7 +409,7 @@ impl Plan {
         }
     }
 
-    /// What the clients measure nodes by.
+    /// The rules by which clients judge nodes.
     pub fn rules(&self) -> Rules {
         let names: Vec<_> =
             (0..self.servers.quorum.nodes()).map(|node| format!("n{node}").into()).collect();
@@ -422,7 +421,7 @@ impl Plan {
         Rules { guard: self.guard, cluster, names, marker, adoption, durable, words }
     }
 
-    /// By how much node clocks are set back in all, as a rule.
+    /// An upper bound, as a rule, of all steps back of a node's clock.
     pub fn back_steps(&self) -> Time {
         let jumps = self.later.jumps.unwrap_or(0);
         if self.has(Fault::NodeSteps) || self.outside == Some(Outside::Clocks) {
@@ -433,7 +432,7 @@ impl Plan {
     }
 }
 
-/// Where nodes are marked.
+/// The key of the marker.
 pub(crate) fn marker_key() -> Key {
     Key::from("quorlock:node")
 }
@@ -445,10 +444,10 @@ fn timing(ttl: Time, one_way: Time, random: &mut Random) -> Timing {
     let options = TimingOptions {
         ttl: duration(ttl),
         max_ttl: duration(ttl),
-        // Without a margin a mistake of the drift's size shows.
+        // Without a margin, a mistake of the size of the drift shows.
         margin: random.pick(&[None, Some(Duration::ZERO), Some(duration(ttl / 10))]),
         min_validity: duration(random.pick(&[0, 0, ttl / 4])),
-        // Who sets it to less than a round trip gets no lock, and no promise.
+        // A node timeout below a round trip gets no lock, and promises none.
         node_timeout: random
             .pick(&[None, Some(ttl / 20), Some(ttl / 4)])
             .map(|time| duration(time.max(8 * one_way).min(ttl / 4))),
@@ -457,7 +456,7 @@ fn timing(ttl: Time, one_way: Time, random: &mut Random) -> Timing {
     };
     match Timing::new(options) {
         Ok(timing) => timing,
-        Err(error) => unreachable!("all of these go together: {error}"),
+        Err(error) => unreachable!("these options fit together: {error}"),
     }
 }
 

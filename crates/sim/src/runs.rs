@@ -1,4 +1,4 @@
-//! Many runs, and what came of them.
+//! Many runs, and their results.
 
 use std::panic;
 use std::process::ExitCode;
@@ -11,23 +11,21 @@ use quorlock_sim::{Count, Counts, Violation, run, shrink};
 
 use crate::args::Args;
 
-/// From so many of the pinned seeds on, those from 0, everything that is counted must have happened. Of
-/// other seeds that is not asked: what is rare may be missing by chance.
+/// From this number of pinned seeds on (those from 0), every counted event must have happened. Other seeds may
+/// miss a rare event by chance.
 const ENOUGH: u64 = 5_000;
 
-/// At most one in so many attempts after a push may be hasty.
+/// At most one in this number of attempts after a push may be hasty.
 const HASTY_SHARE: u64 = 4;
 
-/// What all threads have found together.
+/// The results of all threads.
 #[derive(Default)]
 struct Found {
     counts: Counts,
     runs: u64,
-    /// The smallest seed that fails.
     failure: Option<(u64, Violation)>,
 }
 
-/// Runs many seeds and prints what happened in them.
 pub(crate) fn many(args: &Args) -> ExitCode {
     let from = args.base();
     let to = from.saturating_add(args.seeds);
@@ -65,7 +63,7 @@ pub(crate) fn many(args: &Args) -> ExitCode {
         return explain(args, seed);
     }
     if hasty {
-        println!("waking: too many attempts begin before other nodes could have told as well");
+        println!("waking: too many attempts begin before pushes of other nodes can arrive");
         println!("{REPLAY} --from {from} --seeds {}", args.seeds);
         return ExitCode::FAILURE;
     }
@@ -80,15 +78,15 @@ pub(crate) fn many(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Whether waiting calls try at the first push instead of giving the other nodes a round trip to
-/// tell as well (protocol, 3). A few do by chance, when their time has come anyway; so this is a
-/// matter of all runs together.
+/// Whether waiting calls retry at the first push instead of giving the other nodes a round trip to push too
+/// (protocol, 3). A few do so by chance, because their delay has passed anyway, so the share is counted over
+/// all runs.
 fn is_hasty(counts: &Counts) -> bool {
     counts.of(Count::AfterPush) >= 1_000
         && counts.of(Count::Hasty) * HASTY_SHARE > counts.of(Count::AfterPush)
 }
 
-/// Takes one seed after the other until there are no more, or one has failed.
+/// Runs one seed after another until all have run or one has failed.
 fn work(args: &Args, next: &AtomicU64, to: u64, found: &Mutex<Found>) {
     loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -103,7 +101,7 @@ fn work(args: &Args, next: &AtomicU64, to: u64, found: &Mutex<Found>) {
                 found.counts.merge(&outcome.counts);
                 outcome.violation
             }
-            // The message has been written to standard error.
+            // The panic message is already on standard error.
             Err(_) => Some(Violation { invariant: NO_PANIC, what: "see above".to_owned(), at: 0 }),
         };
         if let Some(violation) = violation {
@@ -116,7 +114,6 @@ fn work(args: &Args, next: &AtomicU64, to: u64, found: &Mutex<Found>) {
     }
 }
 
-/// Runs one seed and prints all that happens.
 pub(crate) fn replay(args: &Args, seed: u64) -> ExitCode {
     let plan = args.plan(seed);
     let outcome = run(&plan, true);
@@ -135,16 +132,15 @@ pub(crate) fn replay(args: &Args, seed: u64) -> ExitCode {
     }
 }
 
-/// What a run that panics is said to break.
+/// The name of the invariant that a panic violates.
 const NO_PANIC: &str = "no panic";
 
-/// The command that runs a seed again.
 const REPLAY: &str = "cargo run --release -p quorlock-sim --";
 
-/// How many lines before the end are shown of a seed that fails.
+/// The number of lines before the failure that are shown.
 const LAST_LINES: usize = 60;
 
-/// The end of a failing seed's story, with as few faults as still make it fail.
+/// Prints the end of a failing run, shrunk to the faults that it needs.
 fn explain(args: &Args, seed: u64) -> ExitCode {
     let plan = shrink(&args.plan(seed));
     let outcome = run(&plan, true);

@@ -1,9 +1,9 @@
-//! The simulator's world, driven by hand, for tests of the engine: a test says step by step what callers, nodes and
-//! connections do, and what comes of it is the same every time.
+//! The simulator's world, driven by hand for tests of the engine. A test says step by step what callers, nodes
+//! and connections do. The result is the same every time.
 //!
-//! Ticks, pipelines, sessions, nodes, guards and invariants are those of the simulator's runs. What is left to chance
-//! there is said here: how long everything takes, when a connection is made or breaks, which answers are held back. No
-//! supervisor makes connections, and a driver begins its tick as soon as there is something to do.
+//! Ticks, pipelines, sessions, nodes, guards and invariants are those of the simulator's runs. The test
+//! replaces chance: it sets how long everything takes, makes and breaks connections, and holds messages back.
+//! There is no supervisor, and a driver begins its tick as soon as there is something to do.
 
 pub mod asking;
 mod guarded;
@@ -34,49 +34,47 @@ use crate::plan::{Outside, Plan};
 use crate::time::{Clock, MS, Machine, Time};
 use crate::world::{SimEvent, World};
 
-/// What the wall clocks show at the start.
+/// The wall clocks at the start.
 pub const EPOCH: Time = 1_000_000 * MS;
 
-/// From a client to a node, or back, in milliseconds, unless set otherwise.
+/// Delay from a client to a node, or back, in milliseconds, unless a test sets another.
 pub const ONE_WAY: i64 = 1;
 
-/// What a test sets in a world and reads out of it.
+/// The settings and records of a world that a test drives.
 #[derive(Debug)]
 pub(crate) struct ByHand {
-    /// The random word for every delay; `None`: a different one each time.
+    /// The random word for every delay; `None`: a different word each time.
     jitter: Option<u64>,
-    /// How many random words have been drawn.
     words: u64,
-    /// Compares every step with that of a rebased engine.
+    /// Compares each step with that of a rebased engine.
     is_shadowed: bool,
-    /// What engines have said: when, in milliseconds, which client's, and what.
+    /// The effects of all engines: the time in milliseconds, the client, and the effect.
     log: Vec<(i64, usize, Effect)>,
-    /// By client, then node.
+    /// Held-back commands, by client and node.
     held_back: Vec<Vec<HeldBack>>,
     /// The time at which commands of a broken connection still arrive; `None` if they are lost.
     pub(crate) orphans_after: Option<Time>,
-    /// Locks can be taken and given back on the nodes, and not looked at: the user may not `GET`.
+    /// Nodes refuse to read locks and still set and delete them: the user has no right to `GET`.
     is_blind: bool,
     says: Vec<Says>,
     is_guarded: bool,
 }
 
-/// Clients (one engine each, and its guards), model nodes, and between each two of them a connection that keeps
-/// order.
+/// Clients with one engine each, model nodes, and a connection that keeps order between each client and node.
 pub struct ScriptedWorld {
     world: World,
     /// The client of each lock.
     owners: Vec<ClientId>,
-    /// Until when a client does not run, by client.
+    /// The time until which each client is paused.
     asleep_until: Vec<Time>,
-    /// By node: its process stands still; its answers do not arrive.
+    /// Per node: its process is paused; its answers are held back.
     frozen: Vec<bool>,
     mute: Vec<bool>,
-    /// What waits for a node that is frozen or mute.
+    /// Events that wait for a frozen or mute node.
     parked: Vec<SimEvent>,
-    /// A node has carried out a command after its connection died.
+    /// A node has carried out a command of a dead connection.
     has_orphans: bool,
-    /// The answers that have come from nodes, by client, each as an event.
+    /// The answers that clients got from nodes, each as an event.
     history: Vec<(ClientId, Event)>,
 }
 
@@ -95,14 +93,14 @@ impl World {
         self.by_hand.as_deref_mut().expect("a test drives it")
     }
 
-    /// Notes what an engine has said.
+    /// Records an effect of an engine.
     pub(crate) fn carried_out_by_hand(&mut self, client: ClientId, effect: &Effect) {
         let entry = (self.now / MS, client, effect.clone());
         self.by_hand_mut().log.push(entry);
         self.check_effect(client, effect);
     }
 
-    /// What a rebased engine is to be compared with, if that is wanted.
+    /// Prepares the comparison with a rebased engine, if a test wants it.
     pub(crate) fn shadow(&self, client: ClientId, event: &Event) -> Option<Shadow> {
         let is_shadowed = self.by_hand.as_ref().is_some_and(|by_hand| by_hand.is_shadowed);
         is_shadowed.then(|| Shadow::new(&self.clients[client].engine, event))
@@ -110,7 +108,6 @@ impl World {
 }
 
 impl ByHand {
-    /// The random word for a delay.
     pub(crate) fn word(&mut self) -> u64 {
         self.words += 1;
         self.jitter.unwrap_or(self.words.wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -118,7 +115,7 @@ impl ByHand {
 }
 
 impl ScriptedWorld {
-    /// One client, `nodes` nodes, a majority.
+    /// Creates one client and `nodes` nodes. A quorum is a majority.
     ///
     /// # Panics
     /// If there are no nodes.
@@ -126,7 +123,7 @@ impl ScriptedWorld {
         Self::with(1, Quorum::majority(nodes).expect("there are nodes"))
     }
 
-    /// A world with this number of clients and these nodes.
+    /// Creates a world with these clients and nodes.
     pub fn with(clients: usize, quorum: Quorum) -> Self {
         let mut it = Self::without_clients(Plan::by_hand(quorum, RestartGuard::Off));
         (0..clients).for_each(|_| _ = it.join_with(idle(quorum)));
@@ -164,7 +161,7 @@ impl ScriptedWorld {
         }
     }
 
-    /// One more client, which is connected.
+    /// Adds a connected client.
     fn join_with(&mut self, engine: Engine) -> usize {
         let client = self.clients();
         let world = &mut self.world;
@@ -180,7 +177,7 @@ impl ScriptedWorld {
         self.asleep_until.push(0);
         world.note(&Fact::Started { client });
         (0..nodes).for_each(|node| world.connected(client, node));
-        // Nobody waits yet for whom a new connection is news.
+        // No call waits yet for these connections.
         world.clients[client].arrivals.answered.clear();
         client
     }
@@ -190,27 +187,27 @@ impl ScriptedWorld {
         self.world.now
     }
 
-    /// A client's engine.
+    /// The engine of a client.
     pub fn engine(&self, client: usize) -> &Engine {
         &self.world.clients[client].engine
     }
 
-    /// How many clients there are.
+    /// The number of clients.
     pub const fn clients(&self) -> usize {
         self.world.clients.len()
     }
 
-    /// What engines have said: when, in milliseconds, which client's, and what.
+    /// The effects of all engines: the time in milliseconds, the client, and the effect.
     pub fn log(&self) -> &[(i64, usize, Effect)] {
         &self.world.by_hand().log
     }
 
-    /// The answers that have come from nodes, by client, each as an event.
+    /// The answers that clients got from nodes, each as an event.
     pub fn history(&self) -> &[(usize, Event)] {
         &self.history
     }
 
-    /// How many fences were shown that had to be raised first, or passed on.
+    /// The number of fencing tokens that needed a `Raise` before they were shown or handed over.
     pub fn raised(&self) -> usize {
         let raised = self.log().iter().filter_map(|(.., effect)| match effect {
             Effect::Send { command: Command::Raise { value, .. }, .. } => Some(value.clone()),
@@ -221,29 +218,29 @@ impl ScriptedWorld {
         fenced.filter(|(_, guard)| raised.contains(&guard.value())).count()
     }
 
-    /// Sets the random word for every delay; `None`: a different one each time.
+    /// Sets the random word for every delay; `None`: a different word each time.
     pub fn set_jitter(&mut self, jitter: Option<u64>) {
         self.world.by_hand_mut().jitter = jitter;
     }
 
-    /// Compares every step from here on with that of a rebased engine.
+    /// From now on, compares each step with that of a rebased engine.
     pub fn shadow(&mut self) {
         self.world.by_hand_mut().is_shadowed = true;
     }
 
-    /// From here on nodes may lose whatever they like, and locks may overlap.
+    /// From now on, nodes may lose data and locks may overlap.
     pub fn promise_nothing(&mut self) {
         self.world.plan.outside = Some(Outside::Losses);
     }
 
     // What callers do.
 
-    /// The first client's caller wants a lock.
+    /// A caller of the first client asks for a lock.
     pub fn acquire(&mut self, request: Request) -> LockId {
         self.acquire_by(0, request)
     }
 
-    /// A caller of this client wants a lock.
+    /// A caller of this client asks for a lock.
     pub fn acquire_by(&mut self, client: usize, request: Request) -> LockId {
         let lock = LockId(self.owners.len() as u64);
         self.owners.push(client);
@@ -264,14 +261,14 @@ impl ScriptedWorld {
         lock
     }
 
-    /// The caller does not want it any more.
+    /// The caller cancels its call.
     pub fn cancel(&mut self, lock: LockId) {
         let client = self.owner(lock);
         self.world.note(&Fact::Cancelled { client, lock });
         self.tell(client, Event::Cancel { lock });
     }
 
-    /// Gives a lock back, perhaps a second time.
+    /// Releases a lock, also a second time.
     pub fn release(&mut self, lock: LockId, report: bool) {
         let guard = GuardId { client: self.owner(lock), lock };
         if self.guard(lock).given_back {
@@ -281,13 +278,13 @@ impl ScriptedWorld {
         self.turn(guard.client);
     }
 
-    /// An engine is told something, and what comes of it is done.
+    /// Gives an engine an event and carries out the effects.
     pub fn tell(&mut self, client: usize, event: Event) {
         self.world.ask(client, event);
         self.turn(client);
     }
 
-    /// The driver deals at once with what it was asked.
+    /// Runs the driver until no request waits.
     fn turn(&mut self, client: ClientId) {
         while !self.world.clients[client].arrivals.asked.is_empty() {
             self.tick(client);
@@ -300,29 +297,29 @@ impl ScriptedWorld {
         assert!(due.is_none_or(|at| at > now), "what is due is dealt with: {due:?} at {now:?}");
     }
 
-    /// The client's process stands still: nothing is delivered to it, no timer fires.
+    /// Pauses the client's process: it gets no messages, and its timers do not fire.
     pub fn sleep(&mut self, client: usize, ms: i64) {
         self.asleep_until[client] = self.now() + ms * MS;
     }
 
-    /// A client does nothing any more.
+    /// Pauses a client for ever.
     pub fn leave(&mut self, client: usize) {
         self.asleep_until[client] = Time::MAX;
     }
 
-    /// The clients' wall clocks are set.
+    /// Steps the clients' wall clocks.
     pub fn step_wall(&mut self, ms: i64) {
         (0..self.clients()).for_each(|client| self.world.step_wall(client, ms * MS));
     }
 
     // Time.
 
-    /// What all clients' clocks show.
+    /// The time on all clients' clocks.
     pub fn reading(&self) -> Reading {
         self.world.reading(0)
     }
 
-    /// Runs for so many milliseconds.
+    /// Runs for this number of milliseconds.
     pub fn run_for(&mut self, ms: i64) {
         self.run_until(self.now() / MS + ms);
     }
@@ -344,7 +341,7 @@ impl ScriptedWorld {
         self.world.now += ms * MS;
     }
 
-    /// Runs until nothing is under way and no timer is set.
+    /// Runs until no message is in flight and no timer is set.
     ///
     /// # Panics
     /// If that takes ten minutes.
@@ -353,11 +350,11 @@ impl ScriptedWorld {
         while self.step(bound) {}
         for client in 0..self.clients() {
             let engine = self.engine(client);
-            assert_eq!(engine.deadline(), None, "it never comes to rest: {engine:#?}");
+            assert_eq!(engine.deadline(), None, "the engine still has a deadline: {engine:#?}");
         }
     }
 
-    /// One step, if there is one by `limit`.
+    /// Takes one step, if there is one by `limit`.
     fn step(&mut self, limit: Time) -> bool {
         while let Some((at, what)) = self.world.next_by(limit) {
             if self.waits_for_node(&what) {
@@ -376,7 +373,7 @@ impl ScriptedWorld {
             self.world.now = at.max(self.now());
             self.world.look();
             match what {
-                // Not if it has been dealt with since.
+                // The tick may have run since.
                 SimEvent::Tick(client) if self.world.clients[client].ticks.is_due => {
                     self.tick(client);
                 }
@@ -392,8 +389,8 @@ impl ScriptedWorld {
         false
     }
 
-    /// Drops every guard, mends everything, and shows that nothing is left: no key of ours on any
-    /// node (unless an orphan was set free), no record, no deadline, no place in a queue.
+    /// Drops every guard, heals everything, and checks that nothing is left: no key of ours on a node (unless
+    /// an orphaned command set one), no record, no deadline, no place in a queue.
     ///
     /// # Panics
     /// If something is left.
@@ -415,7 +412,6 @@ impl ScriptedWorld {
         }
         self.settle();
         for client in 0..self.clients() {
-            // It owes nothing.
             self.world.note(&Fact::Drained { client });
         }
         for server in self.world.servers.iter().filter(|_| !self.has_orphans) {
@@ -438,13 +434,13 @@ impl ScriptedWorld {
     }
 }
 
-/// What the names of counters begin with.
+/// The prefix of counters.
 const COUNTERS: &str = "fence of ";
 
-/// How long a round trip takes, as engines believe.
+/// The round trip that engines assume.
 const ROUND_TRIP: Duration = Duration::from_millis(2 * ONE_WAY.unsigned_abs());
 
-/// An engine with nothing in it, which knows how far the nodes are.
+/// An engine without calls that knows the round trip.
 fn idle(quorum: Quorum) -> Engine {
     Engine::new(quorum).with_fixed_round_trip(ROUND_TRIP)
 }

@@ -1,9 +1,9 @@
-//! A failing run made simpler: kind by kind, faults that it does not take are left out.
+//! Simplifies a failing run: leaves out, kind by kind, the faults that the failure does not need.
 
 use crate::plan::{Later, Plan};
 use crate::run;
 
-/// The plan with as few faults and clients as still break the same invariant.
+/// Returns the plan with the fewest faults and clients that still breaks the same invariant.
 pub fn shrink(plan: &Plan) -> Plan {
     let Some(violation) = run(plan, false).violation else {
         return plan.clone();

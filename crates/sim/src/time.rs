@@ -1,7 +1,7 @@
-//! Time: the true one, which nobody in the world can read, and the clocks that run by it.
+//! Time: the true time, which no process can read, and the clocks that follow it.
 //!
-//! Everything happens at a point of true time. Each client's machine has a boot clock and a wall
-//! clock, each node has a wall clock; they run a little fast or slow, are stepped, or stand still.
+//! All events happen at a point of true time. Each client's machine has a boot clock and a wall clock, and each
+//! node has a wall clock. Clocks run a little fast or slow, are stepped, or stop.
 
 use std::time::Duration;
 
@@ -19,17 +19,17 @@ pub const MS: Time = 1_000_000;
 /// A second.
 pub const SECOND: Time = 1_000 * MS;
 
-/// A point of time or a span, none before the start of time, as the core has it.
+/// Converts a time that is not negative.
 pub(crate) const fn duration(time: Time) -> Duration {
     Duration::from_nanos(time.unsigned_abs())
 }
 
-/// The other way round.
+/// Converts a duration.
 pub(crate) fn time(duration: Duration) -> Time {
     Time::try_from(duration.as_nanos()).unwrap_or(Time::MAX)
 }
 
-/// A clock: a straight line over true time, bent whenever its rate or its hands are changed.
+/// A clock: a linear function of true time, until its rate or its time is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Clock {
     since: Time,
@@ -38,12 +38,12 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that shows `shown` at the start of time and runs `ppm` parts per million fast.
+    /// A clock that shows `shown` at true time 0, and runs `ppm` parts per million fast.
     pub const fn new(shown: i64, ppm: i64) -> Self {
         Self { since: 0, shown, ppm }
     }
 
-    /// What the clock shows, in nanoseconds.
+    /// The time on the clock, in nanoseconds.
     pub const fn at(&self, now: Time) -> i64 {
         let passed = now - self.since;
         self.shown
@@ -52,7 +52,7 @@ impl Clock {
             + passed % 1_000_000 * self.ppm / 1_000_000
     }
 
-    /// When the clock will show `shown`, if it goes on as it does.
+    /// The true time at which the clock will show `shown`, at its present rate.
     pub fn when(&self, shown: i64) -> Time {
         let rate = i128::from(1_000_000 + self.ppm.max(-999_999));
         let ahead = i128::from(shown.saturating_sub(self.shown)) * 1_000_000 / rate;
@@ -64,17 +64,17 @@ impl Clock {
         when
     }
 
-    /// Somebody moves the hands.
+    /// Sets the clock ahead or back.
     pub fn step(&mut self, by: i64, now: Time) {
         *self = Self { since: now, shown: self.at(now) + by, ..*self };
     }
 
-    /// From now on it runs `ppm` parts per million fast; a million slow is to stand still.
+    /// From now on the clock runs `ppm` parts per million fast. Minus one million stops it.
     pub fn run(&mut self, ppm: i64, now: Time) {
         *self = Self { since: now, shown: self.at(now), ppm };
     }
 
-    /// How many parts per million it runs fast.
+    /// The rate of the clock, in parts per million fast.
     pub const fn ppm(&self) -> i64 {
         self.ppm
     }
@@ -83,21 +83,21 @@ impl Clock {
 /// The clocks of the machine that a client runs on.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
-    /// Counts suspend; what quorlock's timers go by.
+    /// Counts the time of a suspend. quorlock's timers use it.
     pub boot: Clock,
-    /// May be stepped; shows the pause of a virtual machine once it has been set right.
+    /// May be stepped. Shows the pause of a virtual machine after it was set right.
     pub wall: Clock,
 }
 
 impl Machine {
-    /// A look at both clocks.
+    /// Reads both clocks.
     pub const fn read(&self, now: Time) -> Reading {
         Reading::new(self.boot.at(now), self.wall.at(now))
     }
 }
 
-/// What has passed between two readings: the larger of both clocks' (protocol, section 9). The
-/// simulator's own reckoning, for the engine's is under test.
+/// The elapsed time between two readings: the larger difference of the two clocks (protocol, 9). Computed
+/// independently of the engine, which is under test.
 pub fn elapsed(earlier: Reading, later: Reading) -> i64 {
     let boot = later.boot().as_nanos() - earlier.boot().as_nanos();
     boot.max(later.real_ns() - earlier.real_ns()).max(0)

@@ -1,6 +1,6 @@
-//! The world: what happens next, and to whom.
+//! The world: the next events, and the processes that they concern.
 //!
-//! One queue of happenings in true time. Two runs of one plan are the same run, to the nanosecond.
+//! One queue of events in true time. Two runs of one plan are the same, to the nanosecond.
 
 mod agenda;
 mod callers;
@@ -36,36 +36,36 @@ use crate::scripted::ByHand;
 use crate::time::{SECOND, Time};
 use crate::view::{Surroundings, Terms};
 
-/// Something that is going to happen.
+/// An event of the future.
 #[derive(Debug)]
 pub(crate) enum SimEvent {
-    /// The driver takes in what has come.
+    /// The driver runs a tick.
     Tick(ClientId),
-    /// It goes on after having stood still within a turn.
+    /// The driver continues a tick in which it had stalled.
     Carry(ClientId),
-    /// The engine's deadline, unless it has another by now.
+    /// The engine's deadline, if the number is the latest.
     Timer(ClientId, u64),
     /// A batch or a probe reaches its node.
     Request(Box<Parcel>),
-    /// Answers reach the client.
+    /// A reply reaches the client.
     Reply { wire: WireId, reply: Box<Reply> },
-    /// News reach the client; `None`: everything has changed.
+    /// A push reaches the client; `None`: all keys have changed.
     Push { wire: WireId, key: Option<Key> },
     /// The client learns that a connection is gone.
     Broken(WireId),
-    /// An attempt to connect is over.
+    /// An attempt to connect ends.
     Dialled { client: ClientId, node: NodeIndex, dial: u64, in_time: bool },
-    /// The supervisor's next look, unless it has another by now.
+    /// The supervisor runs, if the number is the latest.
     Look { client: ClientId, node: NodeIndex, number: u64 },
-    /// A caller does something.
+    /// A caller acts.
     Caller { client: ClientId, caller: usize, generation: u32 },
-    /// Something goes wrong.
+    /// A fault strikes.
     Fault(Fault),
-    /// Something is mended.
+    /// A fault ends, or a planned change happens.
     Mend(Mend),
 }
 
-/// What is mended.
+/// The end of a fault, or a planned change.
 #[derive(Clone, Debug)]
 pub(crate) enum Mend {
     Resume(ClientId),
@@ -79,48 +79,48 @@ pub(crate) enum Mend {
     KeepKeys(NodeIndex),
     /// A foreign key takes the place of a lock for good, once the lock is free there.
     Litter(NodeIndex, Key),
-    /// Nothing is mended by these. Set is the clock of a node that is waited for, or of a client that waits.
+    /// Sets the clock of a node in quarantine, or of a client that waits for it.
     SetNode(NodeIndex, Time),
     SetWall(ClientId, Time),
     Pause(ClientId, Time),
-    /// The first node is away, for longer than between two looks at it.
+    /// The first node becomes absent, for longer than between two identifications.
     Leave,
     /// The second name comes to lead to the first node's server.
     Merge,
 }
 
-/// A batch or a probe under way to its node.
+/// A batch or a probe in flight to its node.
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel {
     pub(crate) wire: WireId,
-    /// `None`: it is a probe.
+    /// `None` for a probe.
     pub(crate) batch: Option<BatchId>,
     pub(crate) orders: Vec<TicketedCommand>,
-    /// Scripts are sent whole, and not by their names.
+    /// Scripts are sent as text, not by their hashes.
     pub(crate) whole: bool,
-    /// What else the node is to say, if anything.
+    /// The evidence that the node must send with its answers.
     pub(crate) asked_evidence: Option<AskedEvidence>,
     pub(crate) duplicate: bool,
 }
 
-/// What a node says to a parcel.
+/// A node's reply to a parcel.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) parcel: Parcel,
     pub(crate) answers: Vec<Answer>,
     pub(crate) evidence: Evidence,
-    /// The commands whose scripts the node did not know, by their places; they were not carried out.
+    /// The indexes of commands with scripts that the node did not know. They were not carried out.
     pub(crate) unknown: Vec<usize>,
 }
 
-/// What is asked beside a batch's commands.
+/// Evidence that is requested beside a batch's commands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AskedEvidence {
-    /// On which connection.
+    /// The connection.
     pub(crate) epoch: u64,
-    /// What the node is, before the commands.
+    /// `INFO`, before the commands.
     pub(crate) info: bool,
-    /// Its marker, behind them.
+    /// The marker, behind the commands.
     pub(crate) marker: bool,
 }
 
@@ -128,17 +128,17 @@ pub(crate) struct AskedEvidence {
 pub(crate) struct Server {
     pub(crate) node: ModelNode,
     pub(crate) process: Process,
-    /// What a process that stands still has been sent.
+    /// Parcels that wait for a frozen process.
     pub(crate) stuck: Vec<Parcel>,
-    /// Nobody says that it is down: what is sent to it gets lost.
+    /// The node is down without a sign: messages to it are lost.
     pub(crate) silent: bool,
-    /// Which scripts it has been told and has not forgotten.
+    /// Scripts that the node was sent and has not forgotten.
     pub(crate) known_scripts: BTreeSet<Script>,
-    /// By how much its clock has been set ahead in all.
+    /// The sum of all steps ahead of its clock.
     pub(crate) ahead: Time,
-    /// Since when nothing is lost of what it knew: it was started then, flushed or overwritten.
+    /// The time since which the node has lost nothing: its last start, flush or replacement of data.
     pub(crate) sound_since: Time,
-    /// Its clock has been set while it was waited for.
+    /// Its clock was set during a quarantine.
     pub(crate) has_jumped: bool,
 }
 
@@ -157,13 +157,13 @@ pub(crate) struct Streams {
     pub(crate) tokens: Random,
     pub(crate) healing: Random,
     pub(crate) faults: Vec<Random>,
-    /// For what came later: what was drawn before is drawn as before.
+    /// For faults and settings that were added later, so that earlier draws stay the same.
     pub(crate) later: Random,
     pub(crate) scripts: Random,
     pub(crate) kinds: Random,
 }
 
-/// The clocks and the nodes, as the invariants see them.
+/// The clocks and nodes, as invariants see them.
 struct Stage<'a> {
     now: Time,
     clients: &'a [Client],
@@ -204,31 +204,31 @@ pub(crate) struct World {
     pub(crate) progress: Progress,
     pub(crate) setting: Setting,
     pub(crate) record: Record,
-    /// What a test does by hand, in place of callers, faults and chance.
+    /// Controls of a test that drives the world, in place of callers, faults and chance.
     pub(crate) by_hand: Option<Box<ByHand>>,
 }
 
-/// How far a run has come.
+/// The phase of a run.
 #[derive(Default)]
 pub(crate) struct Progress {
     pub(crate) healing: bool,
-    /// Everybody is to end.
+    /// All clients must end.
     pub(crate) closing: bool,
-    /// Clients whose callers read, and read again, as long as there is anybody who waits.
+    /// Clients with callers that read again and again, as long as a call waits.
     pub(crate) readers: Vec<ClientId>,
-    /// How often a node's process has been started.
+    /// The number of process starts of nodes so far.
     runs: u64,
 }
 
-/// What follows from the plan once and for all.
+/// Values that follow from the plan.
 pub(crate) struct Setting {
     keys: Vec<Key>,
-    /// What callers lock.
+    /// The sets of keys that callers lock.
     wishes: Vec<Keys>,
     pub(crate) rules: Rules,
 }
 
-/// What is kept of what has happened.
+/// The records of a run.
 pub(crate) struct Record {
     pub(crate) counts: Counts,
     tally: Tally,
@@ -236,19 +236,18 @@ pub(crate) struct Record {
     trace: Option<Vec<String>>,
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What happened in it.
+    /// The counts of its events.
     pub counts: Counts,
-    /// The invariant that did not hold, if one did not.
+    /// The first invariant that did not hold.
     pub violation: Option<Violation>,
-    /// What happened, line by line, if that was asked for.
+    /// The trace, if it was requested.
     pub trace: Vec<String>,
 }
 
 impl World {
-    /// Carries out a plan.
     pub(crate) fn run(plan: &Plan, traced: bool) -> Outcome {
         let mut world = Self::new(plan.clone(), traced);
         world.live();
@@ -331,7 +330,7 @@ impl World {
         }
     }
 
-    /// First the faults, then the healing, then the end.
+    /// Runs the faults, then the healing, then the end.
     fn live(&mut self) {
         let faults_until = self.plan.faults.last_for;
         self.run_until(faults_until, |_| false);
@@ -343,7 +342,7 @@ impl World {
         }
     }
 
-    /// Lets happen what is to happen by `until`, unless it is `over` earlier.
+    /// Handles all events until `until`, or until `over` returns true.
     pub(crate) fn run_until(&mut self, until: Time, over: impl Fn(&Self) -> bool) {
         while self.record.violation.is_none() && !over(self) {
             let Some((at, what)) = self.next_by(until) else { break };
@@ -396,7 +395,7 @@ impl World {
         }
     }
 
-    /// Whose process has to run for this to happen.
+    /// The client whose process must run for this event.
     pub(crate) fn concerns(&self, what: &SimEvent) -> Option<ClientId> {
         match what {
             SimEvent::Tick(client)
@@ -412,7 +411,7 @@ impl World {
         }
     }
 
-    /// Notes what has happened: for the trace, for the ledger, for the invariants.
+    /// Records a fact in the trace and the ledger, and checks the invariants.
     pub(crate) fn note(&mut self, fact: &Fact<'_>) {
         if self.record.violation.is_some() {
             return;
@@ -421,8 +420,8 @@ impl World {
             trace.push(format!("{}  {fact}", point(self.now)));
         }
         let stage = Stage { now: self.now, clients: &self.clients, servers: &self.servers };
-        // What the engine goes by, not what the clocks show after the client has stood still: which of
-        // two yeses counts for longer depends on the reading, where a wall clock was set in between.
+        // The reading that the engine uses, not that of a client after a pause. The reading decides which of
+        // two votes lasts longer, if a wall clock was set in between.
         let reading = match fact {
             Fact::Told { client, .. } => Some(stage.tick_reading(*client)),
             _ => None,
@@ -452,7 +451,7 @@ impl World {
         self.note(&Fact::FaultEvent(fault));
     }
 
-    /// A run that cannot go on as it must.
+    /// Ends the run with a violation.
     pub(crate) fn violated(&mut self, invariant: &'static str, what: String) {
         let is_checked = self.plan.only.as_ref().is_none_or(|only| only == invariant);
         if self.record.violation.is_none() && is_checked {

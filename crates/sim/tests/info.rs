@@ -1,4 +1,4 @@
-//! The parts of a server's `INFO` that the engine goes by, beside the model node's.
+//! The fields of a server's `INFO` that the engine uses, compared with the model node's.
 
 use quorlock_core::FailureKind;
 use quorlock_core::info::Info;

@@ -1,6 +1,6 @@
-//! Some thousand seeds: every invariant holds, and everything that is to happen does.
+//! Some thousand seeds: every invariant holds, and every counted event happens.
 //!
-//! `SEEDS=… cargo test -p quorlock-sim` runs so many; the program runs more, and faster.
+//! `SEEDS=… cargo test -p quorlock-sim` runs this number of seeds. The program runs more, and faster.
 
 use quorlock_sim::{Count, Counts, Fault, Outside, Plan, SENTENCES, run, shrink};
 
@@ -38,36 +38,39 @@ fn every_invariant_holds_in_every_seed() {
     println!("{counts}");
     let never: Vec<&str> = counts.never().collect();
     assert!(never.is_empty(), "this never happened: {never:?}");
-    assert!(counts.of(Count::Outside) * 10 > seeds * 3, "three runs in ten are beyond the promise");
+    assert!(
+        counts.of(Count::Outside) * 10 > seeds * 3,
+        "three runs in ten are outside of the assumptions"
+    );
 }
 
-/// Nodes had stood still, their round trip was taken for how far they are, and the back-off made a process wait
-/// for a free lock until the time of healing was over (8d52fc4). First found in seed 487, later in 870, of other
-/// versions of the simulator.
+/// After nodes had been frozen, their round trip was taken for their distance, and the back-off kept a process
+/// away from a free lock until the end of the healing (8d52fc4). First found in seed 487, later in 870, of
+/// other versions of the simulator.
 #[test]
 fn seed_870_nobody_stays_away_because_nodes_stood_still() {
     holds(&Plan::draw_plain(870));
 }
 
-/// The token for one attempt was handed in before the effects of the same event had all been carried
-/// out; the next attempt of another call came to stand before the release of its predecessor (3665a86).
-/// The simulator's driver had that mistake as well; the engine begins attempts by itself now.
+/// The token for an attempt was given to the engine before all effects of the same event had been carried out,
+/// so that another call's attempt was sent before the release of the one before it (3665a86). The simulator's
+/// driver had this mistake as well. The engine begins attempts by itself now.
 #[test]
 fn seed_45610_an_attempt_begins_when_all_that_the_engine_said_before_has_been_done() {
     holds(&Plan::draw_plain(45_610));
 }
 
-/// A node got back older data with its own marker while connections lived on, and votes behind that counted:
-/// its `INFO` was asked every 15 s only. The node pushes it before its next reply, and that voids the
+/// A node got older data with its own marker while connections stayed open, and later votes counted, because
+/// `INFO` was read only every 15 s. The node now sends a push before its next reply, which ends the
 /// verification of the connection.
 #[test]
 fn seed_28161012801_what_is_answered_behind_a_flush_push_is_not_verified() {
     holds_as_it_was(28_161_012_801);
 }
 
-/// A quorum had granted, and one of its nodes could not record the fence: there was no connection, or the
-/// node was busy. By the time that was known the validity was too short as well, and the engine looked at
-/// that first: "granted too late", beside a node that had failed.
+/// A quorum had granted, and one of its nodes could not record the fencing token: its connection was gone, or
+/// the node was busy. When that was known the validity was too short as well, and the engine reported "granted
+/// too late" although a node had failed.
 #[test]
 fn seeds_of_a_node_that_grants_and_fails_to_record_the_fence() {
     for seed in [50_037_399, 50_074_842, 50_096_569, 50_109_459, 50_119_400] {
@@ -75,38 +78,38 @@ fn seeds_of_a_node_that_grants_and_fails_to_record_the_fence() {
     }
 }
 
-/// A client stood still between reading the clock and acting on it, and its wall clock was set meanwhile. Which
-/// of two yeses of a node lasts longer depended on the reading: the checker took the one of afterwards.
+/// A client paused between reading the clock and acting on it, and its wall clock was set meanwhile. The
+/// reading decides which of two votes of a node lasts longer. The checker used the reading after the pause.
 #[test]
 fn seed_50079000_what_came_in_is_judged_by_the_reading_of_its_turn() {
     holds_as_it_was(50_079_000);
 }
 
-/// A node's clock ran half as fast again as it should, and with it the time for which the node said that
-/// it had been running. The checker measured the quarantine by the true time.
+/// A node's clock ran half as fast again as it should, and the node's uptime with it. The checker measured the
+/// quarantine by the true time.
 #[test]
 fn seed_50009027_a_quarantine_is_as_long_as_the_clock_of_its_node_makes_it() {
     holds_as_it_was(50_009_027);
 }
 
-/// A client had been shut down and had told that it owed nothing; then a guard of its was given back, and the
-/// release went to a node that had died at that moment without anybody's being told. The engine keeps that in
-/// mind for a minute, as it must; the checker looked after 0.6 s.
+/// A client was shut down and had reported no owed release. Then one of its guards was released, and the
+/// release went to a node that died silently at that moment. The engine keeps such a release for a minute, as
+/// it must. The checker looked after 0.6 s.
 #[test]
 fn seed_1795355166365189_what_is_given_back_behind_the_end_may_be_owed() {
     holds(&Plan::draw(1_795_355_166_365_189));
 }
 
 /// Of three nodes' clocks two were five hours behind, and the third was set back by 7 s while all three lost
-/// their counters: the next floors were below the fences of the last. No floor can be better than the clocks
-/// that it rests on; clocks that are set by more than a node is kept waiting do not agree (GUARANTEES.md).
+/// their counters. The next floors were below the last tokens. A floor is only as good as the clocks that it
+/// rests on. Clocks that are set by more than a quarantine do not agree (GUARANTEES.md).
 #[test]
 fn seed_1795357018933923_floors_rest_on_clocks_that_agree() {
     let mut plan = Plan::draw(1_795_357_018_933_923);
     holds(&plan);
     plan.later.jumps = Some(2 * plan.quarantine());
     holds(&plan);
-    // Others whose nodes' clocks are set by as much: in some of them fences are lost for that.
+    // Other plans with steps of this size. In some of them tokens are lost because of the steps.
     let kind = |plan: &Plan| plan.load.fenced > 0 && plan.later.jumps.is_some();
     let mut lost = (0..).map(Plan::draw).filter(kind).take(5_000).map(|mut plan| {
         plan.later.jumps = Some(2 * plan.quarantine());
@@ -117,57 +120,57 @@ fn seed_1795357018933923_floors_rest_on_clocks_that_agree() {
     assert!(lost.any(|count| count > 0));
 }
 
-/// A node was adopted, trusted, flushed and adopted again, in the same words; meanwhile a client's boot clock had
+/// A node was adopted, trusted, flushed and adopted again with the same text, while a client's boot clock
 /// stopped twice. The checker took the second adoption for the first.
 #[test]
 fn seed_1795368106810887_an_adoption_ends_with_its_marker() {
     holds_as_it_was(1_795_368_106_810_887);
 }
 
-/// A client stood still between reading the clocks and marking a node, for so long that the node was marked by
-/// another, gave out a fence, was flushed, and was adopted anew, in the same words: the late marker ended that
-/// adoption with a floor below the fence. No two adoptions have the same words now.
+/// A client paused between reading the clocks and marking a node. Meanwhile another client marked the node, the
+/// node gave out a token, was flushed, and was adopted again with the same text. The late marker ended that
+/// adoption with a floor below the token. No two adoptions have the same text now.
 #[test]
 fn seed_1795382354268190_a_late_marker_does_not_end_a_later_adoption() {
     holds_as_it_was(1_795_382_354_268_190);
 }
 
-/// A node had stood still for seconds, and what it then said of its clock was reckoned from when it was asked: a
-/// floor by a clock seconds ahead. The next floor, of another client, was below a fence of the first. (It has later
-/// faults: if others are drawn, it is another run.)
+/// A node had been frozen for seconds, and the client counted the node's clock from the request, which gave a
+/// floor seconds ahead. The next floor, of another client, was below a token of the first. (The plan has later
+/// faults. If they are drawn differently, this is another run.)
 #[test]
 fn seed_1795384976722503_a_floor_is_by_what_a_clock_showed_at_least() {
     holds(&Plan::draw(1_795_384_976_722_503));
 }
 
-/// One node's clock is two minutes ahead of those of all others. A floor rested on it, and ten seconds later
-/// another node's floor did not. Floors rest on clocks that agree (GUARANTEES.md); the checker knew only of
-/// clocks that are set, or hours apart.
+/// One node's clock is two minutes ahead of all others. A floor rested on it, and ten seconds later another
+/// node's floor did not. Floors rest on clocks that agree (GUARANTEES.md). The checker only knew clocks that
+/// are set or hours apart.
 #[test]
 fn seed_1795382354359029_a_floor_is_as_good_as_the_clocks_that_it_rests_on() {
     holds_as_it_was(1_795_382_354_359_029);
 }
 
-/// The clocks of three nodes are minutes apart. One lost its counters while the one with the latest clock was
-/// down, and the client said that the new floor rests on few clocks. The checker took that only for an excuse
-/// where clocks were drawn hours apart. (It has later faults.)
+/// The clocks of three nodes are minutes apart. One node lost its counters while the node with the latest clock
+/// was down, and the client reported that the new floor rests on few clocks. The checker accepted that only for
+/// clocks that were drawn hours apart. (The plan has later faults.)
 #[test]
 fn seed_1795395092798731_a_floor_of_few_clocks_that_do_not_agree_may_be_too_low() {
     holds(&Plan::draw(1_795_395_092_798_731));
 }
 
-/// A node without pushes took over older data with its own marker, as the replica of another, and its clock was
-/// set back: an extension found its key living for long enough, wrote nothing, and was confirmed. The world closed such
-/// a node's connections only when it was a master again. (It has later faults.)
+/// A node without pushes took over older data with its own marker, as the replica of another node, and its
+/// clock was set back. An extension found its key living long enough, wrote nothing, and was confirmed. The
+/// simulated world closed such a node's connections only at its promotion. (The plan has later faults.)
 #[test]
 fn seed_1795397625883331_a_replica_confirms_what_writes_nothing() {
     holds(&Plan::draw(1_795_397_625_883_331));
 }
 
-/// A node had forgotten the script of a heal, and knew that of the extension behind it in the same batch. The heal was
-/// asked again: so "granted" was told before "absent", though it was carried out after it, and between the two the
-/// guard counted a vote that was about to go. What sets a lock is asked again only if nothing else about it was sent
-/// since. (Both have later faults.)
+/// A node had forgotten the script of a heal, and knew that of the extension behind it in the same batch. The
+/// heal was sent again, so the engine got "granted" before "absent" although the node carried it out
+/// afterwards. In between the guard counted a vote that was about to end. A command that sets a lock is now
+/// sent again only if no later command about the lock was sent. (Both plans have later faults.)
 #[test]
 fn seeds_of_a_heal_that_was_asked_again_behind_an_extension() {
     for seed in [3_780, 1_795_423_988_145_881] {
@@ -175,65 +178,66 @@ fn seeds_of_a_heal_that_was_asked_again_behind_an_extension() {
     }
 }
 
-/// A replacement of a silent connection could not be made just when the old one answered again, and the simulator took the
-/// node for down: its releases failed unsent, while an acquire was asked again on the connection that lived. (It has
-/// later faults.)
+/// The replacement of a silent connection failed just when the old connection answered again, and the simulator
+/// took the node for down. Its releases failed unsent, while an acquire was sent again on the living
+/// connection. (The plan has later faults.)
 #[test]
 fn seed_1795423988136557_a_node_is_not_down_while_it_has_a_connection() {
     holds(&Plan::draw(1_795_423_988_136_557));
 }
 
-/// Answers that had been under way for long came when the faults had ended, and showed round trips of 63 ms. A client
-/// whose clocks run at half their speed stayed away from a free lock for as long as it may by those. The bound was
-/// reckoned by what had been observed before, and by true time. (It has later faults.)
+/// Answers that had been in flight for long arrived after the faults had ended, and showed round trips of 63
+/// ms. A client with clocks at half speed backed off from a free lock for as long as these allow. The bound was
+/// computed from earlier round trips and by true time. (The plan has later faults.)
 #[test]
 fn seed_1795425041537954_manners_go_by_late_answers_and_slow_clocks() {
     holds(&Plan::draw(1_795_425_041_537_954));
 }
 
-/// A node granted a vote late, forgot its scripts, and said a second later, asked again in the same batch, that the key
-/// had expired. The engine told its guard of the vote and then of its end; the checker looked between the two. (It
-/// has later faults.)
+/// A node granted a vote late and forgot its scripts. A second later, when the same batch was sent again, it
+/// answered that the key had expired. The engine reported the vote and then its end to the guard, and the
+/// checker looked between the two. (The plan has later faults.)
 #[test]
 fn seed_1795425041702940_votes_are_looked_at_when_a_turn_is_over() {
     holds(&Plan::draw(1_795_425_041_702_940));
 }
 
-/// The same between an extension and a downgrade, that was asked again in the same batch, when the key had been deleted:
-/// the checker looked how long the guard counts before its end was told. (It has kinds.)
+/// The same between an extension and a downgrade in one batch that was sent again, after the key had been
+/// deleted: the checker looked at the validity before the engine reported its end. (The plan has kinds.)
 #[test]
 fn seed_1795568838658511_validity_is_looked_at_when_a_turn_is_over() {
     holds(&Plan::draw(1_795_568_838_658_511));
 }
 
-/// A node was one server under two names for a client, which did not count what it confirmed, and kept its vote from
-/// before. The checker counted the latest yes instead; then the wall clock was set ahead, by which the earlier vote
-/// counted for longer. (It has later faults.)
+/// For a client, a node was one server under two names. The client did not count its confirmations, and kept
+/// its earlier vote. The checker counted the latest vote instead. Then the wall clock was set ahead, by which
+/// the earlier vote lasted longer. (The plan has later faults.)
 #[test]
 fn seed_1795439800538938_a_vote_from_before_a_clock_was_set_may_count_for_longer() {
     holds(&Plan::draw(1_795_439_800_538_938));
 }
 
-/// A client had asked for an adoption of an earlier run when the connection broke, heard that it is another run, and gave
-/// that up; then the question was sent after all. The checker took the answer for a look that the client goes by.
+/// A client had requested an adoption for an earlier run when the connection broke, learned of another run, and
+/// dropped the request. The request was then sent even so. The checker took its answer for one that the client
+/// uses.
 #[test]
 fn seed_4066_a_client_that_looks_anew_forgets_what_it_had_asked() {
     holds(&Plan::draw(4066));
 }
 
-/// A node had been a replica with an older copy of its data when the faults ended. It was told to load, and
-/// loading made the model node forget that it was a replica: it never said that it had been promoted, and
-/// was trusted with the old data. No server does so.
+/// A node was a replica with an older copy of its data when the faults ended. It then had to load, and loading
+/// made the model node forget that it was a replica. It never reported a promotion, and was trusted with the
+/// old data. No server does so.
 #[test]
 fn seed_1795363931392764_what_was_a_replica_says_so_whatever_comes_after() {
     holds_as_it_was(1_795_363_931_392_764);
 }
 
-/// Seeds that were named in tests and documents before stay the runs that they were: faults that came later
-/// are drawn for others.
+/// Seeds that tests and documents named earlier stay the same runs. Later faults are drawn only for other
+/// seeds.
 #[test]
 fn seeds_with_a_name_have_none_of_the_later_faults() {
-    // They are drawn in docs/proof.md; the others are looked at where they are run.
+    // docs/proof.md names these seeds. The others are checked where they are run.
     for seed in [37, 72] {
         assert!(!Plan::draw(seed).later.is_any(), "seed {seed}");
     }
@@ -241,7 +245,7 @@ fn seeds_with_a_name_have_none_of_the_later_faults() {
     assert!(count > 200, "{count}");
 }
 
-/// For a seed that has none of the later faults: it is the run that it was when it was found.
+/// Checks a seed without later faults, so that it is the same run as when it was found.
 fn holds_as_it_was(seed: u64) {
     let plan = Plan::draw(seed);
     assert!(!plan.later.is_any(), "seed {seed}");
@@ -253,20 +257,20 @@ fn holds(plan: &Plan) {
     assert_eq!(outcome.violation, None, "seed {}", plan.seed);
 }
 
-/// The negative scenario: nodes that forget what they granted, and vote again at once. If nobody
-/// ever holds a lock that another holds, the simulator does not see what it is there to see.
+/// The negative scenario: nodes that lose their votes and vote again at once. If two clients never hold one
+/// lock in it, the simulator cannot see what it must see.
 #[test]
 fn nodes_that_start_at_once_without_their_data_make_two_hold_one_lock() {
     let counts = run_all(0..200, Plan::draw_amnesia);
     let overlaps = counts.of(Count::AmnesiaOverlaps);
-    println!("in {overlaps} of 200 runs two held one lock");
+    println!("in {overlaps} of 200 runs two clients held one lock");
     assert!(overlaps > 10, "{overlaps}");
 }
 
-/// Readers that come and go keep a writer waiting, if its word reaches no node: else nobody would know that the word
+/// Readers that come and go keep a writer waiting if its intent reaches no node. This shows that the intent
 /// matters.
 #[test]
-fn where_the_word_of_a_writer_reaches_no_node_readers_keep_it_waiting() {
+fn where_the_intent_of_a_writer_reaches_no_node_readers_keep_it_waiting() {
     let starving = (0..).map(Plan::draw).filter(|plan| plan.later.kinds.readers_stay).take(40);
     let count = starving
         .filter(|plan| {
@@ -279,22 +283,22 @@ fn where_the_word_of_a_writer_reaches_no_node_readers_keep_it_waiting() {
     assert!(count > 0);
 }
 
-/// A writer of two keys had said that it waits and stepped aside for a reader of the same process, which its word
-/// kept waiting: each for the other, for ever.
+/// A writer of two keys had announced an intent and stepped aside for a reader of its own process, which the
+/// intent kept waiting. Each waited for the other for ever.
 #[test]
-fn seed_290_a_writer_that_steps_aside_takes_its_word_back() {
+fn seed_290_a_writer_that_steps_aside_withdraws_its_intent() {
     holds(&Plan::draw(290));
 }
 
-/// A writer gave up while it looked. That it did was told to the waiting calls of its process, itself among them, and
-/// it said once more that it waits.
+/// A writer gave up while it inspected the lock. The waiting calls of its process, itself among them, were
+/// notified, and it announced its intent once more.
 #[test]
-fn seed_12633_the_word_of_a_writer_ends_with_its_call() {
+fn seed_12633_the_intent_of_a_writer_ends_with_its_call() {
     holds(&Plan::draw(12_633));
 }
 
-/// Clients that do not look rely on nodes that keep what they granted. If those forget, two hold one lock:
-/// else nobody would know that there are such clients.
+/// Clients without the restart guard rely on nodes that keep what they granted. If these forget, two clients
+/// hold one lock. This shows that such clients are in the runs.
 #[test]
 fn where_not_all_clients_look_nodes_that_forget_make_two_hold_one_lock() {
     let mixed = (0..).map(Plan::draw).filter(|plan| !plan.later.modes.is_empty()).take(200);
@@ -307,7 +311,7 @@ fn where_not_all_clients_look_nodes_that_forget_make_two_hold_one_lock() {
             violation.is_some_and(|it| it.invariant == "mutual exclusion")
         })
         .count();
-    println!("in {count} of 200 runs two held one lock");
+    println!("in {count} of 200 runs two clients held one lock");
     assert!(count > 0);
 }
 
@@ -327,7 +331,7 @@ fn a_third_of_the_plans_lies_outside_of_the_assumptions_in_each_way() {
     let plans: Vec<Plan> = (0..1000).map(Plan::draw).collect();
     for outside in [Outside::Amnesia, Outside::Losses, Outside::Clocks] {
         let count = plans.iter().filter(|plan| plan.outside == Some(outside)).count();
-        // With the guard, nodes that forget what they granted are inside.
+        // With the restart guard, nodes that forget their votes are within the assumptions.
         assert!(count > 40, "{outside:?}: {count}");
     }
     for plan in plans.iter().filter(|plan| plan.excludes()) {

@@ -1,4 +1,4 @@
-//! What is promised of commands, and whether it was so: a table of `docs/cli.md`, as a program.
+//! The promises of `docs/cli.md` about commands, as checks.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use quorlock_sim::time::{MS, Time};
 use super::plan::{Fault, TTL};
 use super::writer::OWN_CODE;
 
-/// One `quorlock run`, as it was seen.
+/// The record of one `quorlock run`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Run {
     pub(crate) key: usize,
-    /// What was done to its keeper or guardian.
+    /// The fault of its keeper or guardian.
     pub(crate) fault: Option<Fault>,
-    /// Nobody read its events until it had ended.
+    /// Its events were not read until it had ended.
     pub(crate) is_stalled: bool,
-    /// When it was signalled to end, by this program.
+    /// This program signalled it to end.
     pub(crate) was_termed: bool,
-    /// From when to when nobody was there to end its command, keeper and guardian standing still.
+    /// The time during which keeper and guardian were both stopped, so that neither could end the command.
     pub(crate) alone: Option<(Time, Time)>,
-    /// The names of its events, in order; behind a colon what went with them.
+    /// The names of its events, in order, with a detail after a colon.
     pub(crate) events: Vec<String>,
     /// All of its events were read.
     pub(crate) is_heard: bool,
-    /// Its exit code; nothing if a signal has ended the keeper.
+    /// Its exit code; `None` if a signal ended the keeper.
     pub(crate) code: Option<i32>,
 }
 
@@ -33,14 +33,14 @@ impl Run {
     }
 }
 
-/// When somebody who does not lock has deleted a key, or written over it.
+/// A key was deleted or overwritten from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meddling {
     pub(crate) key: usize,
     pub(crate) at: Time,
 }
 
-/// From a command's first line to its last.
+/// The time from a command's first line to its last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wrote {
     pub(crate) run: usize,
@@ -48,12 +48,12 @@ pub(crate) struct Wrote {
     pub(crate) to: Time,
 }
 
-/// The intervals of a file's lines, in the order in which they began.
+/// The intervals of the lines in a file, by their start.
 pub(crate) fn wrote(file: &str) -> Vec<Wrote> {
     let mut spans: BTreeMap<usize, (Time, Time)> = BTreeMap::new();
     for line in file.lines() {
         let Some((at, run)) = line.split_once(' ') else { continue };
-        // Of a file that is being written the last line may be a half.
+        // The last line of a file that is being written may be incomplete.
         let (Ok(at), Ok(run)) = (at.parse::<Time>(), run.parse()) else { continue };
         let span = spans.entry(run).or_insert((at, at));
         *span = (span.0.min(at), span.1.max(at));
@@ -64,19 +64,19 @@ pub(crate) fn wrote(file: &str) -> Vec<Wrote> {
     all
 }
 
-/// Two that wrote at the same time.
+/// Two commands that wrote at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Overlap {
     pub(crate) first: usize,
     pub(crate) second: usize,
     pub(crate) from: Time,
     pub(crate) to: Time,
-    /// Why that is not promised not to be.
+    /// The reason why exclusion is not promised there.
     pub(crate) excuse: Option<&'static str>,
 }
 
-/// Which run held the key while others did. Nothing else may disturb a `calm` round: what a stranger does to
-/// a key is seen with the next extension then.
+/// Finds runs that wrote under a key at the same time. In a `calm` round an extension notices meddling in time,
+/// because nothing else disturbs the round.
 pub(crate) fn overlaps(
     wrote: &[Wrote],
     runs: &[Run],
@@ -105,7 +105,7 @@ fn excuse(
     let alone =
         |run: &Run| run.alone.is_some_and(|(was, end)| was <= from && to <= end + AWAKENING);
     if pair.iter().flatten().any(|run| alone(run)) {
-        return Some("keeper and guardian stood still");
+        return Some("keeper and guardian were stopped");
     }
     let undisturbed = |run: &Option<&Run>| run.is_some_and(|run| run.fault.is_none());
     let seen = if calm && pair.iter().all(undisturbed) { TTL / 3 } else { TTL } + DYING;
@@ -113,20 +113,20 @@ fn excuse(
     let excused = meddling
         .iter()
         .any(|act| Some(act.key) == key && act.at <= from + BREATH && to <= act.at + seen);
-    excused.then_some("a stranger had deleted or overwritten the key")
+    excused.then_some("the key had been deleted or overwritten from outside")
 }
 
-/// How long a command may live after its loss was seen: the kill margin, and what a busy machine takes.
+/// The longest life of a command after its loss was noticed: the kill margin, and some time for a busy machine.
 const DYING: Time = TTL / 20 + 400 * MS;
 
-/// How long one may live after keeper or guardian goes on, behind its end: on a core with a load of eight it took
-/// 0.6 s to catch a chain of processes each of which starts the next elsewhere and ends.
+/// The longest life of a command after keeper or guardian continued. With a load of eight on one core it took
+/// 0.6 s to catch a chain of processes.
 const AWAKENING: Time = DYING + 600 * MS;
 
-/// Between an answer and the note of it.
+/// The time between an answer and its record.
 const BREATH: Time = 50 * MS;
 
-/// What of an end does not fit what was told, if anything does not.
+/// Describes how an exit code contradicts the events, if it does.
 pub(crate) fn misfit(run: &Run) -> Option<String> {
     let Some(code) = run.code else {
         let killed = run.fault == Some(Fault::KillKeeper);
@@ -134,7 +134,7 @@ pub(crate) fn misfit(run: &Run) -> Option<String> {
     };
     if run.is_stalled || !run.is_heard {
         let known = [OWN_CODE, 143, 70, 79, 75, 69].contains(&code);
-        return (!known).then(|| format!("exit code {code} says nothing that could be"));
+        return (!known).then(|| format!("exit code {code} is none that a run can have"));
     }
     let contended = run.events.iter().any(|event| event == "not_acquired:true");
     let fits = match code {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_wrote_in_turn_do_not_overlap_and_others_do() {
+    fn commands_that_wrote_in_turn_do_not_overlap_and_others_do() {
         let runs = vec![Run::default(); 3];
         let turns = file(&[(1, 0), (2, 0), (3, 1), (4, 1), (5, 2)]);
         assert_eq!(overlaps(&turns, &runs, &[], true), []);
@@ -185,10 +185,10 @@ mod tests {
             assert_eq!(excuses(&runs, &meddling, calm, until), [true], "{calm}");
             assert_eq!(excuses(&runs, &meddling, calm, until + 2), [false], "{calm}");
         }
-        // Who stood still has not seen it so soon.
+        // A stopped keeper has not noticed the loss so soon.
         let stopped = Run { fault: Some(Fault::StopKeeper), ..Run::default() };
         assert_eq!(excuses(&[stopped, Run::default()], &meddling, true, 1991 + soon), [true]);
-        // Another key, or later.
+        // Another key, or another time.
         let runs = vec![Run { key: 1, ..Run::default() }; 2];
         assert_eq!(excuses(&runs, &meddling, true, 2001), [false]);
         let later = [Meddling { key: 0, at: 2100 * MS }];
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_promises_anything_for_both_that_stand_still() {
+    fn nothing_is_promised_while_keeper_and_guardian_are_stopped() {
         let alone = Run { alone: Some((1500 * MS, 3000 * MS)), ..Run::default() };
         let runs = [alone, Run::default()];
         assert_eq!(excuses(&runs, &[], true, 3001), [true]);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_code_must_fit_what_was_told() {
+    fn an_exit_code_must_fit_the_events() {
         let run = |code, events: &[&str]| {
             let events = events.iter().map(ToString::to_string).collect();
             Run { code: Some(code), events, is_heard: true, ..Run::default() }

@@ -1,4 +1,4 @@
-//! Machines, and the lanes on them that run one command after the other.
+//! Machines, and their lanes. A lane runs one command after the other.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -17,15 +17,15 @@ use crate::clock::now;
 use crate::plan::nanos;
 use crate::workers::{Shared, lock};
 
-/// Faults are injected; all is healed, and commands are short; or no new one is started.
+/// Phases: faults are injected; all is healed and commands are short; no new command starts.
 pub(crate) const CHAOS: u8 = 0;
 pub(crate) const CALM: u8 = 1;
 pub(crate) const OVER: u8 = 2;
 
-/// What lanes and who strikes them share.
+/// State that lanes and the nemesis share.
 pub(crate) struct RoundContext {
     pub(crate) quorlock: PathBuf,
-    /// This program, which commands are made of.
+    /// This program, which also writes for the commands.
     pub(crate) writer: PathBuf,
     pub(crate) home: PathBuf,
     pub(crate) machines: Vec<Machine>,
@@ -34,36 +34,34 @@ pub(crate) struct RoundContext {
     pub(crate) book: Mutex<Book>,
 }
 
-/// What `quorlock run` is given on a machine.
+/// A machine's arguments for `quorlock run`.
 pub(crate) struct Machine {
     pub(crate) nodes: String,
-    /// How far its wall clock is ahead stands here.
+    /// The file with the offset of its wall clock.
     pub(crate) clock: PathBuf,
 }
 
-/// All that were started.
+/// All runs so far.
 #[derive(Default)]
 pub(crate) struct Book {
     pub(crate) runs: Vec<Entry>,
 }
 
-/// One of them.
 pub(crate) struct Entry {
     pub(crate) machine: usize,
     pub(crate) kind: Kind,
-    /// As long as it runs.
     pub(crate) keeper: Option<Pid>,
-    /// When it said so.
+    /// The time of its event `acquired`.
     pub(crate) acquired: Option<Time>,
-    /// For how long it writes once it runs, if nobody ends it.
+    /// The time for which its command writes if nothing ends it.
     pub(crate) writes: Time,
-    /// It has the lock, as far as it has told.
+    /// It has the lock, by its events so far.
     pub(crate) is_held: bool,
     pub(crate) run: Run,
 }
 
 impl Entry {
-    /// Whether its command would go on for so long from now on.
+    /// Whether its command would run for this time from now on.
     pub(crate) fn goes_on_for(&self, time: Time, now: Time) -> bool {
         self.acquired.is_some_and(|at| at + self.writes > now + time)
     }
@@ -79,7 +77,7 @@ impl RoundContext {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What holders of a lock write into.
+    /// The file that holders of a lock write into.
     pub(crate) fn file(&self, key: usize) -> PathBuf {
         self.home.join(KEYS[key])
     }
@@ -92,7 +90,7 @@ impl RoundContext {
         lock(&self.ledger).note(now(), what);
     }
 
-    /// An event of one.
+    /// Records an event.
     pub(crate) fn heard(&self, id: usize, name: &str, with: &str) {
         let mut book = self.book();
         let entry = &mut book.runs[id];
@@ -110,7 +108,7 @@ impl RoundContext {
     }
 }
 
-/// Works until all is over.
+/// Runs commands until the round ends.
 pub(crate) fn work(context: &Arc<RoundContext>, machine: usize, seed: u64, lane: u64) {
     let mut random = Random::new(seed, 100 + lane);
     while !context.is(OVER) {

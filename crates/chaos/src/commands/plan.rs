@@ -1,4 +1,4 @@
-//! What is done to keepers, guardians, keys and clocks, and when.
+//! The faults of keepers, guardians, keys and clocks.
 
 use quorlock_sim::Random;
 use quorlock_sim::time::{MS, SECOND, Time};
@@ -6,20 +6,18 @@ use quorlock_sim::time::{MS, SECOND, Time};
 use super::writer::Kind;
 use crate::plan::{PROCESSES, RoundPlan};
 
-/// The locks.
 pub(crate) const KEYS: [&str; 3] = ["backup", "report", "import"];
 
-/// How many `quorlock run` a machine runs at a time.
+/// The number of `quorlock run` at a time on a machine.
 pub(crate) const LANES: usize = 2;
 
-/// The longest time for which a lock is held without being extended. A command that wrongly goes on after its
-/// loss goes on for what is left of this; it must be long beside what a busy machine takes.
+/// The longest time for which a lock is held without an extension. A command that wrongly survives its loss
+/// runs for the rest of it, so the time must be long for a busy machine.
 pub(crate) const TTL: Time = 3 * SECOND;
 
-/// For how long faults are injected.
 pub(crate) const FAULTS: Time = 20 * SECOND;
 
-/// Something that is done while a command runs.
+/// A fault while a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     StopKeeper,
@@ -28,19 +26,18 @@ pub(crate) enum Fault {
     StopGuardian,
     KillGuardian,
     TermGuardian,
-    /// And the wall clock is stepped: the keeper has to end the command.
+    /// The wall clock is stepped as well, so the keeper has to end the command.
     StopGuardianAndStep,
-    /// For longer than the lock lives: nobody is left to end the command.
+    /// For longer than the lock lives, so that neither can end the command.
     StopBoth,
-    /// Nobody reads the events.
+    /// The events are not read.
     StallReader,
-    /// A stranger deletes the key on some nodes,
+    /// The key is deleted on a minority of nodes.
     DeleteMinority,
-    /// on so many that others may have it,
+    /// The key is deleted on a majority, so that another client may get the lock.
     DeleteMajority,
-    /// or writes over it.
+    /// The key is overwritten.
     Overwrite,
-    /// The machine's wall clock.
     StepClock,
 }
 
@@ -71,7 +68,7 @@ impl Fault {
             Self::TermGuardian => "SIGTERM the guardian",
             Self::StopGuardianAndStep => "SIGSTOP the guardian, and the clock stepped",
             Self::StopBoth => "SIGSTOP keeper and guardian",
-            Self::StallReader => "nobody reads the status descriptor",
+            Self::StallReader => "the status descriptor is not read",
             Self::DeleteMinority => "DEL of a key on a minority",
             Self::DeleteMajority => "DEL of a key on a majority",
             Self::Overwrite => "SET over a key",
@@ -79,7 +76,7 @@ impl Fault {
         }
     }
 
-    /// Behind these there were mistakes once.
+    /// These faults have uncovered mistakes.
     const fn is_telling(self) -> bool {
         matches!(
             self,
@@ -91,17 +88,17 @@ impl Fault {
         )
     }
 
-    /// What goes wrong shows in commands of this kind.
+    /// Whether a mistake would show in commands of this kind.
     pub(crate) fn suits(self, kind: Kind) -> bool {
         self != Self::StopGuardianAndStep || kind == Kind::Spawning
     }
 
-    /// A wall clock is stepped, which not every build can.
+    /// A step of a wall clock, which needs a special build.
     pub(crate) const fn is_step(self) -> bool {
         matches!(self, Self::StepClock | Self::StopGuardianAndStep)
     }
 
-    /// It is done to the processes of one `quorlock run`, which is spared all else of the kind.
+    /// Whether it is a fault of the processes of one `quorlock run`. Each run has at most one.
     pub(crate) const fn is_to_processes(self) -> bool {
         matches!(
             self,
@@ -117,25 +114,25 @@ impl Fault {
     }
 }
 
-/// A fault and its time, counted from the start of the faults.
+/// A fault and its time, relative to the start of the faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strike {
     pub(crate) at: Time,
     pub(crate) fault: Fault,
-    /// How long what is stopped stands still.
+    /// The time for which a process is stopped.
     pub(crate) span: Time,
-    /// By how much a clock is stepped.
+    /// The step of a clock.
     pub(crate) step: Time,
-    /// Draws who is struck.
+    /// Selects the target.
     pub(crate) word: u64,
 }
 
-/// Every fault at least once in each round, but for a step of a clock that cannot be stepped here.
+/// Every fault at least once per round, without steps of clocks that cannot be stepped.
 pub(crate) fn strikes(plan: &RoundPlan, can_step: bool) -> Vec<Strike> {
     let mut random = Random::new(plan.seed, 3);
     let mut strikes = Vec::new();
     for fault in Fault::ALL {
-        // That is drawn for each `quorlock run` when it is started.
+        // This fault is drawn when a `quorlock run` starts.
         if fault == Fault::StallReader || fault.is_step() && !can_step {
             continue;
         }
@@ -158,7 +155,7 @@ pub(crate) fn strikes(plan: &RoundPlan, can_step: bool) -> Vec<Strike> {
     strikes
 }
 
-/// The machines are the processes of the other rounds, as far as proxies are concerned.
+/// For proxies, the machines are the processes of the other rounds.
 pub(crate) const MACHINES: usize = PROCESSES;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A round with commands: servers, machines, faults, healing, calm, the end, the verdict.
+//! A round with commands: servers, machines, faults, healing, calm, the end, the checks.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,13 +31,13 @@ use crate::shim::Shim;
 use crate::totals::{Outcome, Totals};
 use crate::workers::{Workers, lock};
 
-/// How long a fault waits for a command that would go on for a ttl: whatever goes wrong shows in that one.
+/// The time for which a fault waits for a command that would run for another ttl, in which every mistake shows.
 const PICKY: Time = 1000 * MS;
 
-/// How long it waits for anybody.
+/// The time for which a fault waits for any command.
 const TARGET: Time = 2000 * MS;
 
-/// How long lanes may take to come to their end.
+/// The longest time until all lanes end.
 const END: Time = 75 * SECOND;
 
 /// Sections and names of the counts of a round with commands.
@@ -47,7 +47,7 @@ const SAID: &str = "what `quorlock run` reported";
 pub(crate) const SEEN: &str = "two commands that wrote under one lock at the same time";
 const OVERLAPS: &str = "although that is excluded";
 
-/// What must have come about in enough rounds: each kind of command, and each fault.
+/// Counts that must not be zero after enough rounds: each kind of command, and each fault.
 pub(crate) fn needed(can_step: bool) -> Vec<(&'static str, &'static str)> {
     let faults = Fault::ALL.iter().filter(|fault| can_step || !fault.is_step());
     let faults = faults.map(|fault| (STRUCK, fault.name()));
@@ -67,12 +67,12 @@ struct Round<'a> {
     _home: TempDir,
 }
 
-/// What was done to processes, keys and clocks.
+/// The faults of processes, keys and clocks so far.
 #[derive(Default)]
 struct Blows {
     struck: BTreeMap<Fault, u64>,
     meddling: Vec<Meddling>,
-    /// What is to be let go on, and when.
+    /// Stopped processes, and when they continue.
     stopped: Vec<(Time, usize, Vec<Pid>)>,
 }
 
@@ -81,7 +81,7 @@ impl Blows {
         self.stopped.push((until, id, pids));
     }
 
-    /// Those that have stood still for long enough.
+    /// The processes that must continue by `until`.
     fn due(&mut self, until: Time) -> Vec<(Time, usize, Vec<Pid>)> {
         let (due, rest) = self.stopped.drain(..).partition(|(at, ..)| *at <= until);
         self.stopped = rest;
@@ -89,10 +89,9 @@ impl Blows {
     }
 }
 
-/// Runs it.
+/// Runs a round.
 ///
-/// # Errors
-/// What kept it from being run; that says nothing about quorlock.
+/// If the round could not be run, which says nothing about quorlock.
 pub(crate) fn run(
     plan: &RoundPlan,
     (binary, shim): (&ServerBinary, Option<&Shim>),
@@ -159,7 +158,7 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Returns whether it came to its end.
+    /// Returns false if the round was interrupted.
     fn faults(&mut self) -> Result<bool, String> {
         let begin = now();
         let strikes = strikes(self.plan, self.can_step);
@@ -188,7 +187,7 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// Returns whether there was somebody to strike.
+    /// Returns whether there was a target.
     fn strike(&mut self, strike: &Strike, due: Time) -> bool {
         let fault = strike.fault;
         let at = now();
@@ -206,7 +205,7 @@ impl<'a> Round<'a> {
             let Some(id) = targets.get(place).copied() else { return false };
             let entry = &mut book.runs[id];
             let Some(keeper) = entry.keeper else { return false };
-            // Before it is done: it may end by that at once.
+            // Recorded first, because the run may end at once.
             entry.run.was_termed |= fault == Fault::TermKeeper;
             if fault.is_to_processes() {
                 entry.run.fault = Some(fault);
@@ -260,11 +259,11 @@ impl<'a> Round<'a> {
         let first = usize::try_from(strike.word % self.plan.nodes as u64).unwrap_or(0);
         let nodes = (0..count).map(|next| (first + next) % self.plan.nodes);
         let at = now();
-        // One that is down has no key, and one that stands still is asked another time.
+        // A node that is down has no key. A stopped node is asked another time.
         let up: Vec<_> = nodes.filter(|node| self.nemesis.is_up(*node)).collect();
         let did =
             up.iter().filter(|node| self.nemesis.servers.command(**node, words).is_ok()).count();
-        // Where nobody was asked, nothing is to be excused.
+        // If no node was asked, there is nothing to excuse.
         if !up.is_empty() {
             self.blows.meddling.push(Meddling { key, at });
         }
@@ -275,18 +274,18 @@ impl<'a> Round<'a> {
         let file = &self.context.machines[machine].clock;
         let was = fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
         let ahead: Time = was.unwrap_or(0) + by;
-        // Whole when it appears.
+        // The rename makes the file appear complete.
         let new = file.with_extension("new");
         fs::write(&new, ahead.to_string()).and_then(|()| fs::rename(new, file)).is_ok()
     }
 
-    /// Lets go on what has stood still for so long.
+    /// Continues the processes that have been stopped for long enough.
     fn go_on(&mut self, until: Time) {
         for (_, id, pids) in self.blows.due(until) {
             self.context.note(format!("-- SIGCONT: run {id}"));
             let is_both = pids.len() > 1;
             for pid in pids {
-                // It may have been killed meanwhile, which is as it should be.
+                // The process may have been killed meanwhile.
                 let _ = kill_process(pid, Signal::CONT);
             }
             if is_both {
@@ -296,7 +295,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Everything must come to a good end. Returns whether it came to an end at all.
+    /// Heals everything and waits until each machine had a lock. Returns false if the round was interrupted.
     fn healing(&mut self) -> Result<bool, String> {
         self.go_on(Time::MAX);
         self.nemesis.heal()?;
@@ -328,7 +327,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Waits for all lanes; sees that nothing of any command goes on.
+    /// Waits for all lanes, and checks that no process of a command survives.
     fn end(&mut self) -> Result<(), String> {
         self.go_on(Time::MAX);
         self.context.phase.store(OVER, Ordering::Relaxed);
@@ -341,7 +340,7 @@ impl<'a> Round<'a> {
                 lane.join().map_err(|_| "a lane panicked".to_owned())?;
             }
         }
-        // Where a keeper was killed, its guardian may wait for the end of the validity.
+        // The guardian of a killed keeper may wait for the end of the validity.
         thread::sleep(nanos(TTL));
         let sizes = || -> Vec<u64> {
             let size = |key| fs::metadata(self.context.file(key)).map_or(0, |file| file.len());
@@ -350,7 +349,7 @@ impl<'a> Round<'a> {
         let before = sizes();
         thread::sleep(Duration::from_millis(200));
         if sizes() != before {
-            let what = "something of a command goes on after the last lock is over".to_owned();
+            let what = "a process of a command survives the last lock".to_owned();
             lock(&self.context.ledger).violated(now(), what);
         }
         Ok(())
@@ -423,7 +422,7 @@ impl Drop for Round<'_> {
     }
 }
 
-/// The servers are new, and nobody uses them: they may vote at once.
+/// Lets the new servers, which no client has used, vote at once.
 fn init(quorlock: &Path, nodes: &str) -> Result<(), String> {
     let mut init = Command::new(quorlock);
     init.args(["init", "--fresh", "--yes", "--max-ttl", &format!("{}ms", TTL / MS)]);
@@ -435,7 +434,7 @@ fn init(quorlock: &Path, nodes: &str) -> Result<(), String> {
     }
 }
 
-/// The child of a keeper that calls itself so.
+/// The guardian process: the child of the keeper with that name.
 fn guardian_of(keeper: Pid) -> Option<Pid> {
     let parent = keeper.as_raw_nonzero().get().to_string();
     fs::read_dir("/proc").ok()?.flatten().find_map(|process| {

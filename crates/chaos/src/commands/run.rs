@@ -1,4 +1,4 @@
-//! One `quorlock run`, from its start to its end.
+//! One `quorlock run` from start to end.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
@@ -20,16 +20,15 @@ use super::plan::{KEYS, TTL};
 use super::writer::Kind;
 use crate::clock::now;
 
-/// The longest that one may take: to wait, to run, to stand still, and to come to its end on a machine
-/// that is busy.
+/// The longest time for one run: waiting, running, being stopped, and ending on a busy machine.
 const PATIENCE: Time = 60 * SECOND;
 
-/// How long its events may be read after its end: a process that has its pipe then is no part of it.
+/// The longest time for which its events are read after its end. A process that still has the pipe then is no
+/// part of it.
 const EVENTS: Time = 2 * SECOND;
 
 const LOOK: Duration = Duration::from_millis(4);
 
-/// What a lane has drawn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draw {
     pub(crate) machine: usize,
@@ -39,22 +38,20 @@ pub(crate) struct Draw {
     pub(crate) is_stalled: bool,
 }
 
-/// How one ended.
 pub(crate) struct Ended {
-    /// Nothing: it had to be killed.
+    /// `None` if it had to be killed.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) is_heard: bool,
     pub(crate) errors: String,
 }
 
-/// Runs it. `id` is its place in the book.
+/// Runs `quorlock run`. `id` is its index in the book.
 ///
-/// # Errors
 /// If it cannot be started.
 pub(crate) fn run(context: &Arc<RoundContext>, id: usize, draw: Draw) -> io::Result<Ended> {
     let (events, its_end) = pipe_with(PipeFlags::CLOEXEC)?;
     if draw.is_stalled {
-        // Full from the beginning. Lines without anything are none.
+        // The pipe is full from the start. Empty lines are no events.
         let size = fcntl_setpipe_size(&its_end, 4096)?;
         rustix::io::write(&its_end, &vec![b'\n'; size])?;
     }
@@ -110,7 +107,7 @@ fn wait(mut child: Child, deadline: Time) -> Option<ExitStatus> {
             Ok(Some(status)) => return Some(status),
             Ok(None) if now() < deadline => thread::sleep(LOOK),
             _ => {
-                // Nobody may be left of what was started here.
+                // No process that was started here may be left.
                 let _ = kill_process(Pid::from_child(&child), Signal::KILL);
                 let _ = child.wait();
                 return None;
@@ -125,7 +122,7 @@ fn read(context: &RoundContext, id: usize, events: OwnedFd) {
         let Ok(event) = serde_json::from_str::<Value>(&line) else { continue };
         let Some(name) = event["event"].as_str() else { continue };
         let with = match name {
-            // Of these there are many, and nothing is judged by them.
+            // Frequent events that no check uses.
             "waiting" | "extended" | "shortened" => continue,
             "not_acquired" => &event["contended"],
             "released" => &event["outcome"],

@@ -1,4 +1,4 @@
-//! What commands are made of: a process that writes the time, and the scripts that start some.
+//! Parts of commands: a process that writes the time, and the scripts that start it.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -14,10 +14,10 @@ use crate::clock::now;
 /// The hidden first argument that makes this program a writer.
 const WRITE: &str = "__write";
 
-/// The same, in a process group of its own.
+/// As [`WRITE`], in a process group of its own.
 const WRITE_APART: &str = "__write_apart";
 
-/// The same, but it soon starts its successor and ends.
+/// As [`WRITE`], but it soon starts a successor and ends.
 const WRITE_CHAIN: &str = "__write_chain";
 
 /// All hidden first arguments.
@@ -26,26 +26,23 @@ pub(crate) const FIRST_ARGUMENTS: [&str; 3] = [WRITE, WRITE_APART, WRITE_CHAIN];
 /// The exit code of a command that ends by itself.
 pub(crate) const OWN_CODE: i32 = 7;
 
-/// How often a writer writes.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// For how many milliseconds one of a chain writes.
+/// The time for which a process of a chain writes, in milliseconds.
 const LINK: Time = 20;
 
-/// How a command behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// One process that goes when it is asked to.
+    /// One process that ends at SIGTERM.
     Plain,
-    /// Its processes are in groups of their own.
+    /// Processes in groups of their own.
     Groups,
-    /// It ignores SIGTERM.
     Stubborn,
-    /// It ends, and what it has started goes on.
+    /// Ends before its children.
     Forking,
-    /// It starts one process after the other, outside of its process group.
+    /// Starts one process after the other, outside of its process group.
     Spawning,
-    /// All but that.
+    /// All of these except chains.
     All,
 }
 
@@ -64,7 +61,8 @@ impl Kind {
         }
     }
 
-    /// For `sh -c`. `$0` is this program, `$@` the file, who writes, and for how many milliseconds.
+    /// A script for `sh -c`. `$0` is this program, `$@` the file, the name to write, and the time in
+    /// milliseconds.
     pub(crate) const fn script(self) -> &'static str {
         match self {
             Self::Plain => r#"exec >/dev/null; "$0" __write "$@"; exit 7"#,
@@ -88,10 +86,9 @@ impl Kind {
     }
 }
 
-/// Writes lines of the time and a name, each in one piece at the file's end.
+/// Appends lines of the time and a name to the file, each with one write.
 ///
-/// # Errors
-/// What kept it from that.
+/// If it cannot write.
 pub(crate) fn main(mode: &str, args: &[String]) -> Result<(), String> {
     let [file, who, ms] = args else { return Err("a writer is started by commands".to_owned()) };
     let ms: Time = ms.parse().map_err(|_| "not a number of milliseconds".to_owned())?;

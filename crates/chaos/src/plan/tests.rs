@@ -32,9 +32,9 @@ fn clocks_that_cannot_be_moved_are_not() {
     assert!(events.filter_map(|event| event.begins).all(|kind| !kind.moves_clock()));
 }
 
-/// Never is a majority down or stopped, and nothing is done to a server that cannot answer.
+/// A majority is never down or stopped, and a server that cannot answer has no other fault.
 #[test]
-fn who_is_down_or_stopped_is_left_alone_and_few() {
+fn few_nodes_are_out_and_have_no_other_fault() {
     for plan in plans() {
         let (seed, mut out, mut follows) = (plan.seed, Vec::new(), Vec::new());
         for Event { act, .. } in &plan.events {
@@ -69,10 +69,10 @@ fn who_is_down_or_stopped_is_left_alone_and_few() {
     }
 }
 
-/// The assumptions: clocks by which fences are told after data was lost are right; those that are
-/// wrong are few, or it is said that nothing is promised; and what is allowed is little.
+/// The assumptions: clocks that decide on fencing tokens after a loss of data are right, wrong clocks are few
+/// or the plan says that exclusion is not promised, and drift is small.
 #[test]
-fn what_is_drawn_is_within_the_assumptions_or_says_so() {
+fn a_plan_is_within_the_assumptions_or_says_so() {
     let (mut inside, mut outside) = (0, 0);
     for plan in plans() {
         let jumped = plan.kinds.contains(&Kind::Jump);

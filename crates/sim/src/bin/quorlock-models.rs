@@ -1,4 +1,5 @@
-//! `quorlock-models`: explores every model to the end; exit code 1 if anything is not as it must be.
+//! `quorlock-models`: explores every model to the end. The exit code is 1 if a model gives an unexpected
+//! result.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +9,7 @@ use std::thread;
 use clap::Parser;
 use quorlock_sim::models::{Found, Scenario, negatives, positives};
 
-/// Explores what quorlock's engine can do under a model checker, within bounds, to the end.
+/// Explores every state that quorlock's engine can reach within bounds
 #[derive(Debug, Parser)]
 #[command(name = "quorlock-models", version)]
 struct Args {
@@ -20,15 +21,15 @@ struct Args {
     #[arg(long)]
     negative: bool,
 
-    /// How many models to explore at a time
+    /// Number of models to explore at a time
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
 
-    /// Tell the counterexamples line by line
+    /// Print the counterexamples line by line
     #[arg(long)]
     trace: bool,
 
-    /// Make this mistake, and tell which of the models that must hold catches it
+    /// Make this mistake, and print which of the positive models catches it
     #[cfg(quorlock_mutants)]
     #[arg(long, value_name = "NAME", conflicts_with = "negative")]
     mutant: Option<String>,
@@ -44,10 +45,10 @@ fn main() -> ExitCode {
     let all = positives.into_iter().chain(negatives());
     let chosen = all.filter(|scenario| scenario.name.contains(&args.only));
     let (mistaken, mut sound): (Vec<_>, Vec<_>) = chosen.partition(|it| it.mutant.is_some());
-    // The largest first: otherwise one of them is alone at the end.
+    // The largest model first, so that it does not run alone at the end.
     sound.sort_by_key(|scenario| std::cmp::Reverse(scenario.size()));
     let mut wrong = explore(&sound, &args);
-    // A mistake is made in the whole process, so those models come one by one, and last.
+    // A mistake affects the whole process, so these models run one by one, after the others.
     for scenario in &mistaken {
         if let Some(mutant) = scenario.mutant
             && !quorlock_sim::mutants::switch_on(mutant)
@@ -61,12 +62,11 @@ fn main() -> ExitCode {
         eprintln!("quorlock-models: there is no model like {:?}", args.only);
         return ExitCode::from(2);
     }
-    println!("\n{wrong} models are not as they must be");
+    println!("\n{wrong} models gave an unexpected result");
     if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Explores some of them at a time, and tells of each when it is done. Returns how many are not as
-/// they must be.
+/// Explores `args.jobs` models at a time and prints each result. Returns the number of unexpected results.
 fn explore(scenarios: &[Scenario], args: &Args) -> u32 {
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(0));
     thread::scope(|scope| {
@@ -74,9 +74,9 @@ fn explore(scenarios: &[Scenario], args: &Args) -> u32 {
             scope.spawn(|| {
                 while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let found = scenario.check();
-                    // One at a time tells, too.
+                    // The lock keeps the lines of one result together.
                     let mut wrong = wrong.lock().unwrap_or_else(PoisonError::into_inner);
-                    tell(scenario, &found, args.trace);
+                    print(scenario, &found, args.trace);
                     *wrong += u32::from(found.wrong.is_some());
                 }
             });
@@ -85,7 +85,7 @@ fn explore(scenarios: &[Scenario], args: &Args) -> u32 {
     wrong.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn tell(scenario: &Scenario, found: &Found, traced: bool) {
+fn print(scenario: &Scenario, found: &Found, traced: bool) {
     let Scenario { name, about, .. } = scenario;
     let Found { states, steps, depth, broken, after, .. } = found;
     let how = match broken {
@@ -106,7 +106,7 @@ fn tell(scenario: &Scenario, found: &Found, traced: bool) {
     }
 }
 
-/// Which of the models that must hold shows the mistake.
+/// Prints the first positive model that catches the mistake.
 #[cfg(quorlock_mutants)]
 fn hunt(args: &Args, mutant: &str) -> ExitCode {
     if !quorlock_sim::mutants::switch_on(mutant) {

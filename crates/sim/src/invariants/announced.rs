@@ -16,8 +16,8 @@ pub(crate) const SENTENCE: &str = "V15: when it is clear that no quorum confirms
      node timeout after it was sent, the holder is notified while the lock is held. It is notified when a quorum \
      confirms again. (protocol, 4 and 12)";
 
-/// The rounds of extending, by the lock that the tickets name. In the models no client begins its life, and so nothing
-/// is kept.
+/// Rounds of extensions, by the lock that their tickets name. Models have no `Started` facts, so nothing is
+/// recorded there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Announced {
     is_watching: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Announced {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Rounds {
-    /// The present holder was last notified that no quorum confirms.
+    /// The last report to the holder said that no quorum confirms.
     is_unconfirmed: bool,
     latest: Option<Round>,
 }
@@ -36,7 +36,7 @@ struct Round {
     number: u32,
     began: Reading,
     answers: usize,
-    /// A quorum confirmed, or the holder was notified that none does.
+    /// A quorum confirmed, or the holder was notified that no quorum does.
     is_decided: bool,
 }
 
@@ -45,7 +45,7 @@ impl Announced {
         match fact {
             Fact::Started { .. } => self.is_watching = true,
             _ if !self.is_watching => {}
-            // The holder of a lock that was handed over learns about its own rounds only.
+            // The holder of a handed-over lock is notified of its own rounds only.
             Fact::Granted { guard, .. } | Fact::ReleaseAsked { guard, .. } => {
                 self.leases.remove(&lease_of(*guard, view));
             }
@@ -59,7 +59,7 @@ impl Announced {
                     round.answers += 1;
                 }
             }
-            // A guard that was dropped meanwhile has no use for it.
+            // A guard that was dropped needs no notification.
             Fact::Health { guard, is_confirmed, .. } if view.guards.of(*guard).is_some() => {
                 let confirmed = confirmations(*guard, view);
                 let is_reached = view.terms.quorum.is_reached(confirmed);
@@ -72,7 +72,7 @@ impl Announced {
                 };
                 if is_wrong {
                     let what = if *is_confirmed { "confirmed" } else { "not confirmed" };
-                    return Err(format!("{guard} is said to be {what}, by {confirmed} nodes"));
+                    return Err(format!("{guard} is reported as {what}, by {confirmed} nodes"));
                 }
                 let rounds = self.leases.entry(lease_of(*guard, view)).or_default();
                 rounds.is_unconfirmed = !is_confirmed;
@@ -94,7 +94,7 @@ impl Announced {
         }
     }
 
-    /// What the turn had to tell the holders of this client.
+    /// Checks that the tick sent every notification that is due.
     fn check_told(&mut self, client: ClientId, view: &View<'_>) -> Checked {
         let now = view.tick_reading(client);
         for (id, guard) in view.guards.iter().filter(|(id, _)| id.client == client) {
@@ -109,29 +109,33 @@ impl Announced {
             if view.terms.quorum.is_reached(confirmed) {
                 round.is_decided = true;
                 if rounds.is_unconfirmed && !view.ledger.needs_evidence(client) {
-                    return Err(format!("a quorum confirms {id} again, and nobody says so"));
+                    return Err(format!(
+                        "a quorum confirms {id} again, and the holder is not notified"
+                    ));
                 }
                 continue;
             }
-            // As configured, or the longest that the round trips may have made it.
+            // The configured node timeout, or the longest that a measured round trip can cause.
             let timeout = guard.request.timing.node_timeout(Duration::MAX);
             let is_over = round.began.after(timeout).remaining(now).is_zero();
             let open = view.terms.quorum.nodes() - round.answers;
             if view.terms.quorum.is_out_of_reach(confirmed, if is_over { 0 } else { open }) {
-                return Err(format!("{confirmed} nodes confirm {id}, and nobody says so"));
+                return Err(format!(
+                    "{confirmed} nodes confirm {id}, and the holder is not notified"
+                ));
             }
         }
         Ok(())
     }
 }
 
-/// The lock that the tickets of a guard's rounds name: that of the first guard with its token.
+/// The lock that the tickets of a guard's rounds name: the lock of the first guard with this token.
 fn lease_of(guard: GuardId, view: &View<'_>) -> (ClientId, LockId) {
     let token = view.guards.of(guard).and_then(|held| view.ledger.of_guard(held));
     (guard.client, token.map_or(guard.lock, |token| token.lock))
 }
 
-/// How many nodes have confirmed in the latest round.
+/// The number of nodes that confirmed in the latest round.
 fn confirmations(guard: GuardId, view: &View<'_>) -> usize {
     let token = view.guards.of(guard).and_then(|held| view.ledger.of_guard(held));
     token.map_or(0, |token| token.extending.1)

@@ -1,4 +1,4 @@
-//! A lock that is handed out is valid by the clock as read after the deciding answer.
+//! A granted lock is valid at a clock reading that was taken after the deciding answer.
 
 use super::Checked;
 use crate::fact::Fact;

@@ -1,5 +1,5 @@
-//! Eventually a lock is to be had. Checked by the healing phase: the faults end, some who hold locks
-//! are killed, and everybody who waits, and a newcomer, must have a lock within a bound.
+//! A lock can eventually be acquired. The healing phase checks this: the faults end and some holders are
+//! killed. Then every waiting caller, and a new one, must get a lock within a bound.
 
 pub(crate) const NAME: &str = "deadlock free";
 

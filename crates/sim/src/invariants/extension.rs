@@ -1,5 +1,5 @@
-//! What is held after each turn is what the answers so far make of it: no yes is forgotten, no vote
-//! that is proved gone is kept, no unknown reply changes anything.
+//! After each tick, a lock's validity is exactly what the answers so far allow: every vote counts, every vote
+//! that was proved gone is dropped, and an unknown reply changes nothing.
 
 use quorlock_core::{Answer, Extended, Verb};
 
@@ -21,7 +21,8 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
                 let Some(token) = view.ledger.of_guard(guard).filter(|_| live) else { continue };
                 let claimed = guard.hold.validity().valid_for(now).as_nanos() as i64;
                 let backed = view.ledger.valid_for(token, now);
-                // A vote that is proved gone is kept where the proof is not trusted, nor is a yes counted.
+                // A client that needs evidence ignores the answers of untrusted nodes, both votes and proofs of
+                // loss.
                 if claimed > backed || claimed < backed && !view.ledger.needs_evidence(*client) {
                     let (claimed, backed) = (span(claimed), span(backed));
                     return Err(format!("{id} claims {claimed}, and has votes for {backed}"));
@@ -34,7 +35,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
             match token {
                 Some(token) if !view.terms.quorum.is_reached(token.extending.1) => {
                     let count = token.extending.1;
-                    Err(format!("{id} is said to be extended, and {count} nodes have confirmed"))
+                    Err(format!("{id} is reported as extended, and {count} nodes have confirmed"))
                 }
                 _ => Ok(()),
             }

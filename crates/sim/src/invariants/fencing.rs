@@ -1,4 +1,4 @@
-//! Fences are unique and grow, and a resource that refuses smaller ones is never written to by two in
+//! Fencing tokens are unique and grow. If a resource refuses smaller tokens, two holders never write to it in
 //! turns.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,8 +17,8 @@ use crate::view::View;
 
 pub(crate) const NAME: &str = "fencing";
 
-/// Between the reading of a clock and the writing of a floor that rests on it hardly more time passes; and
-/// less than half of the time for which a node is kept waiting, or a floor is too old.
+/// The longest time that is expected between reading a clock and writing a floor that rests on it. Half of a
+/// quarantine bounds it as well, because the client asks again for a clock that is older.
 const READ_BEFORE: Time = 10 * SECOND;
 
 pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without any timing assumption \
@@ -28,31 +28,31 @@ pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without a
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Fencing {
-    /// The largest fence that was shown.
+    /// The largest token that was shown.
     shown: BTreeMap<Key, u64>,
     all: BTreeSet<(Key, u64)>,
-    /// What had been shown when an attempt began, and when a lease was to be handed over.
+    /// The largest token that was shown before an attempt began, and before a hand-over.
     before: BTreeMap<(ClientId, LockId), u64>,
     handed: BTreeMap<Token, u64>,
-    /// What each node was last seen to count.
+    /// Each node's counters when last checked.
     counters: Vec<BTreeMap<Key, u64>>,
     /// The nodes that have lost counters.
     lost: BTreeSet<NodeIndex>,
     floors: Floors,
-    /// What a resource has accepted last, and of whom.
+    /// The last write that a resource accepted: its token and its guard.
     accepted: BTreeMap<Key, (u64, GuardId)>,
 }
 
-/// What floors may be too low.
+/// Reasons why a floor may be too low.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Floors {
-    /// By how much each node's clock has been set in all.
+    /// The sum of all steps of each node's clock.
     set: Vec<Time>,
-    /// A clock was set by so much that it does not agree with what it showed when a floor was set.
+    /// A clock was set so far that it does not agree with its reading when a floor was set.
     is_low: bool,
-    /// Where clocks do not agree: the marker that each client has last written to each node; those whose
-    /// floors may be too low, since they rest on few clocks (the client has said so), or an earlier floor on
-    /// others; and the lowest of these floors that a node has taken.
+    /// Used if clocks do not agree: the marker that each client last wrote to each node; the markers whose
+    /// floors may be too low, because the client reported few clocks or an earlier floor rests on other clocks;
+    /// and the lowest of these floors that a node has taken.
     marks: BTreeMap<(ClientId, NodeIndex), Arc<str>>,
     untrusted: BTreeSet<Arc<str>>,
     lowest: Option<u64>,
@@ -108,7 +108,9 @@ impl Fencing {
                         is_recorded(*id, guard, fence, view)?;
                         self.granted(*id, guard, fence, view, counts)
                     }
-                    (fence, _) => Err(format!("{id} has the fence {fence:?}, as nobody asked")),
+                    (fence, _) => {
+                        Err(format!("{id} has the fencing token {fence:?}, unlike its request"))
+                    }
                 }
             }
             Fact::Ordered { client, node, command: Command::Mark { text, .. }, .. } => {
@@ -134,8 +136,8 @@ impl Fencing {
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
-            // Between a floor and the next that must be above it a node is kept waiting, for two seconds longer
-            // than the longest ttl. The models have no floors.
+            // Between a floor and the next one, which must be above it, the node waits two seconds longer than
+            // the longest ttl. Models have no floors.
             Fact::FaultEvent(FaultEvent::NodeStepped { node, by }) if view.terms.quarantine > 0 => {
                 self.floors.set[*node] += by.abs();
                 self.floors.is_low |=
@@ -159,8 +161,8 @@ impl Fencing {
         }
     }
 
-    /// More is lost than the order of fences rests on, up to this one. As long as any two quorums have a node in
-    /// common that has its own counters, it rests on no floor.
+    /// Whether so much was lost that tokens up to this one may be out of order. While any two quorums share a
+    /// node with its own counters, the order rests on no floor.
     fn is_beyond(&self, fence: u64, view: &View<'_>) -> bool {
         let (nodes, needed) = (view.terms.quorum.nodes(), view.terms.quorum.needed());
         let (lost, in_common) = (self.lost.len(), 2 * needed - nodes);
@@ -168,7 +170,7 @@ impl Fencing {
         lost > view.terms.spare_counters || is_low && lost >= in_common
     }
 
-    /// Of any of these keys.
+    /// The largest token that was shown for any of these keys.
     fn shown_for(&self, keys: &Keys) -> u64 {
         keys.iter().filter_map(|key| self.shown.get(key)).copied().max().unwrap_or(0)
     }
@@ -206,10 +208,10 @@ impl Fencing {
             return Ok(());
         }
         let keys = names(keys);
-        Err(format!("{id} has the fence {fence} for {keys}, which {wrong}"))
+        Err(format!("{id} has the fencing token {fence} for {keys}, which {wrong}"))
     }
 
-    /// S19: a counter moves only with a grant, or for who holds the lock there.
+    /// S19: a counter changes only with a grant, or by a command of the key's holder.
     fn executed(
         &mut self,
         node: NodeIndex,
@@ -230,11 +232,11 @@ impl Fencing {
         });
         for key in &*counter.keys {
             let after = view.node(node).fence_at(key).unwrap_or(0);
-            // What a node counts that has been given other data is known when it has been seen.
+            // After a node got other data, its counters are unknown until the next command.
             let Some(before) = self.counters[node].insert(key.clone(), after) else { continue };
             let may = match answer {
                 Answer::GrantedFenced { .. } => after >= before,
-                // What a proxy makes an error of has been done all the same.
+                // The node may have carried out a command whose reply a proxy replaced by an error.
                 Answer::Raised { .. } | Answer::Failed(_) => {
                     after == before || after > before && holds
                 }
@@ -249,7 +251,7 @@ impl Fencing {
         Ok(())
     }
 
-    /// A resource accepts a write unless it has accepted one with a larger fence.
+    /// A resource accepts a write unless it has accepted one with a larger token.
     fn written(&mut self, id: GuardId, view: &View<'_>, counts: &mut Counts) -> Checked {
         let Some(guard) = view.guards.of(id) else { return Ok(()) };
         let Some(fence) = guard.fence else { return Ok(()) };
@@ -260,7 +262,9 @@ impl Fencing {
             } else if fence < largest {
                 counts.add(Count::FencedOff);
             } else if of != id && !self.is_beyond(fence, view) {
-                return Err(format!("{key} is written to by {of} and by {id}, with one fence"));
+                return Err(format!(
+                    "{key} is written to by {of} and by {id}, with one fencing token"
+                ));
             }
         }
         Ok(())
@@ -271,8 +275,8 @@ fn floor(marker: &str) -> u64 {
     Marker::parse(marker).map_or(0, |marker| marker.floor)
 }
 
-/// A floor is as high as if it rested on as many clocks as it must, but not on all: an earlier one may have
-/// rested on others.
+/// Whether the floor is above more clocks than a quorum, but not above all of them. An earlier floor may rest
+/// on other clocks.
 fn rests_on_some(floor: u64, view: &View<'_>) -> bool {
     let ahead = Marker::FLOOR_AHEAD_US.cast_signed() * US;
     let read_before = READ_BEFORE.min(view.terms.quarantine / 2);
@@ -281,20 +285,19 @@ fn rests_on_some(floor: u64, view: &View<'_>) -> bool {
     (view.terms.quorum.needed() + 1..view.terms.quorum.nodes()).contains(&under)
 }
 
-/// What the nodes' clocks show.
 fn clocks(view: &View<'_>) -> Vec<Time> {
     let nodes = view.terms.quorum.node_ids();
     nodes.map(|node| view.node(node.index()).clock.at(view.now)).collect()
 }
 
-/// Nodes' clocks are further apart than a node is kept waiting.
+/// Whether the nodes' clocks are further apart than a quarantine.
 fn do_not_agree(view: &View<'_>) -> bool {
     let clocks = clocks(view);
     let (first, last) = (clocks.iter().min(), clocks.iter().max());
     last.zip(first).is_some_and(|(last, first)| last - first > view.terms.quarantine)
 }
 
-/// S18: the fence is what the counters of a quorum show whose votes are held.
+/// S18: a quorum of nodes, with votes that are held, has recorded the token.
 fn is_recorded(id: GuardId, guard: &Guard, fence: u64, view: &View<'_>) -> Checked {
     let Some(token) = view.ledger.of_guard(guard) else { return Ok(()) };
     let nodes = view.terms.quorum.node_ids().zip(&token.nodes);
@@ -305,5 +308,5 @@ fn is_recorded(id: GuardId, guard: &Guard, fence: u64, view: &View<'_>) -> Check
     if view.terms.quorum.is_reached(count) {
         return Ok(());
     }
-    Err(format!("{id} is shown the fence {fence}, which {count} nodes have recorded"))
+    Err(format!("{id} is shown the fencing token {fence}, which {count} nodes have recorded"))
 }

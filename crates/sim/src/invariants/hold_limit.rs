@@ -1,5 +1,5 @@
-//! Nobody holds a lock for longer than its caller allows, and no process keeps it from others by handing it
-//! on and on.
+//! No holder keeps a lock for longer than its caller allows, and no process keeps it from others by handing it
+//! over again and again.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ pub(crate) const NAME: &str = "hold limit";
 pub(crate) const SENTENCE: &str = "Per node token ≤ 64 turns and ≤ T/10 in all. max_hold counts per guard \
      and per node token. Automatic extension every T/3, bounded by max_hold. (protocol, 3 and 4)";
 
-/// What each token's first guard was granted, and until when it may be extended to. In the models no
-/// client begins its life, and so nothing is kept.
+/// The first grant of each token, and the limits of its extensions. Models have no `Started` facts, so nothing
+/// is recorded there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct HoldLimit {
     is_watching: bool,
@@ -28,7 +28,7 @@ pub(crate) struct HoldLimit {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Term {
     began: Reading,
-    /// By the boot clock: until when anybody may hold it, and until when this guard may.
+    /// Limits on the boot clock: of all holders of the token together, and of the present guard.
     token_until: i64,
     guard_until: i64,
 }
@@ -75,7 +75,7 @@ impl HoldLimit {
             return Ok(());
         }
         let Some(term) = self.tokens.get_mut(&value) else {
-            return Err(format!("{id} is handed a lock that nobody was granted"));
+            return Err(format!("{id} is handed over, and no guard had the lock before"));
         };
         term.guard_until = term.token_until.min(until);
         let (handover_count, held) = (guard.handover_count, elapsed(term.began, now));
@@ -88,7 +88,7 @@ impl HoldLimit {
         Ok(())
     }
 
-    /// Nothing is extended any more that is being released on the nodes.
+    /// A lock whose keys are being released is not extended any more.
     fn forget(&mut self, id: GuardId, view: &View<'_>) {
         if let Some(guard) = view.guards.of(id).filter(|guard| guard.told_lost) {
             self.tokens.remove(guard.value().as_bytes());

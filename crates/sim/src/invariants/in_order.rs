@@ -1,4 +1,4 @@
-//! What is sent to a node, and what the engine hears of it, keeps its order.
+//! The commands to a node, and the answers that the engine gets, keep their order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,15 +14,15 @@ pub(crate) const SENTENCE: &str = "A release never overtakes its acquire; what s
      its release. Answers of a node are told in the order of sending, also across \
      connections, whichever of them were asked again. (protocol, 2 and 4)";
 
-/// What was sent to each node, kept from the first connection on; the models have none.
+/// The commands sent to each node since its first connection. Models have no connections.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct InOrder(BTreeMap<(ClientId, NodeIndex), Sent>);
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Sent {
-    /// What has not been told.
+    /// Commands whose answers the engine has not received.
     untold: VecDeque<Ticket>,
-    /// The values that releases were about.
+    /// The values that were released.
     released: BTreeSet<Vec<u8>>,
 }
 
@@ -46,17 +46,17 @@ impl InOrder {
                     _ => {}
                 }
             }
-            // What failed may never have been sent.
+            // A failed command may never have been sent.
             Fact::Told { client, node, ticket, answer, .. }
                 if !matches!(answer, Answer::Failed(_)) =>
             {
                 let Some(sent) = self.0.get_mut(&(*client, *node)) else { return Ok(()) };
                 match sent.untold.iter().position(|other| other == ticket) {
-                    // What was sent before it has failed, or never will be told.
+                    // Earlier commands failed, or their answers never arrive.
                     Some(place) => drop(sent.untold.drain(..=place)),
                     None => {
                         return Err(format!(
-                            "client {client} is told an answer of node {node} behind that to a later command: \
+                            "client {client} gets an answer of node {node} after that to a later command: \
                              {ticket:?}"
                         ));
                     }

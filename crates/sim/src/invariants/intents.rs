@@ -1,4 +1,4 @@
-//! The word of a writer that waits is no vote: it keeps new readers waiting, and nobody else; and it is taken back.
+//! The intent of a waiting writer is no vote. It keeps only new readers waiting, and is withdrawn in time.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ pub(crate) const SENTENCE: &str = "Heal: as acquire, but ignores intents. No vot
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Intents {
-    /// The words that are on nodes, each under its key, and whose each is. A call can hand its word on to another one.
+    /// The intents on nodes, and the call of each. A call can hand its intent over to another call.
     said: BTreeMap<(ClientId, Key, Value), LockId>,
-    /// Those of them that are over, and whether a turn is over that could take note of that.
+    /// Calls that have ended, and whether a tick has passed since in which the client could withdraw.
     over: BTreeMap<(ClientId, LockId), bool>,
 }
 
@@ -36,7 +36,7 @@ impl Intents {
                 let request = view.ledger.request(*client, ticket.lock);
                 if request.is_none_or(|request| request.mode == Mode::Shared) {
                     return Err(format!(
-                        "client {client}: one that is no writer says that it waits"
+                        "client {client}: a call that is no waiting writer announces an intent"
                     ));
                 }
             }
@@ -60,7 +60,7 @@ impl Intents {
                 if let Some((_, lock)) = due().find(stands) {
                     let lock = lock.0;
                     return Err(format!(
-                        "client {client}: lock {lock} is over, and its word stands"
+                        "client {client}: lock {lock} is over, and its intent stays"
                     ));
                 }
                 self.over.retain(|(of, _), is_due| of != client || !*is_due);
@@ -79,13 +79,13 @@ impl Intents {
         }
     }
 
-    /// Whether a word of this call is on nodes.
+    /// Whether an intent of this call is on nodes.
     fn stands(&self, (client, lock): (ClientId, LockId)) -> bool {
         self.said.iter().any(|((of, _, _), whose)| *of == client && *whose == lock)
     }
 }
 
-/// Somebody else is in the way of whoever is refused.
+/// A node refuses only if another holder is in the way.
 fn check_refusal(node: NodeIndex, command: &Command, view: &View<'_>) -> Checked {
     let is_in_the_way = |key: &Key, value: &Value| {
         let Some(stored) = view.node(node).stored(key, view.now) else { return false };
@@ -102,7 +102,7 @@ fn check_refusal(node: NodeIndex, command: &Command, view: &View<'_>) -> Checked
         | Command::HealShared { keys, value, .. }
             if !is_any(keys, value) =>
         {
-            Err(format!("node {node} refuses {command:?}, and nobody is in the way"))
+            Err(format!("node {node} refuses {command:?}, and no other holder is in the way"))
         }
         _ => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! No release is on its way while anybody believes the lock held.
+//! No release is in flight while its guard is valid.
 
 use quorlock_core::Command;
 

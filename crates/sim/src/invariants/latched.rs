@@ -1,4 +1,4 @@
-//! What is lost or given back stays so.
+//! A lock that is lost or released stays so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,17 +18,17 @@ pub(crate) const SENTENCE: &str = "S13: loss and release are terminal and latche
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Latched {
-    /// Seen to have ended.
     ended: BTreeSet<GuardId>,
     lost: BTreeSet<GuardId>,
-    /// The votes as last told.
+    /// The votes in the last report.
     told: BTreeMap<GuardId, Validity>,
-    /// Lost as their guards have seen it; and whether a turn is over that could take note of that.
+    /// Guards that noticed their own end, and whether a tick has passed since. After that tick the engine
+    /// knows.
     over: BTreeMap<GuardId, bool>,
 }
 
 impl Latched {
-    /// Of guards that have been given back there is nothing more to be told.
+    /// The engine reports nothing about released guards.
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading, guards: &Guards) {
         self.told.retain(|id, _| guards.of(*id).is_some());
         self.over.retain(|id, _| guards.of(*id).is_some());
@@ -73,7 +73,7 @@ impl Latched {
         Ok(())
     }
 
-    /// Whoever sees the end tells the engine, which has taken note of it when its next turn is over.
+    /// A guard that notices its end notifies the engine, which knows after its next tick.
     fn check_extended(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         match fact {
             Fact::Tick { client } => {
@@ -91,7 +91,7 @@ impl Latched {
             Fact::Ordered { client, ticket, command, .. }
                 if matches!(ticket.verb, Verb::Extend | Verb::Heal) =>
             {
-                // Tickets are about the first guard that had the token.
+                // Tickets name the first guard that had the token, so the value is compared.
                 let value = subject(command).map(|(_, value)| value);
                 let is_its = |(id, guard): &(GuardId, &Guard)| {
                     id.client == *client && Some(&guard.value()) == value

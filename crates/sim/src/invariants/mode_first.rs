@@ -1,4 +1,4 @@
-//! A writer that becomes a reader is one for its holder before any node is told, and stays one.
+//! A downgraded guard is a reader's for its holder before any node learns of it, and stays a reader's.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub(crate) const NAME: &str = "mode first";
 pub(crate) const SENTENCE: &str = "Downgrade exclusive → shared: mode() turns to shared and fence() to none, \
      latched, before the first byte; a failed or unknown downgrade never turns back. (kinds, 1)";
 
-/// Guards that have been seen as readers'.
+/// Guards that were readers' when last checked.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct ModeFirst(BTreeSet<GuardId>);
 
@@ -50,7 +50,7 @@ impl ModeFirst {
                 };
                 match view.guards.iter().find(is_late) {
                     Some((id, _)) => {
-                        Err(format!("{id} is a writer's, and nodes are told otherwise"))
+                        Err(format!("{id} is a writer's, and nodes are asked to downgrade it"))
                     }
                     None => Ok(()),
                 }
@@ -62,7 +62,7 @@ impl ModeFirst {
     fn look(&mut self, id: GuardId, guard: &Guard) -> Checked {
         match guard.hold.mode() {
             Mode::Shared if guard.fence.is_some() => {
-                Err(format!("{id} is a reader's, and has a fence"))
+                Err(format!("{id} is a reader's, and has a fencing token"))
             }
             Mode::Shared => {
                 self.0.insert(id);

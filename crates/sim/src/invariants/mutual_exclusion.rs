@@ -1,4 +1,4 @@
-//! Only one holds a lock at a time. Checked where the protocol promises it; elsewhere counted.
+//! A lock has one holder at a time. Asserted where the protocol promises it, counted elsewhere.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub(crate) struct MutualExclusion {
 }
 
 impl MutualExclusion {
-    /// A hold can begin, or begin again to be visible, only by these facts; else it only ends.
+    /// Only these facts can begin a hold or make it visible again. Other facts can only end it.
     pub(crate) fn check(
         &mut self,
         fact: &Fact<'_>,

@@ -1,14 +1,15 @@
-//! Readers that come and go do not keep a writer waiting for ever. A writer that waits is let in before readers that come
-//! later, on every key of its lock.
+//! Readers that come and go do not keep a writer waiting for ever. A waiting writer gets the lock before
+//! readers that come later, on every key of its lock.
 //!
-//! Two checks say so together. The healing phase bounds the time in which every writer has its lock, in those runs in which
-//! readers go on coming; not where the writers' words reach no node. This one is exact, and is made in every run: once a
-//! node has a writer's word for a key, it lets no later reader in, for as long as the last word would have lived. Only this
-//! ends that:
+//! Two checks show this together. In runs in which readers keep coming, the healing phase bounds the time until
+//! every writer has its lock, unless no intent reaches a node. The check in this file is exact and covers every
+//! run: a node that stores a writer's intent for a key lets no later reader in, until the last intent has
+//! expired. Only these events end that:
 //!
 //! - The writer's call ends.
 //! - Another call of its process wants one of its keys, and may have its turn.
-//! - Its look has found others than readers on so many nodes of one key that the rest is no quorum.
+//! - Its inspection has found holders other than readers on so many nodes of one key that the rest is no
+//!   quorum.
 //! - Its attempt has failed, and no node has refused it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,30 +33,29 @@ const INTENT: &str = "quorlock:intent:";
 
 type CallId = (ClientId, LockId);
 
-/// In the models no client begins its life, and so nothing is kept.
+/// Models have no `Started` facts, so nothing is recorded there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct NoStarvation {
     is_watching: bool,
-    /// Calls that wait: what they want, and since when.
+    /// Waiting calls: keys, mode, and the start of the wait.
     calls: BTreeMap<CallId, (Keys, Mode, Time)>,
     writers: BTreeMap<CallId, Writer>,
 }
 
-/// What a writer has said, and what it knows of others than readers.
+/// The intents of a writer, and the holders other than readers that it knows of.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Writer {
     words: BTreeMap<(NodeIndex, Key), Word>,
-    /// The newest command about its intent, and the newest whose words bind nobody any more.
+    /// The newest command about its intents, and the newest one whose intents bind no node any more.
     ordered: u32,
     excused: u32,
-    /// Its last look: for each key the nodes where others than readers are. What it says before the look is over binds
-    /// nobody either if they are too many.
+    /// Its last inspection: for each key, the nodes with holders other than readers. If these are too many, the
+    /// intents sent before the end of the inspection do not bind nodes either.
     look: (u32, BTreeMap<usize, BTreeSet<NodeIndex>>),
     /// Its last attempt, and whether a node has refused it.
     attempt: (u32, bool),
 }
 
-/// A writer's word on a node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Word {
     value: Value,
@@ -70,7 +70,7 @@ impl Writer {
         self.excused = self.ordered;
     }
 
-    /// Others than readers are on so many nodes of one key that the rest is no quorum.
+    /// Whether holders other than readers are on so many nodes of one key that the rest is no quorum.
     fn waits_for_others(&self, quorum: Quorum) -> bool {
         let left = |nodes: &BTreeSet<NodeIndex>| quorum.nodes() - nodes.len();
         self.look.1.values().any(|nodes| left(nodes) < quorum.needed())
@@ -130,12 +130,12 @@ impl NoStarvation {
     fn is_over(&mut self, call: CallId) {
         self.writers.remove(&call);
         if let Some((keys, ..)) = self.calls.remove(&call) {
-            // What was under way meanwhile binds nobody.
+            // Intents that were sent during that call bind no node.
             self.has_company(call.0, &keys);
         }
     }
 
-    /// Another call of the process wants these keys, or has done so until now.
+    /// Another call of the process wants these keys, or wanted them until now.
     fn has_company(&mut self, client: ClientId, keys: &Keys) {
         for (call, writer) in &mut self.writers {
             if call.0 == client && self.calls.get(call).is_some_and(|(its, ..)| its.overlaps(keys))
@@ -223,8 +223,8 @@ impl NoStarvation {
     }
 }
 
-/// An attempt that is given up without a refusal shows that it is not readers that keep the writer waiting. What counts as
-/// a refusal is for the client to say where it does not believe every node.
+/// An attempt that is given up without a refusal shows that readers do not keep the writer waiting. A client
+/// that needs evidence decides by itself which refusals count.
 fn ordered(writer: &mut Writer, ticket: Ticket, needs_evidence: bool) {
     match ticket.verb {
         Verb::Announce => writer.ordered = writer.ordered.max(ticket.round),

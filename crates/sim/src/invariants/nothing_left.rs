@@ -1,5 +1,5 @@
-//! In the end nothing is left: no key of ours on any node, nothing owed, no record in an engine.
-//! Checked at the end of every run, after the last ttl.
+//! At the end nothing is left: no key of ours on a node, no owed release, no record in an engine. Checked at
+//! the end of every run, after the last ttl.
 
 use quorlock_core::Key;
 
@@ -13,7 +13,7 @@ pub(crate) const SENTENCE: &str = "V5: failed attempts leave no key on any node 
      the bound; an orphan (SET delivered after its connection died, node frozen meanwhile) is gone \
      within T. (protocol, 12)";
 
-/// A key of ours on a node, if there is one.
+/// Returns a key of ours on a node.
 pub(crate) fn first<'a>(node: &'a ModelNode, ledger: &Ledger, now: Time) -> Option<&'a Key> {
     let mut all = node.all(now);
     all.find(|(_, stored)| stored.values().any(|value| ledger.knows(value))).map(|(key, _)| key)

@@ -1,4 +1,4 @@
-//! Nothing but a release is given to a node twice.
+//! Only releases are given to a node twice.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(crate) const SENTENCE: &str =
 pub(crate) struct NothingResent(BTreeSet<(ClientId, NodeIndex, Ticket, Option<u64>)>);
 
 impl NothingResent {
-    /// Commands about trust are numbered anew: none is under way. For models.
+    /// In models, commands about trust are numbered from the start again when none is in flight.
     pub(crate) fn rebase(&mut self) {
         self.0.retain(|(_, _, ticket, _)| ticket.verb != Verb::Trust);
     }
@@ -34,7 +34,7 @@ impl NothingResent {
     }
 }
 
-/// To raise a counter further is another command.
+/// A raise to another number is another command.
 const fn raised_to(command: &Command) -> Option<u64> {
     match command {
         Command::Raise { to, .. } => Some(*to),

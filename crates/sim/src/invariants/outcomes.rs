@@ -1,4 +1,4 @@
-//! Callers are told the truth about why there is no lock, and how a release went.
+//! The reports to callers are true: why a call failed, and how a release went.
 
 use quorlock_core::Wait;
 use quorlock_core::{
@@ -21,7 +21,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
             let Some(request) = view.ledger.request(*client, *lock) else { return Ok(()) };
             let most = match request.wait {
                 Wait::Once => Some(1),
-                // One is made in any case.
+                // At least one attempt is made.
                 _ => request.retry.attempts_max.map(|most| most.max(1)),
             };
             if most.is_some_and(|most| refusal.attempts > most) {
@@ -40,28 +40,29 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Checked {
     let count = |is: fn(&NodeOutcome) -> bool| {
         refusal.nodes.iter().filter(|report| is(&report.said)).count()
     };
-    // Who looks before the first attempt sees nodes that would have granted.
+    // A call that inspects before its first attempt sees free keys on nodes that would have granted.
     let granted =
         count(|said| matches!(said, NodeOutcome::Granted | NodeOutcome::Seen(Holding::Free)));
     let refused = count(|said| matches!(said, NodeOutcome::Refused(_)));
     let untrusted = count(
         |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_about_trust()),
     );
-    // One node that shows that clients do not agree is enough.
+    // One node is enough to show that clients disagree.
     let disagreed = count(
         |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_disagreement()),
     );
     let open = count(|said| matches!(said, NodeOutcome::Nothing));
     let wrong = match refusal.kind {
-        // Without the refusals there might have been a quorum.
+        // Without the refusals there would have been a quorum.
         RefusalKind::Contended if refusal.attempts == 0 => !quorum.is_reached(granted + refused),
-        // A node that was not heard by the end has failed.
+        // A node without an answer at the end counts as failed.
         RefusalKind::Contended => refused == 0 || !quorum.is_reached(granted + refused),
         RefusalKind::NoQuorum => refused > 0 && quorum.is_reached(granted + refused),
-        // A node that granted and failed to record the fence has failed; one that was not heard may record it.
+        // A node that granted and did not record the fencing token counts as failed. A node without an answer
+        // may still record it.
         RefusalKind::TooSlow if fenced => !quorum.is_reached(granted + open),
         RefusalKind::TooSlow => !quorum.is_reached(granted),
-        // With all who are not doubted there might have been a quorum.
+        // The trusted nodes alone would have been a quorum.
         RefusalKind::NodesUntrusted => {
             disagreed == 0 && quorum.is_reached(quorum.nodes() - untrusted)
         }
@@ -87,7 +88,9 @@ fn check_release(id: GuardId, report: &ReleaseReport, view: &View<'_>) -> Checke
     let said = report.nodes.iter().filter(|node| **node == NodeReleased::Deleted).count();
     if !view.terms.quorum.is_reached(said) || token.deleted < said {
         let deleted = token.deleted;
-        return Err(format!("{id} is said to be released: {said} nodes, of which {deleted} have"));
+        return Err(format!(
+            "{id} is reported as released by {said} nodes, and {deleted} nodes have deleted it"
+        ));
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! What a node may have set for us it is told to delete; and where that fails it is told again, as soon as
-//! it answers, until the key is gone by itself.
+//! A key that a node may have set for us is released there. If the release fails, it is sent again as soon as
+//! the node answers, until the key has expired.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,14 @@ pub(crate) const SENTENCE: &str = "Unknown = no vote, release owed. S15: every a
      by success releases on all nodes. (protocol, 2 and 12) — What is owed is sent again within a second, and \
      as soon as the node answers, until the key has expired.";
 
-/// A release that has failed is sent again after so long at the latest, by the client's boot clock.
+/// The longest time until a failed release is sent again, by the client's boot clock.
 const RETRY_MAX: Time = SECOND;
 
-/// What may be on nodes. In the models no client begins its life, and so nothing is kept.
+/// Keys that may be on nodes. Models have no `Started` facts, so nothing is recorded there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Owed {
     is_watching: bool,
-    /// What has left for a node and may have set a key there: until a release is answered.
+    /// Values that were sent to a node and may be stored there, until a release is answered.
     keys: BTreeMap<(ClientId, NodeIndex, Vec<u8>), Set>,
     /// The values that commands under way are about.
     commands: BTreeMap<(ClientId, NodeIndex, Ticket), Vec<u8>>,
@@ -32,13 +32,13 @@ pub(crate) struct Owed {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Set {
-    /// By which command it may first have been set.
+    /// The first command that may have set the key.
     first: Ticket,
-    /// By the client's boot clock: when the key is gone by itself, at the earliest.
+    /// The earliest time at which the key has expired, by the client's boot clock.
     until: Time,
-    /// When a release has failed that has not been given to the node again.
+    /// The time at which a release failed, if it was not sent again.
     failed: Option<Time>,
-    /// It failed because the node could not be reached, which has answered something since.
+    /// The release failed because the node was out of reach, and the node has answered since.
     is_back: bool,
     is_reach: bool,
 }
@@ -68,7 +68,7 @@ impl Owed {
             }
             Fact::Told { client, node, ticket, answer, .. } if self.is_watching => {
                 let now = view.tick_reading(*client).boot().as_nanos();
-                // What a node says of votes may be worth nothing, and then says nothing here either.
+                // The answer of an untrusted node about a vote proves nothing.
                 let is_sure = !view.ledger.needs_evidence(*client)
                     || matches!(ticket.verb, Verb::Release | Verb::Inspect | Verb::Trust);
                 self.told((*client, *node), *ticket, (answer, is_sure), now);
@@ -142,7 +142,7 @@ impl Owed {
                     (set.is_reach, set.is_back) = (failure.kind().is_about_reach(), false);
                 }
             }
-            // It has left; so only the node itself can have declined it, not its connection.
+            // The command left the client, so the node itself declined it, not its connection.
             (_, Some(failure))
                 if !failure.may_have_been_executed()
                     && !failure.kind().is_about_reach()
@@ -170,7 +170,7 @@ impl Owed {
                 ));
             }
         }
-        // What has expired is of no interest.
+        // An expired key needs no release.
         self.keys.retain(|(of, ..), set| *of != client || now < set.until);
         Ok(())
     }

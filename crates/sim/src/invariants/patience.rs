@@ -1,4 +1,4 @@
-//! A call ends when its caller's patience does, whatever is under way.
+//! A call ends within the time that its caller waits, whatever is in flight.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) const SENTENCE: &str = "V11: cancel returns within the deadline. `wai
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Patience {
-    /// For how long a call may wait, and since when it has.
+    /// The longest wait of each call, and its start.
     calls: BTreeMap<(ClientId, LockId), (i64, Option<Reading>)>,
 }
 

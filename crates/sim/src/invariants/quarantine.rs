@@ -1,4 +1,4 @@
-//! No vote counts of a node that is not to be trusted, or not yet.
+//! No vote of a node that is not trusted, or not yet trusted, counts.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ pub(crate) const SENTENCE: &str = "S9: no vote before verification and marker. S
      quarantine. (protocol, 12) — By true time: none that a node gives within the longest ttl and 1 % \
      after it was started or lost what it knew. S3: nodes are distinct servers.";
 
-/// Which server gave a vote, for a name may come to lead to another. In the models no client begins its life,
-/// and no name changes its server: nothing is kept.
+/// The server that gave each vote, because a name may come to lead to another server. Models have no `Started`
+/// facts and no such names, so nothing is recorded there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Quarantine {
     is_watching: bool,
-    /// The server that has carried out what is not answered yet.
+    /// The server that carried out a command without an answer so far.
     done: BTreeMap<(ClientId, NodeIndex, Ticket), u64>,
-    /// The server that has answered what was asked at this point of a client's boot clock.
+    /// The server that answered a command sent at this time of a client's boot clock.
     voters: BTreeMap<(ClientId, NodeIndex, i64), u64>,
 }
 
@@ -61,7 +61,7 @@ impl Quarantine {
         };
         let voting =
             || view.terms.quorum.node_ids().filter(|node| guard.hold.validity().has_vote_of(*node));
-        // Two names that lead to one server now. A vote from before a name led there is another server's.
+        // Finds two names that lead to one server now. A vote from before a name led there is another server's.
         let server = |node: NodeId| {
             let asked = guard.hold.validity().asked_when(node)?;
             let counts = elapsed(asked, view.reading(id.client)) < token.term;
@@ -84,7 +84,9 @@ impl Quarantine {
             let claimed = guard.hold.validity().valid_for(now).as_nanos() as i64;
             let with = view.ledger.valid_for_with_void(token, now);
             if claimed > view.ledger.valid_for(token, now) && claimed <= with {
-                return Err(format!("{id} lives on by what node {node_index} says, which {why}"));
+                return Err(format!(
+                    "{id} stays valid by an answer of node {node_index}, which {why}"
+                ));
             }
         }
         Ok(())

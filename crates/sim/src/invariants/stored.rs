@@ -1,4 +1,4 @@
-//! What a node says of its keys is so: a yes is kept under all of them, and behind a release nothing is left.
+//! A node's answers are true: after a grant all keys are stored, and after a release none is left.
 
 use quorlock_core::{Answer, Command, Key};
 

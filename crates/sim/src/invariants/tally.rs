@@ -1,4 +1,4 @@
-//! Counts what happens. No invariant: what tells whether the invariants were put to the test.
+//! Counts events. The counts show whether the runs put the invariants to the test.
 
 mod kinds;
 
@@ -19,9 +19,9 @@ use crate::view::View;
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     releases: BTreeSet<(ClientId, NodeIndex, Ticket)>,
-    /// Since a call looked at the lock: when the first node told of a change, and which did.
+    /// For each key, since a call inspected it: the time of the first push, and the nodes that pushed.
     pushes: BTreeMap<(ClientId, Key), (i64, BTreeSet<NodeIndex>)>,
-    /// As of the last attempt.
+    /// The round trip when the last attempt began.
     round_trips: BTreeMap<(ClientId, LockId), Duration>,
 }
 
@@ -132,8 +132,8 @@ impl Tally {
 }
 
 impl Tally {
-    /// An attempt begins. If it does so because a node has told of a change, then not before the
-    /// others can have told as well (protocol, 3); or there would be an attempt for each node.
+    /// An attempt begins. After a push it waits until pushes of the other nodes can have arrived (protocol, 3).
+    /// Otherwise each node would cause an attempt.
     fn begun(
         &mut self,
         client: ClientId,
@@ -144,7 +144,7 @@ impl Tally {
     ) {
         let before = self.round_trips.insert((client, lock), round_trip).unwrap_or_default();
         let Some(request) = view.ledger.request(client, lock) else { return };
-        // Of several keys each may have come free by itself.
+        // Each of several keys may have come free by itself.
         let Some(key) = request.keys.single() else { return };
         let Some((first, nodes)) = self.pushes.remove(&(client, key.clone())) else {
             return;

@@ -1,4 +1,4 @@
-//! A key is touched only by who knows the whole value, and no two attempts share one.
+//! Only a client that knows the whole value changes a key, and no two attempts share a value.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(crate) const SENTENCE: &str = "This is important in order to avoid removing 
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct TokenOwnership {
-    /// What each node was last seen to hold.
+    /// Each node's keys when last checked.
     seen: Vec<BTreeMap<Key, Stored>>,
     attempts: BTreeMap<Vec<u8>, (ClientId, LockId, u32)>,
 }
@@ -110,7 +110,7 @@ impl TokenOwnership {
     }
 }
 
-/// What a command has found at a key, and left there.
+/// A key before and after a command.
 struct Found<'a> {
     before: &'a Stored,
     after: Option<&'a Stored>,
@@ -118,7 +118,7 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// What is wrong about it, if it was a writer's command.
+    /// Returns the mistake, if a writer's command made this change.
     fn is_wrong_for_writers(&self, command: &Command, is_granted: bool) -> Option<&'static str> {
         let is_ours = self.before.holds(self.value);
         let is_heal = matches!(command, Command::Heal { .. } | Command::HealFenced { .. });
@@ -135,7 +135,8 @@ impl Found<'_> {
         }
     }
 
-    /// The same of a reader's. Other readers stay as they are, and the key lives as long as the last of all.
+    /// Returns the mistake, if a reader's command made this change. Other readers must stay as they are, and
+    /// the key must live as long as its last reader.
     fn is_wrong_for_readers(
         &self,
         command: &Command,

@@ -1,19 +1,19 @@
-//! When guards are looked at: as they are granted, and when the turn is over in which their votes have changed. A
-//! node's answers to several commands come together, and the engine tells what follows of each in their order.
+//! Guards are checked when they are granted, and at the end of a tick in which their votes changed. A node's
+//! answers to several commands arrive together, and the engine reports on them one by one.
 
 use std::collections::BTreeSet;
 
 use crate::fact::Fact;
 use crate::guard::GuardId;
 
-/// Guards whose votes have changed in the turn under way.
+/// Guards whose votes changed in the present tick.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Turn {
     changed: BTreeSet<GuardId>,
 }
 
 impl Turn {
-    /// The guards to look at now.
+    /// Returns the guards to check now.
     pub(crate) fn due(&mut self, fact: &Fact<'_>) -> BTreeSet<GuardId> {
         match fact {
             Fact::Granted { guard, .. } => BTreeSet::from([*guard]),

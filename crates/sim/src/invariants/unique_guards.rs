@@ -1,4 +1,4 @@
-//! No two guards look alike, and no two hold one lease.
+//! No two guards have the same token and hand-over count, and no two hold one lease.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ impl UniqueGuards {
     pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         let Fact::Granted { guard: id, .. } = fact else { return Ok(()) };
         let Some(guard) = view.guards.of(*id) else {
-            return Err(format!("{id}: nobody has asked for it"));
+            return Err(format!("{id}: no call asked for it"));
         };
         if !self.0.insert((guard.token, guard.handover_count)) {
             return Err(format!("{id} looks like an earlier guard"));

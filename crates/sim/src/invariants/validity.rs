@@ -1,4 +1,4 @@
-//! A lock is valid no longer than its votes make it.
+//! A lock is valid no longer than its votes allow.
 
 use super::Checked;
 use super::turn::Turn;

@@ -1,5 +1,5 @@
-//! A vote is a yes to this very attempt, on the connection it was sent on, with no release queued
-//! behind it.
+//! A vote is a positive reply to this very attempt, on the connection that carried the command, with no release
+//! queued behind the command.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +18,8 @@ pub(crate) const SENTENCE: &str = "S1: a vote exists only after a positive reply
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Votes {
-    /// What was sent to each node on the present connection, kept from the first connection on. In the
-    /// models there are none, and so nothing is kept: what is on its way there is taken away when it breaks.
+    /// Commands on the present connection to each node, recorded from the first connection on. Models have no
+    /// `Connected` facts: a broken connection drops what is in flight there.
     epochs: BTreeMap<(ClientId, NodeIndex), Epoch>,
     turn: Turn,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Votes {
 struct Epoch {
     /// Sent, and neither answered nor given up.
     awaited: BTreeSet<Ticket>,
-    /// Answered in time; the connection may break before the engine is told.
+    /// Answered in time. The connection may break before the engine gets the answer.
     arrived: BTreeSet<Ticket>,
 }
 
@@ -78,7 +78,7 @@ impl Votes {
                 );
                 if !epoch.arrived.remove(ticket) && is_yes {
                     return Err(format!(
-                        "client {client} is told a yes of node {node} on a connection given up before"
+                        "client {client} gets a grant of node {node} from a connection that was given up before"
                     ));
                 }
             }

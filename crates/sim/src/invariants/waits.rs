@@ -1,5 +1,5 @@
-//! A node is marked when it has been waited for, by the clock of the client that waits: whatever the node's
-//! own clock says.
+//! A node is marked only after its wait, measured by the clock of the waiting client, whatever the node's own
+//! clock shows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,26 +20,25 @@ pub(crate) const SENTENCE: &str = "Uptime ≥ max_ttl·(1+ε) + 2 s, bounded als
 
 type Channel = (ClientId, NodeIndex);
 
-/// What each client has heard of each node, in points of its boot clock. In the models no client begins its
-/// life, and so nothing is kept.
+/// What each client knows of each node, in times of its boot clock. Models have no `Started` facts, so nothing
+/// is recorded there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Waits {
     is_watching: bool,
-    /// The newest connection, and data on it, of which a node has spoken.
+    /// The newest connection with evidence from the node, and the number of flushes on it.
     epochs: BTreeMap<Channel, (u64, u64)>,
-    /// When each run had begun at the earliest, by what it said when it was first heard of.
+    /// The earliest possible beginning of each run, by the uptime in its first identification.
     runs: BTreeMap<(Channel, String), Time>,
-    /// The adoption that was seen last, when it had begun at the earliest, by all that was heard of it, and
-    /// when it was asked for last.
+    /// The adoption that was seen last.
     adoptions: BTreeMap<Channel, Seen>,
-    /// The newest command about trust: its number, and the adoption that it asks for, if it does.
+    /// The newest command about trust: its number, and the adoption that it asks for.
     asked: BTreeMap<Channel, (u32, Option<Arc<str>>)>,
-    /// What was answered in this turn: it counts unless the engine had something new to ask by then, for
-    /// what came with the answer.
+    /// Adoptions that arrived in this tick. Such an adoption counts unless the evidence beside it makes the
+    /// engine ask for something new.
     heard: BTreeMap<Channel, Seen>,
 }
 
-/// An adoption, as a client has heard of it.
+/// An adoption: its earliest possible beginning, and the time of the last request that it answered.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Seen {
     text: Arc<str>,
@@ -58,7 +57,8 @@ impl Waits {
             Fact::Told { client, node, sent, ticket, answer: Answer::Adopting { text, age } }
                 if self.is_asked_for((*client, *node), ticket.round, text) =>
             {
-                // That was its age between asking and hearing: it had begun so long before asking at most.
+                // The node's clock showed this age between request and reply, so the adoption began at most
+                // this long before the request.
                 let asked = sent.boot().as_nanos();
                 let began = asked - age.as_nanos() as i64;
                 let seen = Seen { text: text.clone(), began, asked };
@@ -67,7 +67,7 @@ impl Waits {
             Fact::Ordered { client, node, ticket, command } if ticket.verb == Verb::Trust => {
                 return self.ordered((*client, *node), *ticket, command, view);
             }
-            // A client that refuses a node for another reason no longer takes it into use, and is not told so.
+            // A client that refuses the node for another reason ignores the adoption.
             Fact::TrustState { client, node, trust_state: TrustState::Refused(_) } => {
                 let channel = (*client, *node);
                 self.heard.remove(&channel);
@@ -75,7 +75,7 @@ impl Waits {
                     *asked = None;
                 }
             }
-            // The adoption has ended with the marker. A later one has begun later.
+            // The marker has ended the adoption. A later adoption has a later beginning.
             Fact::TrustState { client, node, trust_state: TrustState::Trusted } => {
                 self.adoptions.remove(&(*client, *node));
                 self.heard.remove(&(*client, *node));
@@ -100,7 +100,7 @@ impl Waits {
         }
         *newest = (*epoch, *flushes);
         let Some(info) = info else { return };
-        // The client looks at the node anew; what it had asked of it before may be about another run.
+        // The client identifies the node again. Its earlier request may concern another run.
         if let Some((_, asked)) = self.asked.get_mut(&channel) {
             *asked = None;
         }
@@ -137,7 +137,7 @@ impl Waits {
                 let seen = self.adoptions.get(&channel).filter(|seen| seen.text == it.text);
                 (seen.map(|seen| seen.began), it.age_ms as i64 * MS)
             }
-            // It came back with its data and need not wait; one that is adopted must.
+            // A durable node that came back with its data need not wait. A node that is adopted must wait.
             None if view.terms.durable.contains(&channel.1) && replaces.is_some() => (None, 0),
             None => {
                 let run = Marker::parse(text).map_or(String::new(), |it| it.run_id.into());
@@ -155,7 +155,8 @@ impl Waits {
         Ok(())
     }
 
-    /// One that was begun anew, perhaps by another client, is younger than the look at the one before it.
+    /// An adoption that was begun again, perhaps by another client, is younger than the request that showed the
+    /// one before.
     fn begins(&mut self, channel: Channel, mut seen: Seen) {
         if let Some(before) = self.adoptions.get(&channel) {
             let is_same = before.text == seen.text;
@@ -164,8 +165,8 @@ impl Waits {
         self.adoptions.insert(channel, seen);
     }
 
-    /// Whether this is the adoption that was asked for last. One for another run, or from before it was a
-    /// replica, is no beginning of the wait.
+    /// Whether this adoption was asked for last. An adoption of another run, or from before a promotion, does
+    /// not begin the wait.
     fn is_asked_for(&self, of: Channel, round: u32, found: &str) -> bool {
         let Some((newest, Some(asked))) = self.asked.get(&of) else { return false };
         let (asked, found) = (Adoption::parse(asked), Adoption::parse(found));

@@ -1,10 +1,10 @@
-//! What is to happen in a model now and then. What never happens was not checked.
+//! Events that a model must show. If an event never happens, the model did not test it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! rare {
     ($($name:ident $text:literal,)*) => {
-        /// Something that is to happen sometimes.
+        /// An event that must happen sometimes.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub(crate) enum Rare { $($name,)* }
 
@@ -46,13 +46,12 @@ rare! {
 }
 
 impl Rare {
-    /// In words.
     pub(crate) const fn text(self) -> &'static str {
         TEXTS[self as usize]
     }
 }
 
-/// How many steps did it.
+/// The number of steps that showed each event.
 #[derive(Default)]
 pub(crate) struct Witnesses([AtomicU64; TEXTS.len()]);
 

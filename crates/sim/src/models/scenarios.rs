@@ -1,4 +1,4 @@
-//! The models that are checked, with their bounds, and what must come of each.
+//! The models that are checked: their bounds, and the expected results.
 
 use quorlock_core::{Mode, RestartGuard};
 use stateright::Path;
@@ -6,53 +6,52 @@ use stateright::Path;
 use super::*;
 use crate::invariants::{fencing, mutual_exclusion};
 
-/// A model, its bounds, and what must come of it.
+/// A model, its bounds, and the expected result.
 #[derive(Debug)]
 pub struct Scenario {
-    /// A short name.
+    /// The short name of the model.
     pub name: &'static str,
-    /// What it is about.
+    /// A description in a few words.
     pub about: &'static str,
-    /// A mistake of the engine's to switch on, in a build that has them.
+    /// The mistake to switch on, in a build with mistakes.
     pub mutant: Option<&'static str>,
     bounds: Bounds,
     pinned: Pinned,
     sometimes: &'static [Rare],
 }
 
-/// What must come of a model, to the number. It changes only with a reason.
+/// The expected result, as exact numbers. They change only with a reason.
 #[derive(Clone, Copy, Debug)]
 enum Pinned {
     /// Every invariant holds in all of these states.
     Exhausted { states: usize, steps: usize },
-    /// Two come to hold the lock, or where there are fences, these are not as they must be, after so
-    /// many steps at the soonest. Nothing else is looked at.
+    /// Two clients hold the lock (with fencing tokens: the tokens are wrong), at the earliest after this number
+    /// of steps. Other results are not compared.
     Overlap { after: usize },
 }
 
-/// What came of a model.
+/// The result of a model.
 #[derive(Debug)]
 pub struct Found {
-    /// States that differ.
+    /// The number of different states.
     pub states: usize,
-    /// Steps from a state to another.
+    /// The number of steps between states.
     pub steps: usize,
-    /// How many steps the farthest state is away from the beginning.
+    /// The distance of the farthest state from the start, in steps.
     pub depth: usize,
-    /// What happened, and in how many steps.
+    /// Rare events, and the number of steps that showed each.
     pub sometimes: Vec<(&'static str, u64)>,
-    /// The invariant that did not hold, if one did not.
+    /// The first invariant that did not hold.
     pub broken: Option<&'static str>,
-    /// In how many steps at the soonest.
+    /// The length of the shortest counterexample, in steps.
     pub after: usize,
-    /// The shortest way there, line by line.
+    /// The shortest counterexample, line by line.
     pub trace: Vec<String>,
-    /// What is not as it must be.
+    /// The difference to the expected result.
     pub wrong: Option<String>,
 }
 
-/// Two alike clients with one attempt each, on a network without delay, with node clocks that may run
-/// fast.
+/// Two interchangeable clients with one attempt each, on a network without delay. Node clocks may run fast.
 const M1: Bounds = Bounds {
     ttl: 4,
     drift: 2,
@@ -93,12 +92,11 @@ const PAUSES: Bounds = Bounds { pauses: 1, ..M1 };
 const M4: Bounds =
     Bounds { node_fast: 0, extensions: [1, 0, 0], alike: false, in_turn: true, prompt: true, ..M1 };
 
-/// Fences, on no clock: keys vanish whenever they like, so both clients may believe that they hold the
-/// lock.
+/// Fencing tokens without clocks: keys vanish at any time, so both clients may believe that they hold the lock.
 const M2: Bounds = Bounds { node_fast: 0, vanishing: Some(2), ..M1 };
 
-/// A node is started again and has forgotten its vote, another was a moment before. Answers come at
-/// once; the longest ttl is two ticks, a quarantine three.
+/// One node restarts without its vote, and another has just done so. Answers come at once. The longest ttl is
+/// two ticks, a quarantine three.
 const M3: Bounds = Bounds {
     ttl: 2,
     drift: 0,
@@ -127,7 +125,7 @@ const M5: Bounds = Bounds {
 const DOWNGRADES: Bounds =
     Bounds { clients: 2, modes: [Mode::Exclusive; 3], downgrades: [1, 0, 0], ..M4 };
 
-/// Two keys, and both of them.
+/// Three clients: one key, another key, and both.
 const M6: Bounds = Bounds {
     ttl: 1,
     drift: 0,
@@ -140,7 +138,7 @@ const M6: Bounds = Bounds {
     ..M1
 };
 
-/// Two sets with one key in common, with fences on no clock: keys vanish one by one.
+/// Two sets with one key in common, with fencing tokens and without clocks: keys vanish one by one.
 const SETS: Bounds = Bounds { keys: [&[0, 1], &[1, 2], &[0]], vanishing: Some(1), ..M2 };
 
 /// Models in which every invariant holds in every state.
@@ -159,7 +157,7 @@ pub fn positives() -> Vec<Scenario> {
         ),
         new(
             "M1 looks",
-            "timed mutex: two attempts each, and who is refused looks, and waits to be told",
+            "timed mutex: two attempts each, a refused client inspects the lock and waits for pushes",
             Bounds { attempts: [2; 3], node_fast: 0, looks: true, ..M1 },
             (142_475, 542_891),
             &[Rare::InTurn, Rare::Retry, Rare::Contended, Rare::Watched],
@@ -181,7 +179,7 @@ pub fn positives() -> Vec<Scenario> {
         ),
         new(
             "M1 pauses",
-            "timed mutex: a client stands still, fast node clocks",
+            "timed mutex: a client pauses, fast node clocks",
             PAUSES,
             (994_061, 4_864_683),
             &[
@@ -225,7 +223,7 @@ pub fn positives() -> Vec<Scenario> {
         ),
         new(
             "M2 fencing",
-            "fences without time: keys vanish, only the fences are looked at",
+            "fencing tokens without time: keys vanish, only the tokens are checked",
             M2,
             (1_074_571, 4_238_554),
             &[Rare::InTurn, Rare::Raise, Rare::Vanished],
@@ -280,7 +278,7 @@ pub fn positives() -> Vec<Scenario> {
         ),
         new(
             "M6 fencing",
-            "fences of sets without time: keys vanish one by one, only the fences are looked at",
+            "fencing tokens of sets without time: keys vanish one by one, only the tokens are checked",
             SETS,
             (392_746, 1_545_758),
             &[Rare::InTurn, Rare::Raise, Rare::Vanished],
@@ -288,7 +286,7 @@ pub fn positives() -> Vec<Scenario> {
     ]
 }
 
-/// Models in which two must come to hold the lock.
+/// Models in which two clients must come to hold the lock.
 pub fn negatives() -> Vec<Scenario> {
     let new = |name, about, mutant, bounds, after| {
         let pinned = Pinned::Overlap { after };
@@ -305,7 +303,7 @@ pub fn negatives() -> Vec<Scenario> {
         ),
         new(
             "no bound",
-            "a node's clock runs faster than is allowed for",
+            "a node's clock runs faster than clients allow for",
             None,
             Bounds { node_fast: 3, ..drift },
             13,
@@ -321,7 +319,7 @@ pub fn negatives() -> Vec<Scenario> {
     if cfg!(quorlock_mutants) {
         all.push(new(
             "no clock check",
-            "the clock is not looked at after the quorum",
+            "the clock is not read after the quorum",
             Some("no clock check after the quorum"),
             PAUSES,
             14,
@@ -352,7 +350,7 @@ pub fn negatives() -> Vec<Scenario> {
 }
 
 impl Scenario {
-    /// How large it is: as many states as it is to have. What has a counterexample is small.
+    /// The expected number of states. A model with a counterexample is small.
     pub const fn size(&self) -> usize {
         match self.pinned {
             Pinned::Exhausted { states, .. } => states,
@@ -360,7 +358,7 @@ impl Scenario {
         }
     }
 
-    /// Explores it: to the end, unless an invariant does not hold.
+    /// Explores every state, or stops at the first violation.
     pub fn check(&self) -> Found {
         let overlaps = matches!(self.pinned, Pinned::Overlap { .. });
         let model = Timed {
@@ -372,7 +370,7 @@ impl Scenario {
             seen: Witnesses::default(),
             failed: AtomicBool::new(false),
         };
-        // On one thread it is breadth first to the letter.
+        // With one thread, the search is strictly breadth first.
         let checker = model.checker().threads(1).finish_when(HasDiscoveries::AnyFailures);
         let checker = checker.spawn_bfs().join();
         let model = checker.model();
@@ -412,7 +410,7 @@ impl Scenario {
     }
 }
 
-/// A way through the model as a story: what is done, and what happens then.
+/// Prints a path through the model: each step and its effects.
 fn tell(model: &Timed, path: Path<ModelWorld, Action>) -> Vec<String> {
     let mut lines = Vec::new();
     let mut ticks = 0;

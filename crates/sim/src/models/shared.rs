@@ -1,6 +1,6 @@
-//! A part of a state, shared between the states in which it is the same, with its hash.
+//! A part of a state, shared between equal states, with its hash.
 //!
-//! Most steps change one engine and one link. All the rest is neither copied nor hashed again.
+//! Most steps change one engine and one link. The other parts are neither copied nor hashed again.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
@@ -8,10 +8,8 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
-/// The same in every run.
 const SEEDED: RandomState = RandomState::with_seeds(1, 2, 3, 4);
 
-/// A part of a state.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared<T> {
     value: Arc<T>,
@@ -25,13 +23,13 @@ impl<T: Clone + Hash> Shared<T> {
         Self { value: Arc::new(value), hash }
     }
 
-    /// To be followed by [`Shared::seal`].
+    /// Must be followed by [`Shared::seal`].
     pub(crate) fn change(&mut self) -> &mut T {
         self.hash = 0;
         Arc::make_mut(&mut self.value)
     }
 
-    /// No more changes for now.
+    /// Computes the hash after a change.
     pub(crate) fn seal(&mut self) {
         if self.hash == 0 {
             self.hash = hash_of(&*self.value);

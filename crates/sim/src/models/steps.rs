@@ -23,7 +23,7 @@ pub(crate) struct Step<'a> {
     pub(crate) world: ModelWorld,
     pub(crate) bounds: &'a Bounds,
     pub(crate) seen: &'a Witnesses,
-    /// If a trace is wanted: what happens, line by line.
+    /// The trace of the step, if wanted.
     pub(crate) trace: Option<Vec<String>>,
     /// The events that the engine of the step's client gets next.
     pub(crate) events: VecDeque<Event>,

@@ -1,4 +1,4 @@
-//! What the engines of a model are told, and what comes of that.
+//! What the engines of a model receive, and the effects of it.
 
 use std::time::Duration;
 
@@ -72,11 +72,11 @@ impl Driver for Step<'_> {
     fn order(&mut self, client: ClientId, node: NodeIndex, (ticket, command): TicketedCommand) {
         self.note(&Fact::Sent { client, node, ticket, command: &command });
         let said = match ticket.verb {
-            // Looks change nothing on the nodes, and the delay between attempts is given.
+            // Inspections change nothing on the nodes, and the delay between attempts is fixed.
             Verb::Inspect if !self.bounds.looks => {
                 (Answer::Failed(Failure::new(FailureKind::Rejected)), Evidence::NotRequired)
             }
-            // Looks take no time, unless something is before them on the connection.
+            // Commands about trust take no time, unless the connection has other commands in flight.
             Verb::Trust if self.world.links[client][node].is_empty() => {
                 self.carry_out_proved(client, node, ticket, &command)
             }
@@ -101,7 +101,7 @@ impl Driver for Step<'_> {
         }
     }
 
-    /// It comes of what one client is told, and nobody else is told anything in between.
+    /// The event comes from the client of this step. No other client receives anything in between.
     fn ask(&mut self, _: ClientId, event: Event) {
         self.events.push_back(event);
     }
@@ -115,13 +115,13 @@ impl Step<'_> {
         self.world.violation.get_or_insert(violation.invariant);
     }
 
-    /// As the driver does: carries out what comes of an event.
+    /// Gives the engine an event and carries out its effects, as the driver does.
     pub(super) fn tell(&mut self, client: ClientId, event: Event) {
         self.ask(client, event);
         self.tell_all(client);
     }
 
-    /// The same of all that a client is to be told.
+    /// Does the same for all events that wait.
     pub(super) fn tell_all(&mut self, client: ClientId) {
         let mut yes = None;
         self.verb = None;
@@ -158,7 +158,7 @@ impl Step<'_> {
         self.note(&Fact::TickOver { client });
     }
 
-    /// What is rare about it.
+    /// Counts the rare events that this effect shows.
     fn witness(&mut self, client: ClientId, effect: &Effect) {
         let rare = match effect {
             Effect::NotAcquired { refusal, .. } => {
@@ -215,7 +215,7 @@ impl Step<'_> {
         };
         let other = self.world.watch.guards.iter().find(valid).map(|(other, _)| other);
         if let Some(other) = other.filter(|_| self.bounds.vanishing.is_none()) {
-            let what = format!("{id} is handed out, and {other} is held");
+            let what = format!("{id} is granted, and {other} is held");
             self.violated(Violation { invariant: HANDED_OUT, what, at: 0 });
         }
         let mut others = self.world.clients.iter().enumerate().filter(|(it, _)| *it != client);

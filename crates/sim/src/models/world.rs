@@ -1,10 +1,9 @@
-//! The state of a model: two clients or three with the production engine, three model nodes, and what is on
-//! its way between them; all seen from the present, so that it is always now.
+//! The state of a model: clients with the production engine, three model nodes, and the messages between them.
+//! Times count from the present, so the present is always zero.
 //!
-//! The links are the models' own: a `NodePipeline` counts its batches up and keeps readings that nobody outside can
-//! shift to the present, and it has neither equality nor a hash, so that no state would ever be known again. How
-//! commands gather into batches would be a part of every state besides; that is left to the simulator, which has
-//! the pipelines in every run.
+//! The links belong to the model. A `NodePipeline` counts its batches and keeps readings that cannot be shifted
+//! to the present, and it has neither equality nor a hash, so no state would be recognised. The composition of
+//! batches would also multiply the states. The simulator covers it, because every run of it has pipelines.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,30 +31,30 @@ pub(crate) const CLIENTS: usize = 3;
 /// Each client makes one call.
 pub(crate) const LOCK: LockId = LockId(0);
 
-/// What they lock.
+/// The resources.
 pub(crate) const RESOURCES: [&str; 3] = ["orders", "jobs", "mails"];
 
-/// It is always now.
+/// The present.
 pub(crate) const NOW: Reading = Reading::new(0, 0);
 
-/// What is new when a lock is handed out: nobody else has one that he may rely on.
+/// The invariant of a grant: no other client has a lock that it may rely on.
 pub(crate) const HANDED_OUT: &str = "handed out";
 
-/// Everything there is.
+/// A state of the model.
 #[derive(Clone, PartialEq, Hash, Debug)]
 pub(crate) struct ModelWorld {
     pub(crate) clients: [Client; CLIENTS],
     pub(crate) nodes: [Shared<ModelNode>; NODES],
     pub(crate) links: [[Shared<ModelLink>; NODES]; CLIENTS],
     pub(crate) watch: Shared<Checker>,
-    /// What is left of the budgets.
+    /// The rest of each budget.
     pub(crate) flushes: u8,
     pub(crate) vanishing: u8,
     pub(crate) restarts: u8,
     pub(crate) breaks: u8,
     pub(crate) suspends: u8,
     pub(crate) pauses: u8,
-    /// The invariant that did not hold. Nothing comes after it.
+    /// The invariant that did not hold. The state has no successors then.
     pub(crate) violation: Option<&'static str>,
 }
 
@@ -66,11 +65,11 @@ pub(crate) struct Client {
     pub(crate) attempts: u8,
     pub(crate) extensions: u8,
     pub(crate) downgrades: u8,
-    /// After so many ticks its clock may fall behind again.
+    /// The number of ticks until its clock may fall behind again.
     pub(crate) steady_for: u8,
-    /// It has held the lock.
+    /// The client has held the lock.
     pub(crate) held: bool,
-    /// For so many ticks it has stood still.
+    /// The number of ticks for which it has been paused.
     pub(crate) paused: u8,
 }
 
@@ -82,30 +81,29 @@ pub(crate) enum Call {
     Over,
 }
 
-/// A command and when it was sent.
+/// A message and the sending time of its command.
 pub(crate) type Sent<T> = (Reading, Ticket, T);
 
-/// What is on its way between a client and a node, in order; apart from what was sent on a connection
-/// that is dead by now.
+/// Messages between a client and a node, in order. Commands of a dead connection are `zombies`.
 #[derive(Clone, Default, PartialEq, Hash, Debug)]
 pub(crate) struct ModelLink {
     pub(crate) commands: VecDeque<Sent<Command>>,
     pub(crate) answers: VecDeque<Sent<(Answer, Evidence)>>,
     pub(crate) zombies: VecDeque<Sent<Command>>,
-    /// The connection, counted, and whether the node has been asked on it what it is.
+    /// The number of the connection, and whether the node was identified on it.
     pub(crate) epoch: u64,
     pub(crate) identified: bool,
 }
 
-/// How a client's clocks go in one tick.
+/// The pace of a client's clocks in one tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pace {
     Even,
-    /// Both stand still.
+    /// Both clocks stop.
     Slow,
-    /// The boot clock stands still: the machine was suspended by its host.
+    /// The boot clock stops: the host suspended the machine.
     BootStops,
-    /// The wall clock does: it was set back.
+    /// The wall clock stops: it was set back.
     WallStops,
 }
 
@@ -127,7 +125,7 @@ pub(crate) fn quorum() -> Quorum {
     }
 }
 
-/// An engine for which a round trip takes no time, whatever is observed.
+/// An engine that assumes zero round trips, whatever it observes.
 pub(crate) fn engine(rules: quorlock_core::Rules) -> Engine {
     Engine::guarded(quorum(), rules).with_fixed_round_trip(Duration::ZERO)
 }
@@ -138,7 +136,7 @@ pub(crate) fn token(client: ClientId, attempt: u8) -> Token {
 }
 
 impl ModelWorld {
-    /// The beginnings. `only`: this invariant alone is checked.
+    /// All initial states. `only` names a single invariant to check.
     pub(crate) fn all(bounds: &Bounds, only: Option<&str>) -> Vec<Self> {
         match bounds.fresh {
             true => (0..NODES).map(|fresh| Self::new(bounds, only, Some(fresh))).collect(),
@@ -158,7 +156,7 @@ impl ModelWorld {
             held: false,
             paused: 0,
         };
-        // The worst of its kind: a key is gone as soon as it may be.
+        // The worst node for a client: a key expires as soon as it may.
         let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: bounds.looks };
         let node = |id: NodeIndex| {
             let mut node = ModelNode::new(Clock::new(0, 0), kind);

@@ -1,4 +1,4 @@
-//! What a model node says of itself.
+//! A model node's information about itself.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use crate::time::{SECOND, Time, US};
 /// One run of a server's process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Run {
-    /// New with every start.
+    /// A new number for every start.
     pub id: u64,
-    /// What its wall clock showed when it began, in whole seconds.
+    /// The wall clock at the start, in whole seconds.
     pub started_s: i64,
-    /// It was a replica, and was promoted at this offset.
+    /// The offset at which the server was promoted, if it was a replica.
     pub promoted_at: Option<i64>,
-    /// It deletes keys when its memory is full.
+    /// The server deletes keys when its memory is full.
     pub evicts: bool,
-    /// It keeps a log of what is written.
+    /// The server logs its writes.
     pub keeps_log: bool,
 }
 
@@ -31,7 +31,7 @@ impl Run {
 }
 
 impl ModelNode {
-    /// `INFO`: what matters of it, as a server says it.
+    /// The fields of `INFO` that clients use, as a server prints them.
     pub fn info(&self, now: Time) -> Result<Arc<str>, Failure> {
         let loading = match self.health {
             Health::Refusing(FailureKind::Loading) => 1,
@@ -59,7 +59,7 @@ impl ModelNode {
         .into())
     }
 
-    /// What a look at its marker behind other commands shows.
+    /// The marker as it is read behind a batch's commands.
     pub fn marker(&mut self, by: ConnectionId, key: &Key, now: Time) -> MarkerSeen {
         let now_us = self.now_us(now);
         match self.store.get(by, key, now_us) {

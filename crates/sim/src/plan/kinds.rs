@@ -1,33 +1,35 @@
-//! Which kinds of locks callers want. They came later: drawn from streams of their own, like the later faults.
+//! The kinds of locks that callers want. They were added later and are drawn from separate streams, like the
+//! later faults.
 
 use quorlock_core::RestartGuard;
 
 use super::Plan;
 use crate::random::Random;
 
-/// Kinds of locks, beside those of one key that exclude all others.
+/// Kinds of locks besides exclusive locks of one key.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Kinds {
-    /// So many calls in a hundred want one of several sets of keys, which overlap.
+    /// The percentage of calls that want one of several overlapping sets of keys.
     pub several: u64,
-    /// So many calls in a hundred want to read.
+    /// The percentage of calls that want to read.
     pub shared: u64,
-    /// So many times in a hundred a writer that looks at its lock becomes a reader.
+    /// The percentage of checks of a writer's guard at which the writer downgrades.
     pub downgrades: u64,
-    /// What writers say that wait reaches no node.
+    /// No intent of a writer reaches a node.
     pub is_deaf: bool,
-    /// When the faults have ended, readers come and go all the while.
+    /// After the end of the faults, readers keep coming.
     pub readers_stay: bool,
-    /// Nodes forget the scripts that they have been told.
+    /// Nodes forget the scripts that they were sent.
     pub forgets_scripts: bool,
-    /// Locks of several keys have fences, if any has one by this.
+    /// Locks of several keys have fencing tokens, if locks of one key have them.
     pub fenced: bool,
-    /// When the faults have ended, so many nodes, a minority, keep foreign keys in the places of locks.
+    /// The number of nodes, a minority, that keep foreign keys in the places of locks after the end of the
+    /// faults.
     pub leftovers: usize,
 }
 
 impl Kinds {
-    /// What is drawn for a plan.
+    /// Draws the kinds of locks of a plan.
     pub(super) fn draw(plan: &Plan) -> Self {
         let random = &mut Random::new(plan.seed, 13);
         if !random.percent(30) {
@@ -54,7 +56,7 @@ impl Kinds {
         }
     }
 
-    /// Whether there are any.
+    /// Whether there are sets of keys or readers.
     pub fn is_any(&self) -> bool {
         self.several > 0 || self.shared > 0
     }

@@ -1,5 +1,5 @@
-//! Faults and settings that came later. They are drawn from streams of their own, and strike by a stream of
-//! their own: whatever was drawn before is drawn as before.
+//! Faults and settings that were added later. Separate streams decide whether and when they strike, so that all
+//! earlier draws stay the same.
 
 use quorlock_core::RestartGuard;
 
@@ -8,55 +8,54 @@ use crate::fact::ClientId;
 use crate::random::Random;
 use crate::time::Time;
 
-/// What can go wrong beside [`Fault`](super::Fault)s.
+/// Faults and settings besides [`Fault`](super::Fault)s.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Later {
-    /// Nodes whose clocks are hours behind, where clients' clocks are right: so few that there is one that
-    /// is right among any that a floor rests on.
+    /// Nodes whose clocks are hours behind while clients' clocks are right. They are few enough that any floor
+    /// rests on at least one right clock.
     pub behind: Vec<usize>,
-    /// Clocks are set while a node is waited for. A node's, by so much at most: back; and where clocks are
-    /// worse than assumed, ahead. A client's: as anybody likes.
+    /// Clocks are set during a quarantine. A node's clock is set back by this at most, and ahead only with
+    /// worse clocks than assumed. A client's clock is set either way.
     pub jumps: Option<Time>,
-    /// Clients' wall clocks are set by little, so that a lock may come to its margin and not to its end.
+    /// Clients' wall clocks are set by so little that a lock may reach its margin and not its end.
     pub small_steps: bool,
-    /// Nodes that the operator has declared to forget nothing when they stop.
+    /// Nodes that the operator declared `durable`.
     pub declared: Vec<usize>,
-    /// Those of them that do forget nothing; the others say that they keep no log.
+    /// Those of them that keep their data when they stop. The others report that they keep no log.
     pub durable: Vec<usize>,
-    /// The first node is away for long, and the second name leads to its server when it comes back.
+    /// The first node is absent for long, and the second name leads to its server when the server comes back.
     pub merges: bool,
-    /// What the clients make of what nodes say of themselves, if it is not the same for all.
+    /// The clients' restart guards, if clients differ.
     pub modes: Modes,
-    /// Nodes forget the scripts that they have been told.
+    /// Nodes forget the scripts that they were sent.
     pub forgets_scripts: bool,
-    /// Which kinds of locks are wanted.
+    /// The kinds of locks.
     pub kinds: Kinds,
 }
 
-/// Restart guards, which the clients have in turn.
+/// Restart guards, assigned to clients in turn.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Modes(Vec<RestartGuard>);
 
 impl Modes {
-    /// These, in turn.
     pub(crate) const fn new(guards: Vec<RestartGuard>) -> Self {
         Self(guards)
     }
 
-    /// All clients have the same.
+    /// Whether all clients have the same.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What this client has, if not all have the same.
+    /// The restart guard of this client, if clients differ.
     pub(crate) fn of(&self, client: ClientId) -> Option<RestartGuard> {
         let tick = client.checked_rem(self.0.len())?;
         Some(self.0[tick])
     }
 }
 
-/// Seeds that had a name, in tests and documents, before there were these faults: they stay the runs that
-/// they were, and have nothing of this.
+/// Seeds that tests and documents named before these faults existed. They draw none of these faults, so that
+/// their runs stay the same.
 const NAMED: [u64; 10] = [
     37,
     72,
@@ -70,10 +69,10 @@ const NAMED: [u64; 10] = [
     28_161_012_801,
 ];
 
-/// Seeds that had a name before there were these settings.
+/// Seeds that were named before these settings existed.
 const NAMED_LATER: [u64; 2] = [1_795_355_166_365_189, 1_795_357_018_933_923];
 
-/// Seeds that had a name before nodes forgot scripts.
+/// Seeds that were named before nodes forgot scripts.
 const NAMED_SINCE: [u64; 7] = [
     1_795_363_931_392_764,
     1_795_368_106_810_887,
@@ -84,7 +83,7 @@ const NAMED_SINCE: [u64; 7] = [
     1_795_397_625_883_331,
 ];
 
-/// Seeds that had a name before there were other kinds of locks than those of one key that exclude all others.
+/// Seeds that were named before there were sets of keys and readers.
 const NAMED_BEFORE_KINDS: [u64; 8] = [
     3_780,
     4_066,
@@ -97,7 +96,7 @@ const NAMED_BEFORE_KINDS: [u64; 8] = [
 ];
 
 impl Later {
-    /// What is drawn for a plan.
+    /// Draws the later faults and settings of a plan.
     pub(super) fn draw(plan: &Plan) -> Self {
         let later = Self::settings(plan);
         let named = [&NAMED[..], &NAMED_LATER, &NAMED_SINCE].concat();
@@ -127,7 +126,7 @@ impl Later {
             2 if plan.servers.quorum.nodes() > 1 && !plan.servers.duplicates => {
                 later.merges = random.coin()
             }
-            // Clients that do not look rely on nodes that keep what they granted.
+            // Clients without the restart guard rely on nodes that keep what they granted.
             3 if plan.excludes() && !plan.servers.duplicates => {
                 let modes = [RestartGuard::Strict, RestartGuard::Observe, RestartGuard::Off];
                 let first = random.index(3);
@@ -150,12 +149,12 @@ impl Later {
         shuffle(&mut order, random);
         let small_steps = random.coin();
         let jumps = random.coin() && is_strict;
-        // Where every node may lose its counters, the order of fences rests on clocks that agree: they are
-        // set by little. Else by so much that a node seems to be waited for no more.
+        // If every node may lose its counters, the order of tokens rests on clocks that agree, so steps are
+        // small. Otherwise a step may make a quarantine seem to be over.
         let rests_on_clocks = plan.clocks.sober && plan.load.fenced > 0;
         let most = if rests_on_clocks { plan.load.max_ttl / 4 } else { 2 * plan.quarantine() };
         let jumps = jumps.then_some(most);
-        // A floor rests on the clocks of so many others and on the node's own.
+        // A floor rests on this number of other clocks and on the node's own.
         let behind = order[..needed.min(nodes - 1)].to_vec();
         let has_behind =
             random.percent(70) && is_strict && plan.clocks.sober && plan.load.fenced > 0;
@@ -163,7 +162,7 @@ impl Later {
         Self { behind, jumps, small_steps, ..Self::default() }
     }
 
-    /// Whether there is anything of it.
+    /// Whether there are any.
     pub fn is_any(&self) -> bool {
         *self != Self::default()
     }

@@ -1,4 +1,4 @@
-//! What tests ask for, and what they read out of a world's log.
+//! Requests for tests, and queries of a world's log.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use crate::count::Count;
 use crate::driver::Driver as _;
 use crate::guard::{Guard, GuardId};
 
-/// The ttl of the locks in tests, in milliseconds; margin 10 ms, drift 1 % and 2 ms.
+/// The ttl of locks in tests, in milliseconds. The margin is 10 ms, the drift 1 % and 2 ms.
 pub const TTL: i64 = 1000;
-/// How long a vote counts: ttl less drift.
+/// The time for which a vote counts: ttl less drift.
 pub const TERM: i64 = 988;
-/// How long before the end a lock is given up.
+/// The time before the end at which the engine gives a lock up.
 pub const MARGIN: i64 = 10;
-/// How long a node is waited for.
+/// The node timeout.
 pub const NODE_TIMEOUT: i64 = 50;
-/// How long a connection may take.
+/// The longest time to make a connection.
 pub const CONNECT_TIMEOUT: i64 = 200;
 
-/// The times of the locks in here.
+/// The timing of locks in tests.
 pub fn timing_options() -> TimingOptions {
     let ms = |ms: i64| Duration::from_millis(ms as u64);
     TimingOptions {
@@ -37,7 +37,7 @@ pub fn timing_options() -> TimingOptions {
     }
 }
 
-/// Wants `key`, waits for ever, does not extend.
+/// An acquire of `key` that waits without limit and is not extended.
 pub fn request(key: &str) -> Request {
     Request {
         keys: key.into(),
@@ -55,7 +55,7 @@ pub fn request(key: &str) -> Request {
     }
 }
 
-/// The same lock with a fence.
+/// The same request with a fencing token.
 pub fn fenced(request: Request) -> Request {
     let counter = Counter {
         keys: request.keys.map(|key| counter_of(key).into()),
@@ -65,40 +65,40 @@ pub fn fenced(request: Request) -> Request {
     Request { fenced: Some(counter), ..request }
 }
 
-/// Where a lock's fences are counted.
+/// The key of a lock's counter.
 pub fn counter_of(key: &str) -> String {
     format!("{COUNTERS}{key}")
 }
 
-/// Wants `key`, tries once.
+/// An acquire of `key` with a single attempt.
 pub fn once(key: &str) -> Request {
     Request { wait: Wait::Once, ..request(key) }
 }
 
-/// Wants `key`, waits for so many milliseconds.
+/// An acquire of `key` that waits for `ms` milliseconds.
 pub fn waiting(key: &str, ms: u64) -> Request {
     Request { wait: Wait::For(Duration::from_millis(ms)), ..request(key) }
 }
 
-/// Wants `key`, waits for ever, is extended.
+/// An acquire of `key` that waits without limit and is extended automatically.
 pub fn automatic(key: &str) -> Request {
     Request { automatic: true, ..request(key) }
 }
 
 impl ScriptedWorld {
-    /// The holder wants the lock extended.
+    /// The holder asks for an extension.
     pub fn extend(&mut self, lock: LockId) {
         self.tell(self.owner(lock), Event::Extend { lock });
     }
 
-    /// The holder, a writer, wants to be a reader from now on.
+    /// The holder, a writer, downgrades to a reader.
     pub fn downgrade(&mut self, lock: LockId) {
         let client = self.owner(lock);
         self.world.become_reader(GuardId { client, lock });
         self.turn(client);
     }
 
-    /// Whose lock it is.
+    /// The client that asked for the lock.
     pub fn owner(&self, lock: LockId) -> usize {
         self.owners[lock.0 as usize]
     }
@@ -108,25 +108,25 @@ impl ScriptedWorld {
         self.world.watch.guards.of(GuardId { client: self.owner(lock), lock })
     }
 
-    /// The same of one that was.
+    /// The guard of a lock that was granted.
     ///
     /// # Panics
     /// If it was not.
     pub fn guard(&self, lock: LockId) -> &Guard {
-        self.find(lock).expect("it was granted")
+        self.find(lock).expect("the lock was granted")
     }
 
-    /// All guards that there ever were.
+    /// All guards so far.
     pub fn all_guards(&self) -> impl Iterator<Item = (LockId, &Guard)> {
         self.world.watch.guards.iter().map(|(id, guard)| (id.lock, guard))
     }
 
-    /// How often two held one lock, where that may be.
+    /// The number of times that two clients held one lock, if the plan allows it.
     pub fn overlaps(&self) -> usize {
         self.world.record.counts.of(Count::Overlaps) as usize
     }
 
-    /// What engines have said of something, and when, in milliseconds.
+    /// Finds effects in the log, with their times in milliseconds.
     fn said<'a, T>(
         &'a self,
         of: impl Fn(&'a Effect) -> Option<T> + 'a,
@@ -134,7 +134,7 @@ impl ScriptedWorld {
         self.log().iter().filter_map(move |(at, _, effect)| Some((*at, of(effect)?)))
     }
 
-    /// When the lock was granted, in milliseconds, and in which attempt.
+    /// The time of the grant in milliseconds, and the number of attempts.
     fn granted(&self, wanted: LockId) -> Option<(i64, u32)> {
         let mut granted = self.said(move |effect| match effect {
             Effect::Acquired { lock, attempts, .. } if *lock == wanted => Some(*attempts),
@@ -143,20 +143,20 @@ impl ScriptedWorld {
         granted.next()
     }
 
-    /// When the lock was granted, in milliseconds.
+    /// The time of the grant in milliseconds.
     pub fn granted_at(&self, wanted: LockId) -> Option<i64> {
         self.granted(wanted).map(|(at, _)| at)
     }
 
-    /// In which of its attempts it was granted.
+    /// The number of attempts until the grant.
     ///
     /// # Panics
     /// If it never was.
     pub fn attempts(&self, wanted: LockId) -> u32 {
-        self.granted(wanted).expect("it was granted").1
+        self.granted(wanted).expect("the lock was granted").1
     }
 
-    /// When and why it was refused.
+    /// The time and reason of a failed call.
     pub fn refused(&self, wanted: LockId) -> Option<(i64, &Refusal)> {
         let mut refused = self.said(move |effect| match effect {
             Effect::NotAcquired { lock, refusal } if *lock == wanted => Some(refusal),
@@ -165,7 +165,7 @@ impl ScriptedWorld {
         refused.next()
     }
 
-    /// When and why it was lost.
+    /// The time and cause of a loss.
     pub fn lost(&self, wanted: LockId) -> Option<(i64, LossCause)> {
         let mut lost = self.said(move |effect| match effect {
             Effect::Lost { lock, cause } if *lock == wanted => Some(*cause),
@@ -174,7 +174,7 @@ impl ScriptedWorld {
         lost.next()
     }
 
-    /// When extensions that a caller asked for were over, and how.
+    /// The times and outcomes of extensions that a caller asked for.
     pub fn extended(&self, wanted: LockId) -> Vec<(i64, Extended)> {
         let extended = self.said(move |effect| match effect {
             Effect::Extended { lock, outcome } if *lock == wanted => Some(outcome.clone()),
@@ -183,7 +183,8 @@ impl ScriptedWorld {
         extended.collect()
     }
 
-    /// When its holder was notified of the nodes' confirmations: whether a quorum confirmed, and how many nodes.
+    /// The reports to the holder on confirmations: the time, whether a quorum confirmed, and the number of
+    /// nodes.
     pub fn health(&self, wanted: LockId) -> Vec<(i64, bool, usize)> {
         let health = self.said(move |effect| match effect {
             Effect::Health { lock, is_confirmed, nodes, .. } if *lock == wanted => {
@@ -195,7 +196,7 @@ impl ScriptedWorld {
         health.map(|(at, (is_confirmed, nodes))| (at, is_confirmed, nodes)).collect()
     }
 
-    /// When the nodes had answered its release, and what they said.
+    /// The time of the report on the release, and the report.
     pub fn released(&self, wanted: LockId) -> Option<(i64, &ReleaseReport)> {
         let mut released = self.said(move |effect| match effect {
             Effect::Released { lock, report } if *lock == wanted => Some(report),
@@ -204,7 +205,7 @@ impl ScriptedWorld {
         released.next()
     }
 
-    /// When larger fences than the lock's were seen.
+    /// The times at which larger fencing tokens were seen, and the tokens.
     pub fn superseded(&self, wanted: LockId) -> Vec<(i64, u64)> {
         let superseded = self.said(move |effect| match effect {
             Effect::Superseded { lock, fence } if *lock == wanted => Some(*fence),
@@ -213,7 +214,7 @@ impl ScriptedWorld {
         superseded.collect()
     }
 
-    /// When a command of this kind was given to this node for this lock.
+    /// The times at which the engine sent this kind of command for the lock to this node.
     pub fn sent(&self, lock: LockId, verb: Verb, to: usize) -> Vec<i64> {
         let sent = self.said(move |effect| match effect {
             Effect::Send { nodes, ticket, .. } => {
@@ -225,7 +226,7 @@ impl ScriptedWorld {
         sent.map(|(at, ())| at).collect()
     }
 
-    /// When an attempt for this lock failed, to be followed by another.
+    /// The times at which an attempt failed and the call went on to retry.
     pub fn retried(&self, wanted: LockId) -> Vec<i64> {
         let retried = self.said(move |effect| match effect {
             Effect::Waiting { lock, .. } => (*lock == wanted).then_some(()),
@@ -234,37 +235,37 @@ impl ScriptedWorld {
         retried.map(|(at, ())| at).collect()
     }
 
-    /// Whether its guard says that it is held.
+    /// Whether the guard is valid now.
     pub fn is_valid(&self, lock: LockId) -> bool {
         self.find(lock).is_some_and(|guard| guard.is_valid(self.reading()))
     }
 
-    /// Its fence.
+    /// The fencing token.
     ///
     /// # Panics
     /// If it has none.
     pub fn fence(&self, lock: LockId) -> u64 {
-        self.guard(lock).fence.expect("a fence was wanted")
+        self.guard(lock).fence.expect("the call asked for a fencing token")
     }
 
-    /// What a node's counter stands at.
+    /// The value of a node's counter.
     pub fn counter(&self, node: usize, key: &str) -> Option<u64> {
         self.counter_at(node, &counter_of(key))
     }
 
-    /// The nodes' counters stand there, each at its own.
+    /// Sets the counter of each node.
     pub fn set_counters(&mut self, key: &str, at: &[u64]) {
         for (node, at) in at.iter().enumerate() {
             self.set_counter(node, &counter_of(key), *at);
         }
     }
 
-    /// For how long the lock is valid, in milliseconds.
+    /// The time for which the lock is valid, in milliseconds.
     pub fn valid_for(&self, lock: LockId) -> i64 {
         self.guard(lock).hold.validity().valid_for(self.reading()).as_millis() as i64
     }
 
-    /// How many votes of it count.
+    /// The number of votes that count.
     pub fn votes(&self, lock: LockId) -> usize {
         self.guard(lock).hold.validity().votes(self.reading())
     }

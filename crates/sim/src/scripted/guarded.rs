@@ -1,5 +1,5 @@
-//! Clients with a restart guard: answers come with what the node says of itself, and nodes are started again, emptied,
-//! promoted or exchanged.
+//! Clients with a restart guard: answers come with evidence, and nodes restart, lose data, are promoted or
+//! replaced.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use crate::plan::{Modes, Plan};
 use crate::time::{SECOND, Time};
 use crate::world::World;
 
-/// What a node says of itself that is not so.
+/// False information in a node's `INFO`.
 #[derive(Debug, Default)]
 pub(super) struct Says {
     fields: Vec<(&'static str, &'static str)>,
-    /// It says only this.
+    /// The node answers `INFO` with this error.
     refuses: Option<&'static str>,
 }
 
@@ -39,7 +39,7 @@ impl Says {
 }
 
 impl World {
-    /// What a node says of itself, which a test may have replaced.
+    /// A node's `INFO`, with the changes that a test made.
     pub(crate) fn info(&self, node: NodeIndex) -> Result<Arc<str>, Failure> {
         let model = &self.servers[node].node;
         match &self.by_hand {
@@ -48,15 +48,15 @@ impl World {
         }
     }
 
-    /// Whether a test has taken the right to look at locks.
+    /// Whether a test has taken away the right to read locks.
     pub(crate) fn is_blind(&self) -> bool {
         self.by_hand.as_ref().is_some_and(|by_hand| by_hand.is_blind)
     }
 }
 
 impl ScriptedWorld {
-    /// A client with each of these rules; its nodes have been running for a while, tell nobody of changes, and are no
-    /// time away. That no two hold one lock is checked whatever the nodes lose.
+    /// Creates a client for each of these rules. The nodes have been running for a while, send no pushes, and
+    /// answer without delay. Mutual exclusion is checked whatever the nodes lose.
     ///
     /// # Panics
     /// If there are no rules, or no nodes in them.
@@ -80,40 +80,40 @@ impl ScriptedWorld {
         it
     }
 
-    /// One more client, which knows nothing of the nodes yet.
+    /// Adds a client that knows nothing of the nodes yet.
     pub fn join(&mut self, rules: Rules) -> usize {
         self.join_with(guarded(self.quorum(), rules))
     }
 
-    /// A node's server.
+    /// The server of a node.
     pub fn server(&self, node: usize) -> &ModelNode {
         &self.world.servers[node].node
     }
 
-    /// The same, to do with as one likes.
+    /// A node's server, for changes by the test.
     pub fn server_mut(&mut self, node: usize) -> &mut ModelNode {
         &mut self.world.servers[node].node
     }
 
-    /// What is written under a key on a node.
+    /// The text under a key on a node.
     pub fn text(&self, node: usize, key: &str) -> Option<String> {
         let value = self.stored(node, key)?.value()?;
         Some(String::from_utf8_lossy(value).into_owned())
     }
 
-    /// Of this a node says something else than is so.
+    /// Changes a field in a node's `INFO`.
     pub fn say(&mut self, node: usize, field: &'static str, value: &'static str) {
         let fields = &mut self.world.by_hand_mut().says[node].fields;
         fields.retain(|(said, _)| *said != field);
         fields.push((field, value));
     }
 
-    /// A node does not say what it is, but this.
+    /// Makes a node answer `INFO` with this error.
     pub fn refuse_info(&mut self, node: usize, why: &'static str) {
         self.world.by_hand_mut().says[node].refuses = Some(why);
     }
 
-    /// A node's process ends and is started again at once, with its data or without.
+    /// Kills a node and restarts it at once, with or without its data.
     pub fn restart(&mut self, node: usize, keeps_data: bool) {
         let (now, nodes) = (self.now(), self.node_count() as u64);
         let model = &mut self.world.servers[node].node;
@@ -128,13 +128,13 @@ impl ScriptedWorld {
         self.reconnect(node);
     }
 
-    /// A node is another server, or has another's data.
+    /// Replaces a node by another server.
     pub fn replace(&mut self, node: usize, with: ModelNode) {
         self.world.servers[node].node = with;
         self.world.note(&Fact::FaultEvent(FaultEvent::NodeOverwritten { node }));
     }
 
-    /// How a call has ended: acquired, or why not.
+    /// The result of a call, if it has ended.
     pub fn outcome(&self, lock: LockId) -> Option<Result<(), &Refusal>> {
         match self.granted_at(lock) {
             Some(_) => Some(Ok(())),
@@ -142,7 +142,7 @@ impl ScriptedWorld {
         }
     }
 
-    /// The commands that a client has given out so far, with the node that each is for.
+    /// All commands that a client's engine sent so far, with the node of each.
     pub fn orders(&self, client: usize) -> impl Iterator<Item = (usize, &Command)> {
         let orders = self.log().iter().filter_map(move |(_, its, effect)| match effect {
             Effect::Send { nodes, command, .. } if *its == client => Some((nodes, command)),
@@ -151,7 +151,7 @@ impl ScriptedWorld {
         orders.flat_map(|(nodes, command)| nodes.iter().map(move |node| (node.index(), command)))
     }
 
-    /// How many nodes a client trusts.
+    /// The number of nodes that a client trusts.
     pub fn trusted(&self, client: usize) -> usize {
         let trust_state = |node| self.engine(client).trust_state(node);
         self.quorum()

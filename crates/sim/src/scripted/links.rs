@@ -1,4 +1,4 @@
-//! Connections: when they are made and break, and what is held back on them.
+//! Connections: when they are made and break, and which messages are held back.
 
 use quorlock_core::{
     Answer, Command, Event, Evidence, FailureKind, NodeId, NodeState, Reading, Supervisor, Ticket,
@@ -10,7 +10,6 @@ use crate::fact::{ClientId, NodeIndex};
 use crate::time::{MS, Time, duration};
 use crate::world::{SimEvent, World};
 
-/// Commands that do not leave a client.
 #[derive(Debug, Default)]
 pub(super) struct HeldBack {
     which: Option<fn(&Command) -> bool>,
@@ -37,35 +36,35 @@ impl World {
 }
 
 impl ScriptedWorld {
-    /// How long a node's commands and answers take, each.
+    /// Sets the delay of a node's commands and answers, each.
     pub fn set_one_way(&mut self, node: usize, ms: i64) {
         (0..self.clients()).for_each(|client| self.set_one_way_of(client, node, ms));
     }
 
-    /// The same for one client.
+    /// Sets the delay for one client.
     pub fn set_one_way_of(&mut self, client: usize, node: usize, ms: i64) {
         self.world.network.ways.as_mut().expect("by hand")[client][node].one_way = ms * MS;
     }
 
-    /// How long pushes of this node take, whatever its replies do.
+    /// Sets the delay of a node's pushes, whatever that of its replies is.
     pub fn set_push_way(&mut self, node: usize, ms: i64) {
         let ways = self.world.network.ways.iter_mut().flatten();
         ways.for_each(|ways| ways[node].push = Some(ms * MS));
     }
 
-    /// A stopped process: what is sent to it waits, and is carried out when it goes on.
+    /// Pauses a node's process, or continues it. A paused node carries out later what it was sent.
     pub fn freeze(&mut self, node: usize, frozen: bool) {
         self.frozen[node] = frozen;
         self.go_on();
     }
 
-    /// Answers of this node do not arrive until it is no longer mute.
+    /// Holds a node's answers back until it is no longer mute.
     pub fn mute(&mut self, node: usize, mute: bool) {
         self.mute[node] = mute;
         self.go_on();
     }
 
-    /// What nodes do that stood still.
+    /// Delivers what waited for paused nodes.
     fn go_on(&mut self) {
         for what in std::mem::take(&mut self.parked) {
             self.world.plan_in(0, what);
@@ -106,7 +105,7 @@ impl ScriptedWorld {
         }
     }
 
-    /// The connections break; what was under way is lost, or arrives as an orphan later.
+    /// Breaks the connections to a node. Commands in flight are lost, or arrive later as orphans.
     pub fn cut(&mut self, node: usize, orphans_after: Option<i64>) {
         self.world.by_hand_mut().orphans_after = orphans_after.map(|ms| ms * MS);
         self.mute(node, false);
@@ -118,12 +117,12 @@ impl ScriptedWorld {
         }
     }
 
-    /// Nothing listens: commands fail at once, unsent.
+    /// The server is down: commands fail at once, unsent.
     pub fn down(&mut self, node: usize) {
         self.cut(node, None);
     }
 
-    /// Connections are being made.
+    /// Connections to the node are being made.
     pub fn connecting(&mut self, node: usize) {
         self.cut(node, None);
         for client in &mut self.world.clients {
@@ -131,7 +130,7 @@ impl ScriptedWorld {
         }
     }
 
-    /// The connections that were being made could not be.
+    /// The pending connections could not be made.
     pub fn connecting_failed(&mut self, node: usize) {
         for client in 0..self.clients() {
             if *self.state(client, node) == NodeState::Connecting {
@@ -140,17 +139,17 @@ impl ScriptedWorld {
         }
     }
 
-    /// The connection is there: what waited for it is sent, ahead of everything else, and the
-    /// client gets a notice, whether or not a command waited.
+    /// Completes the connections. Commands that waited are sent first, and each client is notified, whether or
+    /// not a command waited.
     pub fn up(&mut self, node: usize) {
-        self.up_untold(node);
+        self.up_unnoticed(node);
         for client in 0..self.clients() {
             self.tell(client, Event::Connected { node: NodeId::new(node) });
         }
     }
 
-    /// The same. The client gets a notice if a command waited.
-    pub fn up_untold(&mut self, node: usize) {
+    /// Completes the connections. A client is notified only if a command waited.
+    pub fn up_unnoticed(&mut self, node: usize) {
         for client in 0..self.clients() {
             if *self.state(client, node) != NodeState::Up {
                 self.world.connected(client, node);
@@ -162,37 +161,37 @@ impl ScriptedWorld {
         self.world.clients[client].transports[node].supervisor.state()
     }
 
-    /// The connections to a node are new ones.
+    /// Replaces the connections to a node.
     pub fn reconnect(&mut self, node: usize) {
         self.connecting(node);
-        self.up_untold(node);
+        self.up_unnoticed(node);
     }
 
-    /// A node says on its connections that its data are others.
+    /// The node reports on its connections that its data was lost or replaced.
     pub fn say_flushed(&mut self, node: usize) {
         let wires = self.world.network.wires.iter_mut();
         wires.filter(|wire| wire.node == node).for_each(|wire| wire.flushes += 1);
     }
 
-    /// What a client sends to a node gets lost on the way; or does not any more.
+    /// Loses all that a client sends to a node, or stops that.
     pub fn lose(&mut self, client: usize, node: usize, is_lost: bool) {
         let held_back = &mut self.world.by_hand_mut().held_back[client][node];
         *held_back = HeldBack { which: is_lost.then_some(|_| true), orders: Vec::new() };
     }
 
-    /// Such commands of a client do not get to a node before they are let go; what comes behind them does.
+    /// Holds such commands of a client back. Later commands overtake them.
     pub fn hold_back(&mut self, client: usize, node: usize, which: fn(&Command) -> bool) {
         self.world.by_hand_mut().held_back[client][node].which = Some(which);
     }
 
-    /// What was held back is sent.
+    /// Sends what was held back.
     pub fn let_go(&mut self, client: usize, node: usize) {
         let held_back = std::mem::take(&mut self.world.by_hand_mut().held_back[client][node]);
         self.world.clients[client].transports[node].outbox.extend(held_back.orders);
         self.world.send_waiting(client, node);
     }
 
-    /// A client is told an answer, whether or not a node gave it.
+    /// Gives a client an answer, whether or not a node gave it.
     pub fn answer(
         &mut self,
         client: usize,
@@ -205,7 +204,7 @@ impl ScriptedWorld {
     }
 }
 
-/// An answer that comes on no connection.
+/// An answer that no connection carried.
 fn made_up(node: NodeIndex, sent: Reading, ticket: Ticket, answer: Answer) -> Event {
     let (node, evidence) = (NodeId::new(node), Evidence::NotRequired);
     Event::Answered { node, sent, evidence, answers: vec![(ticket, answer)] }

@@ -1,4 +1,4 @@
-//! What happens to nodes, and what is on them.
+//! What happens to nodes, and which keys they have.
 
 use quorlock_core::{FailureKind, Key};
 
@@ -7,40 +7,40 @@ use crate::fact::{Fact, FaultEvent};
 use crate::node::{Health, Stored};
 
 impl ScriptedWorld {
-    /// Every command is answered by this error, and not carried out; or not any more.
+    /// Makes a node answer every command with this error instead of carrying it out; `None` ends that.
     pub fn refuse(&mut self, node: usize, with: Option<FailureKind>) {
         self.world.servers[node].node.health = with.map_or(Health::Good, Health::Refusing);
     }
 
-    /// Locks can be taken on the nodes, and not looked at; or can again.
+    /// Takes away the right to read locks, or gives it back. Locks can still be set and deleted.
     pub fn blind(&mut self, is_blind: bool) {
         self.world.by_hand_mut().is_blind = is_blind;
     }
 
-    /// From now on a node's clock runs so many parts per million fast: keys are gone before their time.
+    /// From now on a node's clock runs `ppm` parts per million fast, so keys expire early.
     pub fn run_fast(&mut self, node: usize, ppm: i64) {
         self.world.servers[node].node.clock.run(ppm, self.world.now);
     }
 
-    /// The nodes tell nobody that a key has changed.
+    /// The nodes send no pushes.
     pub fn no_pushes(&mut self) {
         self.world.servers.iter_mut().for_each(|server| server.node.set_pushing(false));
     }
 
-    /// The node loses its locks. From here on votes may be missing, and locks may overlap.
+    /// A node loses its locks. From now on votes may be missing, and locks may overlap.
     pub fn flush(&mut self, node: usize) {
         self.may_lose(true);
         self.clear(node);
     }
 
-    /// Votes may be missing from here on. Where clients look at nodes, locks still must not overlap.
+    /// From now on votes may be missing. With a restart guard, locks must not overlap even so.
     fn may_lose(&mut self, is_lost: bool) {
         if is_lost && !self.world.by_hand().is_guarded {
             self.promise_nothing();
         }
     }
 
-    /// The node's locks vanish, whoever's they were. Nobody is told: what knew of those who wanted to know is gone.
+    /// Deletes all locks of a node, without a push.
     pub fn clear(&mut self, node: usize) {
         let keys = self.locks(node).map(|(key, _)| key.clone()).collect::<Vec<_>>();
         for key in keys {
@@ -50,12 +50,12 @@ impl ScriptedWorld {
         self.world.note(&Fact::FaultEvent(FaultEvent::KeyDeleted { node }));
     }
 
-    /// Somebody else's key, for `ttl_ms` or for ever.
+    /// Sets a foreign key, for `ttl_ms` or without an end.
     pub fn occupy(&mut self, node: usize, key: &str, value: &[u8], ttl_ms: Option<i64>) {
         self.occupy_with(node, key, Some(value), ttl_ms);
     }
 
-    /// The same; `None`: one that is not a string.
+    /// Sets a foreign key; `None`: one that is not a string.
     pub fn occupy_with(
         &mut self,
         node: usize,
@@ -70,7 +70,7 @@ impl ScriptedWorld {
         self.world.deliver_pushes(node);
     }
 
-    /// Somebody deletes a key, and those who wanted to know are told.
+    /// Deletes a key from outside, with pushes to the clients that watch it.
     pub fn forget_key(&mut self, node: usize, key: &str) {
         let is_lost = self.world.servers[node].node.delete(key, self.world.now);
         self.may_lose(is_lost);
@@ -78,14 +78,14 @@ impl ScriptedWorld {
         self.world.deliver_pushes(node);
     }
 
-    /// A node's counter stands there, as by rivals.
+    /// Sets a node's counter, as other clients would.
     pub fn set_counter(&mut self, node: usize, counter: &str, at: u64) {
         let text = Some(at.to_string().into_bytes());
         self.world.servers[node].node.set(&counter.into(), text, None, self.world.now);
         self.world.note(&Fact::FaultEvent(FaultEvent::CounterMoved { node }));
     }
 
-    /// What a node's counter stands at.
+    /// The value of a node's counter.
     pub fn counter_at(&self, node: usize, counter: &str) -> Option<u64> {
         self.world.servers[node].node.fence_at(&counter.into()).filter(|fence| *fence > 0)
     }
@@ -95,17 +95,17 @@ impl ScriptedWorld {
         self.stored(node, key).is_some()
     }
 
-    /// What a node has under a key.
+    /// The content of a key on a node.
     pub fn stored(&self, node: usize, key: &str) -> Option<&Stored> {
         self.world.servers[node].node.stored(key, self.world.now)
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub const fn node_count(&self) -> usize {
         self.world.servers.len()
     }
 
-    /// A node's keys, but for counters.
+    /// The keys of a node, without counters.
     pub fn locks(&self, node: usize) -> impl Iterator<Item = (&Key, Option<&Vec<u8>>)> {
         let of_locks = self.world.servers[node]
             .node

@@ -1,5 +1,5 @@
-//! Rules of scripted worlds, beside the invariants: here an engine hears at once what its guards see, and keys vanish
-//! only where that is said.
+//! Rules of scripted worlds, in addition to the invariants. In these worlds an engine learns at once what its
+//! guards see, and keys vanish only if a test makes them.
 
 use quorlock_core::{Command, Effect, Key, LockId, NodeId, TicketedCommand, Verb};
 
@@ -11,9 +11,9 @@ use crate::node::Stored;
 use crate::world::{Server, World};
 
 impl World {
-    /// What is asked for is not released; what is extended, healed or raised is neither released nor over, and what
-    /// is raised for the next one is nobody's before (S14). In the simulator, guards may have seen their end before
-    /// their engine knows of it.
+    /// No acquire follows its release. A key that is extended, healed or raised is neither released nor
+    /// expired. A raise for the next holder comes only when the lock has no holder (S14). In the simulator a
+    /// guard may have seen its end before its engine knows.
     pub(super) fn check_order(
         &mut self,
         client: ClientId,
@@ -26,10 +26,7 @@ impl World {
         let Some((_, value)) = subject(what) else { return };
         let token = self.watch.ledger.of_ticket(client, *ticket);
         let is_released = token.is_some_and(|token| token.nodes[node].released);
-        assert!(
-            !is_released,
-            "nothing is asked for, extended, healed or raised behind its release"
-        );
+        assert!(!is_released, "no acquire, extension, heal or raise follows its release");
         if ticket.verb == Verb::Acquire {
             return;
         }
@@ -38,7 +35,7 @@ impl World {
         let last = its.map(|(_, guard)| guard).max_by_key(|guard| guard.handover_count);
         if let Command::Raise { to, .. } = what {
             let is_valid = last.is_some_and(|guard| guard.is_valid(now));
-            assert!(!is_valid, "invalid before the next one's fence (S14)");
+            assert!(!is_valid, "invalid before the raise for the next holder (S14)");
             let earlier = |(.., effect): &(_, _, Effect)| match effect {
                 Effect::Send { nodes, command: Command::Raise { value: its, to, .. }, .. } => {
                     (its == value && nodes.contains(NodeId::new(node))).then_some(*to)
@@ -51,28 +48,28 @@ impl World {
         }
         let is_left = |guard: &Guard| match ticket.verb {
             Verb::Heal => guard.is_valid(now),
-            // The guard may be going: what is due comes before its release is looked at.
+            // The guard may be ending: an extension that is due is sent before the release is handled.
             _ => !guard.hold.validity().remaining(now).is_zero(),
         };
         assert!(last.is_some_and(is_left), "extended or healed while valid");
     }
 
-    /// What is lost or changes is held.
+    /// Only a held lock changes or is lost.
     pub(super) fn check_effect(&self, client: ClientId, effect: &Effect) {
         let guard = |lock: &LockId| self.watch.guards.of(GuardId { client, lock: *lock });
         match effect {
             Effect::Changed { lock, .. } => {
                 let is_kept = guard(lock).is_some_and(|guard| !guard.given_back);
-                assert!(is_kept, "what is given back does not change (S13)");
+                assert!(is_kept, "a released guard does not change (S13)");
             }
             Effect::Lost { lock, .. } => {
-                assert!(guard(lock).is_some(), "only what is held is lost");
+                assert!(guard(lock).is_some(), "only a held lock is lost");
             }
             _ => {}
         }
     }
 
-    /// While a guard is valid, a quorum of nodes really hold its value (S2); unless nodes may lose what they like.
+    /// While a guard is valid, a quorum of nodes stores its value (S2), unless nodes may lose data.
     pub(super) fn look(&self) {
         if self.plan.outside.is_some() || self.by_hand().is_guarded {
             return;

@@ -1,4 +1,4 @@
-//! What a model checker relies on: an engine that was rebased goes on like the one it was made of.
+//! Models rely on this: an engine that was rebased goes on like its original.
 
 use quorlock_core::{Effect, Engine, Event, LockId, Reading, Ticket, Token};
 
@@ -10,7 +10,7 @@ impl Shadow {
         Self(before.clone(), event.clone())
     }
 
-    /// Handles the event in a rebased copy and compares with what came out of the original.
+    /// Handles the event in a rebased copy, and compares the result with the original's.
     pub(crate) fn check(
         self,
         now: Reading,
@@ -21,7 +21,7 @@ impl Shadow {
         let Self(before, mut event) = self;
         let (mut shadow, map) = before.rebased(now, 10);
         let next = LockId(10 + map.len() as u64);
-        // A lock that the engine does not know of is new, or stale and as good as new.
+        // An unknown lock is new, or its record is gone.
         let to = |lock: LockId| map.get(&lock).copied().unwrap_or(next);
         match &mut event {
             Event::Acquire { lock, .. }

@@ -1,4 +1,4 @@
-//! What is going to happen, in order.
+//! The queue of future events, in order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,15 +6,15 @@ use std::collections::BinaryHeap;
 use super::{SimEvent, World};
 use crate::time::Time;
 
-/// All of it.
+/// All future events.
 #[derive(Default)]
 pub(crate) struct Agenda {
     pub(super) queue: BinaryHeap<Reverse<Entry>>,
-    /// Of what happens at one time, what was planned first happens first.
+    /// The number of events planned so far. Events at the same time happen in the order of planning.
     pub(super) serial: u64,
 }
 
-/// Something that is going to happen, and when.
+/// An event and its time.
 pub(super) struct Entry {
     pub(super) at: Time,
     pub(super) serial: u64,
@@ -48,7 +48,7 @@ impl World {
         self.agenda.queue.push(Reverse(Entry { at, serial: self.agenda.serial, what }));
     }
 
-    /// Takes what happens next, if it happens by `limit`.
+    /// Takes the next event, if it happens by `limit`.
     pub(crate) fn next_by(&mut self, limit: Time) -> Option<(Time, SimEvent)> {
         let is_due = self.agenda.queue.peek().is_some_and(|Reverse(next)| next.at <= limit);
         let Reverse(Entry { at, what, .. }) = is_due.then(|| self.agenda.queue.pop())??;
@@ -59,7 +59,7 @@ impl World {
         self.plan_at(self.now.saturating_add(span), what);
     }
 
-    /// What is under way comes now, in the order in which it would have come.
+    /// Delivers everything in flight now, in its order.
     pub(crate) fn hurry(&mut self) {
         let mut entries: Vec<Entry> = std::mem::take(&mut self.agenda.queue)
             .into_iter()

@@ -1,4 +1,4 @@
-//! Callers: what those who use the library do with it.
+//! Callers: the users of the library.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::guard::GuardId;
 use crate::time::{MS, Time, US};
 
 impl World {
-    /// A caller is idle for a while.
+    /// Plans the end of a caller's idle time.
     pub(crate) fn plan_next_wish(&mut self, client: ClientId, caller: usize) {
         let mean = if self.comes_and_goes(client) { MS } else { self.plan.load.max_ttl / 6 };
         let span = self.random.callers.span(mean);
@@ -28,7 +28,7 @@ impl World {
         self.plan_in(span, SimEvent::Caller { client, caller, generation });
     }
 
-    /// A caller does what it does next.
+    /// Takes the next action of a caller.
     pub(crate) fn act(&mut self, client: ClientId, caller: usize) {
         match self.clients[client].callers[caller].state {
             CallerState::Idle if self.comes_and_goes(client) => self.want_to_read(client, caller),
@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    /// Where a lock's fences are counted, if it is to have one.
+    /// The counters of a lock with fencing tokens.
     pub(crate) fn counter_for(&self, keys: &Keys, fenced: bool) -> Option<Counter> {
         const WEEK_MS: u64 = 7 * 86_400_000;
         fenced.then(|| Counter {
@@ -102,7 +102,6 @@ impl World {
         })
     }
 
-    /// Asks the driver for a lock.
     pub(crate) fn ask_for(&mut self, client: ClientId, caller: usize, request: Request) {
         let lock = self.new_lock(client);
         self.note(&Fact::Wanted { client, lock, request: &request });
@@ -125,7 +124,7 @@ impl World {
         self.plan_next_wish(client, caller);
     }
 
-    /// The lock was handed out. If nobody waits for it any more the guard inside the reply is dropped.
+    /// A lock was granted. If no caller waits for it any more, the guard inside the reply is dropped.
     pub(crate) fn granted(&mut self, guard: GuardId) {
         let GuardId { client, lock } = guard;
         let Some(caller) = self.clients[client].caller_of(lock) else {
@@ -144,7 +143,7 @@ impl World {
         let careless = random.percent(15) && !self.progress.healing;
         let span = if self.comes_and_goes(client) { self.reads_for() } else { span };
         let (span, careless) = match self.step_to_the_margin(guard) {
-            // A caller that does not look gives its lock back when the lock has ended.
+            // A caller that does not check its guard releases after the end of the lock.
             Some(short) => (short, true),
             None => (span, careless),
         };
@@ -153,8 +152,8 @@ impl World {
         self.plan_step(client, caller, until);
     }
 
-    /// A lock that was granted late, with little left, and given back at once, by a client whose wall clock
-    /// is set ahead by that little meanwhile: then it is handed over within its margin, or is not.
+    /// Sets the wall clock ahead to the end of a lock that was granted late and is released soon. The lock must
+    /// then be handed over within its margin, or not at all.
     fn step_to_the_margin(&mut self, guard: GuardId) -> Option<Time> {
         let (ttl, is_sober) =
             (self.plan.load.max_ttl, self.plan.clocks.sober && self.plan.load.fenced > 0);
@@ -180,24 +179,24 @@ impl World {
         self.plan_caller(client, caller, step.min(left));
     }
 
-    /// A holder looks, extends, or gives back.
+    /// A holder checks, extends or releases its lock.
     fn hold(&mut self, client: ClientId, caller: usize, lock: LockId, until: Time, careless: bool) {
         let guard = GuardId { client, lock };
         let reading = self.clients[client].machine.read(self.now);
         let is_over = self.now >= until;
-        // Whether or not it still holds the lock: the resource has to know.
+        // The holder writes whether or not it still has the lock. The resource must refuse late writes.
         if self.watch.guards.of(guard).is_some_and(|held| held.fence.is_some()) {
             self.note(&Fact::Written { guard });
         }
         let Some(held) = self.watch.guards.of_mut(guard) else {
             return self.next(client, caller);
         };
-        // Who does not look does not see the end; the driver does.
+        // A careless holder does not notice the end. Its driver does.
         if !careless && held.hold.look(reading).is_some() {
             self.tell_end(guard);
         }
         let lost = self.watch.guards.of(guard).is_some_and(|held| held.hold.ended().is_some());
-        // Who has seen the end may still be busy with putting things in order.
+        // A holder that has noticed the end may need some time before it releases.
         if is_over || lost && !careless && self.random.callers.percent(60) {
             let report = self.random.callers.coin();
             self.give_back(guard, report);
@@ -213,14 +212,14 @@ impl World {
         self.plan_step(client, caller, until);
     }
 
-    /// The lock is not to be had.
+    /// The call of this lock failed.
     pub(crate) fn refused(&mut self, client: ClientId, lock: LockId) {
         if let Some(caller) = self.clients[client].caller_of(lock) {
             self.next(client, caller);
         }
     }
 
-    /// The lock is lost: who waits for that gives back what is left of it, if not at once.
+    /// A lock is lost. Its holder releases it, now or later, if it checks its guard.
     pub(crate) fn lost(&mut self, guard: GuardId) {
         let GuardId { client, lock } = guard;
         let Some(caller) = self.clients[client].caller_of(lock) else { return };

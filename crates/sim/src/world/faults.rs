@@ -1,4 +1,4 @@
-//! Faults: each kind strikes now and then, at random, for as long as the faults last.
+//! Faults: each kind strikes now and then, at random, until the healing.
 
 use quorlock_core::{Event, FailureKind};
 
@@ -24,7 +24,7 @@ impl World {
     fn mean_of(&self, fault: Fault) -> Time {
         match fault {
             Fault::Distrust => self.plan.load.max_ttl * 2,
-            // Where nodes lose votes, this is what the run is about.
+            // Losses of votes are the subject of such a run.
             Fault::Losses if self.plan.outside.is_some() => self.plan.load.max_ttl / 2,
             _ => self.plan.faults.every,
         }
@@ -72,12 +72,12 @@ impl World {
             Fault::Losses => self.lose_votes(),
             Fault::NodeSteps => self.set_node_clock(node),
             Fault::Distrust => self.distrust(node, span),
-            // These strike where they do.
+            // These faults are drawn where they occur.
             Fault::Stalls | Fault::Duplicates => {}
         }
     }
 
-    /// A connection breaks; or all of a node's.
+    /// Breaks one connection, or all of a node.
     fn cut(&mut self, client: ClientId, node: NodeIndex) {
         let of_all = self.chance(Fault::Resets).percent(20);
         let here_first = self.chance(Fault::Resets).coin();
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// It breaks at the client's end, and what was sent may still be carried out; or at the node's.
+    /// Breaks a connection at the client's end, so that commands may still be carried out, or at the node's.
     fn reset_by(&mut self, wire: usize, here_first: bool) {
         if here_first {
             self.plan_in(0, SimEvent::Broken(wire));
@@ -110,7 +110,7 @@ impl World {
             1 => &[Direction::Back],
             _ => &[Direction::There, Direction::Back],
         };
-        // Of one client from one node, from most nodes; or of all clients from one node.
+        // Between one client and one node, one client and the other nodes, or all clients and one node.
         let shape = chance.below(3);
         let nodes = self.servers.len();
         let pairs: Vec<(ClientId, NodeIndex)> = match shape {
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// A node is killed. Without its data it stays down for the longest ttl.
+    /// Kills a node. Without its data it stays down for the longest ttl.
     fn crash(&mut self, node: NodeIndex, span: Time) {
         if self.servers[node].process == Process::Down {
             return;
@@ -154,7 +154,7 @@ impl World {
             Health::OutOfMemory,
             Health::Garbled,
         ]);
-        // What has become a replica stays one until it is promoted.
+        // A replica stays one until it is promoted.
         if self.servers[node].node.health == Health::ReadOnly(FailureKind::ReadOnly) {
             return;
         }
@@ -164,7 +164,7 @@ impl World {
         self.plan_in(span, SimEvent::Mend(Mend::Cure(node)));
     }
 
-    /// A client's process stands still: a collection of garbage, a SIGSTOP.
+    /// Pauses a client's process, as a garbage collection or SIGSTOP does.
     pub(crate) fn pause(&mut self, client: ClientId, span: Time) {
         if self.clients[client].life.still.is_none() && self.clients[client].life.alive {
             self.record.counts.add(Count::Pauses);
@@ -174,13 +174,13 @@ impl World {
         }
     }
 
-    /// The whole machine stands still. Suspended, both clocks count on; of a virtual machine that its
-    /// host has paused, the boot clock may not, and the wall clock is set right when it goes on.
+    /// Suspends a whole machine. Both clocks usually continue. If a host pauses a virtual machine, its boot
+    /// clock may stop, and the wall clock is set right afterwards.
     fn suspend(&mut self, client: ClientId, span: Time) {
         if self.clients[client].life.still.is_some() {
             return;
         }
-        // Set back in the same time, the wall clock would hide a pause that only it can show.
+        // A wall clock that is set back at the same time would hide a pause that only it can show.
         let may_stop =
             !self.plan.has(Fault::WallSteps) || self.plan.outside == Some(Outside::Clocks);
         let mut stops = may_stop && self.chance(Fault::Suspends).coin();
@@ -202,7 +202,7 @@ impl World {
                 catch_up = span + span / 1_000_000 * ppm;
             }
             if self.plan.outside == Some(Outside::Clocks) && self.random.clients.coin() {
-                // Nobody sets it right before it is too late.
+                // The clock is set right too late.
                 let mend = Mend::SetWallRight(client, catch_up);
                 self.plan_in(2 * span, SimEvent::Mend(mend));
                 catch_up = 0;
@@ -214,7 +214,7 @@ impl World {
         self.plan_in(span, SimEvent::Mend(Mend::Resume(client)));
     }
 
-    /// A client goes on: what has happened meanwhile happens now, in order.
+    /// Continues a client. Deferred events happen now, in order.
     pub(crate) fn resume(&mut self, client: ClientId) {
         let ppm = self.ppm_of(client);
         let it = &mut self.clients[client];
@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    /// A client's process ends: killed, or shut down first.
+    /// Ends a client's process: kills it, or shuts it down first.
     fn crash_client(&mut self, client: ClientId, span: Time) {
         if self.chance(Fault::ClientCrashes).percent(25)
             && self.clients[client].life.still.is_none()
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// One of the nodes that may lose votes does.
+    /// One of the nodes that may lose votes does so.
     fn lose_votes(&mut self) {
         let lossy = self.plan.servers.lossy.len();
         if lossy == 0 {
@@ -288,7 +288,7 @@ impl World {
             Some(Outside::Amnesia) => 2,
             _ => self.chance(Fault::Losses).below(3),
         };
-        // Of several keys one alone may be lost.
+        // One of several keys may be lost alone.
         let is_several = self.plan.later.kinds.several > 0;
         match what {
             0 if !is_several => {
@@ -318,7 +318,7 @@ impl World {
         }
     }
 
-    /// Something happens to a node after which it must not vote for a while.
+    /// A fault after which a node must not vote for a while.
     fn distrust(&mut self, node: NodeIndex, span: Time) {
         if self.servers[node].process != Process::Runs {
             return;
@@ -346,7 +346,7 @@ impl World {
             4 => self.flush_node(node),
             5 => self.make_replica(node, span),
             6 => {
-                // A replica that lags behind takes its master's place: a process of its own.
+                // A lagging replica, with a process of its own, takes its master's place.
                 self.restart_node(node, writes, Count::Promotions);
                 self.start_node(node);
                 let server = &mut self.servers[node];
@@ -361,8 +361,8 @@ impl World {
         }
     }
 
-    /// Its clock is set while it is waited for: once, so that it is known how long that takes. And that of a
-    /// client that waits, where clients' clocks may be set.
+    /// Sets the node's clock once during its quarantine, so that the length of the quarantine is known. Also
+    /// sets the clock of a waiting client, where clients' clocks may be set.
     fn plan_jumps(&mut self, node: NodeIndex, most: Time) {
         let (long, clients) = (self.plan.quarantine(), self.clients.len());
         let (may_set_walls, wild) =
@@ -383,7 +383,7 @@ impl World {
         self.plan_in(span, SimEvent::Mend(Mend::SetNode(node, sign * by)));
     }
 
-    /// A node is killed and started again at once; so many of its last writes were not on the disk.
+    /// Kills a node and restarts it at once, without this number of its last writes.
     fn restart_node(&mut self, node: NodeIndex, writes_lost: usize, count: Count) {
         self.record.counts.add(count);
         self.kill_node(node, true, false);
@@ -394,7 +394,7 @@ impl World {
         self.plan_in(down, SimEvent::Mend(Mend::StartNode(node)));
     }
 
-    /// `REPLICAOF`: its data are gone or another's, or have not come yet. Its process and connections go on.
+    /// `REPLICAOF`: the data is gone, another's, or not there yet. The process and its connections stay.
     fn make_replica(&mut self, node: NodeIndex, span: Time) {
         if self.servers[node].node.health != Health::Good {
             return;
@@ -408,22 +408,23 @@ impl World {
         let mut is_told = self.servers[node].node.pushes();
         let changes = match self.chance(Fault::Distrust).below(4) {
             0 => false,
-            // Started again, it would have forgotten that it was a replica, and be believed (GUARANTEES.md).
+            // After a restart the node would have forgotten that it was a replica, and clients would trust it
+            // (GUARANTEES.md).
             _ if self.forgets_nothing(node) => false,
-            // Nodes further on alone take over the data of others, so that it is not the same everywhere.
+            // Only later nodes take over the data of earlier ones, so that nodes keep different data.
             choice if choice == 1 || other >= node => {
                 self.servers[node].node.flush();
-                // Its marker is not there.
+                // Its marker is missing.
                 is_told = true;
                 true
             }
-            // Another's data, which may be older data with its own marker.
+            // Data of another node, which may include older data with its own marker.
             2 => {
                 let other = self.servers[other].node.clone();
                 self.servers[node].node.copy(&other, self.now);
                 true
             }
-            // Its own replica's, which lags behind: older data with its own marker.
+            // Data of its own lagging replica: older data with its own marker.
             _ => {
                 let writes = 1 + self.chance(Fault::Distrust).index(8);
                 self.servers[node].node.undo(writes)
@@ -433,9 +434,9 @@ impl World {
             self.servers[node].sound_since = self.now;
             self.note_fault(FaultEvent::NodeOverwritten { node });
             self.push_everything(node);
-            // A node that does not tell that its data were replaced is noticed at the next look only
-            // (GUARANTEES.md), so its connections end here. Waiting until it is a master again is too late:
-            // a replica confirms an extension that finds its key living long enough and writes nothing.
+            // If a node does not push that its data was replaced, clients notice only at the next
+            // identification (GUARANTEES.md), so its connections end here. The promotion is too late: a replica
+            // confirms an extension that finds its key living long enough and writes nothing.
             if !is_told {
                 self.reset_all(node);
             }
@@ -452,7 +453,8 @@ impl World {
         }
     }
 
-    /// Node clocks are set back at will, and ahead by 1 ms in all: the rounding of ttls takes the other.
+    /// Node clocks are set back by any time, and ahead by 1 ms in all. The rounding of ttls takes the other
+    /// millisecond.
     fn set_node_clock(&mut self, node: NodeIndex) {
         let ttl = self.plan.load.max_ttl;
         let wild = self.plan.outside == Some(Outside::Clocks);

@@ -1,4 +1,4 @@
-//! Healing: the faults end, and from then on everything must come to a good end within a bound.
+//! Healing: the faults end, and everything must recover within a bound.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::node::Health;
 use crate::time::{MS, SECOND, Time};
 
 impl World {
-    /// Mends everything but, in some runs, a minority of nodes; kills some of those who hold locks;
-    /// then everybody who waits must have a lock in time, and a newcomer one on each resource.
+    /// Ends all faults, except those of a minority of nodes in some runs, and kills some holders. Then each
+    /// waiting call must get its lock in time, and a new client one lock on each resource.
     pub(crate) fn heal(&mut self) {
         self.progress.healing = true;
         self.note_fault(FaultEvent::Healing);
@@ -29,7 +29,7 @@ impl World {
         self.leave_litter();
         let healed_at = self.now;
         let mut bound = 0;
-        // Late answers show how slow the nodes were; the back-off goes by that.
+        // Late answers show how slow the nodes were, and lengthen the back-off.
         while bound < self.plan.bound() + self.backoff() {
             bound = self.plan.bound() + self.backoff();
             self.run_until(healed_at + bound, |world| world.all_is_well(newcomer, &waiting));
@@ -50,14 +50,14 @@ impl World {
         );
     }
 
-    /// For how long those who have just had a lock, and those who wait for it, leave it to others: 38
-    /// and 64 observed round trips at most, of at most 100 ms (`contention.rs` in the core), by their own clocks.
+    /// The longest contention back-off: recent holders wait 38 round trips, other callers 64, of at most 100 ms
+    /// each (`contention.rs` in the core), by their own clocks.
     fn backoff(&self) -> Time {
         let alive = || self.clients.iter().enumerate().filter(|(_, it)| it.life.alive);
         let longest = alive().map(|(_, it)| it.slowest.as_nanos() as Time).max().unwrap_or(0);
         let ppm = alive().map(|(id, _)| self.ppm_of(id)).min().unwrap_or(0);
         let stays = self.plan.load.callers as Time + 1;
-        // Who has had the lock again and again stays away for up to 8 ms longer.
+        // A client that has had the lock repeatedly backs off for up to 8 ms more.
         let longer = stays * 8 * MS;
         let round_trips = 38 * stays + 2 * 64;
         (longest.clamp(MS / 10, 100 * MS) * round_trips + longer) * 1_000_000 / (1_000_000 + ppm)
@@ -74,7 +74,7 @@ impl World {
                         self.kill_node(node, true, silent);
                     }
                     _ => {
-                        // What was a replica is promoted, and says so: it may have other data.
+                        // A replica is promoted and reports it, because its data may have changed.
                         if self.servers[node].node.health == Health::ReadOnly(FailureKind::ReadOnly)
                         {
                             self.cure_node(node);
@@ -87,7 +87,7 @@ impl World {
                 continue;
             }
             if self.servers[node].process == Process::Down {
-                // What has lost its data stays down for as long as it must.
+                // A node without its data stays down for as long as it must.
                 let down = super::SimEvent::Mend(super::Mend::StartNode(node));
                 self.plan_in(self.quarantine(), down);
             }
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Some who hold locks are killed, others give them back; of those who wait, some go on.
+    /// Kills some holders, releases other locks, and cancels some waiting calls.
     fn settle_callers(&mut self) -> Vec<ClientId> {
         for client in 0..self.clients.len() {
             if !self.clients[client].life.alive {
@@ -178,8 +178,8 @@ impl World {
         format!("client {client} (due in {due:?}, round trip {round_trip:?})")
     }
 
-    /// Everything is mended, every client shut down: all that is owed must be delivered, and nothing
-    /// of ours be left on any node.
+    /// Ends the faults of all nodes and shuts all clients down. Every owed release must be delivered, and no
+    /// key of ours may stay on a node.
     pub(crate) fn end(&mut self) {
         self.progress.closing = true;
         self.plan.servers.down_to_the_end.clear();
@@ -193,8 +193,8 @@ impl World {
                 self.ask(client, Event::Close);
             }
         }
-        // A release that was sent and never answered is kept in mind for a minute and a ttl. A guard that
-        // is given back after its client has told that it owes nothing may be such a one.
+        // An engine keeps a release without an answer for a minute and a ttl. A guard that is released after
+        // its client reported no owed release may leave one.
         let until = self.now + self.plan.bound() + 70 * SECOND;
         self.run_until(until, |world| {
             world.clients.iter().all(|it| !it.life.alive || it.life.drained && it.engine.is_idle())
@@ -212,7 +212,7 @@ impl World {
         self.check_nothing_left();
     }
 
-    /// What crashed clients left behind, and what came late, expires; all else is gone already.
+    /// Keys of crashed clients and of late commands expire. Everything else is gone already.
     fn check_nothing_left(&mut self) {
         let expired: Time = self.now
             + self.plan.wiring.zombie_for

@@ -1,4 +1,4 @@
-//! Kinds of locks: what callers lock, as writers or as readers, and who becomes a reader.
+//! Kinds of locks: which keys callers lock, as writers or readers, and which holders downgrade.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::node::Content;
 use crate::plan::{Fault, Plan};
 use crate::time::{MS, Time};
 
-/// Clients whose callers come and go as readers, and how many callers each of them has.
+/// The number of callers of each client with callers that keep reading.
 const READERS: [usize; 2] = [2, 2];
 
 impl Setting {
     pub(super) fn new(plan: &Plan) -> Self {
         const NAMES: [&str; 3] = ["orders", "jobs", "mails"];
-        // Which of them stand together in a lock.
+        // The sets of keys, by index.
         const SETS: [&[usize]; 4] = [&[0], &[1], &[0, 1], &[1, 2]];
         let is_several = plan.later.kinds.several > 0;
         let count = if is_several { NAMES.len() } else { plan.load.resources };
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// What a caller wants to lock: this key, but where other kinds of locks are wanted.
+    /// Draws the keys and the mode of a call. `key` is the only key, unless the plan has sets of keys.
     pub(super) fn draw_kind(&mut self, key: usize) -> (Keys, Mode) {
         let (kinds, random) = (&self.plan.later.kinds, &mut self.random.kinds);
         let is_several = kinds.several > 0 && random.percent(kinds.several);
@@ -58,7 +58,7 @@ impl World {
         (keys, if is_shared { Mode::Shared } else { Mode::Exclusive })
     }
 
-    /// A writer that looks at its lock may have done its writing.
+    /// A writer that checks its guard may have finished writing.
     pub(super) fn may_become_reader(&mut self, guard: GuardId) {
         let percent = self.plan.later.kinds.downgrades;
         if percent == 0 || !self.random.kinds.percent(percent) {
@@ -67,7 +67,7 @@ impl World {
         self.become_reader(guard);
     }
 
-    /// What a newcomer wants in the end: everything that there is, once.
+    /// The locks of the new client at the end: each set once.
     pub(super) fn newcomers_wishes(&self) -> Vec<(Keys, Mode)> {
         let mut wishes: Vec<_> =
             self.setting.wishes.iter().map(|keys| (keys.clone(), Mode::Exclusive)).collect();
@@ -77,7 +77,7 @@ impl World {
         wishes
     }
 
-    /// Readers come and go from now on. Without manners there would always be one.
+    /// Starts readers that keep coming. Without intents a key would always have a reader.
     pub(super) fn start_readers(&mut self) {
         if !self.plan.later.kinds.readers_stay {
             return;
@@ -95,13 +95,14 @@ impl World {
         self.progress.readers.contains(&client) && !self.progress.closing
     }
 
-    /// For how long such a reader reads.
+    /// The time for which such a reader reads.
     pub(super) fn reads_for(&mut self) -> Time {
         let ttl = self.plan.load.max_ttl;
         self.random.kinds.between(ttl / 8, ttl / 2)
     }
 
-    /// The callers of each such client read a key of their own, so readers of one key come while those of another go.
+    /// The callers of each of these clients read a key of their own, so that readers of one key come while
+    /// readers of another leave.
     pub(super) fn want_to_read(&mut self, client: ClientId, caller: usize) {
         let place = self.progress.readers.iter().position(|reader| *reader == client).unwrap_or(0);
         let request = Request {
@@ -121,10 +122,11 @@ impl World {
         self.ask_for(client, caller, request);
     }
 
-    /// Foreign keys stay on a minority of nodes, the same for all keys: a lock of several needs a quorum for all of them.
+    /// Foreign keys stay on a minority of nodes, the same nodes for all keys, because a lock of several keys
+    /// needs a quorum for all of them.
     pub(super) fn leave_litter(&mut self) {
         let leftovers = self.plan.later.kinds.leftovers;
-        // Where two names lead to one server, a quorum needs all others.
+        // If two names lead to one server, a quorum needs all other nodes.
         if leftovers == 0 || self.plan.servers.duplicates || self.plan.later.merges {
             return;
         }
@@ -158,7 +160,7 @@ impl World {
         self.deliver_pushes(node);
     }
 
-    /// Somebody's own key sits where a lock would be, for a while.
+    /// A foreign key takes the place of a lock for a while.
     pub(super) fn occupy(&mut self, node: NodeIndex, span: Time) {
         let key = self.setting.keys
             [self.random.faults[Fault::Occupants as usize].index(self.setting.keys.len())]
@@ -181,7 +183,7 @@ impl World {
         self.plan_in(span, SimEvent::Mend(Mend::Vacate(node, key)));
     }
 
-    /// A sorted set that is none of readers: its end, if it has any, is not that of a member.
+    /// A sorted set that readers did not make: its expiry is not that of a member.
     fn foreign_set(&mut self) -> Content {
         self.record.counts.add(Count::ForeignSets);
         let score = self.random.kinds.pick(&[0, 7, i64::MAX / 2]);

@@ -1,4 +1,4 @@
-//! Nodes: what their processes do with what arrives.
+//! Nodes: how their processes handle messages.
 
 use quorlock_core::marker::Marker;
 use quorlock_core::{
@@ -14,14 +14,14 @@ use crate::node::{ConnectionId, Health, Kind, ModelNode, Run};
 use crate::plan::{Fault, HALF_DRIFT_PPM};
 use crate::time::{Clock, MS, SECOND, Time};
 
-/// A day in 2025, so that values have the date that the engine gives them. A multiple of 6 h, because the cases of a seed
-/// are chosen by remainders.
+/// A day in 2025, because the engine writes dates of this time into values. A multiple of 6 h, because seeds
+/// choose their cases by remainders.
 pub(super) const DATE: Time = 81_670 * 21_600 * SECOND;
 
-/// What wall clocks show at the beginning, where they are set right.
+/// Wall clocks at the start, if they are right.
 pub(super) const WALL: Time = DATE + 1_500_000 * SECOND;
 
-/// For how long servers have been running that have been for long.
+/// The uptime of servers that have run for long.
 const LONG: Time = 1_000 * SECOND;
 
 impl World {
@@ -29,7 +29,7 @@ impl World {
         for node in 0..self.plan.servers.quorum.nodes() {
             let random = &mut self.random.clients;
             let wall = DATE + random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
-            // Where there are fences, they are within the hour that the floors allow for.
+            // With fencing tokens, clocks are within the hour that floors allow for.
             let wall = match self.plan.load.fenced {
                 0 => wall,
                 _ if self.plan.clocks.sober => WALL + wall % (2 * SECOND) - SECOND,
@@ -45,7 +45,7 @@ impl World {
             };
             let mut node = ModelNode::new(clock, kind);
             self.progress.runs += 1;
-            // What is one server behind two addresses says that it is.
+            // A server behind two names has one run.
             let one = self.plan.servers.duplicates && self.servers.len() == 1;
             node.run = Run::new(if one { 1 } else { self.progress.runs }, wall);
             if self.plan.guard == RestartGuard::Strict {
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// The node has been in use for long.
+    /// Makes the node one that has been in use for long.
     fn prepare(&self, node: &mut ModelNode) -> Time {
         let keeps_log = node.run.keeps_log;
         node.run = Run { keeps_log, ..Run::new(node.run.id, node.clock.at(0) - LONG) };
@@ -87,7 +87,7 @@ impl World {
         let (node, client) = (wire.node, wire.client);
         if !parcel.duplicate {
             if !wire.open_there || self.now > wire.lost_after {
-                // A process that runs again knows nothing of the connection, and says so.
+                // A restarted process does not know the connection, and resets it.
                 if wire.open_here && self.servers[node].process == Process::Runs {
                     let arrival = self.network.arrival(parcel.wire, Direction::Back, self.now);
                     self.plan_at(arrival, SimEvent::Broken(parcel.wire));
@@ -161,7 +161,7 @@ impl World {
                 .marker
                 .then(|| node.marker(by, &self.setting.rules.marker, self.now));
             let marker = marker.unwrap_or(MarkerSeen::NotAsked);
-            // What it was before its data were replaced says nothing of what it is now.
+            // `INFO` from before a replacement of data says nothing about the present data.
             let flushes = self.network.wires[parcel.wire].flushes;
             let info = info.filter(|_| first == flushes);
             Evidence::Seen { epoch: asked_evidence.epoch, flushes, info, marker }
@@ -170,7 +170,7 @@ impl World {
         if duplicate {
             return;
         }
-        // What was not carried out does not come twice.
+        // A command that was not carried out is not repeated.
         let is_done = unknown.is_empty();
         if !zombie {
             let arrival = self.network.arrival(parcel.wire, Direction::Back, self.now);
@@ -190,19 +190,20 @@ impl World {
         }
     }
 
-    /// Somebody may tell a node to forget its scripts.
+    /// A node may be made to forget its scripts.
     fn forget_scripts(&mut self, node: NodeIndex) {
         let forgets = self.plan.later.forgets_scripts && !self.progress.healing;
         if forgets && self.random.scripts.below(40) == 0 {
             self.record.counts.add(Count::ScriptFlushes);
             let (kinds, random) = (&self.plan.later.kinds, &mut self.random.kinds);
-            // Somebody else may have told it some of them since.
+            // Another client may have loaded some of them since.
             let is_told = |_: &Script| kinds.is_any() && random.coin();
             self.servers[node].known_scripts.retain(is_told);
         }
     }
 
-    /// Whether a node can carry out a command; with the text of its script it knows that from then on.
+    /// Whether a node can carry out a command. If the command comes with the text of its script, the node knows
+    /// the script from now on.
     fn knows_script_of(&mut self, node: NodeIndex, command: &Command, is_told: bool) -> bool {
         let server = &mut self.servers[node];
         let Some(script) = Script::of(command, server.node.kind()) else { return true };
@@ -212,7 +213,7 @@ impl World {
         server.known_scripts.contains(&script)
     }
 
-    /// Before which of so many commands of a batch somebody flushes the node, if anybody does.
+    /// Draws the index of the command before which the node is flushed, if it is.
     fn flush_within(&mut self, commands: usize) -> Option<usize> {
         if !self.plan.has(Fault::Distrust) || self.progress.healing {
             return None;
@@ -221,7 +222,7 @@ impl World {
         (chance.below(500) == 0).then(|| chance.index(commands + 1))
     }
 
-    /// Somebody deletes everything.
+    /// Deletes all keys of a node.
     pub(crate) fn flush_node(&mut self, node: NodeIndex) {
         self.record.counts.add(Count::Flushes);
         self.servers[node].node.flush();
@@ -238,8 +239,8 @@ impl World {
         }
     }
 
-    /// Every client that is connected is told that everything has changed, by nodes that can: before the next
-    /// reply, however much later it looks at that.
+    /// The node pushes to each connected client, if it can, that all keys have changed. The push arrives before
+    /// the next reply.
     pub(crate) fn push_everything(&mut self, node: NodeIndex) {
         let open = |it: &crate::network::Wire| it.node == node && it.open_here && it.open_there;
         let wires: Vec<usize> =
@@ -253,7 +254,7 @@ impl World {
         }
     }
 
-    /// The node's side has closed a connection.
+    /// The node closes a connection.
     pub(crate) fn reset(&mut self, wire: usize) {
         let Some(it) = self.network.wires.get_mut(wire).filter(|it| it.open_there) else { return };
         it.open_there = false;
@@ -262,7 +263,7 @@ impl World {
         self.plan_at(arrival, SimEvent::Broken(wire));
     }
 
-    /// The process is killed.
+    /// Kills a node.
     pub(crate) fn kill_node(&mut self, node: NodeIndex, keeps_data: bool, silent: bool) {
         let server = &mut self.servers[node];
         server.process = Process::Down;
@@ -281,7 +282,7 @@ impl World {
         }
     }
 
-    /// The node closes all of its connections.
+    /// Closes all connections of a node.
     pub(super) fn reset_all(&mut self, node: NodeIndex) {
         for wire in 0..self.network.wires.len() {
             if self.network.wires[wire].node == node {
@@ -307,7 +308,7 @@ impl World {
         }
     }
 
-    /// The node was declared durable, and is.
+    /// Whether the node was declared durable and keeps its data.
     pub(crate) fn forgets_nothing(&self, node: NodeIndex) -> bool {
         self.plan.later.durable.contains(&node)
     }
@@ -334,8 +335,8 @@ impl World {
         }
     }
 
-    /// It goes on with what it was sent: each connection's in order, but which connection first is
-    /// anybody's guess.
+    /// Continues a frozen node. It handles the commands of each connection in order, and the connections in any
+    /// order.
     pub(crate) fn thaw_node(&mut self, node: NodeIndex) {
         if self.servers[node].process != Process::Frozen {
             return;
@@ -358,7 +359,7 @@ impl World {
         let server = &mut self.servers[node];
         if server.node.health != Health::Good {
             if server.node.health == Health::ReadOnly(FailureKind::ReadOnly) {
-                // It was a replica, and has its own history from here on.
+                // A promoted replica has a history of its own from here on.
                 let offset = server.node.run.promoted_at.unwrap_or(0) + 1 + self.now / SECOND;
                 server.node.run.promoted_at = Some(offset);
             }
@@ -367,7 +368,7 @@ impl World {
         }
     }
 
-    /// What sits on a key and is nobody's lock goes away.
+    /// Deletes a foreign key.
     pub(crate) fn vacate(&mut self, node: NodeIndex, key: &Key) {
         let stored = self.servers[node].node.stored(key, self.now);
         let ours = |value: &Vec<u8>| self.watch.ledger.knows(value);
@@ -378,10 +379,9 @@ impl World {
         }
     }
 
-    /// Whether it is too soon after its start, or the loss of what it knew, for the node's votes to
-    /// count. How long it has been running, and how old an adoption is, its own clock tells: where that
-    /// is set ahead by more than is allowed, nothing is promised; and where it runs faster than is
-    /// allowed, its time counts.
+    /// Whether the node restarted or lost data so recently that its votes must not count. The node's own clock
+    /// measures its uptime and the age of an adoption. If that clock is set ahead by more than the assumptions
+    /// allow, nothing is promised; if it runs too fast, its time counts.
     fn is_early(&self, node: NodeIndex) -> bool {
         let server = &self.servers[node];
         let is_off = server.ahead > MS;
@@ -390,8 +390,7 @@ impl World {
         !is_off && passed + ahead < self.plan.load.max_ttl / 100 * 101
     }
 
-    /// How long a node must stay down that has lost its data: until no vote can count any more that
-    /// it had given before.
+    /// The time for which a node without its data must stay down: until no earlier vote of it can count.
     pub(crate) fn quarantine(&self) -> i64 {
         self.plan.load.max_ttl * 102 / 100 + 3 * MS
     }

@@ -1,10 +1,10 @@
-//! The scripts of nodes: what they have to be told.
+//! The scripts of nodes, which clients must load.
 
 use quorlock_core::Command;
 
 use crate::node::Kind;
 
-/// What a node is told before it can carry out a command that is none of a server's own.
+/// A script that a node must have before it can carry out the command.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Script {
     AcquireFenced,
@@ -26,7 +26,7 @@ pub(crate) enum Script {
 }
 
 impl Script {
-    /// All of them, as clients tell them when they connect.
+    /// All scripts, as clients load them when they connect.
     pub(crate) const ALL: [Self; 16] = [
         Self::AcquireFenced,
         Self::HealFenced,

@@ -1,7 +1,7 @@
-//! Lines: how commands get from a client to a node and their answers back.
+//! Transports: how commands get from a client to a node, and answers back.
 //!
-//! What waits and what is in flight is the production client's [`NodePipeline`]; when a connection is made,
-//! suspended, probed and replaced is decided by its [`Supervisor`].
+//! The production [`NodePipeline`] decides which commands wait and which are in flight. The production
+//! [`Supervisor`] decides when a connection is made, suspended, probed and replaced.
 //!
 //! [`NodePipeline`]: quorlock_core::NodePipeline
 //! [`Supervisor`]: quorlock_core::Supervisor
@@ -24,7 +24,7 @@ use crate::plan::CONNECT_TIMEOUT;
 use crate::time::{Time, duration, time};
 
 impl World {
-    /// Sends what waits, as far as the link and the batches in flight allow.
+    /// Sends waiting commands, as far as the connection and the batches in flight allow.
     pub(crate) fn send_waiting(&mut self, client: ClientId, node: NodeIndex) {
         let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
             &mut self.clients[client];
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// Reads the clock, and sends the batch that has not been sent yet.
+    /// Reads the clock, and sends the next batch.
     fn send_batch(&mut self, client: ClientId, node: NodeIndex) {
         let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
             &mut self.clients[client];
@@ -82,7 +82,7 @@ impl World {
         self.send_exchange(client, node, id);
     }
 
-    /// Sends what of a batch is to be sent, for the first time or again.
+    /// Sends the commands of a batch that must be sent, for the first time or again.
     fn send_exchange(&mut self, client: ClientId, node: NodeIndex, id: BatchId) {
         let Transport { unanswered, pipeline, session, epoch, .. } =
             &mut self.clients[client].transports[node];
@@ -117,12 +117,12 @@ impl World {
         for (ticket, command) in &parcel.orders {
             self.note(&Fact::Sent { client, node, ticket: *ticket, command });
         }
-        // The clock was read; until the first byte leaves, the process may stand still.
+        // The clock was read before. The process may pause until the first byte leaves.
         let arrival = self.network.arrival(parcel.wire, Direction::There, self.now);
         self.plan_at(arrival, SimEvent::Request(Box::new(parcel)));
     }
 
-    /// A batch, or part of it, has been answered. Returns its answers when there are no others to wait for.
+    /// A batch, or part of it, was answered. Returns its answers when all have arrived.
     fn conclude(&mut self, id: BatchId, reply: Reply) -> Option<(Vec<Answer>, Evidence)> {
         let Reply { parcel, answers, mut evidence, unknown } = reply;
         let (client, node) =
@@ -163,7 +163,7 @@ impl World {
         None
     }
 
-    /// Answers have come.
+    /// A reply arrives.
     pub(crate) fn reply(&mut self, wire: WireId, reply: Reply) {
         let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
         let transport = &mut self.clients[client].transports[node];
@@ -211,7 +211,7 @@ impl World {
         self.send_waiting(client, node);
     }
 
-    /// News have come.
+    /// A push arrives.
     pub(crate) fn push(&mut self, wire: WireId, key: Option<Key>) {
         let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
         if self.network.wires[wire].open_here {
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// Everything that was sent on this connection, or if `None` waits for one, has failed.
+    /// Fails the batches that were sent on this connection; `None`: that wait for a connection.
     fn fail_batches(
         &mut self,
         client: ClientId,
@@ -233,7 +233,7 @@ impl World {
         let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
             &mut self.clients[client];
         let Transport { unanswered, session, given_up, pipeline, .. } = &mut transports[node];
-        // Of the connection that there is now nothing is at stake.
+        // A copy, because the session of the present connection must not change.
         let (now, session) = (machine.read(self.now), &mut session.clone());
         unanswered.retain(|id, Batch { exchange, sent }| {
             if sent.map(|(wire, _)| wire) != wire {
@@ -246,7 +246,7 @@ impl World {
                 pipeline.failed(*id, failure, now, answered);
                 return false;
             }
-            // What was answered before some of it was asked again stays answered.
+            // Commands that were answered before others were sent again stay answered.
             loop {
                 exchange.fail(failure);
                 if !session.conclude(exchange, Evidence::NotRequired) {
@@ -260,8 +260,8 @@ impl World {
         self.wake_if_told(client);
     }
 
-    /// The client does not listen to a connection any more. What was under way is lost, or arrives
-    /// all the same, or does so much later.
+    /// The client gives up a connection. Messages in flight are lost, or arrive even so, some of them much
+    /// later.
     pub(crate) fn give_up_wire(&mut self, wire: WireId) {
         let (now, zombie_for) = (self.now, self.plan.wiring.zombie_for);
         let it = &mut self.network.wires[wire];
@@ -307,7 +307,7 @@ impl World {
         }
     }
 
-    /// Does what the supervisor says.
+    /// Carries out the supervisor's decision.
     pub(crate) fn supervise(&mut self, client: ClientId, node: NodeIndex) {
         if self.by_hand.is_some() {
             return;
@@ -330,7 +330,7 @@ impl World {
         self.plan_look(client, node);
     }
 
-    /// Sees to it that the supervisor looks in time.
+    /// Plans the supervisor's next run.
     fn plan_look(&mut self, client: ClientId, node: NodeIndex) {
         if self.by_hand.is_some() {
             return;
@@ -372,7 +372,7 @@ impl World {
         self.plan_at(at, SimEvent::Dialled { client, node, dial, in_time });
     }
 
-    /// An attempt to connect is over.
+    /// An attempt to connect ends.
     pub(crate) fn dialled(&mut self, client: ClientId, node: NodeIndex, dial: u64, in_time: bool) {
         let transport = &mut self.clients[client].transports[node];
         if transport.dials.present != Some(dial) {
@@ -387,7 +387,7 @@ impl World {
         self.not_connected(client, node, kind);
     }
 
-    /// No connection could be made.
+    /// A connection could not be made.
     pub(crate) fn not_connected(&mut self, client: ClientId, node: NodeIndex, kind: FailureKind) {
         let (now, failure) = (duration(self.now), Failure::unsent(kind));
         let transport = &mut self.clients[client].transports[node];
@@ -400,7 +400,7 @@ impl World {
         self.supervise(client, node);
     }
 
-    /// A connection has been made.
+    /// A connection was made.
     pub(crate) fn connected(&mut self, client: ClientId, node: NodeIndex) {
         let is_guarded = self.guard_of(client) != RestartGuard::Off;
         let transport = &mut self.clients[client].transports[node];

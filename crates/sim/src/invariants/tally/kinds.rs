@@ -1,4 +1,4 @@
-//! Counts what happens to locks of several keys, and to readers.
+//! Counts events of locks of several keys and of readers.
 
 use quorlock_core::{Answer, Command, Key, Mode};
 
