@@ -176,7 +176,7 @@ fn known_seeds(workspace: &Path) -> Result<BTreeMap<String, u64>, String> {
         else {
             return None;
         };
-        Some((mutant.to_owned(), after.parse::<u64>().ok()?.checked_sub(1)?))
+        Some((mutant.to_owned(), after.replace(' ', "").parse::<u64>().ok()?.checked_sub(1)?))
     };
     Ok(text.lines().filter_map(row).collect())
 }
