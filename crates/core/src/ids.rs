@@ -1,5 +1,9 @@
 //! Numbers that tie answers to their requests.
 
+use crate::command::Answer;
+use crate::redlock::quorum::NodeId;
+use crate::time::Reading;
+
 /// The number of one call, from the call to the end of its guard. The driver draws growing numbers and uses none twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockId(pub u64);
@@ -13,6 +17,16 @@ pub struct Ticket {
     pub round: u32,
     /// The purpose of the command.
     pub verb: Verb,
+}
+
+/// The answer of one node to one command.
+#[derive(Debug)]
+pub(crate) struct NodeAnswer {
+    pub(crate) node: NodeId,
+    /// A reading from before the first byte of the command could leave (S4).
+    pub(crate) sent: Reading,
+    pub(crate) ticket: Ticket,
+    pub(crate) answer: Answer,
 }
 
 /// The purpose of a command.

@@ -43,7 +43,7 @@ use crate::client::deadlines::{Deadlines, Owner};
 use crate::client::local_queue::LocalQueue;
 use crate::client::records::{Records, Rounds};
 use crate::command::Answer;
-use crate::ids::{LockId, Ticket, Verb};
+use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
 use crate::loss::LossCause;
 use crate::node::round_trip::RoundTrips;
 use crate::node::trust::NodeMonitor;
@@ -58,10 +58,10 @@ use crate::token::Key;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Engine {
     quorum: Quorum,
-    calls: Records<Timed<Call>>,
-    leases: Records<Timed<Lease>>,
-    releases: Rounds<Timed<Release>>,
-    inspections: Records<Timed<Inspection>>,
+    calls: Records<Call>,
+    leases: Records<Lease>,
+    releases: Rounds<Release>,
+    inspections: Records<Inspection>,
     local: LocalCallers,
     backoff: BackoffTable,
     paths: Paths,
@@ -98,21 +98,6 @@ struct Closing {
     drains_by: Option<BootTime>,
     /// Intents that are being taken back, and which nodes have not answered.
     withdrawals: BTreeMap<Ticket, NodeSet>,
-}
-
-/// A record and where it stands among the deadlines: at its own, or before it. Whatever can only
-/// put a deadline off may leave the record where it stands; it is then looked at once for nothing,
-/// and moved on.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Timed<T> {
-    record: T,
-    wake: Option<BootTime>,
-}
-
-impl<T> Timed<T> {
-    fn new(record: T) -> Self {
-        Self { record, wake: None }
-    }
 }
 
 /// The time at which an event is handled, and the sink of its effects.
@@ -222,7 +207,7 @@ impl Engine {
                         Some(distrust_reason) => Self::distrusted(ticket, answer, distrust_reason),
                         None => answer,
                     };
-                    self.on_answer(node, sent, ticket, answer, cx);
+                    self.on_answer(NodeAnswer { node, sent, ticket, answer }, cx);
                 }
                 spare = answers;
             }
@@ -286,7 +271,7 @@ impl Engine {
 
     /// How many locks are held.
     pub fn leases_held(&self) -> usize {
-        self.leases.values().filter(|lease| lease.record.lost().is_none()).count()
+        self.leases.values().filter(|lease| lease.lost().is_none()).count()
     }
 
     /// How many calls wait for a lock.
@@ -363,12 +348,12 @@ impl Engine {
     /// A record's deadline has come.
     fn note_taken_out(&mut self, owner: Owner) {
         let wake = match owner {
-            Owner::Call(lock) => self.calls.get_mut(&lock).map(|timed| &mut timed.wake),
-            Owner::Lease(lock) => self.leases.get_mut(&lock).map(|timed| &mut timed.wake),
+            Owner::Call(lock) => self.calls.get_mut(&lock).map(|it| &mut it.wake),
+            Owner::Lease(lock) => self.leases.get_mut(&lock).map(|it| &mut it.wake),
             Owner::Release(lock, round) => {
-                self.releases.get_mut(&(lock, round)).map(|timed| &mut timed.wake)
+                self.releases.get_mut(&(lock, round)).map(|it| &mut it.wake)
             }
-            Owner::Inspection(lock) => self.inspections.get_mut(&lock).map(|timed| &mut timed.wake),
+            Owner::Inspection(lock) => self.inspections.get_mut(&lock).map(|it| &mut it.wake),
             Owner::Trust(node) => {
                 self.monitor.as_mut().map(|monitor| &mut monitor.node_mut(node).review.wake)
             }
@@ -379,29 +364,23 @@ impl Engine {
         }
     }
 
-    fn on_answer(
-        &mut self,
-        node: NodeId,
-        sent: Reading,
-        ticket: Ticket,
-        answer: Answer,
-        cx: &mut Context<'_>,
-    ) {
-        match &answer {
+    fn on_answer(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+        let node = answer.node;
+        match &answer.answer {
             Answer::Failed(failure) if failure.kind().is_about_reach() => {
                 self.paths.links[node.index()].away = true;
             }
             Answer::Failed(failure) => self.review_failure(node, failure.kind(), cx),
             _ => self.node_is_back(node, cx.now),
         }
-        match ticket.verb {
-            Verb::Acquire | Verb::Heal => self.on_vote(node, sent, ticket, answer, cx),
-            Verb::Extend => self.on_extended(node, sent, ticket, answer, cx),
-            Verb::Release => self.on_released(node, ticket, answer, cx),
-            Verb::Raise => self.on_raised(node, sent, ticket, answer, cx),
-            Verb::Trust => self.on_trust(node, ticket, answer, cx),
-            Verb::Inspect => self.on_seen(node, ticket, answer, cx),
-            Verb::Announce => self.on_announced(node, ticket, &answer, cx),
+        match answer.ticket.verb {
+            Verb::Acquire | Verb::Heal => self.on_vote(answer, cx),
+            Verb::Extend => self.on_extended(answer, cx),
+            Verb::Release => self.on_released(answer, cx),
+            Verb::Raise => self.on_raised(answer, cx),
+            Verb::Trust => self.on_trust(answer, cx),
+            Verb::Inspect => self.on_seen(answer, cx),
+            Verb::Announce => self.on_announced(answer, cx),
         }
     }
 

@@ -11,6 +11,8 @@ use crate::time::{BootTime, Reading};
 /// One look at a lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Inspection {
+    /// Time under which the deadline index has this record: its deadline or earlier.
+    pub(crate) wake: Option<BootTime>,
     quorum: Quorum,
     started: Reading,
     due: BootTime,
@@ -41,7 +43,7 @@ impl Inspection {
         let slot = |node| {
             if asked.contains(node) { Slot::Outstanding } else { Slot::NotAsked }
         };
-        Self { quorum, started: now, due, slots: quorum.node_ids().map(slot).collect() }
+        Self { wake: None, quorum, started: now, due, slots: quorum.node_ids().map(slot).collect() }
     }
 
     /// The nodes that are to be asked.
@@ -124,6 +126,7 @@ impl Inspection {
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
+        self.wake = self.wake.map(|at| at.shifted(base));
         self.started = self.started.shifted(base);
         self.due = self.due.shifted(base);
         for slot in &mut self.slots {

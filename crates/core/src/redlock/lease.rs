@@ -32,6 +32,8 @@ use crate::token::Token;
 /// The core's record of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Lease {
+    /// Time under which the deadline index has this record: its deadline or earlier.
+    pub(crate) wake: Option<BootTime>,
     entry: Entry,
     token: Token,
     quorum: Quorum,
@@ -102,6 +104,7 @@ impl Lease {
         let reached = attempt.reached();
         let (quorum, entry, fence_request) = attempt.into_parts();
         Self {
+            wake: None,
             entry,
             token,
             quorum,
@@ -272,6 +275,7 @@ impl Lease {
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
+        self.wake = self.wake.map(|at| at.shifted(base));
         self.votes.shift(base);
         self.guard.hold_until = self.guard.hold_until.shifted(base);
         self.tenure.token_until = self.tenure.token_until.shifted(base);

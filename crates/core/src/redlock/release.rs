@@ -24,6 +24,8 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// One token being released on every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Release {
+    /// Time under which the deadline index has this record: its deadline or earlier.
+    pub(crate) wake: Option<BootTime>,
     entry: Entry,
     quorum: Quorum,
     ttl: Duration,
@@ -99,6 +101,7 @@ impl Release {
     ) -> Self {
         let until = now.after(timing.ttl().saturating_add(GIVE_UP_AFTER));
         Self {
+            wake: None,
             entry,
             quorum,
             ttl: timing.ttl(),
@@ -330,6 +333,7 @@ impl Release {
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
+        self.wake = self.wake.map(|at| at.shifted(base));
         self.until = self.until.shifted(base);
         for failed in self.failed.values_mut() {
             failed.until = failed.until.shifted(base);

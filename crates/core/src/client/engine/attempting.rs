@@ -2,26 +2,24 @@
 
 use alloc::vec::Vec;
 
-use super::{Call, Context, Effect, Engine, Entropy, Phase, RefusalKind, Timed};
+use super::{Call, Context, Effect, Engine, Entropy, Phase, RefusalKind};
 use crate::client::wait::Waiting;
 use crate::command::Answer;
-use crate::ids::{LockId, Ticket, Verb};
+use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
 use crate::keys::Entry;
 use crate::redlock::acquire::{Attempt, Decision, FailureReason};
 use crate::redlock::lease::Lease;
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::vote::Validity;
-use crate::time::Reading;
 use crate::token::Value;
 
 impl Engine {
     /// The next attempt begins, with a fresh token.
     pub(super) fn begin(&mut self, lock: LockId, entropy: &mut dyn Entropy, cx: &mut Context<'_>) {
         let excluded = self.excluded(cx.now);
-        let Some(timed) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        let call = &mut timed.record;
         if call.phase != Phase::Starting {
             return;
         }
@@ -68,53 +66,42 @@ impl Engine {
         }
         cx.emit(Effect::Send { nodes, ticket, command });
         call.phase = Phase::Attempting(attempt);
-        Self::index_call(&mut self.deadlines, lock, timed);
+        Self::index_call(&mut self.deadlines, lock, call);
     }
 
     /// A vote or its refusal. It belongs to the call's attempt, or to the lease that the attempt became.
-    pub(super) fn on_vote(
-        &mut self,
-        node: NodeId,
-        sent: Reading,
-        ticket: Ticket,
-        answer: Answer,
-        cx: &mut Context<'_>,
-    ) {
+    pub(super) fn on_vote(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+        let ticket = answer.ticket;
         if ticket.verb == Verb::Acquire
-            && let Answer::Failed(failure) = &answer
+            && let Answer::Failed(failure) = &answer.answer
             && !failure.may_have_been_executed()
         {
-            self.note_unreached(node, ticket, cx);
+            self.note_unreached(answer.node, ticket, cx);
         }
-        let Some(timed) = self.calls.get_mut(&ticket.lock) else {
-            return self.on_lease_vote(node, sent, ticket, &answer, cx);
+        let Some(call) = self.calls.get_mut(&ticket.lock) else {
+            return self.on_lease_vote(answer, cx);
         };
-        let call = &mut timed.record;
         // An answer to an earlier attempt: its release is queued, the vote is void for ever (S1).
         if call.round != ticket.round && !mutant!(LateGrantBehindRelease) {
-            return call.history.note_number(&answer);
+            return call.history.note_number(&answer.answer);
         }
         let Phase::Attempting(attempt) = &mut call.phase else {
-            call.history.note_number(&answer);
-            return self.on_late_answer(ticket.lock, node, answer, cx);
+            call.history.note_number(&answer.answer);
+            return self.on_late_answer(answer, cx);
         };
         // While it waits for others, its deadline is where it was, or later.
+        let NodeAnswer { node, sent, answer, .. } = answer;
         let decision = attempt.handle_answer(node, sent, answer, cx.now);
         self.follow(ticket.lock, decision, cx);
     }
 
     /// An answer to an attempt that has failed without it: no vote any more, but the story is to be true.
-    pub(super) fn on_late_answer(
-        &mut self,
-        lock: LockId,
-        node: NodeId,
-        answer: Answer,
-        cx: &mut Context<'_>,
-    ) {
+    fn on_late_answer(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+        let NodeAnswer { node, ticket: Ticket { lock, .. }, answer, .. } = answer;
         if matches!(answer, Answer::Refused | Answer::RefusedFenced { .. }) {
             self.look_at_late(lock, node, cx);
         }
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
         call.history.note_late(self.quorum, node, answer, cx.now);
@@ -124,38 +111,31 @@ impl Engine {
     }
 
     /// The answer to a raise. It belongs to the call's attempt, or to the lease that the attempt became.
-    pub(super) fn on_raised(
-        &mut self,
-        node: NodeId,
-        sent: Reading,
-        ticket: Ticket,
-        answer: Answer,
-        cx: &mut Context<'_>,
-    ) {
-        let Some(timed) = self.calls.get_mut(&ticket.lock) else {
-            return self.on_lease_raised(node, sent, ticket, answer, cx);
+    pub(super) fn on_raised(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+        let ticket = answer.ticket;
+        let Some(call) = self.calls.get_mut(&ticket.lock) else {
+            return self.on_lease_raised(answer, cx);
         };
-        let call = &mut timed.record;
         if let Phase::Attempting(attempt) = &mut call.phase
             && call.round == ticket.round
         {
-            let decision = attempt.handle_raised(node, answer, cx.now);
+            let decision = attempt.handle_raised(answer.node, answer.answer, cx.now);
             self.follow(ticket.lock, decision, cx);
         }
     }
 
     /// Sends what an attempt needs to have its number recorded.
     pub(super) fn raise(&mut self, lock: LockId, nodes: NodeSet, cx: &mut Context<'_>) {
-        let Some(timed) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        if let Phase::Attempting(attempt) = &timed.record.phase
+        if let Phase::Attempting(attempt) = &call.phase
             && let Some(command) = attempt.raise_command()
         {
-            let ticket = Ticket { lock, round: timed.record.round, verb: Verb::Raise };
+            let ticket = Ticket { lock, round: call.round, verb: Verb::Raise };
             cx.emit(Effect::Send { nodes, ticket, command });
         }
-        Self::index_call(&mut self.deadlines, lock, timed);
+        Self::index_call(&mut self.deadlines, lock, call);
     }
 
     /// Does what an attempt's decision demands.
@@ -177,7 +157,7 @@ impl Engine {
             unreachable!("only an attempt is decided, and it has a token");
         };
         let fence = attempt.fence();
-        let lease = Lease::begin(
+        let mut lease = Lease::begin(
             attempt,
             &request,
             validity,
@@ -186,9 +166,8 @@ impl Engine {
             cx.now,
         );
         let hold = lease.hold();
-        let mut timed = Timed::new(lease);
-        Self::index_lease(&mut self.deadlines, lock, &mut timed, cx.now);
-        self.leases.insert(lock, timed);
+        Self::index_lease(&mut self.deadlines, lock, &mut lease, cx.now);
+        self.leases.insert(lock, lease);
         let attempts = history.count;
         cx.emit(Effect::Acquired { lock, token, hold, attempts, handover_count: 0, fence });
     }
@@ -200,7 +179,7 @@ impl Engine {
         why: FailureReason,
         cx: &mut Context<'_>,
     ) {
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
         let phase = core::mem::replace(&mut call.phase, Phase::Starting);
@@ -230,8 +209,8 @@ impl Engine {
             self.refuse(lock, RefusalKind::NoQuorum, cx);
         } else if refused.is_empty() {
             // Readers are not what keeps it waiting, so they need not wait for it.
-            let timed = self.calls.get_mut(&lock);
-            if let Some(withdrawal) = timed.and_then(|timed| timed.record.withdrawal(lock)) {
+            let call = self.calls.get_mut(&lock);
+            if let Some(withdrawal) = call.and_then(|call| call.withdrawal(lock)) {
                 self.withdraw(withdrawal, cx);
             }
             self.rest(lock, true, cx);
@@ -242,7 +221,7 @@ impl Engine {
 
     /// Step 5 for an attempt that is cut short (S15, S25).
     pub(super) fn release_attempt(&mut self, lock: LockId, cx: &mut Context<'_>) {
-        let Some(Timed { record: call, .. }) = self.calls.get(&lock) else {
+        let Some(call) = self.calls.get(&lock) else {
             return;
         };
         if let Phase::Attempting(attempt) = &call.phase {
@@ -253,11 +232,11 @@ impl Engine {
 
     pub(super) fn for_each_attempt(&mut self, act: impl Fn(&mut Attempt)) {
         for lock in self.calls.keys().collect::<Vec<_>>() {
-            if let Some(timed) = self.calls.get_mut(&lock)
-                && let Phase::Attempting(attempt) = &mut timed.record.phase
+            if let Some(call) = self.calls.get_mut(&lock)
+                && let Phase::Attempting(attempt) = &mut call.phase
             {
                 act(attempt);
-                Self::index_call(&mut self.deadlines, lock, timed);
+                Self::index_call(&mut self.deadlines, lock, call);
             }
         }
     }

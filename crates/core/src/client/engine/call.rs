@@ -30,6 +30,8 @@ pub(super) struct Call {
     pub(super) request: Request,
     pub(super) started: Reading,
     pub(super) deadline: Option<BootTime>,
+    /// Time under which the deadline index has this record: its deadline or earlier.
+    pub(super) wake: Option<BootTime>,
     pub(super) round: u32,
     pub(super) phase: Phase,
     pub(super) history: AttemptHistory,
@@ -114,6 +116,7 @@ impl Call {
             request,
             started: now,
             deadline,
+            wake: None,
             round: 0,
             phase: Phase::Queued,
             history: AttemptHistory::new(now),

@@ -21,7 +21,7 @@
 
 use alloc::collections::VecDeque;
 
-use super::{Call, Context, Effect, Engine, Phase, RefusalKind, Timed};
+use super::{Call, Context, Effect, Engine, Phase, RefusalKind};
 use crate::client::deadlines::Deadlines;
 use crate::client::deadlines::Owner;
 use crate::ids::LockId;
@@ -44,10 +44,10 @@ impl Engine {
         if let Some(kind) = refused {
             return cx.emit(Effect::NotAcquired { lock, refusal: call.refusal(kind, cx.now) });
         }
-        let known = self.calls.insert(lock, Timed::new(call));
+        let known = self.calls.insert(lock, call);
         assert!(known.is_none(), "a lock id is used once");
         self.enter(lock, cx);
-        let phase = self.calls.get(&lock).map(|timed| &timed.record.phase);
+        let phase = self.calls.get(&lock).map(|call| &call.phase);
         if once && phase == Some(&Phase::Queued) {
             self.refuse(lock, RefusalKind::BusyHere, cx);
         }
@@ -55,10 +55,9 @@ impl Engine {
 
     /// Time has passed for a call.
     pub(super) fn due_call(&mut self, lock: LockId, cx: &mut Context<'_>) {
-        let Some(timed) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        let call = &mut timed.record;
         if call.is_out_of_time(cx.now) {
             return self.wait_is_over(lock, cx);
         }
@@ -69,7 +68,7 @@ impl Engine {
         match &mut call.phase {
             Phase::Attempting(attempt) => {
                 match attempt.handle_time(cx.now, |node| cx.emit(Effect::TimedOut { node })) {
-                    Decision::Wait => Self::index_call(&mut self.deadlines, lock, timed),
+                    Decision::Wait => Self::index_call(&mut self.deadlines, lock, call),
                     decision => self.follow(lock, decision, cx),
                 }
             }
@@ -81,26 +80,26 @@ impl Engine {
                     }
                     self.looked(lock, cx);
                 } else {
-                    Self::index_call(&mut self.deadlines, lock, timed);
+                    Self::index_call(&mut self.deadlines, lock, call);
                 }
             }
             Phase::Pausing { until, again, .. } if until.remaining(cx.now).is_zero() => {
                 if *again {
                     return self.look_again(lock, cx);
                 }
-                Self::start(&mut self.deadlines, &mut self.local.begins, lock, timed);
+                Self::start(&mut self.deadlines, &mut self.local.begins, lock, call);
             }
             Phase::Aside { until } if until.remaining(cx.now).is_zero() => {
                 self.enter(lock, cx);
             }
-            _ => Self::index_call(&mut self.deadlines, lock, timed),
+            _ => Self::index_call(&mut self.deadlines, lock, call),
         }
     }
 
     /// The caller's patience is at its end, whatever is under way.
     pub(super) fn wait_is_over(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let leftovers = self.leftovers(lock, cx.now);
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
         match &call.phase {
@@ -126,7 +125,7 @@ impl Engine {
         // another of this process has got the lock meanwhile.
         let is_held_here = || {
             let call = self.calls.get(&lock);
-            call.is_some_and(|timed| self.is_held_here(&timed.record.request))
+            call.is_some_and(|call| self.is_held_here(&call.request))
         };
         let kind = match kind {
             Some(kind) if !is_queued || !is_held_here() => kind,
@@ -166,7 +165,7 @@ impl Engine {
 
     fn remove_call(&mut self, lock: LockId) -> Option<Call> {
         self.local.aside.remove(&lock);
-        Some(self.calls.remove(&lock)?.record)
+        self.calls.remove(&lock)
     }
 
     /// The call has the lock. If readers were told that it waits, they are told that it does not any more.
@@ -183,18 +182,15 @@ impl Engine {
         deadlines: &mut Deadlines,
         begins: &mut VecDeque<LockId>,
         lock: LockId,
-        timed: &mut Timed<Call>,
+        call: &mut Call,
     ) {
-        timed.record.phase = Phase::Starting;
+        call.phase = Phase::Starting;
         begins.push_back(lock);
-        Self::index_call(deadlines, lock, timed);
+        Self::index_call(deadlines, lock, call);
     }
 
-    pub(super) fn index_call(
-        deadlines: &mut Deadlines,
-        lock: LockId,
-        Timed { record: call, wake }: &mut Timed<Call>,
-    ) {
-        deadlines.put(Owner::Call(lock), wake, call.due());
+    pub(super) fn index_call(deadlines: &mut Deadlines, lock: LockId, call: &mut Call) {
+        let due = call.due();
+        deadlines.put(Owner::Call(lock), &mut call.wake, due);
     }
 }

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{Context, Effect, Engine, Timed};
+use super::{Context, Effect, Engine};
 use crate::client::deadlines::Owner;
 use crate::command::Command;
 use crate::ids::{LockId, Ticket, Verb};
@@ -22,27 +22,27 @@ impl Engine {
         let inspection = Inspection::start(self.quorum, nodes, cx.now.after(timeout), cx.now);
         let ticket = Ticket { lock, round: 0, verb: Verb::Inspect };
         cx.emit(Effect::Send { nodes, ticket, command: Command::Inspect { keys, intents: None } });
-        self.inspections.insert(lock, Timed::new(inspection));
+        self.inspections.insert(lock, inspection);
         self.review_inspection(lock, cx);
     }
 
     /// Time has passed for an inspection.
     pub(super) fn due_inspection(&mut self, lock: LockId, cx: &mut Context<'_>) {
-        if let Some(Timed { record, .. }) = self.inspections.get_mut(&lock) {
-            record.handle_time(cx.now);
+        if let Some(inspection) = self.inspections.get_mut(&lock) {
+            inspection.handle_time(cx.now);
         }
         self.review_inspection(lock, cx);
     }
 
     pub(super) fn review_inspection(&mut self, lock: LockId, cx: &mut Context<'_>) {
-        let Some(Timed { record, wake }) = self.inspections.get_mut(&lock) else {
+        let Some(inspection) = self.inspections.get_mut(&lock) else {
             return;
         };
-        let over = record.is_over();
-        let deadline = (!over).then(|| record.deadline());
-        self.deadlines.put(Owner::Inspection(lock), wake, deadline);
+        let over = inspection.is_over();
+        let deadline = (!over).then(|| inspection.deadline());
+        self.deadlines.put(Owner::Inspection(lock), &mut inspection.wake, deadline);
         if over {
-            cx.emit(Effect::Inspected { lock, nodes: record.report(cx.now) });
+            cx.emit(Effect::Inspected { lock, nodes: inspection.report(cx.now) });
             self.inspections.remove(&lock);
         }
     }

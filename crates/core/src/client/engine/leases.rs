@@ -1,9 +1,9 @@
 //! Leases: extending, healing, losing, giving back.
 
-use super::{Context, Effect, Engine, Extended, Timed};
+use super::{Context, Effect, Engine, Extended};
 use crate::client::deadlines::{Deadlines, Owner};
 use crate::command::Answer;
-use crate::ids::{LockId, Ticket, Verb};
+use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
 use crate::keys::Mode;
 use crate::loss::LossCause;
 use crate::redlock::extend::Progress;
@@ -14,64 +14,46 @@ use crate::time::Reading;
 
 impl Engine {
     /// A vote granted after the decision, or a heal.
-    pub(super) fn on_lease_vote(
-        &mut self,
-        node: NodeId,
-        sent: Reading,
-        ticket: Ticket,
-        answer: &Answer,
-        cx: &mut Context<'_>,
-    ) {
+    pub(super) fn on_lease_vote(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+        let ticket = answer.ticket;
         let Some(lease) = self.lease_of_answer(ticket.lock, cx) else {
             return;
         };
         if ticket.verb == Verb::Acquire && ticket.round != lease.acquire_round() {
             return;
         }
-        if let Answer::Superseded { fence } = answer
-            && lease.handle_superseded(*fence)
+        if let Answer::Superseded { fence } = answer.answer
+            && lease.handle_superseded(fence)
         {
-            cx.emit(Effect::Superseded { lock: lease.holder(), fence: *fence });
+            cx.emit(Effect::Superseded { lock: lease.holder(), fence });
         }
         // A vote only puts the loss off (S11): nothing has become due by it, nor will be any sooner.
-        if lease.handle_vote(node, sent, answer, cx.now) {
+        if lease.handle_vote(&answer, cx.now) {
             Self::emit_changed(lease, cx);
         }
     }
 
     /// An answer to a raise.
-    pub(super) fn on_lease_raised(
-        &mut self,
-        node: NodeId,
-        sent: Reading,
-        ticket: Ticket,
-        answer: Answer,
-        cx: &mut Context<'_>,
-    ) {
-        let Some(lease) = self.lease_of_answer(ticket.lock, cx) else {
+    pub(super) fn on_lease_raised(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+        let lock = answer.ticket.lock;
+        let Some(lease) = self.lease_of_answer(lock, cx) else {
             return;
         };
-        let changed = lease.handle_raised(node, sent, ticket.round, answer);
-        self.review_answered_lease(ticket.lock, changed, cx);
+        let changed = lease.handle_raised(answer);
+        self.review_answered_lease(lock, changed, cx);
     }
 
     /// An answer to an extension.
-    pub(super) fn on_extended(
-        &mut self,
-        node: NodeId,
-        sent: Reading,
-        ticket: Ticket,
-        answer: Answer,
-        cx: &mut Context<'_>,
-    ) {
+    pub(super) fn on_extended(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+        let ticket = answer.ticket;
         let Some(lease) = self.lease_of_answer(ticket.lock, cx) else {
             return;
         };
-        let changed = lease.handle_extended(node, (sent, ticket.round), &answer, cx.now);
+        let changed = lease.handle_extended(&answer, cx.now);
         if let Some(extension) = lease.extension_mut()
             && extension.round() == ticket.round
         {
-            extension.handle_answer(node, answer, cx.now);
+            extension.handle_answer(answer.node, answer.answer, cx.now);
         }
         self.review_answered_lease(ticket.lock, changed, cx);
     }
@@ -80,7 +62,7 @@ impl Engine {
     /// about to: it is another's now (S24), or nobody's.
     fn held_by(&self, holder: LockId) -> Option<LockId> {
         let lock = self.local.handed.get(&holder).copied().unwrap_or(holder);
-        let lease = &self.leases.get(&lock)?.record;
+        let lease = &self.leases.get(&lock)?;
         (lease.holder() == holder && !lease.is_handing_over()).then_some(lock)
     }
 
@@ -91,7 +73,7 @@ impl Engine {
             return cx.emit(Effect::Extended { lock: holder, outcome });
         };
         self.latch_loss(lock, cx);
-        let outcome = match self.leases.get(&lock).map(|timed| &timed.record) {
+        let outcome = match self.leases.get(&lock) {
             None => Some(Extended::Lost(LossCause::Expired)),
             Some(lease) => match (lease.lost(), lease.extension()) {
                 (Some(cause), _) => Some(Extended::Lost(cause)),
@@ -104,7 +86,7 @@ impl Engine {
         if let Some(outcome) = outcome {
             return cx.emit(Effect::Extended { lock: holder, outcome });
         }
-        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
+        let Some(lease) = self.leases.get_mut(&lock) else {
             return;
         };
         if lease.extension().is_none_or(|extension| extension.is_told()) {
@@ -124,7 +106,7 @@ impl Engine {
             self.latch_loss(lock, cx);
         }
         let lease = lock.and_then(|lock| self.leases.get_mut(&lock));
-        let Some((lock, Timed { record: lease, .. })) = lock.zip(lease) else {
+        let Some((lock, lease)) = lock.zip(lease) else {
             let outcome = Extended::Lost(LossCause::Expired);
             return cx.emit(Effect::Extended { lock: holder, outcome });
         };
@@ -150,7 +132,7 @@ impl Engine {
         let Some(lock) = self.held_by(holder) else {
             return;
         };
-        let due = self.leases.get(&lock).and_then(|timed| timed.record.due_loss(cx.now));
+        let due = self.leases.get(&lock).and_then(|lease| lease.due_loss(cx.now));
         self.lose(lock, due.unwrap_or(LossCause::Expired), cx);
     }
 
@@ -171,13 +153,12 @@ impl Engine {
 
     /// One release on every node, and the next caller may try.
     fn give_back(&mut self, lock: LockId, report: bool, cx: &mut Context<'_>) {
-        let Some(mut timed) = self.leases.remove(&lock) else {
+        let Some(mut lease) = self.leases.remove(&lock) else {
             return;
         };
-        let holder = timed.record.holder();
+        let holder = lease.holder();
         self.local.handed.remove(&holder);
-        let lease = &mut timed.record;
-        Self::emit_extended(lease, Extended::Lost(LossCause::Expired), cx);
+        Self::emit_extended(&mut lease, Extended::Lost(LossCause::Expired), cx);
         let kept = lease.lost().is_some() && lease.keeps_on_loss();
         // A lost lease was released when it was lost, unless it was kept; only who asks is told what
         // became of it.
@@ -203,14 +184,13 @@ impl Engine {
     /// hold the lease (S24). Without a fence not a word is said to the nodes; with one, they have to
     /// record a larger one first, and nobody holds the lease until they have.
     fn hand_over(&mut self, lock: LockId, report: bool, cx: &mut Context<'_>) -> bool {
-        let Some(timed) = self.leases.get_mut(&lock) else {
+        let Some(lease) = self.leases.get_mut(&lock) else {
             return false;
         };
-        let lease = &mut timed.record;
         let queues = || lease.keys().iter().map(|key| self.local.queues.get(key)?.first_waiting());
         // Of several keys, the same one must be the next in all of them.
         let next = queues().next().flatten().filter(|next| queues().all(|it| it == Some(*next)));
-        let call = next.and_then(|next| Some((next, &self.calls.get(&next)?.record)));
+        let call = next.and_then(|next| Some((next, self.calls.get(&next)?)));
         let Some((next, call)) =
             call.filter(|(_, call)| lease.may_be_handed_to(&call.request, cx.now))
         else {
@@ -223,7 +203,7 @@ impl Engine {
             };
             let ticket = Ticket { lock, round, verb: Verb::Raise };
             cx.emit(Effect::Send { nodes, ticket, command });
-            Self::index_lease(&mut self.deadlines, lock, timed, cx.now);
+            Self::index_lease(&mut self.deadlines, lock, lease, cx.now);
             return true;
         }
         let old = lease.holder();
@@ -242,7 +222,7 @@ impl Engine {
         self.local.handed.remove(&old);
         self.local.handed.insert(next, lock);
         let keys = lease.keys().clone();
-        Self::index_lease(&mut self.deadlines, lock, timed, cx.now);
+        Self::index_lease(&mut self.deadlines, lock, lease, cx.now);
         self.with_queues(&keys, |queue| queue.hand_over(old, next));
         self.take_call(next, cx);
         cx.emit(Effect::Acquired { lock: next, token, hold, attempts, handover_count, fence });
@@ -252,12 +232,12 @@ impl Engine {
     /// Looks whether the next guard's fence is recorded. If it cannot be, or nobody wants the lock any
     /// more, it is given back.
     fn review_handover(&mut self, lock: LockId, cx: &mut Context<'_>) {
-        let Some(timed) = self.leases.get_mut(&lock) else {
+        let Some(lease) = self.leases.get_mut(&lock) else {
             return;
         };
-        let report = timed.record.handover_report();
-        match timed.record.is_passed() {
-            None => Self::index_lease(&mut self.deadlines, lock, timed, cx.now),
+        let report = lease.handover_report();
+        match lease.is_passed() {
+            None => Self::index_lease(&mut self.deadlines, lock, lease, cx.now),
             Some(true) if self.hand_over(lock, report, cx) => {}
             Some(_) => self.give_back(lock, report, cx),
         }
@@ -265,7 +245,7 @@ impl Engine {
 
     /// Time has passed for a lease.
     pub(super) fn due_lease(&mut self, lock: LockId, cx: &mut Context<'_>) {
-        if let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) {
+        if let Some(lease) = self.leases.get_mut(&lock) {
             if let Some(extension) = lease.extension_mut() {
                 extension.handle_time(cx.now);
             }
@@ -277,10 +257,9 @@ impl Engine {
     /// Latches the loss of a lease, releases it everywhere, and lets the next caller try; unless it is
     /// kept, for then both wait for its holder.
     pub(super) fn lose(&mut self, lock: LockId, cause: LossCause, cx: &mut Context<'_>) {
-        let Some(timed) = self.leases.get_mut(&lock) else {
+        let Some(lease) = self.leases.get_mut(&lock) else {
             return;
         };
-        let lease = &mut timed.record;
         if lease.lost().is_some() {
             return;
         }
@@ -303,11 +282,11 @@ impl Engine {
         if lease.keeps_on_loss() {
             // Its holder says when: until then no release is sent, and no other caller of this
             // process may have the lock.
-            return Self::index_lease(&mut self.deadlines, lock, timed, cx.now);
+            return Self::index_lease(&mut self.deadlines, lock, lease, cx.now);
         }
         let (round, keys) = (lease.next_round(), lease.keys().clone());
         let release = lease.end(false, cx.now);
-        Self::index_lease(&mut self.deadlines, lock, timed, cx.now);
+        Self::index_lease(&mut self.deadlines, lock, lease, cx.now);
         self.start_release((lock, round), release, cx);
         self.leave_queue(&keys, holder, cx);
     }
@@ -315,7 +294,7 @@ impl Engine {
     /// Latches the loss of a lease if its time has come. Returns whether it did. The timer alone is not enough: a wall
     /// clock that jumps ahead ends a lease before its timer.
     fn latch_loss(&mut self, lock: LockId, cx: &mut Context<'_>) -> bool {
-        let due = self.leases.get(&lock).and_then(|timed| timed.record.due_loss(cx.now));
+        let due = self.leases.get(&lock).and_then(|lease| lease.due_loss(cx.now));
         if let Some(cause) = due {
             self.lose(lock, cause, cx);
         }
@@ -328,13 +307,13 @@ impl Engine {
         if !mutant!(LossNotLatched) && self.latch_loss(lock, cx) {
             return None;
         }
-        self.leases.get_mut(&lock).map(|timed| &mut timed.record)
+        self.leases.get_mut(&lock)
     }
 
     /// Looks at a lease after an answer. If it does not last any more, the answer took a vote away: a
     /// loss by time was latched before the answer was looked at.
     fn review_answered_lease(&mut self, lock: LockId, changed: bool, cx: &mut Context<'_>) {
-        let lease = self.leases.get(&lock).map(|timed| &timed.record);
+        let lease = self.leases.get(&lock);
         match lease.and_then(|lease| lease.proved_loss(cx.now)) {
             Some(cause) => self.lose(lock, cause, cx),
             None => self.review_lease(lock, changed, cx),
@@ -343,10 +322,9 @@ impl Engine {
 
     /// Looks at a lease after anything has changed: is it lost, is a round over, is one due?
     fn review_lease(&mut self, lock: LockId, changed: bool, cx: &mut Context<'_>) {
-        let Some(timed) = self.leases.get_mut(&lock) else {
+        let Some(lease) = self.leases.get_mut(&lock) else {
             return;
         };
-        let lease = &mut timed.record;
         if let Some(cause) = lease.due_loss(cx.now) {
             return self.lose(lock, cause, cx);
         }
@@ -374,7 +352,7 @@ impl Engine {
                 lease.stop_extending();
             }
         }
-        Self::index_lease(&mut self.deadlines, lock, timed, cx.now);
+        Self::index_lease(&mut self.deadlines, lock, lease, cx.now);
     }
 
     fn review_extension(lock: LockId, lease: &mut Lease, excluded: NodeSet, cx: &mut Context<'_>) {
@@ -464,10 +442,11 @@ impl Engine {
     pub(super) fn index_lease(
         deadlines: &mut Deadlines,
         lock: LockId,
-        Timed { record: lease, wake }: &mut Timed<Lease>,
+        lease: &mut Lease,
         now: Reading,
     ) {
-        deadlines.put(Owner::Lease(lock), wake, lease.deadline(now));
+        let due = lease.deadline(now);
+        deadlines.put(Owner::Lease(lock), &mut lease.wake, due);
     }
 
     /// What is told of a lock that this engine does not hold.

@@ -2,15 +2,13 @@
 //! has been here before.
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Call, Engine, Phase, Timed};
+use super::{Call, Engine, Phase};
 use crate::client::deadlines::Deadlines;
 use crate::client::deadlines::Owner;
-use crate::client::records::Records;
 use crate::ids::{LockId, Ticket};
-use crate::time::{BootTime, Reading};
+use crate::time::Reading;
 
 impl Engine {
     /// This state with `now` as the origin of time and its locks renumbered from `first` on, in
@@ -28,7 +26,7 @@ impl Engine {
             .chain(self.leases.keys())
             .chain(self.inspections.keys())
             .chain(self.releases.iter().map(|((lock, _), _)| lock))
-            .chain(self.releases.iter().filter_map(|(_, timed)| timed.record.awaited_by()))
+            .chain(self.releases.iter().filter_map(|(_, release)| release.awaited_by()))
             .chain(self.local.handed.keys().copied())
             .chain(self.closing.withdrawals.keys().map(|ticket| ticket.lock))
             .collect();
@@ -41,22 +39,10 @@ impl Engine {
     }
 
     fn shift(&mut self, base: Reading) {
-        for timed in self.calls.values_mut() {
-            timed.record.shift(base);
-            timed.wake = timed.wake.map(|at| at.shifted(base));
-        }
-        for timed in self.leases.values_mut() {
-            timed.record.shift(base);
-            timed.wake = timed.wake.map(|at| at.shifted(base));
-        }
-        for timed in self.releases.values_mut() {
-            timed.record.shift(base);
-            timed.wake = timed.wake.map(|at| at.shifted(base));
-        }
-        for timed in self.inspections.values_mut() {
-            timed.record.shift(base);
-            timed.wake = timed.wake.map(|at| at.shifted(base));
-        }
+        self.calls.values_mut().for_each(|call| call.shift(base));
+        self.leases.values_mut().for_each(|lease| lease.shift(base));
+        self.releases.values_mut().for_each(|release| release.shift(base));
+        self.inspections.values_mut().for_each(|inspection| inspection.shift(base));
         for link in &mut self.paths.links {
             link.retry_at = link.retry_at.map(|at| at.shifted(base));
         }
@@ -81,8 +67,8 @@ impl Engine {
         self.leases.renumber(to);
         self.inspections.renumber(to);
         self.releases.renumber(to);
-        self.releases.values_mut().for_each(|timed| timed.record.renumber(to));
-        self.leases.values_mut().for_each(|timed| timed.record.renumber(to));
+        self.releases.values_mut().for_each(|release| release.renumber(to));
+        self.leases.values_mut().for_each(|lease| lease.renumber(to));
         let handed = core::mem::take(&mut self.local.handed);
         self.local.handed =
             handed.into_iter().map(|(holder, lock)| (to(holder), to(lock))).collect();
@@ -92,25 +78,17 @@ impl Engine {
         self.find_deadlines();
     }
 
-    /// Puts all deadlines in anew, as the records know them.
+    /// Fills the deadline index from the records.
     fn find_deadlines(&mut self) {
-        fn of<T>(
-            records: &Records<Timed<T>>,
-            owner: fn(LockId) -> Owner,
-        ) -> Vec<(BootTime, Owner)> {
-            let known = records.iter().filter_map(|(lock, it)| Some((it.wake?, owner(lock))));
-            known.collect()
-        }
         self.deadlines = Deadlines::default();
-        self.deadlines.extend(of(&self.calls, Owner::Call));
-        self.deadlines.extend(of(&self.leases, Owner::Lease));
-        self.deadlines.extend(of(&self.inspections, Owner::Inspection));
-        let releases = self.releases.iter();
-        self.deadlines.extend(
-            releases.filter_map(|((lock, round), timed)| {
-                Some((timed.wake?, Owner::Release(lock, round)))
-            }),
-        );
+        let calls = self.calls.iter().map(|(lock, it)| (it.wake, Owner::Call(lock)));
+        let leases = self.leases.iter().map(|(lock, it)| (it.wake, Owner::Lease(lock)));
+        let inspections =
+            self.inspections.iter().map(|(lock, it)| (it.wake, Owner::Inspection(lock)));
+        let releases =
+            self.releases.iter().map(|((lock, round), it)| (it.wake, Owner::Release(lock, round)));
+        let all = calls.chain(leases).chain(inspections).chain(releases);
+        self.deadlines.extend(all.filter_map(|(at, owner)| Some((at?, owner))));
         for node in self.quorum.node_ids() {
             for owner in [Owner::Node(node), Owner::Trust(node)] {
                 self.deadlines.extend(self.wake_of(owner).map(|at| (at, owner)));
@@ -142,6 +120,7 @@ impl Call {
         if let Some(waiting) = &mut self.waiting {
             waiting.shift(base);
         }
+        self.wake = self.wake.map(|at| at.shifted(base));
         self.contention.looked_at = self.contention.looked_at.map(|at| at.shifted(base));
         self.shift_intent(base);
     }

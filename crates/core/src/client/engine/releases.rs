@@ -3,11 +3,11 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Context, Effect, Engine, NodeLink, Timed};
+use super::{Context, Effect, Engine, NodeLink};
 use crate::client::deadlines::Deadlines;
 use crate::client::deadlines::Owner;
 use crate::command::Answer;
-use crate::ids::{LockId, Ticket, Verb};
+use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::release::{Leftover, Release};
 use crate::time::Reading;
@@ -23,7 +23,7 @@ impl Engine {
     pub(super) fn start_release(
         &mut self,
         (lock, round): (LockId, u32),
-        release: Release,
+        mut release: Release,
         cx: &mut Context<'_>,
     ) {
         let ticket = Ticket { lock, round, verb: Verb::Release };
@@ -31,49 +31,42 @@ impl Engine {
             if mutant!(NoReleaseToTimedOut) { release.reached() } else { self.quorum.all() };
         cx.emit(Effect::Send { nodes, ticket, command: release.command() });
         if self.releases.len() >= RELEASES_MAX
-            && let Some(mut timed) = self.releases.pop_first()
+            && let Some(mut release) = self.releases.pop_first()
         {
-            timed.record.give_up();
-            if let Some((lock, report)) = timed.record.poll_report() {
+            release.give_up();
+            if let Some((lock, report)) = release.poll_report() {
                 cx.emit(Effect::Released { lock, report });
             }
         }
-        let mut timed = Timed::new(release);
-        Self::index_release(&mut self.deadlines, (lock, round), &mut timed);
-        self.releases.insert((lock, round), timed);
+        Self::index_release(&mut self.deadlines, (lock, round), &mut release);
+        self.releases.insert((lock, round), release);
     }
 
     /// A node's answer to a release.
-    pub(super) fn on_released(
-        &mut self,
-        node: NodeId,
-        ticket: Ticket,
-        answer: Answer,
-        cx: &mut Context<'_>,
-    ) {
+    pub(super) fn on_released(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+        let NodeAnswer { node, ticket, answer, .. } = answer;
         let id = (ticket.lock, ticket.round);
-        let Some(timed) = self.releases.get_mut(&id) else {
+        let Some(release) = self.releases.get_mut(&id) else {
             return;
         };
-        let record = &mut timed.record;
         let failed = matches!(answer, Answer::Failed(_));
-        record.handle_answer(node, answer, cx.now);
+        release.handle_answer(node, answer, cx.now);
         let link = &mut self.paths.links[node.index()];
         if !failed {
             link.failures = 0;
         }
-        let owed = record.is_owed_to(node);
+        let owed = release.is_owed_to(node);
         if owed && link.retry_at.is_none() {
             let at = cx.now.after(link.next_delay());
             link.retry_at = Some(at);
             self.deadlines.extend([(at, Owner::Node(node))]);
         }
-        Self::emit_released(record, cx);
-        if record.is_over() {
+        Self::emit_released(release, cx);
+        if release.is_over() {
             self.forget_release(id, cx);
         } else if owed {
             // Every other answer can only put the deadline off.
-            Self::index_release(&mut self.deadlines, id, timed);
+            Self::index_release(&mut self.deadlines, id, release);
         }
     }
 
@@ -81,11 +74,11 @@ impl Engine {
     /// whatever has become of the attempt by now.
     pub(super) fn note_unreached(&mut self, node: NodeId, ticket: Ticket, cx: &mut Context<'_>) {
         let Ticket { lock, round, .. } = ticket;
-        if let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) {
+        if let Some(lease) = self.leases.get_mut(&lock) {
             lease.handle_unreached(node, round);
         }
-        let noted = self.releases.of_mut(lock).map(|(its_round, timed)| {
-            timed.record.handle_unreached(node, round);
+        let noted = self.releases.of_mut(lock).map(|(its_round, release)| {
+            release.handle_unreached(node, round);
             (lock, its_round)
         });
         for id in noted.collect::<Vec<_>>() {
@@ -96,13 +89,13 @@ impl Engine {
     /// The votes that a call's attempts may have left on nodes, because taking them back has failed so far.
     pub(super) fn leftovers(&mut self, lock: LockId, now: Reading) -> Vec<Leftover> {
         let releases = self.releases.of_mut(lock);
-        releases.flat_map(|(_, timed)| timed.record.leftovers(now)).collect()
+        releases.flat_map(|(_, release)| release.leftovers(now)).collect()
     }
 
     /// Time has passed for a release.
     pub(super) fn due_release(&mut self, lock: LockId, round: u32, cx: &mut Context<'_>) {
-        if let Some(Timed { record, .. }) = self.releases.get_mut(&(lock, round)) {
-            record.handle_time(cx.now);
+        if let Some(release) = self.releases.get_mut(&(lock, round)) {
+            release.handle_time(cx.now);
         }
         self.review_release((lock, round), cx);
     }
@@ -126,12 +119,12 @@ impl Engine {
     pub(super) fn due_node(&mut self, node: NodeId, cx: &mut Context<'_>) {
         let link = &mut self.paths.links[node.index()];
         link.retry_at = None;
-        let owing = self.releases.iter().filter(|(_, timed)| timed.record.is_owed_to(node));
+        let owing = self.releases.iter().filter(|(_, release)| release.is_owed_to(node));
         let owing: Vec<_> = owing.take(RESEND_MAX).map(|(id, _)| id).collect();
         let mut sent = Vec::new();
         for (lock, round) in owing {
-            let timed = self.releases.get_mut(&(lock, round));
-            if let Some(command) = timed.and_then(|timed| timed.record.resend(node)) {
+            let release = self.releases.get_mut(&(lock, round));
+            if let Some(command) = release.and_then(|release| release.resend(node)) {
                 let ticket = Ticket { lock, round, verb: Verb::Release };
                 cx.emit(Effect::Send { nodes: NodeSet::only(node), ticket, command });
                 sent.push((lock, round));
@@ -149,14 +142,14 @@ impl Engine {
 
     /// Tells the outcome if it is clear; forgets the release if nothing is awaited or owed.
     fn review_release(&mut self, id: (LockId, u32), cx: &mut Context<'_>) {
-        let Some(timed) = self.releases.get_mut(&id) else {
+        let Some(release) = self.releases.get_mut(&id) else {
             return;
         };
-        Self::emit_released(&mut timed.record, cx);
-        if timed.record.is_over() {
+        Self::emit_released(release, cx);
+        if release.is_over() {
             self.forget_release(id, cx);
         } else {
-            Self::index_release(&mut self.deadlines, id, timed);
+            Self::index_release(&mut self.deadlines, id, release);
         }
     }
 
@@ -174,9 +167,10 @@ impl Engine {
     fn index_release(
         deadlines: &mut Deadlines,
         (lock, round): (LockId, u32),
-        Timed { record, wake }: &mut Timed<Release>,
+        release: &mut Release,
     ) {
-        deadlines.put(Owner::Release(lock, round), wake, record.deadline());
+        let due = release.deadline();
+        deadlines.put(Owner::Release(lock, round), &mut release.wake, due);
     }
 }
 

@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::{Call, Context, Effect, Engine, Phase, RefusalKind};
 use crate::client::deadlines::Owner;
 use crate::command::{Answer, Failure, FailureKind};
-use crate::ids::{LockId, Ticket, Verb};
+use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
 use crate::node::evidence::Evidence;
 use crate::node::trust::{GATHER_FOR, NodeMonitor, Rules, Todo, TrustState};
 use crate::redlock::acquire::{FailureReason, NodeOutcome, NodeResult};
@@ -97,13 +97,8 @@ impl Engine {
     }
 
     /// The answer to a command about trust.
-    pub(super) fn on_trust(
-        &mut self,
-        node: NodeId,
-        ticket: Ticket,
-        answer: Answer,
-        cx: &mut Context<'_>,
-    ) {
+    pub(super) fn on_trust(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+        let NodeAnswer { node, ticket, answer, .. } = answer;
         let Some(monitor) =
             self.monitor.as_mut().filter(|monitor| monitor.node(node).review.round == ticket.round)
         else {
@@ -177,8 +172,8 @@ impl Engine {
             }
         }
         let hears = |node: NodeId| !self.paths.links[node.index()].away;
-        let has_settled = self.calls.values().any(|timed| timed.record.awaits_settling())
-            && !monitor.is_settling(hears);
+        let has_settled =
+            self.calls.values().any(|call| call.awaits_settling()) && !monitor.is_settling(hears);
         if has_changed || has_settled {
             self.trust_states_changed(cx);
         }
@@ -223,10 +218,9 @@ impl Engine {
     /// Until when a call lets what has been asked about trust be answered, however short its wait is; `None`:
     /// there is nothing to wait for, or it has waited for long enough.
     pub(super) fn settles_by(&mut self, lock: LockId, now: Reading) -> Option<BootTime> {
-        let (Some(monitor), Some(timed)) = (&self.monitor, self.calls.get_mut(&lock)) else {
+        let (Some(monitor), Some(call)) = (&self.monitor, self.calls.get_mut(&lock)) else {
             return None;
         };
-        let call = &mut timed.record;
         if !monitor.is_settling(|node| !self.paths.links[node.index()].away) {
             return None;
         }
@@ -247,14 +241,14 @@ impl Engine {
             let ended: Vec<LockId> = self
                 .calls
                 .iter()
-                .filter(|(_, timed)| timed.record.phase != Phase::Queued)
+                .filter(|(_, call)| call.phase != Phase::Queued)
                 .map(|(lock, _)| lock)
                 .collect();
             for lock in ended {
-                if let Some(timed) = self.calls.get_mut(&lock) {
-                    timed.record.note_untrusted(self.quorum, excluded.clone(), cx.now);
+                if let Some(call) = self.calls.get_mut(&lock) {
+                    call.note_untrusted(self.quorum, excluded.clone(), cx.now);
                     // Time does not mend this.
-                    timed.record.free_in = None;
+                    call.free_in = None;
                 }
                 self.abandon(lock, RefusalKind::NodesUntrusted, cx);
             }
@@ -263,14 +257,13 @@ impl Engine {
         // A call that waits for nodes to be trusted looks whether they are, or will be in time;
         // and tells for how much longer.
         for lock in self.calls.keys().collect::<Vec<_>>() {
-            let Some(timed) = self.calls.get_mut(&lock) else { continue };
-            let call = &mut timed.record;
+            let Some(call) = self.calls.get_mut(&lock) else { continue };
             if (call.history.is_excluded() || call.trust_wait.settling)
                 && let Phase::Pausing { until, .. } | Phase::Aside { until } = &mut call.phase
             {
                 *until = (*until).min(cx.now.boot());
                 call.trust_wait.is_told = false;
-                Self::index_call(&mut self.deadlines, lock, timed);
+                Self::index_call(&mut self.deadlines, lock, call);
             }
         }
     }
@@ -295,10 +288,9 @@ impl Engine {
     /// or is up to people.
     pub(super) fn await_trust(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let settles_by = self.settles_by(lock, cx.now);
-        let (Some(monitor), Some(timed)) = (&self.monitor, self.calls.get_mut(&lock)) else {
+        let (Some(monitor), Some(call)) = (&self.monitor, self.calls.get_mut(&lock)) else {
             return;
         };
-        let call = &mut timed.record;
         // Where others are down as well, the time is reckoned when it is told.
         call.free_in = monitor.quorum_in(cx.now).filter(|_| call.history.is_excluded());
         let in_vain = monitor
@@ -324,7 +316,7 @@ impl Engine {
         {
             cx.emit(Effect::Waiting { lock, report });
         }
-        Self::index_call(&mut self.deadlines, lock, timed);
+        Self::index_call(&mut self.deadlines, lock, call);
         self.pass_on(lock, cx);
     }
 

@@ -17,7 +17,7 @@ use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
 use super::call::Intent;
-use super::{Call, Context, Engine, Phase, Timed};
+use super::{Call, Context, Engine, Phase};
 use crate::client::local_queue::{LocalQueue, Place};
 use crate::ids::{LockId, Ticket};
 use crate::keys::{Keys, Mode};
@@ -37,10 +37,10 @@ impl Request {
 impl Engine {
     /// A call wants its turn, for the first time or after it stepped aside.
     pub(super) fn enter(&mut self, lock: LockId, cx: &mut Context<'_>) {
-        let Some(timed) = self.calls.get(&lock) else {
+        let Some(call) = self.calls.get(&lock) else {
             return;
         };
-        let request = &timed.record.request;
+        let request = &call.request;
         if let Some(key) = request.keys.single()
             && let Entry::Vacant(queue) = self.local.queues.entry(key.clone())
         {
@@ -63,13 +63,13 @@ impl Engine {
 
     /// A call takes its places in the queues, and has its turn if nobody is in its way; but it is `lent` until then.
     fn join(&mut self, lock: LockId, lent: Option<BootTime>, now: Reading) {
-        let Some(timed) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        timed.record.phase = Phase::Queued;
+        call.phase = Phase::Queued;
         self.local.aside.remove(&lock);
-        let (keys, place) = (timed.record.request.keys.clone(), timed.record.request.place(lock));
-        Self::index_call(&mut self.deadlines, lock, timed);
+        let (keys, place) = (call.request.keys.clone(), call.request.place(lock));
+        Self::index_call(&mut self.deadlines, lock, call);
         for key in &*keys {
             self.local.queues.entry(key.clone()).or_default().join(place);
         }
@@ -79,7 +79,7 @@ impl Engine {
     /// Whether a call that does not queue would have its turn now.
     pub(super) fn may_try(&self, request: &Request, now: Reading) -> bool {
         let makes_room = |other: LockId| {
-            let phase = self.calls.get(&other).map(|timed| &timed.record.phase);
+            let phase = self.calls.get(&other).map(|call| &call.phase);
             matches!(phase, Some(Phase::Pausing { lent: Some(from), .. }) if from.remaining(now).is_zero())
         };
         let queues = request.keys.iter().filter_map(|key| self.local.queues.get(key));
@@ -96,7 +96,7 @@ impl Engine {
 
     /// It pauses for reasons of its own, and another may have its turn, from then on.
     fn lends(&self, lock: LockId) -> Option<BootTime> {
-        match self.calls.get(&lock)?.record.phase {
+        match self.calls.get(&lock)?.phase {
             Phase::Pausing { lent, .. } => lent,
             _ => None,
         }
@@ -108,8 +108,7 @@ impl Engine {
         if self.lends(lock).is_none() {
             return;
         }
-        let Some(keys) = self.calls.get(&lock).map(|timed| timed.record.request.keys.clone())
-        else {
+        let Some(keys) = self.calls.get(&lock).map(|call| call.request.keys.clone()) else {
             return;
         };
         for next in self.waiting_for(&keys) {
@@ -128,8 +127,7 @@ impl Engine {
     /// If all that keep `next` waiting pause for reasons of their own, they step aside. What the process has learnt of
     /// how long to wait between two attempts goes with the turn.
     fn make_way(&mut self, next: LockId, cx: &mut Context<'_>) -> bool {
-        let Some(Request { keys, mode, .. }) =
-            self.calls.get(&next).map(|timed| &timed.record.request)
+        let Some(Request { keys, mode, .. }) = self.calls.get(&next).map(|call| &call.request)
         else {
             return false;
         };
@@ -146,7 +144,7 @@ impl Engine {
             return false;
         };
         let place_of = |lock: &LockId| {
-            let request = &self.calls.get(lock)?.record.request;
+            let request = &self.calls.get(lock)?.request;
             Some((request.keys.clone(), request.place(*lock)))
         };
         let places: Vec<(Keys, Place)> = in_the_way.iter().filter_map(place_of).collect();
@@ -168,7 +166,7 @@ impl Engine {
             self.local.aside.insert(*lock);
         }
         for (_, Place { lock, .. }) in places {
-            if let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) {
+            if let Some(call) = self.calls.get_mut(&lock) {
                 let intent = call.take_intent(lock);
                 self.pass_intent_on(intent, cx);
             }
@@ -197,14 +195,14 @@ impl Engine {
             active.filter(|it| it.mode == Mode::Exclusive).map(|it| it.lock).collect();
         for to in writers {
             // Who holds the lock already need not say anything.
-            let Some(timed) = self.calls.get_mut(&to) else {
+            let Some(call) = self.calls.get_mut(&to) else {
                 continue;
             };
-            let (part, rest) = intent.split(&timed.record.request.keys);
+            let (part, rest) = intent.split(&call.request.keys);
             if let Some(part) = part {
-                let ticket = timed.record.announcement(to);
-                let (withdrawal, announcement) = timed.record.take_over(part, ticket, cx.now);
-                Self::index_call(&mut self.deadlines, to, timed);
+                let ticket = call.announcement(to);
+                let (withdrawal, announcement) = call.take_over(part, ticket, cx.now);
+                Self::index_call(&mut self.deadlines, to, call);
                 if let Some(withdrawal) = withdrawal {
                     self.send_withdrawal(withdrawal, cx);
                 }
@@ -222,8 +220,7 @@ impl Engine {
     /// They go on with their pause, and step aside again for the next call.
     fn bring_back(&mut self, wanted: &Keys, now: Reading) {
         for lock in self.local.aside.clone() {
-            let Some(Timed { record: Call { request, phase, .. }, .. }) = self.calls.get(&lock)
-            else {
+            let Some(Call { request, phase, .. }) = self.calls.get(&lock) else {
                 continue;
             };
             let queues = request.keys.iter().filter_map(|key| self.local.queues.get(key));
@@ -234,8 +231,8 @@ impl Engine {
                 && active.next().is_none()
             {
                 self.join(lock, Some(until), now);
-                if let Some(timed) = self.calls.get_mut(&lock)
-                    && let Phase::Pausing { lent, .. } = &mut timed.record.phase
+                if let Some(call) = self.calls.get_mut(&lock)
+                    && let Phase::Pausing { lent, .. } = &mut call.phase
                 {
                     lent.get_or_insert(now.boot());
                 }
@@ -244,17 +241,15 @@ impl Engine {
     }
 
     fn step_aside(&mut self, lock: LockId, next: LockId) {
-        let Some(Call { phase, contention, .. }) =
-            self.calls.get_mut(&lock).map(|timed| &mut timed.record)
-        else {
+        let Some(Call { phase, contention, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
         if let Phase::Pausing { until, .. } = *phase {
             *phase = Phase::Aside { until };
         }
         let (polls, opens) = (contention.polls, contention.opens);
-        if let Some(timed) = self.calls.get_mut(&next) {
-            let contention = &mut timed.record.contention;
+        if let Some(call) = self.calls.get_mut(&next) {
+            let contention = &mut call.contention;
             (contention.polls, contention.opens) =
                 (contention.polls.max(polls), contention.opens.max(opens));
         }
@@ -287,8 +282,8 @@ impl Engine {
         // A call that gets its turn here keeps it: younger ones do not make it step aside at once.
         let mut came: Vec<(Keys, Mode)> = Vec::new();
         for next in self.waiting_for(keys) {
-            let Some(timed) = self.calls.get(&next) else { continue };
-            let (its, mode) = (timed.record.request.keys.clone(), timed.record.request.mode);
+            let Some(call) = self.calls.get(&next) else { continue };
+            let (its, mode) = (call.request.keys.clone(), call.request.mode);
             let is_behind = |(keys, of): &(Keys, Mode)| of.excludes(mode) && keys.overlaps(&its);
             if (is_lent || its.single().is_none())
                 && !came.iter().any(is_behind)
@@ -317,7 +312,7 @@ impl Engine {
     /// is another's.
     fn advance(&mut self, keys: &Keys, lent: Option<BootTime>, now: Reading) {
         while let Some(next) = self.first_ready(keys) {
-            let Some(request) = self.calls.get(&next).map(|timed| &timed.record.request) else {
+            let Some(request) = self.calls.get(&next).map(|call| &call.request) else {
                 debug_assert!(false, "only calls wait");
                 break;
             };
@@ -335,8 +330,8 @@ impl Engine {
     /// Of those that wait for any of these keys, the first one that nobody keeps waiting at any of its own.
     fn first_ready(&self, keys: &Keys) -> Option<LockId> {
         let is_ready = |lock: &LockId| {
-            let Some(timed) = self.calls.get(lock) else { return false };
-            let its = &timed.record.request.keys;
+            let Some(call) = self.calls.get(lock) else { return false };
+            let its = &call.request.keys;
             its.single().is_some()
                 || its.iter().all(|key| {
                     let queue = self.local.queues.get(key);
@@ -352,10 +347,9 @@ impl Engine {
     /// crowd, it looks before it tries, as those do who waited all the while. But who only tries does
     /// not wait. And if the turn was `lent` by another, not before that time.
     fn turn_comes(&mut self, lock: LockId, lent: Option<BootTime>, now: Reading) {
-        let Some(timed) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        let call = &mut timed.record;
         let is_in_future = |at: &BootTime| !at.remaining(now).is_zero();
         let once = call.request.wait == Wait::Once;
         let keys = &call.request.keys;
@@ -377,6 +371,6 @@ impl Engine {
                 Phase::Starting
             }
         };
-        Self::index_call(&mut self.deadlines, lock, timed);
+        Self::index_call(&mut self.deadlines, lock, call);
     }
 }

@@ -1,12 +1,12 @@
 //! A call that waits: it looks who holds the lock, pauses, and is woken by what nodes push.
 
 use super::call::Withdrawal;
-use super::{Call, Context, Effect, Engine, Phase, Timed};
+use super::{Call, Context, Effect, Engine, Phase};
 use crate::client::contention::believed;
 use crate::client::local_queue::LocalQueue;
 use crate::client::wait::Waiting;
 use crate::command::{Answer, Command, Holding};
-use crate::ids::{LockId, Ticket, Verb};
+use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
 use crate::keys::{Keys, Mode, of_intent};
 use crate::redlock::acquire::FailureReason;
 use crate::redlock::inspect::Inspection;
@@ -27,10 +27,9 @@ impl Engine {
     /// when that changes. That this is of interest is noted before anything is sent: a push may
     /// come before the answer.
     pub(super) fn look(&mut self, lock: LockId, nodes: NodeSet, again: bool, cx: &mut Context<'_>) {
-        let Some(timed) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        let call = &mut timed.record;
         // An answer to an earlier look is not one to this.
         call.round += u32::from(again);
         let due = cx.now.after(call.request.timing.node_timeout(call.pace.round_trip));
@@ -42,12 +41,12 @@ impl Engine {
         let command = call.look();
         cx.emit(Effect::Send { nodes, ticket, command });
         call.phase = Phase::Looking { inspection, again };
-        Self::index_call(&mut self.deadlines, lock, timed);
+        Self::index_call(&mut self.deadlines, lock, call);
     }
 
     /// A node has refused after the attempt was decided: a writer with an intent looks at this node too.
     pub(super) fn look_at_late(&mut self, lock: LockId, node: NodeId, cx: &mut Context<'_>) {
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
         let Phase::Looking { inspection, .. } = &mut call.phase else {
@@ -63,18 +62,13 @@ impl Engine {
     }
 
     /// What a node holds, for a call or for an inspection of its own.
-    pub(super) fn on_seen(
-        &mut self,
-        node: NodeId,
-        ticket: Ticket,
-        answer: Answer,
-        cx: &mut Context<'_>,
-    ) {
-        if let Some(Timed { record, .. }) = self.inspections.get_mut(&ticket.lock) {
-            record.handle_answer(node, answer, cx.now);
+    pub(super) fn on_seen(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+        let NodeAnswer { node, ticket, answer, .. } = answer;
+        if let Some(inspection) = self.inspections.get_mut(&ticket.lock) {
+            inspection.handle_answer(node, answer, cx.now);
             return self.review_inspection(ticket.lock, cx);
         }
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&ticket.lock) else {
+        let Some(call) = self.calls.get_mut(&ticket.lock) else {
             return;
         };
         if call.round != ticket.round {
@@ -95,10 +89,9 @@ impl Engine {
     /// A look is over. One before an attempt decides whether there is to be one.
     pub(super) fn looked(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let leftovers = self.leftovers(lock, cx.now);
-        let Some(timed) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        let call = &mut timed.record;
         let Phase::Looking { again, .. } = call.phase else {
             return;
         };
@@ -109,7 +102,7 @@ impl Engine {
         }
         call.contention.looked_at = Some(cx.now.boot());
         self.review_intent(lock, cx);
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
         let closed = call.waiting.as_ref().is_some_and(Waiting::is_closed);
@@ -133,7 +126,7 @@ impl Engine {
 
     /// After a look: word for readers that this one waits, or its end.
     fn review_intent(&mut self, lock: LockId, cx: &mut Context<'_>) {
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
         let (withdrawal, announcement) = call.review_intent(lock, cx.now);
@@ -151,8 +144,7 @@ impl Engine {
         command: Option<Command>,
         cx: &mut Context<'_>,
     ) {
-        if let Some((Timed { record: call, .. }, command)) = self.calls.get_mut(&lock).zip(command)
-        {
+        if let Some((call, command)) = self.calls.get_mut(&lock).zip(command) {
             cx.emit(Effect::Send { nodes, ticket: call.announcement(lock), command });
         }
     }
@@ -182,13 +174,8 @@ impl Engine {
     ///
     /// Where the intent of another process's writer is, this one says its own again as soon as that has gone: its next
     /// renewal would be too late to keep readers out (V13).
-    pub(super) fn on_announced(
-        &mut self,
-        node: NodeId,
-        ticket: Ticket,
-        answer: &Answer,
-        cx: &mut Context<'_>,
-    ) {
+    pub(super) fn on_announced(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+        let NodeAnswer { node, ticket, answer, .. } = answer;
         if let Some(unheard) = self.closing.withdrawals.get_mut(&ticket) {
             unheard.remove(node);
             if unheard.is_empty() {
@@ -198,7 +185,7 @@ impl Engine {
                 }
             }
         }
-        let call = self.calls.get(&ticket.lock).map(|timed| &timed.record);
+        let call = self.calls.get(&ticket.lock);
         let command = match answer {
             Answer::Other => call.and_then(Call::watch_intent),
             Answer::Seen(seen) | Answer::Watched(seen) if seen.each().contains(&Holding::Free) => {
@@ -221,7 +208,7 @@ impl Engine {
         let active = queues.into_iter().flat_map(LocalQueue::active);
         let active: BTreeSet<LockId> = active.map(|place| place.lock).collect();
         for lock in active {
-            let command = self.calls.get(&lock).and_then(|timed| timed.record.repeat_intent());
+            let command = self.calls.get(&lock).and_then(|call| call.repeat_intent());
             self.announce(lock, NodeSet::only(node), command, cx);
         }
     }
@@ -229,10 +216,9 @@ impl Engine {
     /// The lock has come free: whose slot is the first one tries at once, the others look later
     /// whether it still is.
     pub(super) fn draw_slot(&mut self, lock: LockId, now: Reading) {
-        let Some(timed) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        let call = &mut timed.record;
         let word = call.pace.draw();
         let missed = call.contention.missed;
         let slots = call.request.keys.iter().map(|key| self.backoff.slot(key, word, missed, now));
@@ -242,34 +228,32 @@ impl Engine {
         }
         let until = now.after(slot.min(call.patience(now)));
         call.phase = Phase::Pausing { until, again: true, lent: None };
-        Self::index_call(&mut self.deadlines, lock, timed);
+        Self::index_call(&mut self.deadlines, lock, call);
     }
 
     /// An attempt is worth making: the lock seems to have come free, or it could not be seen that it
     /// has not.
     pub(super) fn try_now(&mut self, lock: LockId) {
-        let Some(timed) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        timed.record.contention.woken = timed.record.is_open();
-        Self::start(&mut self.deadlines, &mut self.local.begins, lock, timed);
+        call.contention.woken = call.is_open();
+        Self::start(&mut self.deadlines, &mut self.local.begins, lock, call);
     }
 
     /// What could be learnt of a lock that was not to be had has been: waits for the next attempt,
     /// or ends. If there is `news`, the caller is told.
     pub(super) fn rest(&mut self, lock: LockId, is_new: bool, cx: &mut Context<'_>) {
-        let Some(timed) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        let call = &mut timed.record;
         let is_untrusted = matches!(call.history.last, Some((FailureReason::NodesUntrusted, _)));
         let may_be_trusted = is_untrusted || call.history.wants_trust_alone(self.quorum);
         let is_settling =
             call.is_to_end(cx.now) && may_be_trusted && self.settles_by(lock, cx.now).is_some();
-        let Some(timed) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        let call = &mut timed.record;
         if is_settling {
             // Nodes are still being looked at, and the call waits for that: what has just failed
             // was no attempt yet of those that it may make.
@@ -306,7 +290,7 @@ impl Engine {
         {
             cx.emit(Effect::Waiting { lock, report });
         }
-        Self::index_call(&mut self.deadlines, lock, timed);
+        Self::index_call(&mut self.deadlines, lock, call);
         self.pass_on(lock, cx);
     }
 
@@ -338,14 +322,14 @@ impl Engine {
         };
         let active = queues.into_iter().flat_map(LocalQueue::active);
         let is_about = |lock: &&LockId| {
-            let its = self.calls.get(lock).map(|timed| &timed.record.request.keys);
+            let its = self.calls.get(lock).map(|call| &call.request.keys);
             its.filter(|its| its.single().is_none())
                 .is_some_and(|its| keys.is_none_or(|keys| keys.iter().any(|key| its.contains(key))))
         };
         let aside = self.local.aside.iter().filter(is_about).copied();
         let contenders: Vec<LockId> = active.map(|place| place.lock).chain(aside).collect();
         for lock in contenders {
-            let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+            let Some(call) = self.calls.get_mut(&lock) else {
                 continue;
             };
             let waits = matches!(
@@ -369,10 +353,9 @@ impl Engine {
 
     /// The lock has changed on one node more, and was held as far as was known.
     pub(super) fn changed(&mut self, lock: LockId, cx: &mut Context<'_>) {
-        let Some(timed) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        let call = &mut timed.record;
         let open = call.is_open();
         let step = believed(call.pace.round_trip);
         let may_open = call.waiting.as_ref().is_some_and(Waiting::may_open);
@@ -391,19 +374,19 @@ impl Engine {
             Phase::Aside { until } if is_stale || may_open => {
                 let step = if is_stale { ASIDE_EVERY } else { step };
                 *until = (*until).min(cx.now.after(step));
-                Self::index_call(&mut self.deadlines, lock, timed);
+                Self::index_call(&mut self.deadlines, lock, call);
             }
             // A reader has come or gone. If it was the last one, a look shows it.
             Phase::Pausing { .. } if is_stale => {
                 call.look_if_stale(cx.now);
-                Self::index_call(&mut self.deadlines, lock, timed);
+                Self::index_call(&mut self.deadlines, lock, call);
             }
             // The others may not have seen the release yet; but they need not ever tell of it. If too few
             // answer at all, it is some other waiter's short vote, and an attempt would wake that one.
             Phase::Pausing { until, .. } if may_open => {
                 let step = if mutant!(WakeAtFirstPush) { Duration::ZERO } else { step };
                 *until = (*until).min(cx.now.after(step));
-                Self::index_call(&mut self.deadlines, lock, timed);
+                Self::index_call(&mut self.deadlines, lock, call);
             }
             _ => {}
         }
@@ -412,7 +395,7 @@ impl Engine {
     /// The time to look again has come: at as few nodes as will do. A writer with an intent looks at all that it can reach,
     /// because too few nodes do not show whether another writer holds a quorum (V13).
     pub(super) fn look_again(&mut self, lock: LockId, cx: &mut Context<'_>) {
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+        let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
         let Some(waiting) = &mut call.waiting else {

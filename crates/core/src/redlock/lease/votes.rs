@@ -4,6 +4,7 @@ use alloc::collections::BTreeMap;
 
 use super::Lease;
 use crate::command::{Answer, Failure, FailureKind};
+use crate::ids::{NodeAnswer, Ticket};
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::vote::Validity;
 use crate::time::Reading;
@@ -57,13 +58,8 @@ impl HeldVotes {
 impl Lease {
     /// Takes a vote that was granted after the decision, or a heal: it counts from its own time of
     /// sending, and only while the lease is held. Returns whether anything changed.
-    pub(crate) fn handle_vote(
-        &mut self,
-        node: NodeId,
-        sent: Reading,
-        answer: &Answer,
-        now: Reading,
-    ) -> bool {
+    pub(crate) fn handle_vote(&mut self, answer: &NodeAnswer, now: Reading) -> bool {
+        let NodeAnswer { node, sent, ref answer, .. } = *answer;
         let number = match (answer, &self.fenced) {
             (Answer::Granted, None) => None,
             (Answer::GrantedFenced { fence }, Some(_)) => Some(*fence),
@@ -88,13 +84,8 @@ impl Lease {
     /// Takes an answer to an extension, of this round or an older one. A yes raises this node's
     /// end alone; a definite "gone" drops it; a failure changes nothing (S11, S12). Returns
     /// whether anything changed.
-    pub(crate) fn handle_extended(
-        &mut self,
-        node: NodeId,
-        (sent, round): (Reading, u32),
-        answer: &Answer,
-        now: Reading,
-    ) -> bool {
+    pub(crate) fn handle_extended(&mut self, answer: &NodeAnswer, now: Reading) -> bool {
+        let NodeAnswer { node, sent, ticket: Ticket { round, .. }, ref answer } = *answer;
         if self.lost.is_some() {
             return false;
         }
@@ -121,13 +112,8 @@ impl Lease {
 
     /// Takes an answer to a raise, of the attempt or of a hand-over. A definite "gone" is one here too.
     /// Returns whether the votes have changed.
-    pub(crate) fn handle_raised(
-        &mut self,
-        node: NodeId,
-        sent: Reading,
-        round: u32,
-        answer: Answer,
-    ) -> bool {
+    pub(crate) fn handle_raised(&mut self, answer: NodeAnswer) -> bool {
+        let NodeAnswer { node, sent, ticket: Ticket { round, .. }, answer } = answer;
         if self.lost.is_some() {
             return false;
         }
