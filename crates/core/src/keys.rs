@@ -1,4 +1,4 @@
-//! What the nodes keep of a lock: its value, under one key or several, as a writer's or a reader's.
+//! The entry of a lock on the nodes: its keys, its mode and its value.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -8,24 +8,24 @@ use core::ops::Deref;
 use crate::command::Command;
 use crate::token::{Key, Value};
 
-/// The keys of one lock: at least one, no key twice, in the order of their bytes.
+/// The keys of one lock: at least one, no key twice, in byte order.
 ///
-/// Nearly every lock has one key. Then this is no larger than the key, and needs no allocation of its own.
+/// Most locks have one key. Their `Keys` is as small as the key, and needs no allocation of its own.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Keys(Few);
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Few {
     One(Key),
-    /// Behind a thin pointer, or all would be larger.
+    /// A thin pointer keeps the enum small.
     Several(Arc<Vec<Key>>),
 }
 
 impl Keys {
-    /// A lock has at most so many keys.
+    /// Largest number of keys of a lock.
     pub const MAX: usize = 64;
 
-    /// These keys, in order. `None` if there is no key, one key twice, or more than [`Keys::MAX`].
+    /// Sorts the keys. `None` if there is no key, a key twice, or more than [`Keys::MAX`] keys.
     pub fn new(keys: impl IntoIterator<Item = Key>) -> Option<Self> {
         let mut keys: Vec<Key> = keys.into_iter().take(Self::MAX + 1).collect();
         keys.sort_unstable();
@@ -38,7 +38,7 @@ impl Keys {
         }
     }
 
-    /// Another key for each of these, in the same order.
+    /// Maps each key. `to` must keep the order.
     #[must_use]
     pub fn map(&self, to: impl FnMut(&Key) -> Key) -> Self {
         let mut to = to;
@@ -48,7 +48,7 @@ impl Keys {
         }
     }
 
-    /// The key, if there is but one.
+    /// The only key; `None` if there are several.
     pub fn single(&self) -> Option<&Key> {
         match &self.0 {
             Few::One(key) => Some(key),
@@ -56,7 +56,7 @@ impl Keys {
         }
     }
 
-    /// Some key is in both.
+    /// Whether both have a key in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.iter().any(|key| other.contains(key))
     }
@@ -94,36 +94,37 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// Whom a lock excludes.
+/// The mode of a lock: writer or reader.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Mode {
-    /// All others: a mutex, or the writer of a read-write lock.
+    /// A mutex, or the writer of a read-write lock. Excludes all other locks.
     #[default]
     Exclusive,
-    /// Those that are exclusive: a reader.
+    /// A reader. Excludes exclusive locks only.
     Shared,
 }
 
 impl Mode {
-    /// Whether two locks of one key, in these modes, exclude each other.
+    /// Whether two locks of one key in these modes exclude each other.
     pub const fn excludes(self, other: Self) -> bool {
         !matches!((self, other), (Self::Shared, Self::Shared))
     }
 }
 
-/// What the nodes keep of a lock.
+/// The entry of a lock on a node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
     /// The keys of the lock.
     pub keys: Keys,
-    /// Whether as a writer's or a reader's.
+    /// Writer or reader.
     pub mode: Mode,
     /// The whole value, the same under each key.
     pub value: Value,
 }
 
 impl Entry {
-    /// The command that takes it from a node. `tell`: it matters what the node has instead of it.
+    /// The command that removes the entry from a node. With `tell`, the answer distinguishes an absent key from another
+    /// client's value.
     pub(crate) fn release(&self, tell: bool) -> Command {
         let (keys, value) = (self.keys.clone(), self.value.clone());
         match self.mode {
@@ -133,11 +134,11 @@ impl Entry {
     }
 }
 
-/// Stands in the names of the keys where writers that wait leave word, between prefix and resource. Neither may
-/// contain it.
+/// The infix of an intent's key, between prefix and resource. Neither may contain it.
 const INTENT: &str = "quorlock:intent:";
 
-/// Where writers that wait for these keys leave word; the first `prefix_bytes` of each are the client's prefix.
+/// The keys for the intents of writers that wait for these keys. The first `prefix_bytes` of each key are the client's
+/// prefix.
 pub fn intents(keys: &Keys, prefix_bytes: u16) -> Keys {
     let prefix_bytes = usize::from(prefix_bytes);
     keys.map(|key| {
@@ -146,7 +147,7 @@ pub fn intents(keys: &Keys, prefix_bytes: u16) -> Keys {
     })
 }
 
-/// The key of the lock that such a key belongs to; `None` if it is no such key.
+/// The lock's key for an intent's key; `None` for any other key.
 pub(crate) fn of_intent(intent: &str) -> Option<Key> {
     let (prefix, resource) = intent.split_once(INTENT)?;
     Some([prefix, resource].concat().into())
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn where_writers_leave_word_is_found_from_the_key_and_back() {
+    fn the_key_of_an_intent_follows_from_the_key_and_back() {
         let keys = keys(&["app:a", "app:b"]).unwrap();
         let intents = intents(&keys, 4);
         assert_eq!(*intents, ["app:quorlock:intent:a", "app:quorlock:intent:b"].map(Key::from));

@@ -1,13 +1,12 @@
-//! Time as the core sees it: readings handed in by the driver, never taken here.
+//! Time in the core. The driver reads the clocks; the core never does.
 //!
-//! A [`Reading`] is a *pair*: the boot clock, which counts while the machine sleeps, and the wall
-//! clock. Neither is enough alone. The boot clock misses a virtual machine that was paused by its
-//! host; the wall clock can be set back. Validity therefore uses the larger of the two elapsed
-//! times (protocol, section 9). A wall clock that jumps forward reads as a pause and ends a lock
-//! early, which is the safe side. One that jumps back is ignored.
+//! A [`Reading`] is a *pair* of clocks: the boot clock, which counts while the machine sleeps, and the wall clock. Neither is
+//! enough alone. The boot clock misses the time in which a host pauses its virtual machine, and the wall clock can be set
+//! back. So the validity uses the larger of the two elapsed times (protocol, section 9). A wall clock that jumps forward
+//! looks like a pause and ends a lock early, which is safe. A jump back has no effect.
 //!
-//! Timers are points on the boot clock alone ([`BootTime`]). They may fire late; nothing that
-//! matters is decided by a timer, always by the reading that came with the event.
+//! Timers are points on the boot clock alone ([`BootTime`]). A timer may fire late: the reading of the event decides, not
+//! the timer.
 
 use core::time::Duration;
 
@@ -31,9 +30,14 @@ impl BootTime {
         Self(self.0.saturating_add_unsigned(nanos(delay)))
     }
 
-    /// How long until this point, zero once it has come.
+    /// The time until this point; zero if it has passed.
     pub fn remaining(self, now: Reading) -> Duration {
         duration(self.0.saturating_sub(now.boot_ns))
+    }
+
+    /// Whether this point has passed.
+    pub(crate) const fn has_come(self, now: Reading) -> bool {
+        self.0 <= now.boot_ns
     }
 
     pub(crate) fn shifted(self, base: Reading) -> Self {
@@ -41,7 +45,7 @@ impl BootTime {
     }
 }
 
-/// One look at both clocks, in nanoseconds; made by the driver, never by the core.
+/// A reading of both clocks, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Reading {
     boot_ns: i64,
@@ -49,29 +53,29 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// A reading of the boot clock and, as close to it as can be had, of the wall clock.
+    /// A reading of the boot clock and, at nearly the same moment, of the wall clock.
     pub const fn new(boot_ns: i64, real_ns: i64) -> Self {
         Self { boot_ns, real_ns }
     }
 
-    /// The boot clock's part.
+    /// The time of the boot clock.
     pub const fn boot(self) -> BootTime {
         BootTime(self.boot_ns)
     }
 
-    /// The wall clock's part, in nanoseconds since the Unix epoch.
+    /// The time of the wall clock, in nanoseconds since the Unix epoch.
     pub const fn real_ns(self) -> i64 {
         self.real_ns
     }
 
-    /// The time that has passed since `earlier`: the larger of what the two clocks say.
+    /// The elapsed time since `earlier`, by the clock that advanced more.
     ///
-    /// Never negative: a clock that ran backwards has, for a lease, stood still.
+    /// Never negative: a clock that was set back counts as stopped.
     pub fn elapsed_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.nanos_since(earlier))
     }
 
-    /// The same in nanoseconds.
+    /// As [`Reading::elapsed_since`], in nanoseconds.
     pub(crate) fn nanos_since(self, earlier: Self) -> u64 {
         let boot = self.boot_ns.saturating_sub(earlier.boot_ns);
         let real = self.real_ns.saturating_sub(earlier.real_ns);
@@ -84,7 +88,7 @@ impl Reading {
         self.boot().after(delay)
     }
 
-    /// The same reading with `base` as the origin of time.
+    /// The reading relative to `base`.
     #[must_use]
     pub const fn shifted(self, base: Self) -> Self {
         Self {
@@ -94,7 +98,7 @@ impl Reading {
     }
 }
 
-/// In nanoseconds; what does not fit is centuries, and cut off.
+/// Nanoseconds, capped at `u64::MAX`, which are centuries.
 pub(crate) const fn nanos(duration: Duration) -> u64 {
     let nanos = duration.as_nanos();
     if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }

@@ -1,4 +1,4 @@
-//! The times of one lock and the relations between them, checked once, here.
+//! The times of one lock. Their relations are checked here, once.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -7,31 +7,30 @@ use core::time::Duration;
 use crate::shown::exactly;
 use crate::time::nanos;
 
-/// The shortest ttl there is (invariant S16): below it drift, margin and a round trip eat it up.
+/// The shortest ttl (invariant S16). Drift, margin and a round trip would use up a shorter one.
 pub const TTL_MIN: Duration = Duration::from_millis(100);
 
-/// No ttl is longer than this: a crashed holder would block others for as long, and a node that was
-/// restarted would have to stay down for as long.
+/// The longest ttl. A crashed holder blocks others for one ttl, and a restarted node is quarantined for one ttl.
 pub const TTL_CEILING: Duration = Duration::from_secs(24 * 3600);
 
-/// What a caller may choose; [`Timing::new`] checks how the values relate.
+/// The times that a caller may choose. [`Timing::new`] checks their relations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TimingOptions {
-    /// How long a node keeps the key; rounded down to whole milliseconds.
+    /// The time for which a node keeps the key, rounded down to whole milliseconds.
     pub ttl: Duration,
     /// The longest ttl that any client of these nodes uses.
     pub max_ttl: Duration,
-    /// The clock rate error ε that is allowed for, in parts per million of the ttl.
+    /// The allowed clock rate error ε, in parts per million of the ttl.
     pub drift_ppm: u32,
-    /// The clock step and rounding error δ that is allowed for.
+    /// The allowed clock step and rounding error δ.
     pub drift_constant: Duration,
-    /// How long before the end of its validity a lock is given up; `None`: max(2 % of ttl, 5 ms).
+    /// The time before the end of the validity at which the holder gives a lock up; `None` means max(2 % of ttl, 5 ms).
     pub margin: Option<Duration>,
-    /// A lock with less validity left than this is not handed out.
+    /// The smallest remaining validity of a granted lock.
     pub min_validity: Duration,
-    /// How long to wait for a node's answer; `None`: follows the ttl and the round trip.
+    /// The timeout of a node's answer; `None` means that it follows from the ttl and the round trip.
     pub node_timeout: Option<Duration>,
-    /// How long a connection may take to be made before its node counts as failed.
+    /// The timeout of a connection attempt, after which the node counts as failed.
     pub connect_timeout: Duration,
 }
 
@@ -50,9 +49,9 @@ impl Default for TimingOptions {
     }
 }
 
-/// The times of one lock. Every value of this type keeps the relations of the protocol.
+/// The times of one lock. Every value of this type satisfies the relations of the protocol.
 ///
-/// Each lock that is held keeps them, so they are plain numbers, half as large as a [`Duration`].
+/// Each held lock stores a copy, so the fields are plain numbers, half as large as a [`Duration`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Timing {
     ttl_ms: u64,
@@ -64,10 +63,10 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Checks the options against each other; refuses, never clamps.
+    /// Checks the options against each other. Contradictory options are refused, never clamped.
     ///
     /// # Errors
-    /// The first relation that does not hold, with both values.
+    /// The first relation that is not satisfied, with both values.
     pub fn new(options: TimingOptions) -> Result<Self, TimingError> {
         let TimingOptions {
             ttl,
@@ -88,7 +87,7 @@ impl Timing {
         if ttl > max_ttl {
             return Err(TimingError::TtlTooLong { ttl, max_ttl });
         }
-        // Rounded down once; this number is sent, and this number is reckoned with.
+        // Rounded down once. The commands and the validity use the same number.
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         let ttl = Duration::from_millis(ttl_ms);
         if let Some(node_timeout) = node_timeout
@@ -116,7 +115,7 @@ impl Timing {
         })
     }
 
-    /// The ttl in whole milliseconds, as it is sent.
+    /// The ttl in whole milliseconds, as commands carry it.
     pub const fn ttl_ms(&self) -> u64 {
         self.ttl_ms
     }
@@ -126,30 +125,30 @@ impl Timing {
         Duration::from_millis(self.ttl_ms)
     }
 
-    /// How long a vote counts from the moment before it was asked for: T − (ε·T + δ).
+    /// The time for which a vote counts from its time of sending: T − (ε·T + δ).
     pub const fn term(&self) -> Duration {
         Duration::from_nanos(self.term_ns)
     }
 
-    /// How long before the end of its validity a lock is given up as lost.
+    /// The time before the end of the validity at which a lock is lost.
     pub const fn margin(&self) -> Duration {
         Duration::from_nanos(self.margin_ns)
     }
 
-    /// A lock with less validity left than this is not handed out.
+    /// The smallest remaining validity of a granted lock.
     pub const fn min_validity(&self) -> Duration {
         Duration::from_nanos(self.min_validity_ns)
     }
 
-    /// How long a connection may take to be made.
+    /// The timeout of a connection attempt.
     pub const fn connect_timeout(&self) -> Duration {
         Duration::from_nanos(self.connect_timeout_ns)
     }
 
-    /// How long to wait for a node's answer, given the round trip observed so far.
+    /// The timeout of a node's answer, for the observed round trip.
     ///
-    /// As configured; otherwise min(5 % of ttl, 50 ms), but at least four round trips (a node far
-    /// away is not a dead node) and at most a quarter of the ttl.
+    /// As configured. Otherwise min(5 % of ttl, 50 ms), but at least four round trips, so that a distant node does not count as
+    /// failed, and at most a quarter of the ttl.
     pub fn node_timeout(&self, round_trip: Duration) -> Duration {
         match self.node_timeout_ns {
             Some(configured) => Duration::from_nanos(configured.get()),
@@ -160,12 +159,12 @@ impl Timing {
         }
     }
 
-    /// Time between two automatic extensions: a third of the ttl, so that one may fail.
+    /// The time between two automatic extensions: a third of the ttl, so that one may fail.
     pub fn extend_every(&self) -> Duration {
         self.ttl() / 3
     }
 
-    /// Time until a failed automatic extension is tried again.
+    /// The delay before a failed automatic extension is retried.
     pub fn extend_retry(&self) -> Duration {
         self.ttl() / 10
     }
@@ -176,35 +175,35 @@ fn parts_per_million(duration: Duration, ppm: u32) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// Two times that do not go together. Nothing was sent.
+/// Two times that contradict each other. Nothing was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TimingError {
     /// The ttl is below [`TTL_MIN`].
     TtlTooShort {
-        /// The ttl asked for.
+        /// The requested ttl.
         ttl: Duration,
     },
     /// The longest ttl is above [`TTL_CEILING`].
     MaxTtlTooLong {
-        /// The longest ttl asked for.
+        /// The requested longest ttl.
         max_ttl: Duration,
     },
-    /// The ttl is above the longest that the clients of these nodes have agreed on.
+    /// The ttl is above the longest ttl that the clients of these nodes use.
     TtlTooLong {
-        /// The ttl asked for.
+        /// The requested ttl.
         ttl: Duration,
         /// The longest ttl allowed.
         max_ttl: Duration,
     },
     /// The node timeout is zero or more than a quarter of the ttl.
     NodeTimeout {
-        /// The node timeout asked for.
+        /// The requested node timeout.
         node_timeout: Duration,
-        /// The ttl it goes with.
+        /// The ttl of the lock.
         ttl: Duration,
     },
-    /// The bound for making a connection is zero.
+    /// The connect timeout is zero.
     ConnectTimeoutZero,
     /// Drift, margin and smallest validity leave nothing of the ttl.
     NothingLeft {
@@ -212,14 +211,14 @@ pub enum TimingError {
         drift: Duration,
         /// The margin before the end.
         margin: Duration,
-        /// The smallest validity to hand out.
+        /// The smallest validity of a granted lock.
         min_validity: Duration,
         /// The ttl of the lock.
         ttl: Duration,
     },
     /// The longest hold is shorter than one ttl.
     HoldTooShort {
-        /// The longest hold asked for.
+        /// The requested longest hold.
         max_hold: Duration,
         /// The ttl of the lock.
         ttl: Duration,

@@ -1,4 +1,4 @@
-//! The token that shows whose lock it is, and the value stored with it.
+//! The token that identifies an attempt's lock, and the value that nodes store.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,8 +11,8 @@ pub type Key = Arc<str>;
 
 /// 160 random bits, fresh for **every attempt** (invariant S6); printed as 40 hexadecimal digits.
 ///
-/// The core has no generator: the bytes come with the event that starts an attempt.
-/// `Debug` shows only the first digits, so that tokens do not end up in logs.
+/// The core has no random generator; [`Entropy`](crate::Entropy) supplies the bytes when an attempt begins.
+/// `Debug` shows only the first digits, so that logs contain no tokens.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token([u8; Token::BYTES]);
 
@@ -21,7 +21,7 @@ impl Token {
     pub const BYTES: usize = 20;
     const DIGITS: usize = 2 * Self::BYTES;
 
-    /// The token made of these random bytes.
+    /// A token of random bytes.
     pub const fn new(bytes: [u8; Self::BYTES]) -> Self {
         Self(bytes)
     }
@@ -53,16 +53,16 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What a node stores: the token and, if there is an owner's description, a space, since when, and the description.
+/// The value that a node stores: the token and, if there is an owner's description, a space, a date and the description.
 ///
-/// Since when is `@`, the milliseconds since the Unix epoch in decimal digits, and a space.
+/// The date is `@`, the milliseconds since the Unix epoch in decimal digits, and a space.
 ///
 /// Every comparison on a node is of the *whole* value (invariant S7).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Value(Arc<[u8]>);
 
 impl Value {
-    /// The value that stores `token` and, if it is not empty, the owner's description.
+    /// A value without a date. An empty owner's description is left out.
     pub fn new(token: &Token, owner: &str) -> Self {
         if owner.is_empty() {
             return Self(Arc::new(token.digits()));
@@ -70,8 +70,8 @@ impl Value {
         Self::described(token, &[], owner)
     }
 
-    /// The same, and if there is an owner's description, the time of the attempt that stores the value: the wall
-    /// clock's part of `now`. All nodes of an attempt get the same value. A wall clock that was never set is left out.
+    /// A value whose date is the time of the attempt by the wall clock. Without an owner's description, or if the wall clock
+    /// was never set, the value has no date. All nodes of an attempt receive the same value.
     pub fn dated(token: &Token, owner: &str, now: Reading) -> Self {
         let since_ms = u64::try_from(now.real_ns() / 1_000_000).unwrap_or(0);
         if owner.is_empty() || !IS_SET_MS.contains(&since_ms) {
@@ -80,7 +80,7 @@ impl Value {
         let mut date = *b"@0000000000000 ";
         let mut rest = since_ms;
         for digit in date[1..=DATE_DIGITS].iter_mut().rev() {
-            // A remainder below ten fits.
+            // A digit fits into a byte.
             *digit = b'0' + (rest % 10) as u8;
             rest /= 10;
         }
@@ -101,21 +101,21 @@ impl Value {
         &self.0
     }
 
-    /// Whether this is that very value, and not only equal to it.
+    /// Whether both share one allocation, so they need no comparison.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Reads the owner's description out of a stored value, if it was written by this library.
+    /// Reads the owner's description from a stored value of this library.
     ///
     /// `None` for a value of another library, `Some("")` for one of ours without a description.
     pub fn owner_of(stored: &[u8]) -> Option<&str> {
         Self::parse(stored).map(|(_, owner)| owner)
     }
 
-    /// Since when the owner has the lock, by its own wall clock, in milliseconds since the Unix epoch.
+    /// Reads the date from a stored value, in milliseconds since the Unix epoch by the owner's wall clock.
     ///
-    /// `None` for a value of another library, one without a description, and one of version 0.1.0.
+    /// `None` for a value of another library, without a description, or of version 0.1.0.
     pub fn since_ms_of(stored: &[u8]) -> Option<u64> {
         Self::parse(stored)?.0
     }
@@ -139,17 +139,17 @@ impl Value {
     }
 }
 
-/// The date at the beginning of what follows the token, and the rest.
+/// Splits the text after the token into date and owner's description.
 fn split_date(text: &str) -> Option<(u64, &str)> {
     let (digits, owner) = text.strip_prefix('@')?.split_once(' ')?;
     let is_date = digits.len() == DATE_DIGITS && digits.bytes().all(|it| it.is_ascii_digit());
     Some((digits.parse().ok().filter(|_| is_date)?, owner))
 }
 
-/// Enough for milliseconds of the years 2001 to 2286.
+/// Number of digits of a date in milliseconds, for the years 2001 to 2286.
 const DATE_DIGITS: usize = 13;
 
-/// Times that a wall clock shows that was set: from the year 2020 on, in milliseconds since the Unix epoch.
+/// Plausible times of a wall clock that was set, in milliseconds since the Unix epoch: from the year 2020 on.
 const IS_SET_MS: core::ops::Range<u64> = 1_577_836_800_000..10_000_000_000_000;
 
 impl fmt::Debug for Value {
@@ -199,7 +199,7 @@ mod tests {
         let never_set = Reading::new(5, 5_000_000_000);
         assert_eq!(Value::dated(&token, "x", never_set), Value::new(&token, "x"));
         assert_eq!(Value::dated(&token, "x", Reading::new(5, -1)), Value::new(&token, "x"));
-        // Version 0.1.0 wrote none, and what looks like one only in part is the owner's own text.
+        // Version 0.1.0 wrote no date. A text that only begins like a date belongs to the description.
         for text in ["h:1 nightly", "@17 x", "@1764065000123", "@176406500012x y", "@", "@ "] {
             let old = Value::new(&token, text);
             assert_eq!(read(old.as_bytes()), (None, owner(text)));

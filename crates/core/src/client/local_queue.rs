@@ -1,15 +1,14 @@
-//! The local queue of one key: who of this process contends for it or holds it, and who waits, first come, first
-//! served.
+//! The local queue of one key: the callers of this process that contend for the key, hold it, or wait for it in FIFO
+//! order.
 //!
-//! The nodes are not burdened with what a mutex can do. Of all callers in this process that exclude each other, one
-//! talks to the nodes, or holds the lock. The others wait here, in order. A
-//! caller that pauses for reasons of its own, and not because the lock is taken, steps aside while
-//! others wait.
+//! Callers of one process exclude each other here, as with a mutex, and cost the nodes nothing. Of the callers that
+//! exclude each other, one is active: it talks to the nodes or holds the lock. A caller may also pause although the
+//! lock is free, for example because too few nodes answer. It then leaves its place to a waiting caller.
 //!
-//! Readers do not exclude each other, so several of them may be active. A writer waits for all before it, and holds back
-//! those behind it. A lock with several keys waits in the queue of each of them, and becomes active in all at one moment.
-//! Where only its other keys keep it waiting, it holds nobody back: otherwise a lock of `a` and `b` could wait for a
-//! holder of `a` that waits for `b` behind it.
+//! Readers do not exclude each other, so several readers may be active. A writer waits for all callers before it and
+//! blocks all callers behind it. A lock with several keys waits in the queue of each key, and becomes active in all
+//! queues at the same time. If only its other keys block the lock, it does not block callers of this key. Otherwise a
+//! lock of `a` and `b` could wait for a holder of `a` that waits for `b` behind it.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -22,7 +21,7 @@ use crate::keys::Mode;
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct LocalQueue {
     active: Active,
-    /// In the order of their coming. There only while somebody waits.
+    /// In FIFO order. `None` while no caller waits.
     #[expect(
         clippy::box_collection,
         reason = "most locks that are held are wanted by nobody else"
@@ -30,7 +29,7 @@ pub(crate) struct LocalQueue {
     waiting: Option<Box<VecDeque<Place>>>,
 }
 
-/// Those that contend for the key or hold it. Nearly always it is one.
+/// The callers that contend for the key or hold it; usually one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 enum Active {
     #[default]
@@ -42,20 +41,18 @@ enum Active {
 /// One caller's place in the queue of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Place {
-    /// Whose it is.
     pub lock: LockId,
-    /// Whom it excludes.
     pub mode: Mode,
 }
 
-/// Who is in the way of those that come later.
+/// The modes of the callers before a place in the queue.
 #[derive(Clone, Copy, Default)]
-struct InTheWay {
+struct Before {
     writer: bool,
     reader: bool,
 }
 
-impl InTheWay {
+impl Before {
     fn of(places: impl Iterator<Item = Place>) -> Self {
         let mut it = Self::default();
         places.for_each(|place| it.add(place.mode));
@@ -75,12 +72,12 @@ impl InTheWay {
 }
 
 impl LocalQueue {
-    /// The queue of a key that `first` is the first to want: it may go ahead.
+    /// The queue with one active caller.
     pub(crate) const fn new(first: Place) -> Self {
         Self { active: Active::One(first), waiting: None }
     }
 
-    /// Those that contend for the key or hold it.
+    /// The callers that contend for the key or hold it.
     pub(crate) fn active(&self) -> &[Place] {
         match &self.active {
             Active::None => &[],
@@ -89,29 +86,28 @@ impl LocalQueue {
         }
     }
 
-    /// The one that has waited the longest.
+    /// The caller that has waited longest.
     pub(crate) fn first_waiting(&self) -> Option<LockId> {
         self.waiting.as_ref()?.front().map(|place| place.lock)
     }
 
-    /// Those that wait, in the order of their coming.
+    /// The waiting callers in FIFO order.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = LockId> {
         self.waiting.iter().flat_map(|waiting| waiting.iter()).map(|place| place.lock)
     }
 
-    /// Nobody wants the key.
     pub(crate) fn is_empty(&self) -> bool {
         self.active().is_empty() && self.waiting.is_none()
     }
 
-    /// Joins the queue: at its end, or, after it has stepped aside, before the calls that came later.
+    /// Adds a waiting caller, in the order of lock ids. So a caller that had stepped aside returns to its old place.
     pub(crate) fn join(&mut self, place: Place) {
         let waiting = self.waiting.get_or_insert_default();
         let at = waiting.partition_point(|other| other.lock < place.lock);
         waiting.insert(at, place);
     }
 
-    /// Leaves the queue: it waits no more, and neither contends for the key nor holds it.
+    /// Removes a caller, whether it waits or is active.
     pub(crate) fn leave(&mut self, lock: LockId) {
         match &mut self.active {
             Active::One(place) if place.lock == lock => return self.active = Active::None,
@@ -133,7 +129,7 @@ impl LocalQueue {
         self.waiting.take_if(|waiting| waiting.is_empty());
     }
 
-    /// This one contends for the key from now on, and waits no more.
+    /// Makes a waiting caller active.
     pub(crate) fn activate(&mut self, place: Place) {
         self.leave(place.lock);
         match &mut self.active {
@@ -146,13 +142,13 @@ impl LocalQueue {
         }
     }
 
-    /// `next` takes the place of `old`, which holds the lock.
+    /// Replaces the holder `old` by the waiting caller `next`.
     pub(crate) fn hand_over(&mut self, old: LockId, next: LockId) {
         self.leave(next);
         self.with_active(old, |place| place.lock = next);
     }
 
-    /// A writer that holds the lock is a reader from now on.
+    /// Turns a holder from a writer into a reader.
     pub(crate) fn downgrade(&mut self, lock: LockId) {
         self.with_active(lock, |place| place.mode = Mode::Shared);
     }
@@ -166,35 +162,35 @@ impl LocalQueue {
         places.iter_mut().filter(|place| place.lock == lock).for_each(change);
     }
 
-    /// Those that wait and are not kept waiting by anybody here, in order. Only the first of them may go ahead: it may
-    /// be in the way of the next.
+    /// The waiting callers that no caller in this queue blocks, in FIFO order. Only the first may become active, because
+    /// it may block the next.
     pub(crate) fn ready(&self) -> impl Iterator<Item = LockId> {
-        let mut in_the_way = InTheWay::of(self.active().iter().copied());
+        let mut before = Before::of(self.active().iter().copied());
         let waiting = self.waiting.iter().flat_map(|waiting| waiting.iter());
         waiting
             .map_while(move |place| {
-                if in_the_way.writer {
+                if before.writer {
                     return None;
                 }
-                let is_ready = !in_the_way.blocks(place.mode);
+                let is_ready = !before.blocks(place.mode);
                 if !is_ready {
-                    in_the_way.add(place.mode);
+                    before.add(place.mode);
                 }
                 Some(is_ready.then_some(place.lock))
             })
             .flatten()
     }
 
-    /// Whether one that came now would be kept waiting, except by those that make room.
+    /// Whether a new caller would wait. Active callers that `makes_room` selects do not count.
     pub(crate) fn would_wait(&self, mode: Mode, makes_room: impl Fn(LockId) -> bool) -> bool {
         let active = self.active().iter().copied().filter(|place| !makes_room(place.lock));
-        let mut in_the_way = InTheWay::of(active);
+        let mut before = Before::of(active);
         for place in self.waiting.iter().flat_map(|waiting| waiting.iter()) {
-            if in_the_way.blocks(place.mode) {
-                in_the_way.add(place.mode);
+            if before.blocks(place.mode) {
+                before.add(place.mode);
             }
         }
-        in_the_way.blocks(mode)
+        before.blocks(mode)
     }
 
     pub(crate) fn renumber(&mut self, to: impl Fn(LockId) -> LockId) {
@@ -220,7 +216,7 @@ mod tests {
         Place { lock: LockId(lock), mode: Mode::Shared }
     }
 
-    /// Who is active, who could go ahead, and whether nobody is there.
+    /// The active callers, and the callers that could become active.
     fn state(queue: &LocalQueue) -> (Vec<u64>, Vec<u64>) {
         let active = queue.active().iter().map(|place| place.lock.0).collect();
         (active, queue.ready().map(|lock| lock.0).collect())
@@ -261,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stepped_aside_comes_back_to_its_place() {
+    fn a_caller_that_stepped_aside_returns_to_its_place() {
         let mut queue = LocalQueue::new(writer(1));
         [writer(3), writer(2)].into_iter().for_each(|place| queue.join(place));
         assert_eq!(queue.first_waiting(), Some(LockId(2)));

@@ -1,10 +1,9 @@
-//! Waiting for a lock that others hold: what each node said last, and what it has pushed since.
+//! Waiting for a lock that another client holds: the last answer of each node, and its pushes since then.
 //!
-//! A node that is asked who holds the lock is asked to tell, once, when that changes. From the
-//! moment of asking a push counts, also if it overtakes the answer: pushes and answers come by
-//! different ways, and a release between the two must not be missed. What is pushed is never taken
-//! for more than a hint. The next attempt asks the nodes again, and the keys' times to live bound
-//! the wait whether or not anything is pushed.
+//! A waiting call asks nodes for the holder of the lock, and for one push when the key changes. A push counts from the
+//! time of the request on, even if it arrives before the answer. Pushes and answers take different paths, and the call
+//! must not miss a release between the two. A push is only a hint: the next attempt asks the nodes again. The ttl of
+//! the keys bounds the wait even if no push arrives.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -15,58 +14,57 @@ use crate::redlock::acquire::Attempt;
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
-/// What a waiting call knows of the lock on every node.
+/// The state of the lock on each node, as a waiting call knows it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Waiting {
     quorum: Quorum,
-    /// As what it waits: whoever does not exclude that does not hold the lock, for it.
+    /// The mode of the waiting call. Holders that do not exclude this mode do not count.
     mode: Mode,
     slots: Vec<Slot>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Slot {
-    /// It failed or was not asked: it may be held for ever for all we know.
+    /// The node failed or was not asked, so the lock may be held there for any time.
     Unknown,
-    /// Nobody else holds it here: it is free, or was granted to us.
+    /// No other client holds the lock on this node.
     Free,
-    /// The question is on its way, and with it the wish to be told of a change.
+    /// The request is in flight, and with it the request for a push.
     Asked,
-    /// Somebody holds it, until then at the latest (`None`: for ever). If those are readers, or a writer that waits has
-    /// announced itself, a push says only that something has changed.
+    /// Another client holds the lock, at the latest until `until`; `None` means without an expiry. `by_several` means
+    /// readers hold it, or a waiting writer has left an intent. A push then does not mean that the lock is free.
     Held { until: Option<BootTime>, watched: bool, by_several: bool },
-    /// Something has changed there, and the lock may be held as before: it is worth a look, but no attempt.
+    /// Readers or intents changed on the node. The lock may still be held, so the call looks before it attempts.
     Stale,
-    /// It has been asked, and has not answered in time.
+    /// The node did not answer in time.
     Silent,
-    /// It has changed since we asked.
+    /// The key has changed since the request.
     Changed,
 }
 
 impl Waiting {
-    /// Before anything has been asked.
     pub(crate) fn new(quorum: Quorum, mode: Mode) -> Self {
         Self { quorum, mode, slots: alloc::vec![Slot::Unknown; quorum.nodes()] }
     }
 
-    /// After an attempt that failed: where it was granted to us, nobody else holds it.
+    /// The state after a failed attempt: no other client holds the lock on a node that granted.
     pub(crate) fn after(attempt: &Attempt, quorum: Quorum, mode: Mode) -> Self {
         let mut waiting = Self::new(quorum, mode);
         attempt.granting().for_each(|node| waiting.slots[node.index()] = Slot::Free);
         waiting
     }
 
-    /// Notes that `node` is being asked; to be called before the question is sent.
+    /// Notes a request to `node`. Must precede the request, because a push may arrive first.
     pub(crate) fn ask(&mut self, node: NodeId) {
         self.slots[node.index()] = Slot::Asked;
     }
 
-    /// Forgets what is known of all nodes: they are about to be asked anew.
+    /// Resets all nodes before the next look.
     pub(crate) fn forget(&mut self) {
         self.slots.fill(Slot::Unknown);
     }
 
-    /// Takes a node's answer. A change that was pushed before it is not undone by it.
+    /// Takes a node's answer. The answer does not override a push that arrived before it.
     pub(crate) fn handle_answer(&mut self, node: NodeId, answer: &Answer, now: Reading) {
         let slot = &mut self.slots[node.index()];
         if *slot != Slot::Asked {
@@ -92,13 +90,13 @@ impl Waiting {
         };
     }
 
-    /// Who has not answered in time is not waited for, but may still push.
+    /// Stops waiting for nodes without an answer. They may still push.
     pub(crate) fn handle_silence(&mut self) {
         let asked = self.slots.iter_mut().filter(|slot| **slot == Slot::Asked);
         asked.for_each(|slot| *slot = Slot::Silent);
     }
 
-    /// The node says that the lock has changed there. Returns whether that is news.
+    /// Takes a push of a node. Returns whether the state changed.
     pub(crate) fn handle_push(&mut self, node: NodeId) -> bool {
         let slot = &mut self.slots[node.index()];
         *slot = match slot {
@@ -109,18 +107,18 @@ impl Waiting {
         true
     }
 
-    /// Readers hold the lock on some node, or a writer that waits has announced itself there.
+    /// Whether readers hold the lock on some node, or a waiting writer has left an intent there.
     pub(crate) fn is_held_by_several(&self) -> bool {
         self.count(|slot| matches!(slot, Slot::Held { by_several: true, .. })) > 0
     }
 
-    /// Some node is worth a look before an attempt.
+    /// Whether the call should look again before it attempts.
     pub(crate) fn is_stale(&self) -> bool {
         self.slots.contains(&Slot::Stale)
     }
 
-    /// The node has a new connection: what it was to tell on the old one, it will not; and it may
-    /// not be the node any more that it was. Returns whether that is news.
+    /// Takes note of a new connection to the node. Pushes for the old connection are lost, and the server may be another
+    /// one. Returns whether the state changed.
     pub(crate) fn handle_new_epoch(&mut self, node: NodeId) -> bool {
         let slot = &mut self.slots[node.index()];
         let is_new = !matches!(slot, Slot::Free | Slot::Changed);
@@ -130,37 +128,35 @@ impl Waiting {
         is_new
     }
 
-    /// As far as is known, a quorum of nodes may have the lock for us.
+    /// Whether a quorum of nodes may be free.
     pub(crate) fn is_open(&self) -> bool {
         self.quorum.is_reached(self.count(|slot| matches!(slot, Slot::Free | Slot::Changed)))
     }
 
-    /// Enough nodes have answered, or reported a change, for a quorum to be possible among them.
+    /// Whether a quorum of nodes answered or pushed.
     pub(crate) fn may_open(&self) -> bool {
         self.quorum.is_reached(self.count(|slot| !matches!(slot, Slot::Unknown | Slot::Silent)))
     }
 
-    /// A quorum is out of reach: too many nodes hold the lock for others, or may do so for all they
-    /// say.
+    /// Whether a quorum is out of reach, because too many nodes hold the lock for other clients or may hold it.
     pub(crate) fn is_closed(&self) -> bool {
         let held =
             self.count(|slot| matches!(slot, Slot::Held { .. } | Slot::Silent | Slot::Stale));
         self.quorum.is_out_of_reach(self.quorum.nodes() - held, 0)
     }
 
-    /// Enough nodes will report a change: a release cannot go unnoticed while fewer than a
-    /// quorum of nodes stand still.
+    /// Whether enough nodes will push a change: the call then notices every release while a quorum of nodes is up.
     pub(crate) fn is_watched(&self) -> bool {
         let watched = self.count(|slot| matches!(slot, Slot::Held { watched: true, .. }));
         self.quorum.is_out_of_reach(self.quorum.nodes() - watched, 0)
     }
 
-    /// In what time a quorum is free by expiry alone: the Q-th smallest of the nodes' times.
+    /// The time until a quorum is free by expiry alone: the Q-th smallest of the nodes' times.
     pub(crate) fn free_in(&self, now: Reading) -> Option<Duration> {
         self.quorum_free_in(self.slots.iter().filter_map(|slot| slot.free_in(now)))
     }
 
-    /// The same at the soonest: nodes of which nothing is known may be free.
+    /// The shortest possible time until a quorum is free by expiry: nodes without an answer count as free.
     pub(crate) fn may_be_free_in(&self, now: Reading) -> Option<Duration> {
         let soonest = |slot: &Slot| match slot {
             Slot::Held { .. } => slot.free_in(now),
@@ -175,7 +171,7 @@ impl Waiting {
         times.get(self.quorum.needed() - 1).copied()
     }
 
-    /// The nodes that can be reached; `few`: as many of them as it takes to tell whether the lock is held.
+    /// The nodes to look at: all that can be reached, or with `few` the number that shows whether the lock is held.
     pub(crate) fn to_ask(&self, few: bool) -> NodeSet {
         let known = |node: &NodeId| self.slots[node.index()] != Slot::Unknown;
         let most = if few { self.quorum.telling() } else { self.quorum.nodes() };
@@ -221,7 +217,7 @@ mod tests {
         Holding::Held { value: b"another's".to_vec(), ttl }
     }
 
-    /// A wait in which all of these nodes have been asked.
+    /// A wait in which all nodes have been asked.
     fn asked(nodes: usize) -> Waiting {
         let quorum = Quorum::majority(nodes).unwrap();
         let mut waiting =
@@ -236,13 +232,13 @@ mod tests {
         for node in [0, 1].map(NodeId::new) {
             assert!(waiting.handle_push(node));
             waiting.handle_answer(node, &Answer::Watched(held(1000)), at(0));
-            assert!(!waiting.handle_push(node), "told once");
+            assert!(!waiting.handle_push(node), "one push is enough");
         }
         assert!(waiting.is_open());
     }
 
     #[test]
-    fn a_push_about_what_was_not_asked_is_no_news() {
+    fn a_push_without_a_request_changes_nothing() {
         let quorum = Quorum::majority(1).unwrap();
         for slot in [Slot::Unknown, Slot::Free, Slot::Changed] {
             let mut waiting = Waiting { quorum, mode: Mode::Exclusive, slots: alloc::vec![slot] };
@@ -294,16 +290,16 @@ mod tests {
         waiting.handle_answer(NodeId::new(1), &failed, at(0));
         waiting.handle_silence();
         assert!(waiting.handle_push(NodeId::new(0)) && !waiting.may_open());
-        assert!(waiting.handle_push(NodeId::new(2)) && waiting.may_open(), "it is there after all");
+        assert!(waiting.handle_push(NodeId::new(2)) && waiting.may_open(), "the silent node is up");
     }
 
     #[test]
-    fn who_cannot_tell_is_not_relied_on() {
+    fn a_node_that_cannot_push_is_not_relied_on() {
         let mut waiting = asked(3);
         waiting.handle_answer(NodeId::new(0), &Answer::Watched(held(9)), at(0));
         waiting.handle_answer(NodeId::new(1), &Answer::Seen(held(9)), at(0));
         waiting.handle_silence();
-        assert!(waiting.is_closed() && !waiting.is_watched(), "two of three it takes");
+        assert!(waiting.is_closed() && !waiting.is_watched(), "two of three must push");
         assert_eq!(waiting.free_in(at(0)), Some(Duration::from_millis(9)));
     }
 }

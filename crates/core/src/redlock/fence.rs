@@ -1,13 +1,12 @@
-//! Fences: one number, recorded on a quorum of the nodes whose votes are held.
+//! Fencing tokens: one number, recorded on a quorum of the voting nodes.
 //!
-//! Every node counts for itself, and moves its counter on with each vote that it gives. A lock's fence
-//! is the largest number that came with its votes; it may be shown once the counters of a quorum of
-//! its nodes stand at this number, *exactly* (S18). A node that stood below it is raised to it, which
-//! it lets only the holder of its vote do (S19). One that stands above it has been there before, for
-//! all we know, with a number that another has shown; so it does not count.
+//! Every node has its own counter and increases it with each vote. A lock's fencing token is the largest number that came
+//! with its votes. The holder may use it once the counters of a quorum of these nodes are at *exactly* this number (S18).
+//! The holder raises lower counters to it, and a node accepts this only from the holder of its vote (S19). A higher counter
+//! does not count, because the node may have passed this number for another holder.
 //!
-//! A holder of a later quorum of votes shares a node with this one, was given a larger number
-//! there, and shows no smaller one: fences are unique, and grow, whatever the clocks do.
+//! A later holder shares a node with this quorum, received a larger number there, and uses no smaller one. So fencing
+//! tokens are unique and grow, whatever the clocks do.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -16,22 +15,22 @@ use crate::command::{Counter, Failure, FailureKind};
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::time::{BootTime, Reading};
 
-/// A number on its way to the counters of the nodes whose votes are held.
+/// A number that the counters of a quorum must record.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct WriteBack {
     number: u64,
-    /// The largest that any of these nodes has told.
+    /// Largest number that a voting node has reported.
     largest: u64,
-    /// Whose counters stand at the number.
+    /// Nodes whose counter is at the number.
     recorded: NodeSet,
-    /// Who has been asked to raise its counter to it, and until when the answer is waited for.
+    /// Nodes that were asked to raise their counter.
     asked: NodeSet,
+    /// Timeouts of the nodes that have not answered.
     awaited: BTreeMap<NodeId, BootTime>,
     failed: BTreeMap<NodeId, Failure>,
 }
 
 impl WriteBack {
-    /// A number that no node stands at yet.
     pub(crate) fn new(number: u64) -> Self {
         Self {
             number,
@@ -43,23 +42,22 @@ impl WriteBack {
         }
     }
 
-    /// The number.
     pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
-    /// The largest that any of these nodes has told.
+    /// The largest number that a voting node has reported.
     pub(crate) const fn largest(&self) -> u64 {
         self.largest
     }
 
-    /// On how many nodes it is recorded, and on how many more it may be before long.
+    /// The number of nodes that recorded the number, and the number of nodes that may still do so.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.recorded.len(), self.awaited.len())
     }
 
-    /// A vote came with this number. If it is larger than all before, it is the one to be recorded,
-    /// and what was recorded of a smaller one is worth nothing.
+    /// Takes the number of a vote. If it is the largest so far, it becomes the number to record, and earlier records no
+    /// longer count.
     pub(crate) fn handle_vote(&mut self, node: NodeId, number: u64) {
         self.largest = self.largest.max(number);
         if number > self.number {
@@ -77,8 +75,8 @@ impl WriteBack {
         }
     }
 
-    /// The nodes among these that stand below the number, for all we know, and have not been asked to
-    /// raise it: they are from now on.
+    /// Returns the voters whose counter may be below the number and that were not asked to raise it. They count as asked
+    /// from now on.
     pub(crate) fn ask(&mut self, voters: NodeSet, due: BootTime) -> NodeSet {
         let below = |node: &NodeId| !self.recorded.contains(*node) && !self.asked.contains(*node);
         let nodes: NodeSet = voters.iter().filter(below).collect();
@@ -89,8 +87,7 @@ impl WriteBack {
         nodes
     }
 
-    /// The counter of a node whose vote is held stands at `fence` now. A smaller one than was asked
-    /// for last answers what was asked before that.
+    /// Takes the counter of a voting node after a raise. A counter below the number answers an earlier, smaller raise.
     pub(crate) fn handle_raised(&mut self, node: NodeId, fence: u64) {
         self.largest = self.largest.max(fence);
         if fence >= self.number {
@@ -106,25 +103,24 @@ impl WriteBack {
         }
     }
 
-    /// The node has not raised its counter, or nobody knows. If it tells later that it has, that
-    /// counts.
+    /// Notes that a raise failed on a node. A later success still counts.
     pub(crate) fn fail(&mut self, node: NodeId, failure: Failure) {
         if self.awaited.remove(&node).is_some() {
             self.failed.insert(node, failure);
         }
     }
 
-    /// The node's vote is gone, and with it what it has recorded.
+    /// Removes a node whose vote is gone.
     pub(crate) fn drop_vote(&mut self, node: NodeId) {
         self.recorded.remove(node);
         self.awaited.remove(&node);
     }
 
-    /// Stops waiting for nodes whose time is up; calls `timed_out` for each.
+    /// Ends the wait for nodes past their timeout, and calls `timed_out` for each of them.
     pub(crate) fn handle_time(&mut self, now: Reading, mut timed_out: impl FnMut(NodeId)) {
         let failed = &mut self.failed;
         self.awaited.retain(|node, due| {
-            let in_time = !due.remaining(now).is_zero();
+            let in_time = !due.has_come(now);
             if !in_time {
                 failed.insert(*node, Failure::new(FailureKind::Silent));
                 timed_out(*node);
@@ -133,12 +129,12 @@ impl WriteBack {
         });
     }
 
-    /// When the next node's time is up.
+    /// The time at which the next node times out.
     pub(crate) fn deadline(&self) -> Option<BootTime> {
         self.awaited.values().min().copied()
     }
 
-    /// Why a node has not raised its counter, if it was to.
+    /// The failure of a node's raise.
     pub(crate) fn failure(&self, node: NodeId) -> Option<&Failure> {
         self.failed.get(&node)
     }
@@ -148,11 +144,11 @@ impl WriteBack {
     }
 }
 
-/// What an attempt knows of the fence that it seeks.
+/// An attempt's request for a fencing token.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct FenceRequest {
     pub(crate) counter: Counter,
-    /// The largest number that this call has been told of, by whomever.
+    /// Largest number that any node has reported to this call.
     pub(crate) seen: u64,
     pub(crate) write_back: WriteBack,
 }
@@ -162,14 +158,12 @@ impl FenceRequest {
         Self { counter, seen, write_back: WriteBack::new(0) }
     }
 
-    /// The number that every node is asked for. If it is above all their counters, they all grant
-    /// the same one, and there is nothing to be raised.
+    /// The number to propose to every node. If it is above all counters, all nodes grant this number and no raise is needed.
     pub(crate) fn proposal(&self, now: Reading) -> u64 {
         let micros = u64::try_from(now.real_ns() / 1000).unwrap_or(0);
         micros.max(self.seen.saturating_add(1)).min(Counter::LIMIT - 1)
     }
 
-    /// A node has told its counter.
     pub(crate) fn note(&mut self, number: u64) {
         self.seen = self.seen.max(number);
     }
@@ -179,27 +173,27 @@ impl FenceRequest {
     }
 }
 
-/// What a held lock knows of its fence.
+/// The fencing token of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Fenced {
     pub(crate) counter: Counter,
-    /// As it was shown; never another for the same guard (S18).
+    /// The guard's number. It never changes for the same guard (S18).
     pub(crate) fence: u64,
-    /// The largest number that any node has told whose vote is held.
+    /// Largest number that a voting node has reported.
     pub(crate) largest: u64,
-    /// The guard has been told that its fence may be superseded.
+    /// Whether the guard was notified of a larger number.
     pub(crate) superseded: bool,
-    /// Boxed, because most of the time there is none.
+    /// Boxed because it is rare.
     pub(crate) handover: Option<Box<PendingHandover>>,
 }
 
-/// A lock that nobody holds: it has been given back, and the nodes are asked to record a larger
-/// number, for the next caller of this process.
+/// A lock between two guards of this process: the old guard released it, and the nodes are recording the next guard's number.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct PendingHandover {
     pub(crate) round: u32,
-    /// When it was given back, and whether the outcome is wanted.
+    /// Time of the old guard's release.
     pub(crate) called: Reading,
+    /// Whether the old guard awaits the outcome.
     pub(crate) report: bool,
     pub(crate) write_back: WriteBack,
 }
@@ -211,12 +205,12 @@ impl Fenced {
         Self { counter, fence, largest, superseded: false, handover: None }
     }
 
-    /// A node whose vote is held has told its counter.
+    /// Takes the counter of a voting node.
     pub(crate) fn note(&mut self, number: u64) {
         self.largest = self.largest.max(number);
     }
 
-    /// The number for the next guard: above all that nodes have told whose votes are held.
+    /// The number for the next guard, which is above all numbers that voting nodes have reported.
     pub(crate) fn next(&self) -> Option<u64> {
         let largest = if mutant!(HandOverRecordedAbove) { self.fence } else { self.largest };
         let next = largest.checked_add(1)?;

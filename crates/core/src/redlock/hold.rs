@@ -1,7 +1,7 @@
-//! What a guard knows of its lock: until when it is valid, and how it has ended.
+//! The guard's copy of a held lock: the end of its validity, and the way in which it ended.
 //!
-//! The guard asks it at every question, with a reading made for that question. So nobody has to announce the end
-//! of the validity; the side that sees it tells the engine.
+//! The guard checks the copy with a new reading at each question, so it sees the end of the validity without a notification.
+//! The guard or driver that sees the end first notifies the engine.
 
 use core::time::Duration;
 
@@ -20,28 +20,29 @@ pub struct Hold {
     superseded: bool,
 }
 
-/// How a hold ends; for ever (S13).
+/// The way in which a hold ended. It never changes (S13).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ended {
-    /// It was lost, for this reason.
+    /// The lock was lost.
     Lost(LossCause),
-    /// It was given back.
+    /// The holder released the lock.
     Released,
 }
 
 impl Hold {
-    /// A hold that was just granted. `limit`: of the automatic extension, if there is any.
+    /// A new hold. `limit` is the limit of the automatic extension, if there is one.
     pub const fn new(validity: Validity, limit: Option<HoldLimit>, mode: Mode) -> Self {
         Self { validity, limit, mode, ended: None, superseded: false }
     }
 
-    /// Whom the lock excludes.
+    /// Writer or reader.
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// A writer becomes a reader: call this before the engine is told, so that nobody takes the lock for a writer's
-    /// when the first byte leaves. Returns whether the engine is to be told; it is once, while the lock is held.
+    /// Turns a writer into a reader. Call this before the engine receives [`Event::Downgrade`](crate::Event::Downgrade), so
+    /// that the guard is a reader's before the first byte leaves. Returns whether the engine must receive the event, which
+    /// happens once while the lock is held.
     pub fn downgrade(&mut self) -> bool {
         let is_first = self.ended.is_none() && self.mode == Mode::Exclusive;
         if !mutant!(DowngradeBeforeMode) || !is_first {
@@ -50,7 +51,7 @@ impl Hold {
         is_first
     }
 
-    /// For how long the lock is held from now; `None`: it has ended, or is over now.
+    /// The remaining time of the lock; `None` if it has ended.
     pub fn remaining(&self, now: Reading) -> Option<Duration> {
         if self.ended.is_some() {
             return None;
@@ -58,8 +59,8 @@ impl Hold {
         Some(self.validity.remaining(now)).filter(|remaining| !remaining.is_zero())
     }
 
-    /// Looks whether the validity is over, and latches that. Returns the cause if that is seen only now: then the
-    /// engine is to be told ([`Event::RunOut`](crate::Event::RunOut)), or it would go on extending for nobody.
+    /// Latches the end of the validity if its time has come. Returns the cause at the first time. The engine must then
+    /// receive [`Event::RunOut`](crate::Event::RunOut), or it would keep extending a lock without a holder.
     pub fn look(&mut self, now: Reading) -> Option<LossCause> {
         if self.ended.is_some() {
             return None;
@@ -69,8 +70,8 @@ impl Hold {
         if mutant!(EndUntold) { None } else { Some(cause) }
     }
 
-    /// The engine has other votes. They count only while the lock is held by the clock as it is now: what was over
-    /// is never valid again (S13). Returns what [`look`](Self::look) does.
+    /// Takes new votes from the engine. They count only if the lock is still valid now, because a lock that was over never
+    /// becomes valid again (S13). Returns the same as [`look`](Self::look).
     pub fn update(&mut self, validity: Validity, now: Reading) -> Option<LossCause> {
         if mutant!(GuardValidAgain) {
             self.ended.take_if(|ended| matches!(ended, Ended::Lost(_)));
@@ -84,15 +85,16 @@ impl Hold {
         cause
     }
 
-    /// The lock is lost. Returns whether it was held until now.
+    /// Latches a loss. Returns whether the lock was held until now.
     pub fn lose(&mut self, cause: LossCause) -> bool {
         let was_held = self.ended.is_none();
         self.ended.get_or_insert(Ended::Lost(cause));
         was_held
     }
 
-    /// The lock is given back: call this before the engine is told, so that the guard is invalid before the
-    /// first byte of a release can leave (S14). Returns whether the engine is to be told; it is once.
+    /// Ends the hold by a release. Call this before the engine receives [`Event::Release`](crate::Event::Release), so that
+    /// the guard is invalid before the first byte of the release leaves (S14). Returns whether the engine must receive the
+    /// event, which happens once.
     pub fn release(&mut self) -> bool {
         let is_first = !self.is_released();
         if !mutant!(ReleaseBeforeInvalid) {
@@ -101,32 +103,32 @@ impl Hold {
         is_first
     }
 
-    /// Somebody has been given a larger fence. Returns whether that is news.
+    /// Notes that another client has a larger fencing token. Returns whether this is new.
     pub const fn supersede(&mut self) -> bool {
         !core::mem::replace(&mut self.superseded, true)
     }
 
-    /// The votes, as they are known.
+    /// The votes.
     pub const fn validity(&self) -> &Validity {
         &self.validity
     }
 
-    /// How it has ended, as far as anybody has looked.
+    /// The latched end. `None` does not mean that the lock is valid now.
     pub const fn ended(&self) -> Option<Ended> {
         self.ended
     }
 
-    /// Whether it has been given back.
+    /// Whether the holder released the lock.
     pub const fn is_released(&self) -> bool {
         matches!(self.ended, Some(Ended::Released))
     }
 
-    /// Whether somebody has been given a larger fence.
+    /// Whether another client has a larger fencing token.
     pub const fn is_superseded(&self) -> bool {
         self.superseded
     }
 
-    /// The same with `base` as the origin of time; see [`Engine::rebased`](crate::Engine::rebased).
+    /// Moves all times so that `base` becomes zero; see [`Engine::rebased`](crate::Engine::rebased).
     pub fn rebase(&mut self, base: Reading) {
         self.validity = self.validity.rebased(base);
         if let Some(HoldLimit { until, .. }) = &mut self.limit {
@@ -146,7 +148,7 @@ mod tests {
         Reading::new(ms * 1_000_000, ms * 1_000_000)
     }
 
-    /// Of a vote that was asked for at this time.
+    /// The validity of one vote, sent at this time.
     fn validity(sent: Reading) -> Validity {
         Validity::new([Some(sent)], Quorum::majority(1).unwrap(), SECOND, Duration::ZERO)
     }
@@ -156,21 +158,21 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_seen_once_and_for_all() {
+    fn the_end_is_latched_once() {
         let mut hold = hold();
         assert_eq!((hold.remaining(at(400)), hold.look(at(999))), (Some(SECOND * 3 / 5), None));
         assert_eq!(hold.remaining(at(1000)), None);
         assert_eq!(hold.look(at(1000)), Some(LossCause::Expired));
-        assert_eq!(hold.look(at(1000)), None, "the engine is told once");
-        assert_eq!(hold.remaining(at(0)), None, "whatever the clock says later");
+        assert_eq!(hold.look(at(1000)), None, "the engine is notified once");
+        assert_eq!(hold.remaining(at(0)), None, "even if the clock is set back");
     }
 
     #[test]
-    fn votes_told_after_the_end_do_not_bring_the_lock_back() {
+    fn votes_after_the_end_do_not_revive_the_lock() {
         let mut hold = hold();
         assert_eq!(hold.update(validity(at(500)), at(600)), None);
         assert_eq!(hold.remaining(at(1000)), Some(SECOND / 2));
-        // They were asked for in time; but the guard may have been asked meanwhile, and was over.
+        // The votes were sent in time, but the guard may have been found invalid meanwhile.
         assert_eq!(hold.update(validity(at(1400)), at(1600)), Some(LossCause::Expired));
         assert_eq!(hold.update(validity(at(1600)), at(1600)), None);
         assert!(!hold.lose(LossCause::KeyGone));
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_is_told_once_also_after_a_loss() {
+    fn a_release_is_reported_once_also_after_a_loss() {
         let mut hold = hold();
         assert!(hold.lose(LossCause::KeyGone));
         assert!(hold.release() && hold.is_released());
@@ -189,18 +191,22 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_is_told_apart() {
+    fn each_cause_is_recognised() {
         let limit = HoldLimit { ttl: SECOND, until: at(1900).boot() };
         let over = |limit, now| Hold::new(validity(at(0)), limit, Mode::Exclusive).look(now);
         assert_eq!(over(Some(limit), at(1000)), Some(LossCause::HoldLimit));
         let later = HoldLimit { until: at(2000).boot(), ..limit };
-        assert_eq!(over(Some(later), at(1000)), Some(LossCause::Expired), "it could be extended");
+        assert_eq!(
+            over(Some(later), at(1000)),
+            Some(LossCause::Expired),
+            "an extension was possible"
+        );
         let stepped = Reading::new(at(500).boot().as_nanos(), at(5000).real_ns());
         assert_eq!(over(Some(later), stepped), Some(LossCause::ClockJumped));
     }
 
     #[test]
-    fn a_larger_fence_is_news_once() {
+    fn a_larger_fence_is_new_once() {
         let mut hold = hold();
         assert!(hold.supersede() && hold.is_superseded() && !hold.supersede());
     }

@@ -1,4 +1,4 @@
-//! Looking at a lock on several nodes without changing it: who holds it, and for how long.
+//! Reading the holder and remaining time of a lock from several nodes, without changing the lock.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -8,7 +8,7 @@ use crate::redlock::acquire::{NodeOutcome, NodeResult};
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
-/// One look at a lock.
+/// One look at a lock on several nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Inspection {
     /// Time under which the deadline index has this record: its deadline or earlier.
@@ -31,14 +31,14 @@ enum Slot {
         failure: Failure,
         took: Duration,
     },
-    /// It had not answered when the time was up.
+    /// The node did not answer in time.
     Unheard {
         took: Duration,
     },
 }
 
 impl Inspection {
-    /// Starts a look at some of the nodes; it ends at `due` at the latest.
+    /// Starts a look at the nodes in `asked`, which ends at `due` at the latest.
     pub(crate) fn start(quorum: Quorum, asked: NodeSet, due: BootTime, now: Reading) -> Self {
         let slot = |node| {
             if asked.contains(node) { Slot::Outstanding } else { Slot::NotAsked }
@@ -46,13 +46,12 @@ impl Inspection {
         Self { wake: None, quorum, started: now, due, slots: quorum.node_ids().map(slot).collect() }
     }
 
-    /// The nodes that are to be asked.
     pub(crate) fn asked(&self) -> impl Iterator<Item = NodeId> {
         let asked = |slot: &Slot| !matches!(slot, Slot::NotAsked);
         self.quorum.node_ids().filter(move |node| asked(&self.slots[node.index()]))
     }
 
-    /// Asks one node more. Returns whether it had not been asked.
+    /// Adds a node. Returns whether the node was not asked before.
     pub(crate) fn ask_too(&mut self, node: NodeId) -> bool {
         let slot = &mut self.slots[node.index()];
         let is_new = *slot == Slot::NotAsked;
@@ -62,7 +61,6 @@ impl Inspection {
         is_new
     }
 
-    /// Takes a node's answer.
     pub(crate) fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
         let slot = &mut self.slots[node.index()];
         if *slot != Slot::Outstanding {
@@ -76,26 +74,25 @@ impl Inspection {
         };
     }
 
-    /// Stops waiting when the time is up.
+    /// Ends the look when its time is up.
     pub(crate) fn handle_time(&mut self, now: Reading) {
         let took = now.elapsed_since(self.started);
-        if self.due.remaining(now).is_zero() {
+        if self.due.has_come(now) {
             let waited_for = self.slots.iter_mut().filter(|slot| **slot == Slot::Outstanding);
             waited_for.for_each(|slot| *slot = Slot::Unheard { took });
         }
     }
 
-    /// Every node that was asked has answered, or the time is up.
+    /// Whether every asked node has answered or timed out.
     pub(crate) fn is_over(&self) -> bool {
         !self.slots.contains(&Slot::Outstanding)
     }
 
-    /// When the look ends at the latest.
     pub(crate) const fn deadline(&self) -> BootTime {
         self.due
     }
 
-    /// What a node was seen to hold.
+    /// The state of the lock on a node.
     pub(crate) fn seen(&self, node: NodeId) -> Option<&Holding> {
         match &self.slots[node.index()] {
             Slot::Seen { holding, .. } => Some(holding),
@@ -103,12 +100,11 @@ impl Inspection {
         }
     }
 
-    /// Of how many nodes, and how many must agree.
     pub(crate) const fn quorum(&self) -> Quorum {
         self.quorum
     }
 
-    /// What each node said, for people.
+    /// The answer of each node, for reports.
     pub(crate) fn report(&self, now: Reading) -> Vec<NodeResult> {
         let so_far = now.elapsed_since(self.started);
         let tell = |slot: &Slot| match slot {

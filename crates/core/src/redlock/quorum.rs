@@ -1,11 +1,11 @@
-//! How many votes make a lock: a majority of the *configured* nodes, and its negation.
+//! The number of votes that make a lock: at least a majority of the *configured* nodes.
 
 use core::fmt;
 
 /// The largest number of nodes one client may have.
 pub const NODE_COUNT_MAX: usize = 31;
 
-/// As many nodes as most clients have at most: what is kept of each of so few needs no allocation.
+/// Largest usual number of nodes. Records for so few nodes need no allocation.
 pub(crate) const FEW: usize = 5;
 
 /// A node's place in the client's list, counted from zero.
@@ -28,32 +28,32 @@ impl NodeId {
     }
 }
 
-/// Some of the nodes.
+/// A set of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct NodeSet(u32);
 
 impl NodeSet {
-    /// This node alone.
+    /// The set of one node.
     pub const fn only(node: NodeId) -> Self {
         Self(1 << node.0)
     }
 
-    /// There is none in it.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// How many there are.
+    /// The number of nodes in the set.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// This node is one of them.
+    /// Whether the node is in the set.
     pub const fn contains(self, node: NodeId) -> bool {
         self.0 & (1 << node.0) != 0
     }
 
-    /// The nodes, in order.
+    /// The nodes in order.
     pub fn iter(self) -> impl Iterator<Item = NodeId> {
         let mut rest = self.0;
         core::iter::from_fn(move || {
@@ -80,7 +80,7 @@ impl FromIterator<NodeId> for NodeSet {
     }
 }
 
-/// The number of nodes and how many of them must agree.
+/// The number of nodes, and the number of votes that make a lock.
 ///
 /// The quorum counts configured nodes, never connected ones, and is at least a majority: two
 /// quorums always share a node (invariant S3). It may be raised, never lowered.
@@ -117,12 +117,12 @@ impl Quorum {
         Ok(Self { nodes: nodes as u8, needed: needed as u8 })
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub const fn nodes(self) -> usize {
         self.nodes as usize
     }
 
-    /// How many votes are needed.
+    /// The number of votes that make a lock.
     pub const fn needed(self) -> usize {
         self.needed as usize
     }
@@ -137,22 +137,22 @@ impl Quorum {
         (0..self.nodes).map(NodeId)
     }
 
-    /// So many nodes tell whether a lock is free or held: a quorum can be free among them, and what
-    /// holds a quorum holds at least one of them.
+    /// The number of nodes to ask for the state of a lock: a quorum may be free among them, and a holder of a quorum has
+    /// at least one of them.
     pub(crate) const fn telling(self) -> usize {
         let for_held = self.nodes() - self.needed() + 1;
         if self.needed() > for_held { self.needed() } else { for_held }
     }
 
-    /// Enough votes are there.
+    /// Whether there are enough votes.
     pub const fn is_reached(self, votes: usize) -> bool {
         votes >= self.needed()
     }
 
-    /// Even if every node that may still answer agreed, there would be too few votes.
+    /// Whether there are too few votes even if all outstanding nodes grant.
     ///
-    /// This, and not "a majority refused", is the negation of a majority: with an even number of
-    /// nodes a tie is already the end (node-redlock waited for ever there).
+    /// "A majority refused" is not equivalent: with an even number of nodes, a tie is already the end. (node-redlock waited
+    /// forever in this case.)
     pub const fn is_out_of_reach(self, votes: usize, outstanding: usize) -> bool {
         votes + outstanding < self.needed()
     }
@@ -166,16 +166,16 @@ pub enum QuorumError {
     NoNodes,
     /// More than [`NODE_COUNT_MAX`] nodes.
     TooManyNodes {
-        /// How many were given.
+        /// Number of nodes given.
         nodes: usize,
     },
     /// Less than a majority, or more than there are nodes.
     OutOfBounds {
-        /// How many nodes there are.
+        /// Number of nodes.
         nodes: usize,
-        /// The quorum asked for.
+        /// The requested quorum.
         needed: usize,
-        /// The smallest legal one.
+        /// The smallest legal quorum.
         majority: usize,
     },
 }
@@ -218,7 +218,7 @@ mod tests {
         for nodes in 1..=NODE_COUNT_MAX {
             let quorum = Quorum::majority(nodes).unwrap();
             assert!(2 * quorum.needed() > nodes);
-            assert!(2 * (quorum.needed() - 1) <= nodes, "it is the smallest such quorum");
+            assert!(2 * (quorum.needed() - 1) <= nodes, "the quorum is the smallest");
         }
     }
 

@@ -1,8 +1,7 @@
-//! How long to wait before the next attempt.
+//! The delay before the next attempt.
 //!
-//! The random word is handed in, so the same word gives the same delay. Two sources of knowledge
-//! meet here: what the nodes said about when the lock will be free, and how often to look anyway,
-//! because a holder may give it back any time.
+//! Two times bound the delay: the expiry of the lock, as the nodes report it, and a poll interval, because the holder may
+//! release the lock at any time. The random word is an argument, so the same word gives the same delay.
 
 use core::time::Duration;
 
@@ -11,12 +10,12 @@ use crate::node::round_trip::ROUND_TRIP_MIN;
 /// The longest time between two looks at a lock that is held, unless configured otherwise.
 pub const POLL_CEILING: Duration = Duration::from_millis(250);
 
-/// How attempts follow each other.
+/// The delays between attempts, and their number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Retry {
-    /// How long to wait in between.
+    /// The delay between two attempts.
     pub delay: Delay,
-    /// How many attempts at most; `None`: as many as fit into the wait.
+    /// The largest number of attempts; `None` means as many as fit into the wait.
     pub attempts_max: Option<u32>,
 }
 
@@ -29,15 +28,14 @@ impl Default for Retry {
 /// The delay between two attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Delay {
-    /// As the nodes say. While others hold the lock: until its keys expire, or a node pushes that
-    /// they have changed. Where nodes cannot push, and while too few nodes answer: one to three
-    /// observed round trips, doubled each time, up to the ceiling. When votes are split: one to
-    /// three round trips, doubled each time.
+    /// A delay that follows from the answers of the nodes. While another client holds the lock, the delay lasts until the
+    /// keys expire or a node pushes a change. If nodes cannot push, or too few nodes answer, the delay is one to three
+    /// observed round trips, doubled each time, up to the ceiling. The same holds when contenders split the votes.
     Adaptive {
-        /// The longest delay where it cannot be told when the lock will be free.
+        /// The longest delay if the expiry of the lock is not known.
         ceiling: Duration,
     },
-    /// Evenly distributed between two bounds, whatever the nodes say. They are not asked to push.
+    /// A delay with an even distribution between two bounds, whatever the nodes answer. The nodes are not asked to push.
     Between {
         /// The shortest delay.
         min: Duration,
@@ -47,11 +45,10 @@ pub enum Delay {
 }
 
 impl Retry {
-    /// The delay after failing for the `attempts`-th time for the same reason, when no push is to
-    /// be expected.
+    /// The delay after the `attempts`-th failure in a row for the same reason, if no push is expected.
     ///
-    /// `jitter` is a random word, `round_trip` the observed one, `free_in` the time after which a
-    /// quorum may be had by expiry alone.
+    /// `jitter` is a random word, and `round_trip` the observed round trip. `free_in` is the time after which a quorum is
+    /// free by expiry alone.
     pub fn delay(
         &self,
         attempts: u32,
@@ -68,11 +65,11 @@ impl Retry {
                 let poll = if grown < ceiling {
                     grown
                 } else {
-                    // Full jitter in the upper half, so that waiters do not march in step.
+                    // Jitter over the upper half, so that waiters do not poll at the same time.
                     ceiling / 2 + fraction(ceiling / 2, jitter)
                 };
                 match free_in {
-                    // Free already means that contenders split the votes: only jitter helps.
+                    // A quorum that is free already means that contenders split the votes, and only jitter helps.
                     Some(free_in) if !free_in.is_zero() => poll.min(free_in + after_expiry(jitter)),
                     _ => poll,
                 }
@@ -81,15 +78,15 @@ impl Retry {
     }
 }
 
-/// How long after an expiry to try: servers reckon in milliseconds, and not all who wait should come
+/// The delay between an expiry and the next attempt. Servers round times to milliseconds, and waiters must not all attempt
 /// at once.
 pub(crate) fn after_expiry(jitter: u64) -> Duration {
     Duration::from_millis(1) + fraction(Duration::from_millis(1), jitter)
 }
 
-/// The part of `whole` that the random word stands for.
+/// Scales `whole` by the random word as a fraction between 0 and 1.
 pub(crate) fn fraction(whole: Duration, jitter: u64) -> Duration {
-    // What does not fit is centuries; cut off, the product cannot overflow.
+    // Capped at u64 nanoseconds, which are centuries, so the product fits.
     let nanos = (whole.as_nanos().min(u64::MAX.into()) * u128::from(jitter)) >> 64;
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }

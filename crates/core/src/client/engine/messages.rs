@@ -1,4 +1,4 @@
-//! What goes into the engine and what comes out: events and effects, and what they are made of.
+//! The events that the engine handles, and the effects that it produces.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -18,92 +18,91 @@ use crate::request::Request;
 use crate::time::Reading;
 use crate::token::{Key, Token};
 
-/// What happens to the engine.
+/// An input of the engine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Event {
     /// A caller wants a lock.
     Acquire {
         /// A new id.
         lock: LockId,
-        /// What is wanted.
+        /// The requested lock.
         request: Request,
     },
-    /// The caller has lost interest before the lock was granted.
+    /// The caller cancels its call before the grant.
     Cancel {
-        /// The call that ends.
+        /// The call to end.
         lock: LockId,
     },
-    /// A node has answered; `sent` was read before the first byte could leave (S4).
+    /// A node answered a batch of commands.
     Answered {
-        /// The node that this is about.
+        /// The node that answered.
         node: NodeId,
-        /// When the commands were sent.
+        /// A reading from before the first byte could leave (S4).
         sent: Reading,
-        /// What shows that the answers may count.
+        /// The evidence that the votes in the answers count.
         evidence: Evidence,
         /// The answers, in the order of the commands.
         answers: Vec<(Ticket, Answer)>,
     },
-    /// Commands for this node wait for a connection, which has a bound of its own.
+    /// Commands for a node wait for a connection, which has a timeout of its own.
     Connecting {
-        /// The node that this is about.
+        /// The node without a connection.
         node: NodeId,
     },
-    /// The commands that waited for a connection are being sent.
+    /// The connection is up, and the waiting commands are being sent.
     Connected {
-        /// The node that this is about.
+        /// The connected node.
         node: NodeId,
     },
-    /// A node says, unasked, that keys have changed which were looked at with [`Command::Watch`].
-    /// Needs no order with respect to answers, and may tell too much.
+    /// A node pushed that keys have changed after a [`Command::Watch`]. Pushes and answers may arrive in any order, and a push
+    /// may name keys that did not change.
     Pushed {
-        /// The node that this is about.
+        /// The node that pushed.
         node: NodeId,
-        /// The keys; `None`: all of them, or the node has a new connection, on which it has been
-        /// asked to watch nothing yet.
+        /// The keys. `None` means all keys, or a new connection without any watch.
         keys: Option<Vec<Key>>,
     },
-    /// The holder wants the lock extended now.
+    /// The holder requests an extension. Answered by [`Effect::Extended`].
     Extend {
-        /// The lock that this is about.
+        /// The lock to extend.
         lock: LockId,
     },
-    /// The holder, a writer, is a reader from now on (and has latched that). Answered by [`Effect::Extended`].
+    /// The holder turns from a writer into a reader, and has latched that. Answered by [`Effect::Extended`].
     Downgrade {
-        /// The lock that this is about.
+        /// The lock to downgrade.
         lock: LockId,
     },
-    /// The holder has seen the lock run out (and has latched that): it is lost.
+    /// The holder saw the end of the validity, and has latched the loss.
     RunOut {
-        /// The lock that this is about.
+        /// The lost lock.
         lock: LockId,
     },
-    /// The holder gives the lock back. The guard is invalid already (S14).
+    /// The holder releases the lock. The guard is invalid already (S14).
     Release {
-        /// The lock that this is about.
+        /// The lock to release.
         lock: LockId,
-        /// Whether [`Effect::Released`] is wanted.
+        /// Whether the holder awaits [`Effect::Released`].
         report: bool,
     },
-    /// Somebody asks who holds a lock.
+    /// A caller asks for the holder of a lock. Answered by [`Effect::Inspected`].
     Inspect {
         /// A new id.
         lock: LockId,
         /// The keys to look at.
         keys: Keys,
-        /// How long to wait for the nodes.
+        /// The timeout of the nodes' answers.
         timeout: Duration,
     },
-    /// No new calls; those that wait end, what is held is released, what is owed is drained.
+    /// The client closes: it accepts no new calls, ends waiting calls, releases held locks, and waits for owed releases.
     Close,
     /// Time has passed.
     Wake,
 }
 
-/// What the engine needs from outside for each attempt.
+/// The source of randomness for attempts.
 pub trait Entropy {
-    /// A token fresh from the operating system's generator, never used before (S6), and a random word for
-    /// the delay after the attempt. `lock` is the call whose attempt begins; a simulator notes it.
+    /// Draws a token from the operating system's generator, never used before (S6), and a random word for the delay after the
+    /// attempt. `lock` is the call that begins the attempt.
     fn draw(&mut self, lock: LockId) -> (Token, u64);
 }
 
@@ -113,137 +112,136 @@ impl<F: FnMut(LockId) -> (Token, u64)> Entropy for F {
     }
 }
 
-/// What the driver is to do, in order.
+/// An output of the engine, which the driver executes in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Effect {
-    /// Give this command to each of these nodes, behind all earlier ones. Never twice (S8).
+    /// Queue this command for each of these nodes, behind all earlier commands. The engine never emits it twice (S8).
     Send {
-        /// The nodes to send it to.
+        /// The receiving nodes.
         nodes: NodeSet,
-        /// To come back with each answer.
+        /// The ticket that each answer must bring back.
         ticket: Ticket,
-        /// What to ask.
+        /// The command.
         command: Command,
     },
-    /// The lock is held.
+    /// The call has its lock.
     Acquired {
-        /// The lock that this is about.
+        /// The call, and from now on its lock.
         lock: LockId,
         /// The token of the successful attempt.
         token: Token,
-        /// What the guard knows of it.
+        /// The guard's copy of the state.
         hold: Hold,
-        /// How many attempts it took.
+        /// Number of attempts of the call.
         attempts: u32,
-        /// How often the lock was handed over within this process before, under this token. Token
-        /// and turn together are unique to the guard (S24).
+        /// Number of earlier hand-overs within this process under this token. Together with the token it identifies the
+        /// guard (S24).
         handover_count: u32,
-        /// The fence, if one was wanted: larger than that of every earlier holder.
+        /// The fencing token, if the call requested one. It is larger than those of all earlier holders.
         fence: Option<u64>,
     },
-    /// The lock is not held, and will not be.
+    /// The call ended without the lock.
     NotAcquired {
-        /// The call that this is about.
+        /// The ended call.
         lock: LockId,
-        /// Why it was refused.
+        /// The reason.
         refusal: Refusal,
     },
-    /// An attempt failed, or others were seen to hold the lock before the first; there will be another.
+    /// An attempt failed, or a look found another holder, and the call goes on waiting.
     Waiting {
-        /// The call that this is about.
+        /// The waiting call.
         lock: LockId,
-        /// What happened so far.
+        /// The last attempt.
         report: AttemptReport,
     },
-    /// The votes of a held lock have changed.
+    /// The votes of a held lock changed.
     Changed {
-        /// The lock that this is about.
+        /// The held lock.
         lock: LockId,
-        /// The votes as they are now.
+        /// The new votes.
         validity: Validity,
     },
-    /// The answer to [`Event::Extend`], and to [`Event::Downgrade`].
+    /// The answer to [`Event::Extend`] and [`Event::Downgrade`].
     Extended {
-        /// The lock that this is about.
+        /// The lock of the event.
         lock: LockId,
-        /// How it went.
+        /// The outcome.
         outcome: Extended,
     },
-    /// A quorum does not confirm that the lock is held, or confirms it again (V15). Also: which nodes confirm it has
-    /// changed, or may have. There is none while all nodes confirm.
+    /// A quorum no longer confirms the lock, or confirms it again (V15). The engine also emits this effect when the set of
+    /// confirming nodes may have changed. It emits none while all nodes confirm.
     Health {
-        /// The lock that this is about.
+        /// The held lock.
         lock: LockId,
         /// Whether a quorum confirmed the latest extension.
         is_confirmed: bool,
-        /// The answers end the lock: [`Effect::Lost`] follows.
+        /// Whether the answers end the lock. [`Effect::Lost`] follows.
         is_lost: bool,
-        /// What each node said to it.
+        /// The answer of each node to the extension.
         nodes: Vec<NodeResult>,
     },
-    /// A node that had lost the lock's vote has given a larger fence since: another may have come
-    /// after us, and resources may refuse ours. The lock is held as before, by the votes of others.
+    /// A node that lost the lock's vote gave a larger fencing token to another client. Resources may refuse the holder's
+    /// number. The lock stays held by the votes of the other nodes.
     Superseded {
-        /// The lock that this is about.
+        /// The held lock.
         lock: LockId,
         /// The larger number.
         fence: u64,
     },
-    /// Whether a node's votes count has changed, or from when on they do. For people.
+    /// A node's votes count from now on, or no longer, or from another time on.
     TrustState {
-        /// The node that this is about.
+        /// The node.
         node: NodeId,
-        /// As it is now.
+        /// The new state.
         trust_state: TrustState,
     },
-    /// A node that had lost its fences' counters is given a floor. It rests on the clocks of fewer
-    /// other nodes than a quorum, because no more could be reached. If all of these are behind, its
-    /// fences may be too. For people.
+    /// A node that lost its counters of fencing tokens received a floor from the clocks of fewer nodes than a quorum, because
+    /// no more nodes could be reached. If all of these clocks are slow, the node's fencing tokens may be too small.
     FloorOfFew {
-        /// The node that this is about.
+        /// The node with the floor.
         node: NodeId,
-        /// The clocks of how many others it rests on, beside the node's own.
+        /// Number of other nodes whose clocks were read.
         clocks: usize,
     },
-    /// The lock is lost; terminal.
+    /// The lock is lost for good.
     Lost {
-        /// The lock that this is about.
+        /// The lost lock.
         lock: LockId,
-        /// Why it was lost.
+        /// The cause.
         cause: LossCause,
     },
-    /// The answer to [`Event::Release`], if it was wanted.
+    /// The answer to [`Event::Release`] with a report.
     Released {
-        /// The lock that this is about.
+        /// The released lock.
         lock: LockId,
-        /// How it went.
+        /// The outcome.
         report: ReleaseReport,
     },
     /// The answer to [`Event::Inspect`].
     Inspected {
-        /// The inspection that this answers.
+        /// The id of the inspection.
         lock: LockId,
-        /// What each node said.
+        /// The answer of each node.
         nodes: Vec<NodeResult>,
     },
-    /// A node did not answer in time. For statistics.
+    /// A node did not answer in time. Only statistics use this.
     TimedOut {
-        /// The node that this is about.
+        /// The silent node.
         node: NodeId,
     },
-    /// A waiting call goes on because nodes pushed that the lock has changed. For statistics.
+    /// A push woke a waiting call. Only statistics use this.
     Woken {
-        /// The call that this is about.
+        /// The woken call.
         lock: LockId,
     },
-    /// After [`Event::Close`]: nothing is owed any more.
+    /// The client closed, and no release is owed any more.
     Drained,
 }
 
-/// Where the engine's effects go, in order, while it handles an event.
+/// The receiver of the engine's effects.
 ///
-/// A driver carries each of them out as it comes: a command goes from where it is decided to the queues of its nodes
-/// without a stop in between. A `Vec` keeps them, for simulators, models and tests.
+/// A driver executes each effect as it arrives, so a command reaches the queues of its nodes without an intermediate copy. A
+/// `Vec` collects the effects for simulators, models and tests.
 pub trait Sink {
     /// Takes the next effect.
     fn push(&mut self, effect: Effect);
@@ -255,61 +253,61 @@ impl Sink for Vec<Effect> {
     }
 }
 
-/// What happened in a call so far.
+/// The last attempt of a waiting call.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AttemptReport {
-    /// Why the last attempt failed.
+    /// The reason of the failure.
     pub why: FailureReason,
-    /// How many attempts there were.
+    /// Number of attempts so far.
     pub attempts: u32,
     /// Time since the call.
     pub elapsed: Duration,
-    /// What each node said in the last attempt.
+    /// The answer of each node.
     pub nodes: Vec<NodeResult>,
 }
 
-/// Why a call ended without the lock. The nodes keep nothing of it: releases are queued.
+/// The end of a call without the lock. Releases for its attempts are queued.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Refusal {
-    /// What kind of end it was.
+    /// The reason.
     pub kind: RefusalKind,
-    /// How many attempts there were.
+    /// Number of attempts.
     pub attempts: u32,
     /// Time since the call.
     pub elapsed: Duration,
-    /// What each node said in the last attempt; empty if there was none.
+    /// The answer of each node in the last attempt; empty if there was none.
     pub nodes: Vec<NodeResult>,
-    /// When a quorum may be free by expiry alone, counted from the last look at the nodes.
+    /// Time after which a quorum may be free by expiry alone, counted from the last look at the nodes.
     pub retry_after: Option<Duration>,
 }
 
-/// The kinds of end without the lock.
+/// The reason why a call ended without the lock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum RefusalKind {
-    /// Others hold the lock or want it.
+    /// Another client holds the lock or contends for it.
     Contended,
-    /// Another caller of this process holds the lock or wants it; no node was asked.
+    /// Another caller of this process holds the lock or contends for it. No node was asked.
     BusyHere,
     /// Too few nodes answered.
     NoQuorum,
     /// A quorum granted, but too late.
     TooSlow,
-    /// Too many nodes are not trusted, or not yet, for a quorum.
+    /// The votes of too many nodes do not count, or not yet.
     NodesUntrusted,
-    /// The client was shut down.
+    /// The client closed.
     Closed,
 }
 
-/// How an extension went.
+/// The outcome of an extension.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Extended {
     /// A quorum confirmed.
     Confirmed,
-    /// The lock is not held any more.
+    /// The lock is lost.
     Lost(LossCause),
-    /// It would reach past `max_hold`; the lock is held until its validity ends.
+    /// An extension would exceed `max_hold`. The lock is held until its validity ends.
     HoldLimit,
-    /// Too few nodes confirmed in time; the lock is held as long as before, or longer.
+    /// Too few nodes confirmed in time. The validity is the same as before, or longer.
     Unconfirmed(Vec<NodeResult>),
 }

@@ -1,4 +1,4 @@
-//! When and with what a lease is extended and healed.
+//! The times and commands of extensions and heals.
 
 use alloc::boxed::Box;
 
@@ -9,16 +9,15 @@ use crate::redlock::extend::{Extension, Progress};
 use crate::redlock::quorum::NodeSet;
 use crate::time::{BootTime, Reading};
 
-/// The automatic extension to come, and the one under way.
+/// The next automatic extension, and the round in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Extending {
     pub(super) at: Option<BootTime>,
-    /// Boxed, because most of the time there is none.
+    /// Boxed because it is rare.
     under_way: Option<Box<Extension>>,
 }
 
 impl Extending {
-    /// None is under way; the next is due then, if any.
     pub(super) const fn begin(at: Option<BootTime>) -> Self {
         Self { at, under_way: None }
     }
@@ -32,7 +31,7 @@ impl Extending {
 }
 
 impl Lease {
-    /// The extension under way, until every node has answered or its time is up.
+    /// The round in flight, until every node has answered or timed out.
     pub(crate) fn extension(&self) -> Option<&Extension> {
         self.extending.under_way.as_deref()
     }
@@ -41,8 +40,8 @@ impl Lease {
         self.extending.under_way.as_deref_mut()
     }
 
-    /// Begins a round of extending. The command goes to every node, also to those without a vote:
-    /// their answer tells whether they can be healed.
+    /// Starts a round. The command also goes to nodes without a vote, because their answer shows whether they can be
+    /// healed.
     pub(crate) fn start_extension(&mut self, now: Reading) -> (u32, Command) {
         self.start_round(now);
         (self.round, self.extend_command())
@@ -54,9 +53,9 @@ impl Lease {
         self.extending = Extending { at: None, under_way: Some(Box::new(extension)) };
     }
 
-    /// A writer becomes a reader, without a moment in which it is neither. From now on nothing is asked as a writer,
-    /// whatever the nodes answer, and it has no fence any more. No vote counts for longer by it. The round of this is
-    /// one of extending: nodes that have lost their vote are healed in it.
+    /// Turns a writer into a reader without a gap between the two. All later commands are those of a reader, whatever the
+    /// nodes answer, and the fencing token is gone. The downgrade prolongs no vote. It is a round of extending, so nodes
+    /// that lost their vote are healed in it.
     pub(crate) fn downgrade(&mut self, now: Reading) -> (u32, Command) {
         debug_assert!(self.mode() == Mode::Exclusive, "a reader stays one");
         self.entry.mode = Mode::Shared;
@@ -67,11 +66,11 @@ impl Lease {
         (self.round, Command::Downgrade { keys, value })
     }
 
-    /// The round of extending is over: when is the next one?
+    /// Sets the time of the next automatic extension after a round.
     pub(crate) fn schedule_extension(&mut self, confirmed: bool, started: Reading, now: Reading) {
         if self.guard.automatic {
             let next = match confirmed {
-                // It has prolonged nothing.
+                // A downgrade prolongs no vote.
                 _ if self.downgraded_in == Some(self.round) => now.boot(),
                 true => started.after(self.timing.extend_every()),
                 false => now.after(self.timing.extend_retry()),
@@ -102,17 +101,15 @@ impl Lease {
         }
     }
 
-    /// An automatic extension is due.
     pub(crate) fn extension_is_due(&self, now: Reading) -> bool {
-        self.extending.at.is_some_and(|at| at.remaining(now).is_zero())
+        self.extending.at.is_some_and(|at| at.has_come(now))
     }
 
-    /// There will be no further automatic extension.
     pub(crate) fn stop_extending(&mut self) {
         self.extending.at = None;
     }
 
-    /// The command that puts our key back on nodes that have lost it.
+    /// The command that sets the key again on nodes that lost it.
     pub(crate) fn heal_command(&mut self, nodes: NodeSet) -> Command {
         if !mutant!(HealNotReached) {
             nodes.iter().for_each(|node| self.votes.reached.insert(node));

@@ -16,15 +16,14 @@ use crate::time::Reading;
 use crate::token::Value;
 
 impl Lease {
-    /// This process has had the lock so often, or for so long, that others are to have their turn:
-    /// 64 hand-overs, or a tenth of the ttl.
+    /// Whether this process should leave the lock to other processes: after 64 hand-overs, or a tenth of the ttl.
     pub(crate) fn is_exhausted(&self, now: Reading) -> bool {
         let for_long = now.elapsed_since(self.tenure.began) > self.timing.ttl() / 10;
         (self.tenure.handover_count >= HANDOVERS_MAX || for_long) && !mutant!(HandOversUnlimited)
     }
 
-    /// Whether the next caller of this process may have the lease as it is: it wants the very same
-    /// lock, what is left is enough for it (S5), and this process has not had it for too long.
+    /// Whether the next caller of this process may take the lease over. The caller must request the same lock, enough
+    /// validity must be left (S5), and this process must not have had the lock for too long.
     pub(crate) fn may_be_handed_to(&self, next: &Request, now: Reading) -> bool {
         self.lost.is_none()
             && self.mode() == Mode::Exclusive
@@ -40,8 +39,8 @@ impl Lease {
             && self.votes.validity.valid_for(now) >= next.timing.min_validity()
     }
 
-    /// Another guard holds it from now on. A round of extending that is under way was the old
-    /// guard's; what nodes still answer to it counts all the same.
+    /// Passes the lease to another guard. The extension in flight was the old guard's, and late answers to it still count
+    /// as votes.
     pub(crate) fn hand_over(&mut self, holder: LockId, next: &Request, now: Reading) {
         debug_assert!(self.may_be_handed_to(next, now), "only what is held is handed over");
         self.guard = GuardTerms::new(holder, next, now);
@@ -62,8 +61,7 @@ impl Lease {
         }
     }
 
-    /// It has been given back, and is to have a larger fence before another may have it. Until then
-    /// nobody holds it.
+    /// Whether the lease was released and waits for the fencing token of the next guard. Meanwhile it has no holder.
     pub(crate) fn is_handing_over(&self) -> bool {
         self.handover().is_some()
     }
@@ -72,9 +70,9 @@ impl Lease {
         self.fenced.as_ref()?.handover.as_deref()
     }
 
-    /// Its holder gives the lease back, and the next caller of this process is to have it: with a
-    /// fence of its own, larger than all that the nodes have told whose votes are held, which they
-    /// have to record first. Says what to ask of whom; `None` if the lock cannot have another fence.
+    /// Starts a hand-over with a fencing token. The next guard needs a number larger than all numbers that voting nodes
+    /// have reported, and a quorum of them must record it first. Returns the nodes, the round and the command. `None` if
+    /// there is no larger number.
     pub(crate) fn pass(&mut self, report: bool, now: Reading) -> Option<(NodeSet, u32, Command)> {
         let due = now.after(self.node_timeout());
         let fenced = self.fenced.as_mut()?;
@@ -90,7 +88,7 @@ impl Lease {
         Some((nodes, round, Command::Raise { keys, value, counter, to }))
     }
 
-    /// Whether enough nodes have recorded the next guard's fence: `None` as long as it may still be.
+    /// Whether a quorum recorded the next guard's fencing token. `None` while this is open.
     pub(crate) fn is_passed(&self) -> Option<bool> {
         let (recorded, awaited) = self.handover()?.write_back.counts();
         if self.quorum.is_reached(recorded) {
@@ -99,12 +97,12 @@ impl Lease {
         self.quorum.is_out_of_reach(recorded, awaited).then_some(false)
     }
 
-    /// Whether the outcome of giving it back is wanted, if it is being passed on.
+    /// Whether the old holder awaits the outcome of its release.
     pub(crate) fn handover_report(&self) -> bool {
         self.handover().is_some_and(|handover| handover.report)
     }
 
-    /// Stops waiting for nodes that are to record the next guard's fence, when their time is up.
+    /// Ends the wait for nodes that did not record the next guard's fencing token in time.
     pub(crate) fn handle_time(&mut self, now: Reading, timed_out: impl FnMut(NodeId)) {
         if let Some(fenced) = &mut self.fenced
             && let Some(handover) = &mut fenced.handover

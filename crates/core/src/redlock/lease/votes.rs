@@ -1,4 +1,4 @@
-//! What answers do to a lease's votes.
+//! The votes of a lease, and the effect of answers on them.
 
 use alloc::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::vote::Validity;
 use crate::time::Reading;
 
-/// The votes that are held, and which are gone.
+/// The votes of a lease.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct HeldVotes {
     pub(super) validity: Validity,
-    /// A command with our token may have reached the node.
+    /// Nodes that a command with the token may have reached.
     pub(super) reached: NodeSet,
-    /// When the command was sent that proved the node's vote gone: a yes to an older one is
-    /// outdated, however late it comes or comes again.
+    /// For each vote that an answer proved gone, the time of sending of the command. A grant for an older command is
+    /// stale, however late it arrives.
     gone: BTreeMap<NodeId, Reading>,
-    /// Those of them that held another value instead.
+    /// Nodes with another value under the key.
     pub(super) overwritten: NodeSet,
 }
 
@@ -33,7 +33,7 @@ impl HeldVotes {
         self.overwritten.remove(node);
     }
 
-    /// The vote is proved to be gone; returns whether it was held.
+    /// Drops a vote that an answer proved gone. Returns whether the vote was held.
     fn drop_vote(&mut self, node: NodeId, sent: Reading, answer: &Answer) -> bool {
         let had = self.validity.has_vote_of(node);
         self.validity.drop_vote(node);
@@ -45,7 +45,8 @@ impl HeldVotes {
         had
     }
 
-    fn is_outdated(&self, node: NodeId, sent: Reading) -> bool {
+    /// Whether a later command proved the vote gone.
+    fn is_stale(&self, node: NodeId, sent: Reading) -> bool {
         self.gone.get(&node).is_some_and(|gone| sent.boot() < gone.boot())
     }
 
@@ -56,21 +57,21 @@ impl HeldVotes {
 }
 
 impl Lease {
-    /// Takes a vote that was granted after the decision, or a heal: it counts from its own time of
-    /// sending, and only while the lease is held. Returns whether anything changed.
+    /// Takes the grant of a late answer or a heal. The vote counts from its own time of sending, and only while the lease
+    /// is held. Returns whether the votes changed.
     pub(crate) fn handle_vote(&mut self, answer: &NodeAnswer, now: Reading) -> bool {
         let NodeAnswer { node, sent, ref answer, .. } = *answer;
         let number = match (answer, &self.fenced) {
             (Answer::Granted, None) => None,
             (Answer::GrantedFenced { fence }, Some(_)) => Some(*fence),
-            // It had a fence when that was asked.
+            // The lock had a fencing token when the command was sent.
             (Answer::GrantedFenced { .. }, None) if self.downgraded_in.is_some() => None,
             _ => return false,
         };
-        if self.lost.is_some() || self.votes.is_outdated(node, sent) {
+        if self.lost.is_some() || self.votes.is_stale(node, sent) {
             return false;
         }
-        // The fence stays what it is (S18), but the next one is to be larger.
+        // The guard's number never changes (S18). The next guard's number must be larger than this one.
         if let (Some(fenced), Some(number)) = (&mut self.fenced, number) {
             fenced.note(number);
         }
@@ -81,16 +82,16 @@ impl Lease {
         true
     }
 
-    /// Takes an answer to an extension, of this round or an older one. A yes raises this node's
-    /// end alone; a definite "gone" drops it; a failure changes nothing (S11, S12). Returns
-    /// whether anything changed.
+    /// Takes an answer to an extension of this round or an older one. A confirmation raises the end of this node's vote.
+    /// An answer that the key is gone drops the vote. A failure changes nothing (S11, S12). Returns whether the votes
+    /// changed.
     pub(crate) fn handle_extended(&mut self, answer: &NodeAnswer, now: Reading) -> bool {
         let NodeAnswer { node, sent, ticket: Ticket { round, .. }, ref answer } = *answer;
         if self.lost.is_some() {
             return false;
         }
         match answer {
-            Answer::Extended if self.votes.is_outdated(node, sent) => false,
+            Answer::Extended if self.votes.is_stale(node, sent) => false,
             Answer::Failed(_) if !mutant!(ExtensionCountsUnknown) => false,
             Answer::Downgraded if !mutant!(DowngradeProlongs) => false,
             Answer::Extended | Answer::Downgraded | Answer::Failed(_) => {
@@ -103,15 +104,15 @@ impl Lease {
         }
     }
 
-    /// What was asked as a writer may have been executed when our value was a reader's already: that it was not found
-    /// says nothing. If it is gone, what is asked as a reader says so.
+    /// Whether a command belongs to the time before the downgrade. The node may have executed it after the downgrade, when
+    /// the value was a reader's already, so "absent" proves nothing. A later command as a reader proves it.
     fn is_before_downgrade(&self, round: u32) -> bool {
         self.downgraded_in.is_some_and(|downgraded_in| round < downgraded_in)
             && !mutant!(OldAnswersDrop)
     }
 
-    /// Takes an answer to a raise, of the attempt or of a hand-over. A definite "gone" is one here too.
-    /// Returns whether the votes have changed.
+    /// Takes an answer to a raise of the attempt or of a hand-over. An answer that the key is gone drops the vote. Returns
+    /// whether the votes changed.
     pub(crate) fn handle_raised(&mut self, answer: NodeAnswer) -> bool {
         let NodeAnswer { node, sent, ticket: Ticket { round, .. }, answer } = answer;
         if self.lost.is_some() {
@@ -140,8 +141,8 @@ impl Lease {
         false
     }
 
-    /// A node says that another has had its vote since, with this larger fence. Returns whether that is
-    /// to be told: once to every guard.
+    /// Notes that a node has given a larger fencing token to another client. Returns whether the holder must be notified,
+    /// which happens once per guard.
     pub(crate) fn handle_superseded(&mut self, by: u64) -> bool {
         match &mut self.fenced {
             Some(fenced) if self.lost.is_none() && fenced.handover.is_none() => {
@@ -151,7 +152,7 @@ impl Lease {
         }
     }
 
-    /// The node's vote is proved to be gone; returns whether it was held.
+    /// Drops a vote that an answer proved gone, and its record of the next fencing token. Returns whether the vote was held.
     fn drop_vote(&mut self, node: NodeId, sent: Reading, answer: &Answer) -> bool {
         if mutant!(AbsentKeepsVote) {
             return false;
@@ -164,7 +165,7 @@ impl Lease {
         self.votes.drop_vote(node, sent, answer)
     }
 
-    /// The acquire turns out never to have reached the node: no release is owed there.
+    /// Notes that the acquire of `attempt` never reached the node, so the node is owed no release.
     pub(crate) fn handle_unreached(&mut self, node: NodeId, attempt: u32) {
         if attempt == self.acquire_round {
             self.votes.reached.remove(node);
