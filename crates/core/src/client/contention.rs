@@ -1,89 +1,81 @@
 //! Back-off between processes: a process that has just had a lock lets others have it.
 //!
-//! Redlock has no queue across processes. A process that gives a lock back and wants it again is
-//! nearer to it than all others. Its next `SET` can stand right behind the `DEL`, while others hear
-//! of the release half a round trip later. Left alone, one process takes the lock a hundred times
-//! in a row. So a process that knows of rivals stays away for a few round trips after each release.
-//! One that knows of none does so every now and then, because it cannot see who is waiting. Where
-//! there is a crowd, it then looks before it tries, as the others do.
+//! Redlock has no queue across processes. A process that releases a lock and acquires it again has an advantage: its
+//! next `SET` may directly follow its `DEL`, and other processes learn of the release half a round trip later. Without
+//! back-off, one process takes the lock a hundred times in a row. So a process that knows of rivals backs off for a few
+//! round trips after each release. A process that knows of no rivals backs off now and then, because it cannot see
+//! waiting processes. If many processes wait, it also looks at the lock before it attempts, as the waiters do.
 //!
-//! And when a lock that many wait for comes free, they must not all rush for it. Each draws a slot;
-//! those in the first one try at once, the others look a little later whether it is still there. A
-//! caller that has missed it often draws among fewer slots, so that nobody waits for ever.
+//! When a contended lock comes free, not all waiters may attempt at once. Each waiter draws a time slot. The waiters in
+//! the first slot attempt at once; the others look at their slot whether the lock is still free. A caller that missed
+//! the lock often draws among fewer slots, so no caller starves.
 //!
-//! Back-off is about fairness, not safety: without it another process may be next, but never do two hold the lock.
+//! Back-off is about fairness, not safety. Without it, other processes may wait longer, but no two hold the lock.
 
-use alloc::collections::BTreeMap;
 use core::time::Duration;
 
 use crate::node::round_trip::ROUND_TRIP_MIN;
 use crate::redlock::retry::POLL_CEILING;
 use crate::time::{BootTime, Reading};
-use crate::token::Key;
 
-/// The back-off of no more keys than this is remembered.
-const BACKOFF_KEYS_MAX: usize = 1024;
-
-/// Under one token, a lock is handed over within a process at most so many times.
+/// Most hand-overs within a process under one token.
 pub(crate) const HANDOVERS_MAX: u32 = 64;
 
-/// In a row, a process that knows of no rivals takes a lock at most so many times before it lets
-/// others try.
+/// Turns in a row after which a process without known rivals backs off.
 const TAKES_MAX: u32 = 128;
 
-/// And for no longer than this.
+/// Time of turns in a row after which a process without known rivals backs off.
 const TAKES_FOR: Duration = Duration::from_millis(100);
 
-/// A process that takes the lock again and again, and knows of rivals, stays away for so much longer at most.
+/// Longest addition to the back-off of a process that keeps taking the lock from its rivals.
 const LONGER_MAX: Duration = Duration::from_millis(8);
 
-/// Rivals that were seen are reckoned with for this long.
+/// Time for which a process remembers rivals.
 const RIVALS_FOR: Duration = Duration::from_secs(10);
 
-/// Longest round trip that the back-off reckons with. A longer one was measured while a node stood still, and says nothing
-/// about its distance. The back-off must not make a process wait for a free lock for half a minute.
+/// Longest round trip that counts. A longer one was measured while a node was stopped, and would make a process wait half
+/// a minute for a free lock.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(100);
 
-/// And for another process to be told, to wake and to come takes at least four times this.
+/// Shortest round trip that counts. Another process needs at least four times this to receive a push, wake and attempt.
 const WAY_MIN: Duration = Duration::from_micros(100);
 
-/// Where others are faster for the first time, those who wait draw among so many slots.
+/// Number of slots after the first time that another process was faster.
 const WINDOW_MIN: u32 = 8;
 
-/// And among no more than this, however many there are.
+/// Largest number of slots.
 const WINDOW_MAX: u32 = 128;
 
-/// Who has missed the lock so often comes first.
+/// Misses after which a caller attempts at once.
 const PATIENCE: u32 = 16;
 
-/// How many others seem to wait: those who do draw among so many slots.
+/// The estimated number of waiting processes, which is the number of slots to draw from.
 ///
-/// It grows by half whenever others were faster, and shrinks the less, the fewer the slots are, when
-/// there was room. That is what brings all towards the same number: if it shrank in proportion as well,
-/// who once believed to be alone would go on taking the lock from all others.
+/// The window grows by half when another process was faster. When the lock was still free, the window shrinks by an
+/// amount that grows with its square, so the windows of all processes converge. If they shrank in proportion, a process
+/// that once believed to be alone would keep taking the lock from the others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct ContentionWindow(u32);
 
 impl ContentionWindow {
-    /// The lock was free, and others were faster.
+    /// Call when the lock was free and another process was faster.
     fn widen(&mut self) {
         self.0 = (self.0 + self.0 / 2).clamp(WINDOW_MIN, WINDOW_MAX);
     }
 
-    /// The lock was still free when one's slot came.
+    /// Call when the lock was still free at the drawn slot.
     fn narrow(&mut self) {
         self.0 = self.0.saturating_sub((self.0 * self.0 / 256).max(1));
     }
 
-    /// There are others.
-    pub(crate) const fn is_there(self) -> bool {
+    /// Whether other processes wait.
+    pub(crate) const fn is_crowded(self) -> bool {
         self.0 > 1
     }
 
-    /// How many slots of that length from now to look again; zero is to try at once. Who has missed
-    /// the lock often draws among fewer slots, and in the end comes first. They all end within the
-    /// poll ceiling, or, where nodes are far away, are no more than at first: the lock may have come
-    /// free for good, all others having given up.
+    /// Draws a slot: the number of slots of this length until the next look. Zero means an attempt at once. Each miss
+    /// lowers the number of slots. All slots end within the poll ceiling, or there are at most [`WINDOW_MIN`] if round
+    /// trips are long: the other waiters may have given up, and the lock must not stay free.
     pub(crate) fn slot(self, length: Duration, word: u64, missed: u32) -> u32 {
         let fit = POLL_CEILING.as_nanos() / length.as_nanos().max(1);
         let most = u32::try_from(fit).unwrap_or(u32::MAX).max(WINDOW_MIN);
@@ -92,27 +84,29 @@ impl ContentionWindow {
     }
 }
 
-/// What one process remembers of a key that it has not forgotten yet.
+/// A turn of this process that has ended: its start and whether it was as long as it may be, and the round trip and a
+/// random word of its attempt.
+pub(crate) type PastTurn = ((BootTime, bool), (Duration, u64));
+
+/// The back-off of one process for one key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct KeyBackoff {
-    /// Releases to the nodes in a row, each followed by the next acquire before others could have come.
+    /// Turns in a row: releases that an acquire followed before another process could have acquired.
     takes: u32,
     first_take: Option<BootTime>,
     rivals_until: Option<BootTime>,
     resume_at: Option<BootTime>,
-    /// So often it had the lock again since an attempt of its own was outrun; 2 stands for more.
+    /// Turns since another process was last faster, at most 2.
     retakes: u32,
-    /// How many waited, as far as it was seen.
     window: ContentionWindow,
     window_until: Option<BootTime>,
-    /// The shortest round trip observed, forgotten slowly: what those who wait count slots in. The
-    /// usual one would not do. It grows when a machine is busy, differently for each process, and
-    /// with slots of unlike length some would always come before others.
+    /// The shortest recent round trip, which is the length of a slot. It grows slowly if round trips get longer. The
+    /// mean round trip differs between processes on a busy machine, and a process with shorter slots would always win.
     shortest: Duration,
 }
 
 impl KeyBackoff {
-    /// Others hold the lock, or want it.
+    /// Notes that another process holds the lock or attempts.
     pub(crate) fn see_rivals(&mut self, round_trip: Duration, now: Reading) {
         self.observe(round_trip);
         self.rivals_until = Some(now.after(RIVALS_FOR));
@@ -124,26 +118,31 @@ impl KeyBackoff {
         self.shortest = if grown.is_zero() { round_trip } else { round_trip.min(grown) };
     }
 
-    /// The lock was free, and others were faster.
+    /// Notes that the lock was free and another process was faster.
     pub(crate) fn see_contention(&mut self, now: Reading) {
         self.window = self.window(now);
         self.window.widen();
         self.window_until = Some(now.after(RIVALS_FOR));
     }
 
-    /// The lock was still free when one's slot came: so many others there were not.
+    /// Notes that the lock was still free at the drawn slot, so fewer processes wait than estimated.
     pub(crate) fn see_room(&mut self) {
         self.window.narrow();
     }
 
-    /// As many as were seen lately.
+    /// The window; empty if the last contention was long ago.
     pub(crate) fn window(&self, now: Reading) -> ContentionWindow {
-        let crowded = self.window_until.is_some_and(|at| !at.remaining(now).is_zero());
+        let crowded = self.window_until.is_some_and(|at| !at.has_come(now));
         if crowded { self.window } else { ContentionWindow::default() }
     }
 
-    /// The lock is given back to the nodes; `had_since` is when this process got it, `was_long`
-    /// that it has had it for as long as it may in one go.
+    /// Whether other processes were seen to wait lately.
+    pub(crate) fn is_contended(&self, now: Reading) -> bool {
+        self.window(now).is_crowded()
+    }
+
+    /// Notes a release. `had_since` is the time of the grant. `was_long` means that the process held the lock as long as
+    /// one turn may be.
     pub(crate) fn give_back(
         &mut self,
         (had_since, was_long): (BootTime, bool),
@@ -158,21 +157,21 @@ impl KeyBackoff {
         }
         self.takes += 1;
         let first_take = *self.first_take.get_or_insert(had_since);
-        let knows_rivals = self.rivals_until.is_some_and(|at| !at.remaining(now).is_zero());
-        let long = first_take.after(TAKES_FOR).remaining(now).is_zero();
+        let knows_rivals = self.rivals_until.is_some_and(|at| !at.has_come(now));
+        let long = first_take.after(TAKES_FOR).has_come(now);
         if was_long || knows_rivals || long || self.takes >= TAKES_MAX {
             (self.takes, self.first_take) = (0, None);
             let longer =
                 if knows_rivals { self.stay_longer(had_since, now) } else { Duration::ZERO };
             self.resume_at = Some(now.after(stay_away + longer));
         } else {
-            // Not to wait for, only to tell by whether the next turn follows on this one.
+            // Over at once. The next release compares with this time to count turns in a row.
             self.resume_at = Some(now.boot());
         }
     }
 
-    /// Four round trips and up to two more: long enough for others to hear of a release and to come;
-    /// and longer by the slots that they spread over, and come back to, or it would come before them.
+    /// The usual back-off: four to six round trips, in which other processes can receive a push and attempt. Their slots
+    /// are added, because otherwise this process would be faster than a waiter with a late slot.
     fn stay_away(&self, jitter: u64, now: Reading) -> Duration {
         let step = self.shortest.clamp(WAY_MIN, ROUND_TRIP_MAX);
         let ContentionWindow(window) = self.window(now);
@@ -180,9 +179,9 @@ impl KeyBackoff {
         (4 + slots) * step + crate::redlock::retry::fraction(2 * step, jitter)
     }
 
-    /// Rivals sleep while the lock is held, and draw slots: a process that wakes up late, or draws a late slot, misses a
-    /// free lock, and draws among more then. The process that has it learns nothing of that. So it stays away for a
-    /// part of the time that it has held the lock, and for more of it the more often it had the lock again.
+    /// The addition to the back-off: a part of the time that this process held the lock, larger after each turn in a row.
+    /// A rival that wakes late or draws a late slot misses the free lock and then draws among more slots. The holder does
+    /// not notice this, so it backs off longer.
     fn stay_longer(&mut self, had_since: BootTime, now: Reading) -> Duration {
         let held = Duration::from_nanos(now.boot().as_nanos().abs_diff(had_since.as_nanos()));
         let longer = (held / 4) * (1 << self.retakes);
@@ -190,22 +189,33 @@ impl KeyBackoff {
         longer.min(LONGER_MAX)
     }
 
-    /// When this process may try again; `None`: now.
-    fn resume_at(&self, now: Reading) -> Option<BootTime> {
-        self.resume_at.filter(|at| !at.remaining(now).is_zero())
+    /// The length of a slot, if this key has other waiters that count in it.
+    pub(crate) fn step(&self, now: Reading) -> Option<Duration> {
+        (!self.is_stale(now) && !self.shortest.is_zero()).then_some(self.shortest)
     }
 
-    /// It makes no difference any more.
-    fn is_stale(&self, now: Reading) -> bool {
+    /// The time to leave a key that has come free to others. Zero means an attempt at once.
+    pub(crate) fn pause(&self, word: u64, missed: u32, now: Reading) -> Duration {
+        let length = believed(self.shortest);
+        self.window(now).slot(length, word, missed) * length
+    }
+
+    /// The time from which this process may try again, unless that is now.
+    pub(crate) fn resume_at(&self, now: Reading) -> Option<BootTime> {
+        self.resume_at.filter(|at| !at.has_come(now))
+    }
+
+    /// Whether the record no longer affects any decision.
+    pub(crate) fn is_stale(&self, now: Reading) -> bool {
         let over = |at: Option<BootTime>, grace: Duration| {
-            at.is_none_or(|at| at.after(grace).remaining(now).is_zero())
+            at.is_none_or(|at| at.after(grace).has_come(now))
         };
         over(self.rivals_until, Duration::ZERO)
             && over(self.window_until, Duration::ZERO)
             && over(self.resume_at, RIVALS_FOR)
     }
 
-    fn shift(&mut self, base: Reading) {
+    pub(crate) fn shift(&mut self, base: Reading) {
         self.first_take = self.first_take.map(|at| at.shifted(base));
         self.rivals_until = self.rivals_until.map(|at| at.shifted(base));
         self.window_until = self.window_until.map(|at| at.shifted(base));
@@ -213,63 +223,12 @@ impl KeyBackoff {
     }
 }
 
-/// What one process remembers of all keys; bounded, for to forget it does no harm.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(crate) struct BackoffTable(BTreeMap<Key, KeyBackoff>);
-
-impl BackoffTable {
-    /// What is remembered of a key, to be added to.
-    pub(crate) fn of(&mut self, key: &Key, now: Reading) -> &mut KeyBackoff {
-        if self.0.len() >= BACKOFF_KEYS_MAX && !self.0.contains_key(key) {
-            self.0.retain(|_, backoff| !backoff.is_stale(now));
-            if self.0.len() >= BACKOFF_KEYS_MAX {
-                self.0.clear();
-            }
-        }
-        let backoff = self.0.entry(key.clone()).or_default();
-        if backoff.is_stale(now) {
-            *backoff = KeyBackoff::default();
-        }
-        backoff
-    }
-
-    /// When this process may try for a key again; `None`: now.
-    pub(crate) fn resume_at(&self, key: &Key, now: Reading) -> Option<BootTime> {
-        self.0.get(key)?.resume_at(now)
-    }
-
-    /// There is a crowd that waits for a key, as far as was seen lately.
-    pub(crate) fn is_contended(&self, key: &Key, now: Reading) -> bool {
-        self.0.get(key).is_some_and(|backoff| backoff.window(now).is_there())
-    }
-
-    /// For how long to let others have a key first that has come free; zero is to try at once.
-    pub(crate) fn slot(&self, key: &Key, word: u64, missed: u32, now: Reading) -> Duration {
-        let Some(backoff) = self.0.get(key) else {
-            return Duration::ZERO;
-        };
-        let length = believed(backoff.shortest);
-        backoff.window(now).slot(length, word, missed) * length
-    }
-
-    /// The length of a slot, where there are others who count in it.
-    pub(crate) fn step(&self, key: &Key, now: Reading) -> Option<Duration> {
-        let known = self.0.get(key).filter(|backoff| !backoff.is_stale(now));
-        known.map(|backoff| backoff.shortest).filter(|step| !step.is_zero())
-    }
-
-    pub(crate) fn shift(&mut self, base: Reading) {
-        self.0.retain(|_, backoff| !backoff.is_stale(base));
-        self.0.values_mut().for_each(|backoff| backoff.shift(base));
-    }
-}
-
-/// The observed round trip, as far as it is believed; at least as much as it takes to be woken.
+/// The round trip within its plausible bounds.
 pub(crate) fn believed(round_trip: Duration) -> Duration {
     round_trip.clamp(ROUND_TRIP_MIN, ROUND_TRIP_MAX)
 }
 
-/// Another random word out of one.
+/// Derives the next random word from a word and a counter.
 pub(crate) fn mix(word: u64, number: u32) -> u64 {
     let mut mixed = word.wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -295,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_rivals_stays_away_after_each_release() {
+    fn a_process_with_rivals_backs_off_after_each_release() {
         let mut backoff = KeyBackoff::default();
         assert!(!give_back(&mut backoff, 0, 1));
         backoff.see_rivals(ROUND_TRIP.0, at(1));
@@ -304,16 +263,16 @@ mod tests {
         assert_eq!(
             backoff.resume_at(at(2)),
             Some(away),
-            "four round trips, and a quarter of what it had it for"
+            "four round trips, and a quarter of the time held"
         );
         assert_eq!(backoff.resume_at(at(7)), None);
-        assert!(!give_back(&mut backoff, 20_000, 20_001), "seen long ago");
+        assert!(!give_back(&mut backoff, 20_000, 20_001), "the rivals were seen long ago");
     }
 
-    /// Found by the simulator (seed 487 of its first version): nodes had stood still, the round trip
-    /// seemed to be 0.7 s, and a process stayed away for 26 s from a lock that nobody else wanted.
+    /// Found by the simulator (seed 487 of its first version): after stopped nodes the round trip was 0.7 s, and a process
+    /// backed off for 26 s from a lock without rivals.
     #[test]
-    fn nobody_stays_away_for_long_because_nodes_stood_still() {
+    fn stopped_nodes_do_not_make_the_backoff_long() {
         let mut backoff = KeyBackoff::default();
         backoff.see_rivals(ROUND_TRIP.0, at(0));
         backoff.see_contention(at(0));
@@ -323,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_none_stays_away_after_so_many_turns_in_a_row() {
+    fn a_process_without_rivals_backs_off_after_many_turns_in_a_row() {
         let mut backoff = KeyBackoff::default();
         let mut away = std::vec::Vec::new();
         for number in 0..300 {
@@ -336,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_room_between_turns_need_not_stay_away() {
+    fn a_process_that_pauses_between_turns_need_not_back_off() {
         let mut backoff = KeyBackoff::default();
         assert!((0..200).all(|number| !give_back(&mut backoff, 20 * number, 20 * number + 1)));
     }
@@ -348,10 +307,10 @@ mod tests {
         assert!(give_back(&mut backoff, 60, 120));
     }
 
-    /// Two processes at one node: the first always had the lock again before the second had woken up and drawn its
-    /// slot, which made that draw among more.
+    /// Two processes at one node: the first took the lock again before the second woke at its slot, so the second drew
+    /// among more slots.
     #[test]
-    fn who_has_it_again_and_again_stays_away_for_as_long_as_it_had_it() {
+    fn the_backoff_grows_with_each_turn_in_a_row() {
         let mut backoff = KeyBackoff::default();
         backoff.see_rivals(ROUND_TRIP.0, at(0));
         let mut away = |had: i64, held: i64| {
@@ -361,14 +320,10 @@ mod tests {
         };
         let times = [(10, 4), (30, 4), (50, 4), (70, 4), (90, 0), (100, 4000)];
         let away = times.map(|(had, held)| away(had, held));
-        assert_eq!(
-            away,
-            [4 + 1, 4 + 2, 4 + 4, 4 + 4, 4, 4 + 8],
-            "and for no longer than some milliseconds"
-        );
+        assert_eq!(away, [4 + 1, 4 + 2, 4 + 4, 4 + 4, 4, 4 + 8], "the addition is at most 8 ms");
         backoff.see_rivals(ROUND_TRIP.0, at(5_000));
         backoff.give_back((at(5_010).boot(), false), ROUND_TRIP, at(5_014));
-        assert_eq!(backoff.resume_at(at(5_014 + 4 + 1)), None, "they had it in between");
+        assert_eq!(backoff.resume_at(at(5_014 + 4 + 1)), None, "another process had it in between");
     }
 
     #[test]
@@ -383,15 +338,15 @@ mod tests {
         assert_eq!(window.slot(SLOT, u64::MAX, 0), 127, "bounded");
         let steps = (0..200).take_while(|_| {
             window.narrow();
-            window.is_there()
+            window.is_crowded()
         });
-        assert!((20..60).contains(&steps.count()), "the slower, the fewer there are");
+        assert!((20..60).contains(&steps.count()), "a small window shrinks slowly");
         assert_eq!(window.slot(SLOT, u64::MAX, 0), 0);
     }
 
-    /// Two of them that judge differently at first end up alike.
+    /// Two windows of different size become similar.
     #[test]
-    fn all_come_to_the_same_number() {
+    fn windows_converge() {
         let (mut shy, mut bold) = (ContentionWindow(WINDOW_MAX), ContentionWindow(2 * WINDOW_MIN));
         for _ in 0..20 {
             for window in [&mut shy, &mut bold] {
@@ -403,20 +358,20 @@ mod tests {
     }
 
     #[test]
-    fn who_has_missed_the_lock_often_comes_first() {
+    fn a_caller_that_missed_the_lock_often_comes_first() {
         let slots =
             [0, 4, 8, 12, 16, 1000].map(|missed| ContentionWindow(32).slot(SLOT, u64::MAX, missed));
         assert_eq!(slots, [31, 23, 15, 7, 0, 0]);
     }
 
     #[test]
-    fn nobody_leaves_a_free_lock_alone_for_long() {
+    fn a_free_lock_is_attempted_soon() {
         let last = |ms| ContentionWindow(WINDOW_MAX).slot(Duration::from_millis(ms), u64::MAX, 0);
         assert_eq!([1, 2, 10, 100].map(last), [127, 124, 24, 7]);
     }
 
     #[test]
-    fn as_many_are_reckoned_with_as_were_seen_lately() {
+    fn the_window_is_forgotten_after_a_while() {
         let mut backoff = KeyBackoff::default();
         assert_eq!(backoff.window(at(0)), ContentionWindow::default());
         backoff.see_contention(at(0));
@@ -427,13 +382,13 @@ mod tests {
         assert_eq!(
             backoff.window(at(10_001)),
             ContentionWindow(WINDOW_MIN),
-            "what is forgotten stays so"
+            "a forgotten window starts again"
         );
         backoff.see_room();
         assert_eq!(backoff.window(at(10_002)), ContentionWindow(WINDOW_MIN - 1));
     }
 
-    /// A process on a busy machine observes longer round trips than others; its slots are as long.
+    /// A process on a busy machine observes longer round trips, but its slots have the same length.
     #[test]
     fn slots_are_as_long_as_the_shortest_round_trip() {
         let mut backoff = KeyBackoff::default();
@@ -442,20 +397,11 @@ mod tests {
         }
         assert!(backoff.shortest < Duration::from_micros(1100));
         (0..200).for_each(|_| backoff.see_rivals(Duration::from_millis(20), at(0)));
-        assert_eq!(backoff.shortest, Duration::from_millis(20), "it may have become a longer way");
-    }
-
-    /// The way to the nodes may be another one by then.
-    #[test]
-    fn slots_are_not_counted_in_what_is_forgotten() {
-        let (mut backoff, key) = (BackoffTable::default(), Key::from("k"));
-        backoff.of(&key, at(0)).see_rivals(ROUND_TRIP.0, at(0));
-        assert_eq!(backoff.step(&key, at(1)), Some(ROUND_TRIP.0));
-        assert_eq!(backoff.step(&key, at(10_001)), None);
+        assert_eq!(backoff.shortest, Duration::from_millis(20), "the path may have become longer");
     }
 
     #[test]
-    fn what_makes_no_difference_is_forgotten() {
+    fn a_backoff_without_effect_is_stale() {
         let mut backoff = KeyBackoff::default();
         give_back(&mut backoff, 0, 1);
         assert!(!backoff.is_stale(at(2)) && backoff.is_stale(at(10_001)));

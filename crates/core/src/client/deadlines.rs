@@ -1,7 +1,7 @@
-//! When the engine has something to do without being asked.
+//! The deadline index: the times at which the engine acts without an event.
 //!
-//! What is put in is not taken out when it is put off or has become pointless: each record knows its own deadline, and
-//! what it does not know any more is passed over. Now and then such are swept out.
+//! An entry stays in the index when its record's deadline moves or the record ends. Each record has the time of its valid
+//! entry in its field `wake`, and the engine skips all other entries. A sweep removes them.
 
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
@@ -25,12 +25,12 @@ pub(crate) enum Owner {
     Close,
 }
 
-/// More than twice as many as there can be, and so many, are swept.
+/// A sweep removes all stale entries if the index has this many entries beyond twice the number of records.
 const SLACK: usize = 64;
 
-/// What is due, and when. Two are equal whatever they hold: it follows from the records.
+/// The deadline index. It follows from the records, so two indexes always compare equal.
 ///
-/// Most of what is put in is due later than all else of its kind: that is kept in a row, and only the rest in a heap.
+/// Most new entries are later than all others of their kind. They are appended to a sorted row. A heap holds the rest.
 #[derive(Clone, Default)]
 pub(crate) struct Deadlines {
     rows: [VecDeque<(BootTime, Owner)>; 3],
@@ -38,7 +38,7 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Puts a record's deadline in; `wake` is what the record knows of it.
+    /// Adds an entry, and notes its time in the record's `wake`.
     pub(crate) fn put(
         &mut self,
         owner: Owner,
@@ -51,13 +51,20 @@ impl Deadlines {
         }
     }
 
-    /// The first, whether it is still known or not.
+    /// The first entry, which may be stale.
     pub(crate) fn first(&self) -> Option<(BootTime, Owner)> {
-        let others = self.others.peek().map(|Reverse(first)| first);
-        self.rows.iter().filter_map(VecDeque::front).chain(others).min().copied()
+        let mut first = self.others.peek().map(|Reverse(first)| first);
+        for row in &self.rows {
+            if let Some(front) = row.front()
+                && first.is_none_or(|first| is_later(first, front))
+            {
+                first = Some(front);
+            }
+        }
+        first.copied()
     }
 
-    /// When the first is due that `is_known` knows.
+    /// The time of the first entry that is not stale.
     pub(crate) fn first_known(
         &self,
         is_known: impl Fn(BootTime, Owner) -> bool,
@@ -80,7 +87,7 @@ impl Deadlines {
         }
     }
 
-    /// Takes out what `is_known` does not know, if there may be much of it: no more than `count` can be known.
+    /// Removes stale entries: those in front, and all of them if there may be many. `count` bounds the valid entries.
     pub(crate) fn sweep(&mut self, count: usize, is_known: impl Fn(BootTime, Owner) -> bool) {
         for row in &mut self.rows {
             while let Some((at, owner)) = row.front()
@@ -116,13 +123,18 @@ impl Extend<(BootTime, Owner)> for Deadlines {
                 _ => &mut self.rows[2],
             };
             match row.back() {
-                Some(last) if *last > one && !mutant!(DeadlineOutOfRow) => {
+                Some(last) if is_later(last, &one) && !mutant!(DeadlineOutOfRow) => {
                     self.others.push(Reverse(one));
                 }
                 _ => row.push_back(one),
             }
         }
     }
+}
+
+/// The order by time. The owner only breaks ties, so equal engines handle deadlines in the same order.
+fn is_later(one: &(BootTime, Owner), other: &(BootTime, Owner)) -> bool {
+    one.0 > other.0 || one.0 == other.0 && one.1 > other.1
 }
 
 impl PartialEq for Deadlines {
@@ -149,11 +161,11 @@ mod tests {
     use crate::ids::LockId;
 
     #[test]
-    fn what_is_put_off_again_and_again_takes_no_room() {
+    fn a_deadline_that_moves_often_does_not_fill_the_index() {
         let mut deadlines = Deadlines::default();
         let mut wake = None;
         for round in 0..100_000 {
-            // Back and forth between two times: both are in it many times.
+            // The deadline alternates between two times, so the index has each time often.
             let at = BootTime::from_nanos(round % 2);
             deadlines.put(Owner::Call(LockId(1)), &mut wake, Some(at));
             let known = wake;

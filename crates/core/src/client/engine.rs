@@ -5,17 +5,16 @@
 //!   caller ◄─Effect── Engine ◄─Event::Answered── node
 //! ```
 //!
-//! The driver calls [`Engine::handle`] with each event and a clock reading taken *after* the event
-//! came in, carries out the effects in order, and calls again with [`Event::Wake`] when
-//! [`Engine::deadline`] has come. There is no other way in or out. Late, stale and unknown events
-//! are harmless: a [`Ticket`] names the lock, the round and the verb of an answer, and an answer
-//! that no record waits for is dropped.
+//! The driver calls [`Engine::handle`] with each event and a clock reading taken *after* the event arrived, executes the
+//! effects in order, and calls again with [`Event::Wake`] at [`Engine::deadline`]. There is no other way in or out. Late,
+//! stale and unknown events are harmless: a [`Ticket`] names the lock, the round and the verb of an answer, and the engine
+//! drops an answer that no record waits for.
 //!
 //! Methods follow one convention: `on_…` handles an event, `due_…` handles a deadline, `emit_…` produces an effect, and
-//! `review_…` looks what follows from a change. A [`Context`] carries the time and the sink of effects through them.
+//! `review_…` acts on the consequences of a change. A [`Context`] carries the time and the sink of effects through them.
 //!
-//! The model checker demands `Clone + Eq + Hash + Debug`, deterministic collections, no random generator and no
-//! statistics. [`Engine::rebased`] makes its states comparable.
+//! The model checker needs `Clone + Eq + Hash + Debug`, deterministic collections, no random generator and no statistics.
+//! [`Engine::rebased`] makes its states comparable.
 
 mod attempting;
 mod call;
@@ -38,9 +37,8 @@ use self::call::{Call, Phase};
 pub use self::messages::{
     AttemptReport, Effect, Entropy, Event, Extended, Refusal, RefusalKind, Sink,
 };
-use crate::client::contention::BackoffTable;
 use crate::client::deadlines::{Deadlines, Owner};
-use crate::client::local_queue::LocalQueue;
+use crate::client::key_table::KeyTable;
 use crate::client::records::{Records, Rounds};
 use crate::command::Answer;
 use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
@@ -52,7 +50,6 @@ use crate::redlock::lease::Lease;
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::redlock::release::Release;
 use crate::time::{BootTime, Reading};
-use crate::token::Key;
 
 /// The whole client as one state machine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -63,44 +60,43 @@ pub struct Engine {
     releases: Rounds<Release>,
     inspections: Records<Inspection>,
     local: LocalCallers,
-    backoff: BackoffTable,
+    keys: KeyTable,
     paths: Paths,
     deadlines: Deadlines,
     closing: Closing,
-    /// Whether the nodes' votes count; `None` if nobody looks.
+    /// The restart guard; `None` if it is off.
     monitor: Option<Box<NodeMonitor>>,
 }
 
 /// The order among the callers of this process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct LocalCallers {
-    queues: BTreeMap<Key, LocalQueue>,
-    /// Of leases that were handed over: under whose id they are kept, by who holds them now.
+    /// For each lease after a hand-over: the holder's id, and the id under which the lease is recorded.
     handed: BTreeMap<LockId, LockId>,
-    /// Calls that have stepped aside. What nodes push wakes those for several keys.
+    /// Calls that have stepped aside for other callers. A push also wakes those with several keys.
     aside: BTreeSet<LockId>,
-    /// Attempts that are due.
+    /// Calls whose next attempt begins with the next event that is not an answer.
     begins: VecDeque<LockId>,
 }
 
-/// What is known of the ways to the nodes.
+/// The paths to the nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Paths {
     links: Vec<NodeLink>,
     round_trips: RoundTrips,
 }
 
-/// How far the client is being closed.
+/// The progress of a shutdown.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Closing {
     has_begun: bool,
-    /// Nodes are being taken into use, or have not answered that readers may go on: until then that may finish.
+    /// Time until which the client waits for adoptions and withdrawals to finish.
     drains_by: Option<BootTime>,
-    /// Intents that are being taken back, and which nodes have not answered.
+    /// Withdrawals of intents in flight, and the nodes without an answer.
     withdrawals: BTreeMap<Ticket, NodeSet>,
 }
 
-/// The time at which an event is handled, and the sink of its effects.
+/// The time of an event, and the sink of its effects.
 pub(crate) struct Context<'a> {
     now: Reading,
     out: &'a mut dyn Sink,
@@ -113,19 +109,19 @@ impl Context<'_> {
     }
 }
 
-/// What the engine knows of the way to a node.
+/// The path to one node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct NodeLink {
     connecting: bool,
-    /// The last answer was that the node cannot be reached.
+    /// The last command failed because the node could not be reached.
     away: bool,
-    /// When releases that are owed are sent again.
+    /// Time at which owed releases are sent again.
     retry_at: Option<BootTime>,
     failures: u8,
 }
 
 impl Engine {
-    /// A client of as many nodes as `quorum` says, with nothing in it.
+    /// A new client without a restart guard.
     pub fn new(quorum: Quorum) -> Self {
         Self {
             quorum,
@@ -134,7 +130,7 @@ impl Engine {
             releases: Rounds::new(),
             inspections: Records::new(),
             local: LocalCallers::default(),
-            backoff: BackoffTable::default(),
+            keys: KeyTable::default(),
             paths: Paths {
                 links: alloc::vec![NodeLink::default(); quorum.nodes()],
                 round_trips: RoundTrips::new(quorum),
@@ -145,21 +141,18 @@ impl Engine {
         }
     }
 
-    /// Handles one event; `now` was read after it came in. Effects go to `out`, in order.
+    /// Handles one event. `now` was read after the event arrived. Effects go to `out` in order.
     ///
-    /// What is due by `now` happens first, except answers. An answer that has come counts before a
-    /// time-out that has: a client that was busy, or slept, must not take its own delay for the
-    /// nodes' silence. A driver with several events at hand therefore gives the answers first. This
-    /// cannot bring back a lost lock: a loss whose time has come is latched before the answer is
-    /// looked at (S13), and an attempt is judged by `now` (S5).
+    /// The engine handles deadlines that have passed before the event, unless the event is an answer. A received answer
+    /// counts before a timeout, so a client that was busy or asleep does not mistake its own delay for the nodes' silence.
+    /// A driver with several events therefore delivers answers first. This cannot revive a lost lock: the engine latches a
+    /// due loss before it looks at the answer (S13), and judges an attempt by `now` (S5).
     ///
-    /// An attempt that an event brings begins last of all. If that event is an answer, the attempt
-    /// begins with the next event that is not an answer. Its commands must not come before a
-    /// release of the same key that is due, or that key would refuse it. And what the other waiting
-    /// answers say about the nodes counts first. So a driver that has given answers ends with
-    /// [`Event::Wake`].
+    /// An attempt that follows from an event begins after all other effects. If the event is an answer, the attempt begins
+    /// with the next event that is not an answer. Its commands must follow a due release of the same key, or the node would
+    /// refuse them. The other received answers also count first. So a driver ends a batch of answers with [`Event::Wake`].
     ///
-    /// Returns what is left of an event that brought answers: an empty vector, for its memory.
+    /// Returns the emptied vector of an answer event for reuse.
     pub fn handle(
         &mut self,
         event: Event,
@@ -168,6 +161,7 @@ impl Engine {
         out: &mut dyn Sink,
     ) -> Vec<(Ticket, Answer)> {
         let is_answer = matches!(event, Event::Answered { .. });
+        let is_tick_over = matches!(event, Event::Wake);
         if mutant!(BegunBeforeAllElse) {
             let mut all_else = Vec::new();
             let spare = self.on_event(event, &mut Context { now, out: &mut all_else });
@@ -181,12 +175,14 @@ impl Engine {
         let spare = self.on_event(event, cx);
         if !is_answer {
             self.begin_all(entropy, cx);
+        }
+        if is_tick_over {
             self.tidy_deadlines();
         }
         spare
     }
 
-    /// Handles an event, but for the attempts that it brings.
+    /// Handles an event, except for the attempts that follow from it.
     fn on_event(&mut self, event: Event, cx: &mut Context<'_>) -> Vec<(Ticket, Answer)> {
         let mut spare = Vec::new();
         if !matches!(event, Event::Answered { .. }) {
@@ -196,7 +192,7 @@ impl Engine {
             Event::Acquire { lock, request } => self.on_acquire(lock, request, cx),
             Event::Cancel { lock } => self.on_cancel(lock, cx),
             Event::Answered { node, sent, ref evidence, mut answers } => {
-                // Whatever it is, it is no longer a connection that is being waited for.
+                // An answer of any kind ends the wait for a connection.
                 self.paths.links[node.index()].connecting = false;
                 if !answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
                     self.paths.round_trips.observe(node, cx.now.elapsed_since(sent));
@@ -236,26 +232,24 @@ impl Engine {
         }
     }
 
-    /// Takes `round_trip` for the round trip to a quorum, whatever is observed: for models, in which states
-    /// are compared, and for tests.
+    /// Uses a fixed round trip to a quorum instead of the observed one. Models need it to compare states.
     #[must_use]
     pub fn with_fixed_round_trip(mut self, round_trip: Duration) -> Self {
         self.paths.round_trips = RoundTrips::fixed(round_trip);
         self
     }
 
-    /// The round trip to a node, smoothed; `None` before its first answer.
+    /// The smoothed round trip to a node; `None` before its first answer.
     pub fn round_trip(&self, node: NodeId) -> Option<Duration> {
         self.paths.round_trips.of(node)
     }
 
-    /// The round trip to a quorum as observed lately; zero before the first answer.
+    /// The recent round trip to a quorum; zero before the first answer.
     pub fn quorum_round_trip(&self) -> Duration {
         self.paths.round_trips.reckon(self.quorum)
     }
 
-    /// When to call again with [`Event::Wake`] at the latest. Too late is safe, only slow; and it may
-    /// be found that there is nothing to do yet.
+    /// The time of the next [`Event::Wake`]. A late event is safe, and only delays callers. An early one does nothing.
     pub fn deadline(&self) -> Option<BootTime> {
         if self.has_attempt_to_begin() {
             return Some(BootTime::from_nanos(i64::MIN));
@@ -264,28 +258,27 @@ impl Engine {
         self.deadlines.first_known(is_known)
     }
 
-    /// An answer has brought an attempt, which begins with the next event that is no answer.
+    /// Whether an attempt begins with the next event that is not an answer.
     pub fn has_attempt_to_begin(&self) -> bool {
         !self.local.begins.is_empty()
     }
 
-    /// How many locks are held.
+    /// The number of held locks.
     pub fn leases_held(&self) -> usize {
         self.leases.values().filter(|lease| lease.lost().is_none()).count()
     }
 
-    /// How many calls wait for a lock.
+    /// The number of calls that wait for a lock.
     pub fn calls_waiting(&self) -> usize {
         self.calls.len()
     }
 
-    /// How many tokens are being released, or owed to a node that cannot be reached; and how many intents are being
-    /// taken back.
+    /// The number of releases and withdrawals of intents that are in flight or owed.
     pub fn releases_owed(&self) -> usize {
         self.releases.len() + self.closing.withdrawals.len()
     }
 
-    /// Nothing is under way.
+    /// Whether the engine has no calls, leases, releases or inspections.
     pub fn is_idle(&self) -> bool {
         self.calls.is_empty()
             && self.leases.is_empty()
@@ -293,14 +286,14 @@ impl Engine {
             && self.inspections.is_empty()
     }
 
-    /// Whether a deadline of this engine has come, or one that has been put off since.
+    /// Whether [`Engine::deadline`] has passed.
     pub fn is_due(&self, now: Reading) -> bool {
-        self.deadline().is_some_and(|at| at.remaining(now).is_zero())
+        self.deadline().is_some_and(|at| at.has_come(now))
     }
 
     fn due_all(&mut self, cx: &mut Context<'_>) {
         while let Some((at, owner)) = self.deadlines.first()
-            && at.remaining(cx.now).is_zero()
+            && at.has_come(cx.now)
         {
             self.deadlines.pop_first();
             if self.wake_of(owner) != Some(at) {
@@ -323,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// When this one's turn is, as its record knows it.
+    /// The time of a record's valid entry in the deadline index.
     fn wake_of(&self, owner: Owner) -> Option<BootTime> {
         match owner {
             Owner::Call(lock) => self.calls.get(&lock)?.wake,
@@ -336,7 +329,7 @@ impl Engine {
         }
     }
 
-    /// Forgets deadlines that no record knows any more.
+    /// Removes stale entries from the deadline index.
     fn tidy_deadlines(&mut self) {
         let records = self.calls.len() + self.leases.len() + self.releases.len();
         let count = records + self.inspections.len() + 2 * self.paths.links.len() + 1;
@@ -345,7 +338,7 @@ impl Engine {
         self.deadlines = deadlines;
     }
 
-    /// A record's deadline has come.
+    /// Notes that a record's entry left the deadline index.
     fn note_taken_out(&mut self, owner: Owner) {
         let wake = match owner {
             Owner::Call(lock) => self.calls.get_mut(&lock).map(|it| &mut it.wake),
@@ -385,7 +378,7 @@ impl Engine {
     }
 
     fn on_connecting(&mut self, node: NodeId, now: Reading) {
-        // Told again, it is still the same wait for a connection, and has the same bound.
+        // A repeated event belongs to the same wait, so the timeout does not start again.
         if !core::mem::replace(&mut self.paths.links[node.index()].connecting, true) {
             self.for_each_attempt(|attempt| attempt.handle_connecting(node, now));
         }

@@ -1,7 +1,7 @@
-//! Records by the number of their lock.
+//! Records by lock id.
 //!
-//! Numbers grow, and most records live shortly. So where a record is, is found by its number's distance from the
-//! oldest of the last thousand; those that live on are kept in a map.
+//! Lock ids grow, and most records are short-lived. A deque covers the last 1024 ids, and a record in it is found by the
+//! distance of its id from the first one. A map holds the older records.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -11,21 +11,21 @@ use core::mem;
 
 use crate::ids::LockId;
 
-/// So many numbers in a row are looked up by distance.
+/// Number of consecutive ids that the deque covers.
 const WINDOW: u64 = 1024;
 
-/// The room of more records than this is given back when there are none.
+/// Above this number of slots, an empty map frees its memory.
 const SLOTS_KEPT: usize = 4096;
 
-/// A map whose keys are mostly put in in order, and mostly taken out soon. It iterates in the order of the keys.
+/// A map for ids that are mostly inserted in order and removed soon. It iterates in the order of the ids.
 #[derive(Clone)]
 pub(crate) struct Records<T> {
     slots: Vec<Option<T>>,
     free: Vec<u32>,
-    /// In which slot the records of these numbers are, from `first` on.
+    /// Slots of the ids from `first` on.
     newest: VecDeque<Option<u32>>,
     first: u64,
-    /// And of those below.
+    /// Slots of the ids below `first`.
     older: BTreeMap<LockId, u32>,
 }
 
@@ -61,10 +61,12 @@ impl<T> Records<T> {
         self.slots[slot].as_mut()
     }
 
-    /// Returns what was there.
-    pub(crate) fn insert(&mut self, lock: LockId, record: T) -> Option<T> {
+    /// Adds a record, or replaces the record with the same id. Returns whether the id is new.
+    #[inline]
+    pub(crate) fn insert(&mut self, lock: LockId, record: T) -> bool {
         if let Some(slot) = self.slot(lock) {
-            return self.slots[slot].replace(record);
+            self.slots[slot] = Some(record);
+            return false;
         }
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -73,13 +75,13 @@ impl<T> Records<T> {
             }
             None => {
                 self.slots.push(Some(record));
-                // Four billion records would not fit into memory.
+                // Memory holds fewer than 2^32 records.
                 (self.slots.len() - 1) as u32
             }
         };
         if lock.0 < self.first {
             self.older.insert(lock, slot);
-            return None;
+            return true;
         }
         while lock.0 - self.first >= WINDOW
             && let Some(oldest) = self.newest.pop_front()
@@ -91,14 +93,35 @@ impl<T> Records<T> {
             self.first = lock.0;
         }
         let place = (lock.0 - self.first) as usize;
-        if place >= self.newest.len() {
-            self.newest.resize(place + 1, None);
+        match self.newest.get_mut(place) {
+            Some(known) => *known = Some(slot),
+            None => {
+                while self.newest.len() < place {
+                    self.newest.push_back(None);
+                }
+                self.newest.push_back(Some(slot));
+            }
         }
-        self.newest[place] = Some(slot);
-        None
+        true
     }
 
     pub(crate) fn remove(&mut self, lock: &LockId) -> Option<T> {
+        let slot = self.unlink(lock)?;
+        let record = self.slots[slot].take();
+        self.shrink();
+        record
+    }
+
+    /// Drops a record in its place. Records are large, so this is cheaper than [`Records::remove`].
+    pub(crate) fn discard(&mut self, lock: &LockId) {
+        if let Some(slot) = self.unlink(lock) {
+            self.slots[slot] = None;
+            self.shrink();
+        }
+    }
+
+    /// Marks the slot of a record as free. The caller empties the slot.
+    fn unlink(&mut self, lock: &LockId) -> Option<usize> {
         let slot = match lock.0.checked_sub(self.first) {
             None => self.older.remove(lock)?,
             Some(place) => {
@@ -111,11 +134,13 @@ impl<T> Records<T> {
             }
         };
         self.free.push(slot);
-        let record = self.slots[slot as usize].take();
+        Some(slot as usize)
+    }
+
+    fn shrink(&mut self) {
         if self.slots.len() > SLOTS_KEPT && self.is_empty() {
             (self.slots, self.free) = (Vec::new(), Vec::new());
         }
-        record
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LockId, &T)> {
@@ -135,12 +160,12 @@ impl<T> Records<T> {
         self.iter().map(|(_, record)| record)
     }
 
-    /// In no order.
+    /// The records in arbitrary order.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().flatten()
     }
 
-    /// The same records with other numbers, in the same order.
+    /// Gives each record a new id. `to` must keep the order.
     pub(crate) fn renumber(&mut self, to: impl Fn(LockId) -> LockId) {
         let mut old = mem::take(self);
         let keys: Vec<LockId> = old.keys().collect();
@@ -166,7 +191,7 @@ impl<T> Default for Records<T> {
     }
 }
 
-/// Whatever has been there before.
+/// Compares the records; the layout depends on earlier records.
 impl<T: PartialEq> PartialEq for Records<T> {
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().eq(other.iter())
@@ -188,14 +213,14 @@ impl<T: fmt::Debug> fmt::Debug for Records<T> {
     }
 }
 
-/// Records of which a lock may have several, one for each of its rounds. Most have one.
+/// Records by lock id and round. Most locks have one round.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Rounds<T> {
     records: Records<OfLock<T>>,
     len: usize,
 }
 
-/// A lock's records, in the order of their rounds.
+/// The records of one lock in the order of rounds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct OfLock<T> {
     first: (u32, T),
@@ -223,21 +248,25 @@ impl<T> Rounds<T> {
 
     pub(crate) fn get(&self, (lock, round): &(LockId, u32)) -> Option<&T> {
         let OfLock { first, others } = self.records.get(lock)?;
-        let mut all = core::iter::once(first).chain(others);
-        all.find(|(other, _)| other == round).map(|(_, record)| record)
+        if first.0 == *round {
+            return Some(&first.1);
+        }
+        others.iter().find(|(other, _)| other == round).map(|(_, record)| record)
     }
 
     pub(crate) fn get_mut(&mut self, (lock, round): &(LockId, u32)) -> Option<&mut T> {
-        let mut all = self.records.get_mut(lock)?.iter_mut();
-        all.find(|(other, _)| other == round).map(|(_, record)| record)
+        let OfLock { first, others } = self.records.get_mut(lock)?;
+        if first.0 == *round {
+            return Some(&mut first.1);
+        }
+        others.iter_mut().find(|(other, _)| other == round).map(|(_, record)| record)
     }
 
     pub(crate) fn insert(&mut self, (lock, round): (LockId, u32), record: T) {
-        self.remove(&(lock, round));
+        self.discard(&(lock, round));
         self.len += 1;
         let Some(OfLock { first, others }) = self.records.get_mut(&lock) else {
-            let first = (round, record);
-            self.records.insert(lock, OfLock { first, others: Vec::new() });
+            self.records.insert(lock, OfLock { first: (round, record), others: Vec::new() });
             return;
         };
         let mut new = (round, record);
@@ -262,13 +291,24 @@ impl<T> Rounds<T> {
         Some(removed)
     }
 
-    /// Takes out the oldest lock's first.
+    /// Drops a record, in its place if the lock has no other.
+    pub(crate) fn discard(&mut self, (lock, round): &(LockId, u32)) {
+        let known = self.records.get(lock);
+        if known.is_some_and(|known| known.first.0 == *round && known.others.is_empty()) {
+            self.records.discard(lock);
+            self.len -= 1;
+        } else {
+            self.remove(&(*lock, *round));
+        }
+    }
+
+    /// Removes the first record of the oldest lock.
     pub(crate) fn pop_first(&mut self) -> Option<T> {
         let (first, _) = self.iter().next()?;
         self.remove(&first)
     }
 
-    /// A lock's records, in order.
+    /// The records of a lock in the order of rounds.
     pub(crate) fn of_mut(&mut self, lock: LockId) -> impl Iterator<Item = (u32, &mut T)> {
         let known = self.records.get_mut(&lock).into_iter();
         known.flat_map(OfLock::iter_mut).map(|(round, record)| (*round, record))
@@ -281,7 +321,7 @@ impl<T> Rounds<T> {
         })
     }
 
-    /// In no order.
+    /// The records in arbitrary order.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.records.values_mut().flat_map(OfLock::iter_mut).map(|(_, record)| record)
     }
@@ -298,15 +338,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_map_in_the_order_of_the_keys() {
+    fn records_are_a_map_in_the_order_of_ids() {
         let mut records = Records::new();
         let mut known = BTreeMap::new();
         let mut word: u64 = 1;
         for step in 0..50_000_u64 {
             word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step);
-            // Mostly growing, with steps back and gaps; one in a hundred lives long.
+            // Ids mostly grow, with gaps and steps back. One record in a hundred is never removed.
             let lock = LockId(step + (word >> 40) % 7 + if step > 30_000 { 1 << 40 } else { 0 });
-            assert_eq!(records.insert(lock, step), known.insert(lock, step));
+            assert_eq!(records.insert(lock, step), known.insert(lock, step).is_none());
             let old = LockId(lock.0.saturating_sub((word >> 50) % 50));
             if !old.0.is_multiple_of(100) {
                 assert_eq!(records.remove(&old), known.remove(&old));
@@ -326,7 +366,7 @@ mod tests {
         for lock in other.keys().collect::<Vec<_>>() {
             other.remove(&lock);
         }
-        assert!(other.is_empty() && other.slots.is_empty(), "room is given back");
+        assert!(other.is_empty() && other.slots.is_empty(), "the memory is freed");
         let mut other = records.clone();
         other.renumber(|lock| lock);
         assert_eq!(other, records);

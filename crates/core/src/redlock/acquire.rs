@@ -68,11 +68,10 @@ impl Attempt {
         let started = now;
         let answer_due = now.after(node_timeout);
         let connection_due = now.after(timing.connect_timeout().saturating_add(node_timeout));
-        let slots = quorum
-            .node_ids()
-            .map(|node| if connecting(node) { connection_due } else { answer_due })
-            .map(|due| Slot::Outstanding { due })
-            .collect();
+        let slots = Slots::new(quorum.nodes(), |node| {
+            let is_connecting = connecting(NodeId::new(node));
+            Slot::Outstanding { due: if is_connecting { connection_due } else { answer_due } }
+        });
         Self { quorum, timing, node_timeout, entry, started, slots, fence_request: None }
     }
 
@@ -144,7 +143,7 @@ impl Attempt {
         let took = now.elapsed_since(self.started);
         for (node, slot) in self.quorum.node_ids().zip(&mut *self.slots) {
             if let Slot::Outstanding { due } = slot
-                && due.remaining(now).is_zero()
+                && due.has_come(now)
             {
                 *slot = Slot::Failed { failure: Failure::new(FailureKind::Silent), took };
                 timed_out(node);
@@ -159,8 +158,14 @@ impl Attempt {
     /// Step 3: acquired if and only if a majority granted and enough of the validity is left.
     /// Decided as early as possible, both ways (V2).
     fn decide(&mut self, now: Reading) -> Decision {
-        let granted = self.granting().count();
-        let outstanding = self.count(|slot| matches!(slot, Slot::Outstanding { .. }));
+        let (mut granted, mut outstanding) = (0, 0);
+        for slot in &*self.slots {
+            match slot {
+                Slot::Granted { .. } => granted += 1,
+                Slot::Outstanding { .. } => outstanding += 1,
+                Slot::Refused { .. } | Slot::Failed { .. } | Slot::Gone { .. } => {}
+            }
+        }
         let more = usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
         if self.quorum.is_reached(granted + more) {
             let validity = self.validity();

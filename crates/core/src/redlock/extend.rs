@@ -1,7 +1,7 @@
-//! One round of extending a lease on every node: Extended, Absent, Other or a failure, per node.
+//! One round of extending a lease: the answer of each node.
 //!
-//! The round only counts; what an answer does to the votes is the lease's business
-//! ([`crate::redlock::lease`]), answer by answer, so that even a round that fails keeps what it gained.
+//! The round only counts answers. The lease ([`crate::redlock::lease`]) updates its votes with each answer, so even a failed
+//! round keeps the votes that it prolonged.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -19,8 +19,8 @@ pub(crate) struct Extension {
     started: Reading,
     due: BootTime,
     slots: Vec<Slot>,
-    wanted: bool,
-    told: bool,
+    awaited: bool,
+    reported: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -39,20 +39,20 @@ enum SlotState {
     Failed(Failure),
 }
 
-/// Where a round of extending stands.
+/// The state of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use]
 pub(crate) enum Progress {
-    /// Fewer than a quorum have confirmed, and more may.
+    /// A quorum may still confirm.
     Open,
-    /// A quorum has confirmed.
+    /// A quorum confirmed.
     Confirmed,
-    /// Too few have confirmed, and no more will in time.
+    /// A quorum is out of reach.
     Failed,
 }
 
 impl Extension {
-    /// Starts round number `round`, whose command goes to every node now.
+    /// Starts a round, whose command goes to every node now.
     pub(crate) fn start(round: u32, quorum: Quorum, node_timeout: Duration, now: Reading) -> Self {
         let slot = Slot { state: SlotState::Outstanding, took: Duration::ZERO };
         Self {
@@ -61,47 +61,44 @@ impl Extension {
             started: now,
             due: now.after(node_timeout),
             slots: alloc::vec![slot; quorum.nodes()],
-            wanted: false,
-            told: false,
+            awaited: false,
+            reported: false,
         }
     }
 
-    /// The number of this round.
     pub(crate) const fn round(&self) -> u32 {
         self.round
     }
 
-    /// When the round began.
     pub(crate) const fn started(&self) -> Reading {
         self.started
     }
 
-    /// A caller waits for the outcome of this round.
-    pub(crate) const fn is_wanted(&self) -> bool {
-        self.wanted
+    /// Whether a caller awaits the outcome.
+    pub(crate) const fn is_awaited(&self) -> bool {
+        self.awaited
     }
 
-    /// Notes that a caller waits for the outcome of this round.
-    pub(crate) fn want(&mut self) {
-        self.wanted = true;
+    /// Notes that a caller awaits the outcome.
+    pub(crate) fn await_outcome(&mut self) {
+        self.awaited = true;
     }
 
-    /// The outcome is clear and has been told; only healing may follow.
-    pub(crate) const fn is_told(&self) -> bool {
-        self.told
+    /// Whether the outcome is clear and reported. Only heals may follow.
+    pub(crate) const fn is_reported(&self) -> bool {
+        self.reported
     }
 
-    /// Notes that the outcome has been told.
-    pub(crate) fn tell(&mut self) {
-        self.told = true;
+    /// Notes that the outcome is reported.
+    pub(crate) fn mark_reported(&mut self) {
+        self.reported = true;
     }
 
-    /// When the round stops waiting for answers.
+    /// The time at which the round stops waiting for answers.
     pub(crate) const fn deadline(&self) -> BootTime {
         self.due
     }
 
-    /// Counts an answer.
     pub(crate) fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
         let slot = &mut self.slots[node.index()];
         if slot.state != SlotState::Outstanding {
@@ -117,11 +114,10 @@ impl Extension {
         };
     }
 
-    /// Stops waiting when the time is up: what has not answered by then has failed, for this round.
-    /// Answers that have come already are given first, so that a client that was slow itself does
-    /// not take them for silence.
+    /// Ends the round when its time is up: nodes without an answer have failed. The driver delivers received answers first,
+    /// so a slow client does not mistake them for silence.
     pub(crate) fn handle_time(&mut self, now: Reading) {
-        if !self.due.remaining(now).is_zero() {
+        if !self.due.has_come(now) {
             return;
         }
         let took = now.elapsed_since(self.started);
@@ -133,8 +129,8 @@ impl Extension {
         }
     }
 
-    /// The absent nodes that may be healed now, each of them once: those that answered so in this
-    /// round, after a quorum has confirmed in this round.
+    /// Returns the nodes to heal now: nodes that answered "absent" in this round, once a quorum confirmed in this round. Each
+    /// node is returned once.
     pub(crate) fn take_healable(&mut self) -> NodeSet {
         let mut healable = NodeSet::default();
         if self.quorum.is_reached(self.count(&SlotState::Extended)) {
@@ -148,7 +144,6 @@ impl Extension {
         healable
     }
 
-    /// Where the round stands.
     pub(crate) fn progress(&self) -> Progress {
         let confirmed = self.count(&SlotState::Extended);
         let outstanding = self.count(&SlotState::Outstanding);
@@ -161,23 +156,22 @@ impl Extension {
         }
     }
 
-    /// Every node has confirmed.
     pub(crate) fn is_confirmed_by_all(&self) -> bool {
         self.count(&SlotState::Extended) == self.slots.len()
     }
 
-    /// A node has answered, and has not confirmed.
+    /// Whether some node answered without confirming.
     pub(crate) fn has_denial(&self) -> bool {
         let count = self.count(&SlotState::Extended) + self.count(&SlotState::Outstanding);
         count < self.slots.len()
     }
 
-    /// Every node has answered, or its time is up: nothing more can be healed in this round.
+    /// Whether every node has answered or timed out, so that no further node can be healed in this round.
     pub(crate) fn is_over(&self) -> bool {
         self.count(&SlotState::Outstanding) == 0
     }
 
-    /// What each node said, for people.
+    /// The answer of each node, for reports.
     pub(crate) fn report(&self, now: Reading) -> Vec<NodeResult> {
         let so_far = now.elapsed_since(self.started);
         let tell = |slot: &Slot| match &slot.state {

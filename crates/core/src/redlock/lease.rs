@@ -1,9 +1,8 @@
 //! A held lock over time: votes that are raised or proved gone, extension, and the latched loss.
 //!
-//! Two clocks tick in a lease and neither knows of the other: the extension, every third of the
-//! ttl, and the loss deadline, `margin` before the validity ends. If extending fails, in whatever
-//! way, the loss comes at its time; if anything proves too many votes gone, it comes at once.
-//! Once lost, a lease stays lost (S13): no answer can raise it any more.
+//! A lease has two independent timers: the next extension, every third of the ttl, and the loss, `margin` before the end
+//! of the validity. If extensions fail, for any reason, the loss timer ends the lease. If answers prove that too many
+//! votes are gone, the lease ends at once. A lost lease stays lost (S13), and no answer raises its votes.
 
 mod extending;
 mod handover;
@@ -45,23 +44,20 @@ pub(crate) struct Lease {
     round: u32,
     extending: Extending,
     confirmation: Confirmation,
-    /// From this round on it is a reader's, if it was a writer's before.
+    /// The round of the downgrade from writer to reader.
     downgraded_in: Option<u32>,
     lost: Option<LossCause>,
-    /// Boxed, because most locks have no fence.
+    /// Boxed because most locks have no fencing token.
     fenced: Option<Box<Fenced>>,
 }
 
-/// What the guard that has the lock now may do with it; another's after a hand-over.
+/// The terms of the present guard. A hand-over replaces them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct GuardTerms {
-    /// Whose guard it is.
     holder: LockId,
-    /// It is extended automatically.
     automatic: bool,
-    /// After a loss the nodes are asked to delete nothing until the holder gives the lock back.
     keeps_on_loss: bool,
-    /// As long as the guard may hold it.
+    /// End of the longest hold (`max_hold`).
     hold_until: BootTime,
 }
 
@@ -77,22 +73,23 @@ pub(crate) enum Confirmation {
     None,
 }
 
-/// This process's time with a lock, from the attempt on, over all hand-overs.
+/// The time from the attempt on in which this process has the lock, over all hand-overs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Tenure {
     began: Reading,
-    /// As long as anybody may hold it under this token.
+    /// End of the longest hold under this token, over all guards.
     token_until: BootTime,
     handover_count: u32,
-    /// As of the attempt: the round trip, and a random word that it has not used.
+    /// Round trip at the time of the attempt.
     round_trip_ns: u64,
+    /// Random word of the attempt.
     jitter: u64,
 }
 
 impl Lease {
-    /// The lease that a successful attempt begins.
+    /// Begins the lease of a successful attempt.
     pub(crate) fn begin(
-        attempt: Attempt,
+        attempt: &mut Attempt,
         request: &Request,
         validity: Validity,
         (holder, token, round): (LockId, Token, u32),
@@ -102,7 +99,7 @@ impl Lease {
         let timing = request.timing;
         let guard = GuardTerms::new(holder, request, now);
         let reached = attempt.reached();
-        let (quorum, entry, fence_request) = attempt.into_parts();
+        let (quorum, entry, fence_request) = attempt.take_parts();
         Self {
             wake: None,
             entry,
@@ -128,32 +125,30 @@ impl Lease {
         }
     }
 
-    /// The lock's keys.
     pub(crate) const fn keys(&self) -> &Keys {
         &self.entry.keys
     }
 
-    /// Whom it excludes.
     pub(crate) const fn mode(&self) -> Mode {
         self.entry.mode
     }
 
-    /// Whose guard holds it.
+    /// The id of the guard that holds the lock.
     pub(crate) const fn holder(&self) -> LockId {
         self.guard.holder
     }
 
-    /// The token under which the nodes keep it, and how often it was handed over.
+    /// The token and the number of hand-overs. Together they identify a guard (S24).
     pub(crate) const fn token_and_handovers(&self) -> (Token, u32) {
         (self.token, self.tenure.handover_count)
     }
 
-    /// When this process got it.
+    /// The time of the grant to this process.
     pub(crate) const fn began(&self) -> Reading {
         self.tenure.began
     }
 
-    /// The round trip as of the attempt, and a random word that it has not used.
+    /// The round trip and the random word of the attempt.
     pub(crate) const fn pace(&self) -> (Duration, u64) {
         (self.round_trip(), self.tenure.jitter)
     }
@@ -162,12 +157,12 @@ impl Lease {
         Duration::from_nanos(self.tenure.round_trip_ns)
     }
 
-    /// What the guard that has it knows of it.
+    /// The guard's copy of the state.
     pub(crate) fn hold(&self) -> Hold {
         Hold::new(self.votes.validity.clone(), self.automatic_limit(), self.mode())
     }
 
-    /// The bound of an extension.
+    /// The limit of extensions.
     pub(crate) fn limit(&self) -> HoldLimit {
         HoldLimit { ttl: self.timing.ttl(), until: self.guard.hold_until }
     }
@@ -176,17 +171,16 @@ impl Lease {
         self.guard.automatic.then(|| self.limit())
     }
 
-    /// The lock's fence, if it has one.
+    /// The fencing token, if the lock has one.
     pub(crate) fn fence(&self) -> Option<u64> {
         self.fenced.as_ref().map(|fenced| fenced.fence)
     }
 
-    /// The votes held.
     pub(crate) const fn validity(&self) -> &Validity {
         &self.votes.validity
     }
 
-    /// Why the lease is lost, if it is.
+    /// The latched cause of the loss.
     pub(crate) const fn lost(&self) -> Option<LossCause> {
         self.lost
     }
@@ -204,8 +198,8 @@ impl Lease {
         self.votes.validity.why_over(self.automatic_limit(), now)
     }
 
-    /// Why the lease must be given up now, if it must, after a node's answer has taken its vote away.
-    /// What was due by time was latched before the answer was looked at, so this is the answer's doing.
+    /// The cause if the answer of a node ends the lease now. The engine latches a loss by time before it looks at the
+    /// answer, so the answer is the cause here.
     pub(crate) fn proved_loss(&self, now: Reading) -> Option<LossCause> {
         if self.lost.is_some() || self.votes.validity.lasts(Duration::ZERO, now) {
             return None;
@@ -214,7 +208,7 @@ impl Lease {
         Some(if overwritten { LossCause::KeyOverwritten } else { LossCause::KeyGone })
     }
 
-    /// After a loss nothing is released until the holder gives the lock back.
+    /// Whether a lost lease keeps its keys until the holder releases it.
     pub(crate) const fn keeps_on_loss(&self) -> bool {
         self.guard.keeps_on_loss
     }
@@ -227,8 +221,8 @@ impl Lease {
         self.confirmation = Confirmation::default();
     }
 
-    /// The release on every node that ends this lease. With `report`, its outcome is told: by the
-    /// votes as they are known now, and by the time at which it was given back.
+    /// The release on every node that ends this lease. With `report`, the holder awaits the outcome, which depends on the
+    /// present votes and the time of the call.
     pub(crate) fn end(&self, report: bool, now: Reading) -> Release {
         let called = self.handover().map_or(now, |handover| handover.called);
         let mut release = Release::of_lease(
@@ -246,18 +240,18 @@ impl Lease {
         release
     }
 
-    /// All nodes, whether or not they have granted it.
+    /// All nodes, granting or not.
     pub(crate) fn nodes(&self) -> NodeSet {
         self.quorum.all()
     }
 
-    /// The number for the next commands of this lock.
+    /// Starts a new round of commands.
     pub(crate) fn next_round(&mut self) -> u32 {
         self.round += 1;
         self.round
     }
 
-    /// When time next changes something.
+    /// The next time at which the lease needs attention.
     pub(crate) fn deadline(&self, now: Reading) -> Option<BootTime> {
         if self.lost.is_some() {
             return None;

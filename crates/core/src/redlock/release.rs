@@ -1,9 +1,7 @@
-//! Releasing on every node, for a reason or another: one machine from the first compare-and-delete
-//! to the last answer, including what stays *owed* when a node cannot be reached.
+//! The release of one token on every node, from the first compare-and-delete to the last answer.
 //!
-//! A release is queued behind the acquire on the same connection. When that connection breaks, the
-//! release is owed: it is sent again, because to compare and delete twice does no harm, until the
-//! key must have expired anyway.
+//! A release follows the acquire on the same connection. If the connection breaks, the release is *owed*: the engine sends
+//! it again until the key must have expired. A repeated compare-and-delete does no harm.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -18,7 +16,7 @@ use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
 use crate::token::Value;
 
-/// How long after the ttl a release is kept in mind that has neither been answered nor failed.
+/// Time after the ttl at which a release without an answer is forgotten.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 
 /// One token being released on every node.
@@ -29,24 +27,24 @@ pub struct Release {
     entry: Entry,
     quorum: Quorum,
     ttl: Duration,
-    /// The round of the attempt whose token this is.
+    /// Round of the attempt that drew the token.
     attempt: u32,
     /// Nodes that a command with this token may have reached.
     reached: NodeSet,
     /// Nodes whose vote was held when the release began.
     held: NodeSet,
-    /// When it is let go of, whatever is known by then: the key has expired by itself.
+    /// Time at which the release is forgotten in any case, because the key has expired.
     until: BootTime,
     answers: Answers,
-    /// What has failed, and has not been answered since: most of the time, nothing.
+    /// Nodes where the release failed, unless the node answered later. Usually empty.
     failed: BTreeMap<NodeId, Failed>,
     report: Option<Report>,
 }
 
-/// Which nodes have said what of our key.
+/// The nodes by their answer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Answers {
-    /// Nodes whose answer is awaited.
+    /// Nodes without an answer so far.
     awaited: NodeSet,
     deleted: NodeSet,
     absent: NodeSet,
@@ -55,35 +53,34 @@ struct Answers {
 }
 
 impl Answers {
-    /// The node said that our key is not there.
+    /// Whether the node answered that it does not have the key with our value.
     fn is_gone(&self, node: NodeId) -> bool {
         [self.absent, self.other, self.not_ours].iter().any(|said| said.contains(node))
     }
 }
 
-/// A node to which the release has failed.
+/// A failed release on one node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Failed {
     failure: Failure,
-    /// It is to be sent again. If not, it has been; or there is nothing to release: no command with
-    /// this token ever reached the node, or the key has expired since.
+    /// The release must be sent again. False if it is in flight again, if no command with this token reached the node, or
+    /// if the key has expired.
     owed: bool,
     until: BootTime,
 }
 
-/// A key that may still be on a node, because its release has failed there.
+/// A key that may still be on a node, because its release failed.
 pub(crate) struct Leftover {
     pub(crate) node: NodeId,
     pub(crate) value: Value,
-    /// The node is known to have set it.
+    /// The node granted the vote.
     pub(crate) was_granted: bool,
     pub(crate) failure: Failure,
 }
 
-/// The part that a waiting caller is interested in.
+/// The outcome that a caller awaits.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Report {
-    /// Who waits.
     holder: LockId,
     was_valid: bool,
     due: BootTime,
@@ -91,7 +88,7 @@ struct Report {
 }
 
 impl Release {
-    /// Step 5 of a failed attempt. Nobody waits for it.
+    /// Step 5 of a failed attempt. No caller awaits the outcome.
     pub(crate) fn after_attempt(
         entry: Entry,
         quorum: Quorum,
@@ -115,13 +112,13 @@ impl Release {
         }
     }
 
-    /// Notes which attempt's token this is, for [`Release::handle_unreached`].
+    /// Sets the round of the attempt, which [`Release::handle_unreached`] compares.
     pub(crate) fn of_attempt(self, attempt: u32) -> Self {
         Self { attempt, ..self }
     }
 
-    /// The end of a lease that was given back at `called`. With `report`, its holder is told the
-    /// outcome once it is clear, or after the time given.
+    /// The release of a lease whose holder called for it at `called`. With `report`, the engine notifies the holder of the
+    /// outcome once it is clear, or after the given time.
     pub(crate) fn of_lease(
         entry: Entry,
         timing: &Timing,
@@ -141,14 +138,14 @@ impl Release {
         release
     }
 
-    /// This record is about to be forgotten: the outcome is what is known by now.
+    /// Decides the outcome by the answers so far, because the record will be dropped.
     pub(crate) fn give_up(&mut self) {
         if let Some(report) = &mut self.report {
             report.time_is_up = true;
         }
     }
 
-    /// The lease was already lost: only the outcome is of interest.
+    /// Notes that the lease was already lost.
     pub(crate) fn mark_lost(&mut self) {
         if let Some(report) = &mut self.report {
             report.was_valid = false;
@@ -165,7 +162,7 @@ impl Release {
         self.reached
     }
 
-    /// Takes a node's answer.
+    /// Takes the answer of a node.
     pub fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
         if !self.answers.awaited.contains(node) {
             return;
@@ -183,20 +180,19 @@ impl Release {
         self.failed.remove(&node);
     }
 
-    /// A release that failed is owed, unless there is nothing to release.
+    /// Notes a failed release, which is owed if a command with this token may have reached the node.
     fn fail(&mut self, node: NodeId, failure: Failure, now: Reading) {
         let owed = self.reached.contains(node);
         let mut until = self.until_of(node);
         if owed {
-            // Everything that could have made the key was sent before the first failure, so a ttl
-            // after that one the key is gone. A failure to send again does not put that off.
+            // All commands that can set the key were sent before the first failure, so the key is gone a ttl after it. Later
+            // failures do not move this time.
             until = until.min(now.after(self.ttl));
         }
         self.failed.insert(node, Failed { failure, owed, until });
     }
 
-    /// The acquire of this attempt turns out never to have reached the node: nothing is owed
-    /// there, and nobody who waits for what is owed has to wait for it.
+    /// Notes that the acquire of `attempt` never reached the node, so no release is owed there.
     pub(crate) fn handle_unreached(&mut self, node: NodeId, attempt: u32) {
         if attempt == self.attempt {
             self.reached.remove(node);
@@ -206,7 +202,7 @@ impl Release {
         }
     }
 
-    /// Sends the release again if it is owed to this node.
+    /// Returns the command to send again if this node is owed the release.
     pub fn resend(&mut self, node: NodeId) -> Option<Command> {
         let failed = self.failed.get_mut(&node).filter(|failed| failed.owed)?;
         failed.owed = false;
@@ -214,42 +210,41 @@ impl Release {
         Some(self.command())
     }
 
-    /// Lets go of what has become pointless: releases of keys that have expired. A caller that
-    /// waits for the outcome is told what is known by its time, with the answers that have come
-    /// until then.
+    /// Ends the wait for nodes whose key has expired. When the caller's time is up, the outcome follows from the answers so
+    /// far.
     pub fn handle_time(&mut self, now: Reading) {
         if let Some(report) = &mut self.report {
-            report.time_is_up |= report.due.remaining(now).is_zero();
+            report.time_is_up |= report.due.has_come(now);
         }
         for node in self.answers.awaited.iter() {
             let until = self.until_of(node);
-            if until.remaining(now).is_zero() {
+            if until.has_come(now) {
                 self.answers.awaited.remove(node);
                 let failure = Failure::new(FailureKind::Silent);
                 self.failed.insert(node, Failed { failure, owed: false, until });
             }
         }
         for failed in self.failed.values_mut() {
-            failed.owed &= !failed.until.remaining(now).is_zero();
+            failed.owed &= !failed.until.has_come(now);
         }
     }
 
-    /// When time next changes something.
+    /// The next time at which the release needs attention.
     pub fn deadline(&self) -> Option<BootTime> {
         let awaited = self.answers.awaited.iter().map(|node| self.until_of(node));
         let owed = self.failed.values().filter(|failed| failed.owed).map(|failed| failed.until);
         awaited.chain(owed).chain(self.report.as_ref().map(|report| report.due)).min()
     }
 
-    /// When this node's key has expired for certain.
+    /// The time at which this node's key has certainly expired.
     fn until_of(&self, node: NodeId) -> BootTime {
         self.failed.get(&node).map_or(self.until, |failed| failed.until)
     }
 
-    /// The keys that are still on nodes, for all that is known: the release has failed there, and they have not expired.
+    /// The keys that may still be on nodes: the release failed there, and the keys have not expired.
     pub(crate) fn leftovers(&self, now: Reading) -> impl Iterator<Item = Leftover> {
         let may_be_there = move |(node, failed): &(&NodeId, &Failed)| {
-            self.reached.contains(**node) && !failed.until.remaining(now).is_zero()
+            self.reached.contains(**node) && !failed.until.has_come(now)
         };
         self.failed.iter().filter(may_be_there).map(|(node, failed)| Leftover {
             node: *node,
@@ -259,19 +254,19 @@ impl Release {
         })
     }
 
-    /// The release is owed to this node.
+    /// Whether this node is owed the release.
     pub fn is_owed_to(&self, node: NodeId) -> bool {
         self.failed.get(&node).is_some_and(|failed| failed.owed)
     }
 
-    /// Nothing is awaited, nothing owed, nobody waits for the outcome.
+    /// Whether no answer is outstanding, no release is owed, and no caller awaits the outcome.
     pub fn is_over(&self) -> bool {
         self.report.is_none()
             && self.answers.awaited.is_empty()
             && !self.failed.values().any(|failed| failed.owed)
     }
 
-    /// The outcome and whom to tell, once, as soon as it is clear or its time is up.
+    /// Returns the waiting caller and the outcome once, as soon as the outcome is clear or the time is up.
     pub fn poll_report(&mut self) -> Option<(LockId, ReleaseReport)> {
         let report = self.report.as_ref()?;
         let holder = report.holder;
@@ -288,8 +283,7 @@ impl Release {
         if !self.answers.awaited.is_empty() && !time_is_up {
             return None;
         }
-        // Definitely gone, although held: if without these there is no quorum, the lock had been
-        // lost before we gave it back.
+        // Votes that were held and are gone. If there is no quorum without them, the lock was lost before its release.
         let gone = self.held.iter().filter(|node| self.answers.is_gone(*node)).count();
         let never =
             |node: &NodeId| !self.held.contains(*node) && !self.answers.deleted.contains(*node);
@@ -303,7 +297,7 @@ impl Release {
         Some(if taken { Outcome::TakenByOther } else { Outcome::Expired })
     }
 
-    /// What the node said, for people.
+    /// The answer of one node for the report.
     fn tell(&self, node: NodeId) -> NodeReleased {
         if self.answers.deleted.contains(node) {
             return NodeReleased::Deleted;
@@ -321,7 +315,7 @@ impl Release {
         }
     }
 
-    /// Who waits for the outcome.
+    /// The caller that awaits the outcome.
     pub(crate) fn awaited_by(&self) -> Option<LockId> {
         self.report.as_ref().map(|report| report.holder)
     }
@@ -344,14 +338,14 @@ impl Release {
     }
 }
 
-/// How a release went, by our clock and the nodes' answers.
+/// The result of a release, by the client's clock and the answers of the nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReleaseReport {
-    /// How the release went.
+    /// The outcome over all nodes.
     pub outcome: Outcome,
-    /// The lock was passed on to the next caller of this process: no node was asked to delete it.
+    /// The next caller of this process took the lock over, so no node was asked to delete it.
     pub handed_over: bool,
-    /// What each node said, in the order of the client's list.
+    /// The answer of each node, in the order of the client's list.
     pub nodes: Vec<NodeReleased>,
 }
 
@@ -359,33 +353,32 @@ pub struct ReleaseReport {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// The lock was valid when the release was called, and a quorum deleted it: it is free.
+    /// The lock was valid at the call, and a quorum deleted it, so the lock is free.
     Released,
-    /// The lock had been lost or had expired before the release was called; nothing of another's
-    /// was touched.
+    /// The lock was lost or had expired before the call. The release deleted no other client's key.
     Expired,
-    /// As `Expired`, and somebody else's value was seen under the key.
+    /// As `Expired`, and a node has another client's value under the key.
     TakenByOther,
-    /// The lock was valid, but too few nodes answered; it is gone within its ttl at the latest.
+    /// The lock was valid, but too few nodes answered. The lock expires within its ttl.
     Unknown,
 }
 
-/// What one node said to a release.
+/// The answer of one node to a release.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum NodeReleased {
-    /// It deleted our key.
+    /// The node deleted the key.
     Deleted,
-    /// It had no key, and had not given its vote either.
+    /// The node had no key, and had not granted.
     NeverGranted,
-    /// It had given its vote, but the key was gone.
+    /// The node had granted, but the key was gone.
     LostEarly,
-    /// It holds another value under the key, which was left alone.
+    /// The node has another value under the key and kept it.
     Other,
-    /// It had not answered when the outcome was clear.
+    /// The node had not answered when the outcome was clear.
     Unanswered,
-    /// It was not asked: the lock was passed on to the next caller of this process.
+    /// The node was not asked, because the next caller of this process took the lock over.
     HandedOver,
-    /// It failed; if it may hold the key, the release is owed.
+    /// The release failed. If the node may have the key, the release is owed.
     Failed(Failure),
 }

@@ -1,4 +1,4 @@
-//! Votes: small leases of their own, and the validity that a quorum of them makes.
+//! Votes, and the validity of a lock that follows from a quorum of them.
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -9,17 +9,17 @@ use crate::time::{BootTime, Reading, nanos};
 
 /// The votes of one held lock and how long they make it valid.
 ///
-/// A vote counts from the moment *before* it was asked for, for a term that is the same for all
-/// votes of a lock: its end, E = t_send + T − (ε·T + δ), is invariant S2. The reading pair is kept
-/// instead of the end, so that each vote's elapsed time is the larger of both clocks' (protocol, section 9).
+/// A vote counts from a reading *before* its command was sent, and all votes of a lock have the same term: the end of a vote
+/// is E = t_send + T − (ε·T + δ) (invariant S2). The record keeps the reading instead of the end, because the elapsed time
+/// is the larger of two clocks (protocol, section 9).
 ///
-/// The lock is valid until the **Q-th largest** end of its votes; it is given up `margin` earlier.
-/// Read, never remembered: every question takes the time it is asked at.
+/// The lock is valid until the **Q-th largest** end of its votes, and the holder gives it up `margin` earlier. The validity
+/// is computed for the time of each question and never cached.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Validity {
-    /// Whose votes are held.
+    /// Nodes whose vote is held.
     held: NodeSet,
-    /// When each was asked for (S4); zero where none is held.
+    /// Time of sending per vote (S4); zero for a node without a vote.
     sent: Sent,
     quorum: Quorum,
     term_ns: u64,
@@ -42,7 +42,7 @@ impl HoldLimit {
     }
 }
 
-/// A reading for each node, and for no others. Without an allocation where there are as few nodes as usual.
+/// A reading for each node. The usual number of nodes needs no allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Sent {
     Few([Reading; FEW]),
@@ -73,8 +73,8 @@ impl Sent {
 }
 
 impl Validity {
-    /// The validity of votes that count for `term`: per node, when it was asked for the vote that
-    /// it has given (read before the first byte could leave, S4).
+    /// The validity of votes that count for `term`. `votes` has an item per node: the time of sending if the node granted,
+    /// read before the first byte could leave (S4).
     ///
     /// # Panics
     /// If there is not one place per node.
@@ -98,28 +98,38 @@ impl Validity {
         Self { held, sent, quorum, term_ns: nanos(term), margin_ns: nanos(margin) }
     }
 
-    /// How long the lock is valid under the protocol's assumptions: the Q-th largest remaining.
+    /// The remaining validity under the protocol's assumptions: the Q-th largest remaining time of the votes.
     pub fn valid_for(&self, now: Reading) -> Duration {
         Duration::from_nanos(self.nanos_left(now))
     }
 
-    /// How long the holder may rely on the lock: until `margin` before the end of its validity.
+    /// The time for which the holder may rely on the lock, which ends `margin` before the validity.
     pub fn remaining(&self, now: Reading) -> Duration {
         Duration::from_nanos(self.nanos_left(now).saturating_sub(self.margin_ns))
     }
 
-    /// Whether the holder may rely on the lock for longer than `time`. The same as to ask for
-    /// [`Validity::remaining`] and compare, but quick to answer: votes are counted, not ordered.
+    /// Whether the holder may rely on the lock for longer than `time`. Equivalent to a comparison with
+    /// [`Validity::remaining`], but counts the votes instead of sorting them.
     pub fn lasts(&self, time: Duration, now: Reading) -> bool {
         let reserved = self.margin_ns.saturating_add(nanos(time));
-        let outlives = |age: &u64| self.term_ns.saturating_sub(*age) > reserved;
-        let votes = self.ages(now).filter(outlives).count();
-        let more = usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
-        self.quorum.is_reached(votes + more)
+        let mut missing =
+            self.quorum.needed() - usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
+        // A plain loop, because this runs with every answer and at every question of a guard.
+        for (node, sent) in self.sent.all().iter().enumerate() {
+            if self.held.contains(NodeId::new(node))
+                && self.term_ns.saturating_sub(now.nanos_since(*sent)) > reserved
+            {
+                missing -= 1;
+                if missing == 0 {
+                    return true;
+                }
+            }
+        }
+        false
     }
 
-    /// The cause why time alone ended the validity; `None` while the holder may rely on the lock. `limit` is that of the
-    /// automatic extension. The guard and the engine both ask here, so that they report the same cause.
+    /// The cause if time alone ended the validity; `None` while the holder may rely on the lock. `limit` is the limit of the
+    /// automatic extension. The guard and the engine both use this function, so they report the same cause.
     pub(crate) fn why_over(&self, limit: Option<HoldLimit>, now: Reading) -> Option<LossCause> {
         if self.lasts(Duration::ZERO, now) {
             return None;
@@ -131,8 +141,8 @@ impl Validity {
         })
     }
 
-    /// Whether a quorum of votes would still count by the boot clock alone, with more time left
-    /// than clocks within the assumptions can differ. If so, the wall clock ended them.
+    /// Whether a quorum of votes still counts by the boot clock alone, with more time left than the two clocks may differ.
+    /// If so, a jump of the wall clock ended the votes.
     fn lasts_by_boot_clock(&self, now: Reading) -> bool {
         let left = self.term_ns - self.term_ns / 100;
         let reserved = self.margin_ns.saturating_add(CLOCKS_DIFFER_NS);
@@ -144,27 +154,27 @@ impl Validity {
         self.quorum.is_reached(votes)
     }
 
-    /// How many votes still count.
+    /// The number of votes that still count.
     pub fn votes(&self, now: Reading) -> usize {
         self.ages(now).filter(|age| *age < self.term_ns).count()
     }
 
-    /// This node's vote is held, or was until it ran out.
+    /// Whether this node's vote is held, including votes that have expired.
     pub fn has_vote_of(&self, node: NodeId) -> bool {
         self.held.contains(node)
     }
 
-    /// When this node was asked for the vote that is held, or was until it ran out; `None`: there is none.
+    /// The time of sending of this node's vote, including votes that have expired.
     pub fn asked_when(&self, node: NodeId) -> Option<Reading> {
         self.held.contains(node).then(|| self.sent.all()[node.index()])
     }
 
-    /// Whose votes are held, or were until they ran out.
+    /// The nodes whose vote is held, including votes that have expired.
     pub(crate) const fn held(&self) -> NodeSet {
         self.held
     }
 
-    /// Puts in a vote if it counts for longer than the one that is there (S11).
+    /// Sets a node's vote if it lasts longer than the present one (S11).
     pub(crate) fn raise(&mut self, node: NodeId, sent: Reading, now: Reading) {
         let old = self.sent.all()[node.index()];
         let left = |sent: Reading| self.term_ns.saturating_sub(now.nanos_since(sent));
@@ -174,16 +184,15 @@ impl Validity {
         }
     }
 
-    /// Takes out a vote that is proved to be gone (S11).
+    /// Removes a vote that an answer proved gone (S11).
     pub(crate) fn drop_vote(&mut self, node: NodeId) {
         self.held.remove(node);
         *self.sent.of(node) = Reading::default();
     }
 
-    /// What is left of the Q-th largest end, which is that of the Q-th youngest vote.
+    /// The remaining time of the Q-th youngest vote, which has the Q-th largest end.
     fn nanos_left(&self, now: Reading) -> u64 {
-        // Asked several times in the life of every lock, so it neither sorts nor divides: the
-        // youngest so far, in order, through which each vote sinks to its place.
+        // An insertion sort of the Q youngest votes, because this runs several times per lock.
         let mut youngest = [u64::MAX; NODE_COUNT_MAX];
         let less = usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
         let youngest = &mut youngest[..self.quorum.needed() - less];
@@ -195,18 +204,18 @@ impl Validity {
         self.term_ns.saturating_sub(youngest[youngest.len() - 1])
     }
 
-    /// How long ago each vote that is held was asked for, in nanoseconds.
+    /// The age of each held vote, in nanoseconds.
     fn ages(&self, now: Reading) -> impl Iterator<Item = u64> {
         self.sent_when().map(move |sent| now.nanos_since(sent))
     }
 
-    /// When each vote that is held was asked for.
+    /// The time of sending of each held vote.
     fn sent_when(&self) -> impl Iterator<Item = Reading> {
         let votes = self.quorum.node_ids().zip(self.sent.all());
         votes.filter(|(node, _)| self.held.contains(*node)).map(|(_, sent)| *sent)
     }
 
-    /// The same votes with `base` as the origin of time; see [`Engine::rebased`](crate::Engine::rebased).
+    /// The same votes with times such that `base` becomes zero; see [`Engine::rebased`](crate::Engine::rebased).
     #[must_use]
     pub fn rebased(&self, base: Reading) -> Self {
         let mut rebased = self.clone();
@@ -222,7 +231,7 @@ impl Validity {
     }
 }
 
-/// Beside a hundredth of the term, by so much may the two clocks of one machine differ and be good.
+/// Allowed difference between the two clocks of a machine, in addition to 1 % of the term.
 const CLOCKS_DIFFER_NS: u64 = 2_000_000;
 
 #[cfg(test)]
@@ -284,7 +293,7 @@ mod tests {
         assert_eq!(validity.valid_for(now), Duration::ZERO);
         assert!(validity.lasts_by_boot_clock(now));
         let late = Reading::new(1005 * MS, 1007 * MS);
-        assert!(!validity.lasts_by_boot_clock(late), "time has passed, by both clocks");
+        assert!(!validity.lasts_by_boot_clock(late), "both clocks agree that the time has passed");
     }
 
     #[test]

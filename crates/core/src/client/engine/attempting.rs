@@ -1,4 +1,4 @@
-//! An attempt of a call: asking all nodes at once (step 2), counting the votes (3, 4), and giving up (5).
+//! An attempt of a call: it asks all nodes at once (step 2), counts the votes (steps 3 and 4), and releases (step 5).
 
 use alloc::vec::Vec;
 
@@ -14,14 +14,17 @@ use crate::redlock::vote::Validity;
 use crate::token::Value;
 
 impl Engine {
-    /// The next attempt begins, with a fresh token.
+    /// Begins the next attempt of a call with a fresh token.
     pub(super) fn begin(&mut self, lock: LockId, entropy: &mut dyn Entropy, cx: &mut Context<'_>) {
         let excluded = self.excluded(cx.now);
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        if call.phase != Phase::Starting {
+        if !matches!(call.phase, Phase::Starting) {
             return;
+        }
+        if call.is_out_of_time(cx.now) {
+            return self.wait_is_over(lock, cx);
         }
         let (token, jitter) = entropy.draw(lock);
         let round_trip = self.paths.round_trips.latest(self.quorum);
@@ -33,9 +36,9 @@ impl Engine {
             call.note_untrusted(self.quorum, excluded, cx.now);
             return self.await_trust(lock, cx);
         }
-        if call.contention.polite && call.waiting.is_none() && call.has_time_to_look(cx.now) {
+        if call.contention.looks_first && call.waiting.is_none() && call.has_time_to_look(cx.now) {
             call.waiting = Some(Waiting::new(self.quorum, call.request.mode));
-            // No attempt is made with it; readers may be told of this call by it.
+            // The call looks instead of attempting. An intent may need a value, so the token is kept.
             call.history.token.get_or_insert(token);
             return self.look(lock, self.quorum.all(), true, cx);
         }
@@ -69,7 +72,7 @@ impl Engine {
         Self::index_call(&mut self.deadlines, lock, call);
     }
 
-    /// A vote or its refusal. It belongs to the call's attempt, or to the lease that the attempt became.
+    /// Handles a vote or refusal. It belongs to the call's attempt, or to the lease that followed from the attempt.
     pub(super) fn on_vote(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
         if ticket.verb == Verb::Acquire
@@ -81,7 +84,7 @@ impl Engine {
         let Some(call) = self.calls.get_mut(&ticket.lock) else {
             return self.on_lease_vote(answer, cx);
         };
-        // An answer to an earlier attempt: its release is queued, the vote is void for ever (S1).
+        // A vote for an earlier attempt is void, because its release is queued behind it (S1).
         if call.round != ticket.round && !mutant!(LateGrantBehindRelease) {
             return call.history.note_number(&answer.answer);
         }
@@ -89,13 +92,13 @@ impl Engine {
             call.history.note_number(&answer.answer);
             return self.on_late_answer(answer, cx);
         };
-        // While it waits for others, its deadline is where it was, or later.
+        // An answer never makes the attempt's deadline earlier, so the deadline index stays as it is.
         let NodeAnswer { node, sent, answer, .. } = answer;
         let decision = attempt.handle_answer(node, sent, answer, cx.now);
         self.follow(ticket.lock, decision, cx);
     }
 
-    /// An answer to an attempt that has failed without it: no vote any more, but the story is to be true.
+    /// Handles an answer to an attempt that failed before it arrived. It is no vote, but the report should be complete.
     fn on_late_answer(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket: Ticket { lock, .. }, answer, .. } = answer;
         if matches!(answer, Answer::Refused | Answer::RefusedFenced { .. }) {
@@ -110,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// The answer to a raise. It belongs to the call's attempt, or to the lease that the attempt became.
+    /// Handles the answer to a raise. It belongs to the call's attempt, or to the lease that followed from the attempt.
     pub(super) fn on_raised(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
         let Some(call) = self.calls.get_mut(&ticket.lock) else {
@@ -124,7 +127,7 @@ impl Engine {
         }
     }
 
-    /// Sends what an attempt needs to have its number recorded.
+    /// Asks nodes to record the attempt's number.
     pub(super) fn raise(&mut self, lock: LockId, nodes: NodeSet, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -138,7 +141,7 @@ impl Engine {
         Self::index_call(&mut self.deadlines, lock, call);
     }
 
-    /// Does what an attempt's decision demands.
+    /// Acts on the decision of an attempt.
     pub(super) fn follow(&mut self, lock: LockId, decision: Decision, cx: &mut Context<'_>) {
         match decision {
             Decision::Wait => {}
@@ -148,31 +151,27 @@ impl Engine {
         }
     }
 
-    pub(super) fn begin_lease(&mut self, lock: LockId, validity: Validity, cx: &mut Context<'_>) {
-        let Some(call) = self.take_call(lock, cx) else {
+    fn begin_lease(&mut self, lock: LockId, validity: Validity, cx: &mut Context<'_>) {
+        let Some(Call { request, phase, round, history, pace, .. }) = self.calls.get_mut(&lock)
+        else {
             return;
         };
-        let Call { request, phase, round, history, pace, .. } = call;
         let (Phase::Attempting(attempt), Some(token)) = (phase, history.token) else {
             unreachable!("only an attempt is decided, and it has a token");
         };
-        let fence = attempt.fence();
-        let mut lease = Lease::begin(
-            attempt,
-            &request,
-            validity,
-            (lock, token, round),
-            (pace.round_trip, pace.word),
-            cx.now,
-        );
+        let (attempts, fence) = (history.count, attempt.fence());
+        let pace = (pace.round_trip, pace.word);
+        let lease = Lease::begin(attempt, request, validity, (lock, token, *round), pace, cx.now);
         let hold = lease.hold();
-        Self::index_lease(&mut self.deadlines, lock, &mut lease, cx.now);
         self.leases.insert(lock, lease);
-        let attempts = history.count;
+        if let Some(lease) = self.leases.get_mut(&lock) {
+            Self::index_lease(&mut self.deadlines, lock, lease, cx.now);
+        }
+        self.finish_call(lock, cx);
         cx.emit(Effect::Acquired { lock, token, hold, attempts, handover_count: 0, fence });
     }
 
-    /// Step 5, and what comes after it: a look at who holds the lock, a pause, or the end.
+    /// Releases a failed attempt (step 5). A look at the holder, a pause or the end of the call follows.
     pub(super) fn attempt_failed(
         &mut self,
         lock: LockId,
@@ -194,7 +193,7 @@ impl Engine {
         call.contention.missed += u32::from(outrun);
         if why == FailureReason::Contended {
             for key in &*call.request.keys {
-                let backoff = self.backoff.of(key, cx.now);
+                let (_, backoff) = self.keys.with_backoff(key, cx.now);
                 backoff.see_rivals(call.pace.round_trip, cx.now);
                 if outrun {
                     backoff.see_contention(cx.now);
@@ -208,18 +207,18 @@ impl Engine {
         if attempt.is_permission_denied() {
             self.refuse(lock, RefusalKind::NoQuorum, cx);
         } else if refused.is_empty() {
-            // Readers are not what keeps it waiting, so they need not wait for it.
+            // No node refused, so readers do not block this call and need not wait for it.
             let call = self.calls.get_mut(&lock);
             if let Some(withdrawal) = call.and_then(|call| call.withdrawal(lock)) {
                 self.withdraw(withdrawal, cx);
             }
-            self.rest(lock, true, cx);
+            self.pause(lock, true, cx);
         } else {
             self.look(lock, asked, false, cx);
         }
     }
 
-    /// Step 5 for an attempt that is cut short (S15, S25).
+    /// Releases the attempt of a call that ends early (step 5; S15, S25).
     pub(super) fn release_attempt(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get(&lock) else {
             return;

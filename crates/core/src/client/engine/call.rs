@@ -1,4 +1,4 @@
-//! What is known of one call, and what follows from it.
+//! The record of one call, and the decisions that follow from it alone.
 
 mod history;
 mod intent;
@@ -21,7 +21,7 @@ use crate::redlock::retry::{Delay, Retry, after_expiry};
 use crate::request::{Request, Wait};
 use crate::time::{BootTime, Reading};
 
-/// A lock that readers hold is looked at no more often than this because of a push.
+/// Shortest time between two looks at a lock of readers, if pushes trigger them.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A call that has not got its lock yet.
@@ -36,73 +36,74 @@ pub(super) struct Call {
     pub(super) phase: Phase,
     pub(super) history: AttemptHistory,
     pub(super) pace: Pace,
-    /// What is known of the lock since the last attempt.
+    /// State of the lock on each node since the last attempt.
     pub(super) waiting: Option<Waiting>,
+    /// Time after which a quorum may be free by expiry alone.
     pub(super) free_in: Option<Duration>,
     pub(super) contention: Contention,
     pub(super) trust_wait: TrustWait,
-    /// Boxed, because most of the time there is none.
+    /// Boxed because it is rare.
     pub(in crate::client::engine) intent: Option<Box<Intent>>,
 }
 
-/// As of the last attempt.
+/// The round trip and randomness of the last attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Pace {
     pub(super) round_trip: Duration,
-    /// A random word, and how many have been made of it.
+    /// Random word of the attempt.
     pub(super) word: u64,
+    /// Number of further words derived from it.
     pub(super) draws: u32,
 }
 
-/// How the call has fared against others that want the lock.
+/// The call's experience with other contenders.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Contention {
-    /// How often in a row it was not known when the lock will be free.
+    /// Pauses in a row with an unknown expiry of the lock.
     pub(super) polls: u32,
-    /// How often in a row the lock seemed to be free, and was not.
+    /// Pauses in a row after which the lock seemed free and was not.
     pub(super) opens: u32,
-    /// The last attempt had votes, and others had the rest.
+    /// Whether contenders split the votes in the last attempt.
     pub(super) split: bool,
-    /// The attempt under way was made because the lock seemed to have come free.
+    /// Whether the attempt began because the lock seemed to have come free.
     pub(super) woken: bool,
-    /// How often the lock came free, and another got it.
+    /// Number of times that the lock came free and another client took it.
     pub(super) missed: u32,
-    /// This process has just had the lock, others want it too: it looks before it tries.
-    pub(super) polite: bool,
-    /// How often readers were told something.
-    pub(super) said: u32,
-    /// When the last look ended.
+    /// Whether the call looks before its first attempt, because this process just had the lock and others wait.
+    pub(super) looks_first: bool,
+    /// Number of commands about the call's intent.
+    pub(super) announcements: u32,
+    /// Time at which the last look ended.
     pub(super) looked_at: Option<BootTime>,
 }
 
-/// What the call knows of its wait for nodes to be trusted.
+/// The state of a call that waits for trusted nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct TrustWait {
-    /// The caller has been told that nodes are not to be trusted, and which.
-    pub(super) is_told: bool,
-    /// Until when it lets what was asked about trust be answered, however short its wait; and if the time of
-    /// other nodes is awaited.
+    /// Whether the caller was notified of the untrusted nodes.
+    pub(super) is_reported: bool,
+    /// Time until which the call waits for answers about trust, even if its own wait is shorter. The second time applies
+    /// while the client reads the clocks of other nodes.
     pub(super) settles_by: Option<[BootTime; 2]>,
-    /// At its end, it lets that be answered now.
+    /// Whether the call would have ended, and waits for these answers.
     pub(super) settling: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[expect(clippy::large_enum_variant, reason = "every call makes an attempt, and most make but one")]
 pub(super) enum Phase {
-    /// In the local queue.
+    /// The call waits in the local queue.
     Queued,
-    /// Its turn has come, and it begins when all answers at hand have been given.
+    /// The call's turn has come. Its attempt begins with the next event that is not an answer.
     Starting,
-    /// The nodes have been asked.
+    /// An attempt is in flight.
     Attempting(Attempt),
-    /// Nodes are asked who holds the lock: after an attempt; or, `again`, before one, to see whether it
-    /// is worth making.
+    /// A look at the holder is in flight: after an attempt or, with `again`, before an attempt.
     Looking { inspection: Inspection, again: bool },
-    /// Waiting for the next attempt, or to look `again`. If that is for reasons of its own, another caller
-    /// of this process may try from `lent` on.
+    /// The call waits until the next attempt or, with `again`, until the next look. From `lent` on, another caller of this
+    /// process may take the turn; `None` means that the lock is held, so another caller could not acquire it either.
     Pausing { until: BootTime, again: bool, lent: Option<BootTime> },
-    /// As before, and another caller of this process has its turn meanwhile.
+    /// The call pauses, and another caller of this process has the turn.
     Aside { until: BootTime },
 }
 
@@ -129,10 +130,12 @@ impl Call {
         }
     }
 
-    /// When time next changes something.
+    /// The next time at which the call needs attention.
     pub(super) fn due(&self) -> Option<BootTime> {
         let phase = match &self.phase {
-            Phase::Queued | Phase::Starting => None,
+            // Has no deadline: the attempt begins with the next event, and then the call checks its time.
+            Phase::Starting => return None,
+            Phase::Queued => None,
             Phase::Attempting(attempt) => attempt.deadline(),
             Phase::Looking { inspection, .. } => Some(inspection.deadline()),
             Phase::Pausing { until, .. } | Phase::Aside { until } => Some(*until),
@@ -141,7 +144,7 @@ impl Call {
         [phase, self.deadline, renewal].into_iter().flatten().min()
     }
 
-    /// The command to look at the lock, and, if the call is going to wait, to be told of changes.
+    /// The command for a look. If the call is going to wait, the command also requests a push.
     pub(super) fn look(&self) -> Command {
         let Request { keys, mode, prefix_bytes, .. } = &self.request;
         let keys = keys.clone();
@@ -152,51 +155,51 @@ impl Call {
         }
     }
 
-    /// The call's time is up, and it only waits until the nodes have answered about their trust.
+    /// Whether the call's time is up and it only waits for answers about trust.
     pub(super) fn awaits_settling(&self) -> bool {
         let Some(ends) = &self.trust_wait.settles_by else { return false };
         matches!(&self.phase, Phase::Pausing { until, .. } | Phase::Aside { until } if ends.contains(until))
     }
 
-    /// There is to be no further attempt.
+    /// Whether the call makes no further attempt.
     pub(super) fn is_to_end(&self, now: Reading) -> bool {
         self.request.wait == Wait::Once || self.is_spent() || self.is_out_of_time(now)
     }
 
-    /// The caller's patience is at its end by then.
+    /// Whether the call's wait ends before `then`.
     pub(super) fn is_over_by(&self, then: BootTime) -> bool {
         self.deadline.is_some_and(|at| at < then)
     }
 
-    /// The caller's patience is at its end.
+    /// Whether the call's wait is over.
     pub(super) fn is_out_of_time(&self, now: Reading) -> bool {
-        self.deadline.is_some_and(|at| at.remaining(now).is_zero())
+        self.deadline.is_some_and(|at| at.has_come(now))
     }
 
-    /// For how long at most to let others go first: half of what is left of the wait.
+    /// The longest back-off: half of the remaining wait.
     pub(super) fn patience(&self, now: Reading) -> Duration {
         self.deadline.map_or(Duration::MAX, |at| at.remaining(now) / 2)
     }
 
-    /// Whether this call may look before its first attempt. A caller that has chosen fixed delays wants them
-    /// whatever the nodes say; and who makes one attempt alone does not want to wait for it.
+    /// Whether this call may look before its first attempt. A caller with fixed delays asked for them whatever the nodes
+    /// answer, and a caller with a single attempt does not wait.
     pub(super) fn may_look_first(&self) -> bool {
         self.is_to_watch() && self.request.retry.attempts_max != Some(1)
     }
 
-    /// Whether there is time to look, to let others go first, to look again, and then to try: half of
-    /// what is left is given to the others, and three round trips must fit into the rest.
+    /// Whether the remaining wait suffices for a look, a back-off, a second look and an attempt. Half of it is for the
+    /// back-off, and three round trips must fit into the rest.
     pub(super) fn has_time_to_look(&self, now: Reading) -> bool {
         3 * believed(self.pace.round_trip) <= self.patience(now)
     }
 
-    /// Whether the nodes are to tell when the lock changes.
+    /// Whether looks request pushes.
     pub(super) fn is_to_watch(&self) -> bool {
         let adaptive = matches!(self.request.retry.delay, Delay::Adaptive { .. });
         adaptive && self.request.wait != Wait::Once && !self.is_spent()
     }
 
-    /// There were as many attempts as there may be.
+    /// Whether the call has used all its attempts.
     pub(super) fn is_spent(&self) -> bool {
         self.request.retry.attempts_max.is_some_and(|max| self.history.count >= max)
     }
@@ -205,9 +208,8 @@ impl Call {
         self.waiting.as_ref().is_some_and(Waiting::is_open)
     }
 
-    /// A look is over when all have answered; one for a call that waits, as soon as it seems that
-    /// the lock is to be had. One that is the last of its call also waits for the answers to the attempt
-    /// that tell whether the lock is held, or too few nodes are up.
+    /// Whether the look may end. It ends when all nodes have answered, and for a waiting call as soon as a quorum seems free.
+    /// The last look of a call also waits for answers to the attempt, if they decide between a held lock and too few nodes.
     pub(super) fn has_seen_enough(&self, quorum: Quorum, now: Reading) -> bool {
         match &self.phase {
             Phase::Looking { inspection, .. } => {
@@ -218,8 +220,8 @@ impl Call {
         }
     }
 
-    /// Writes into the story of the last attempt whom the nodes have been seen to hold the lock for.
-    /// Where there was no attempt yet, what was seen is the story.
+    /// Adds the holders that a look found to the report of the last attempt. Before the first attempt, the look itself is the
+    /// report.
     pub(super) fn note_holders(&mut self, now: Reading) {
         let Phase::Looking { inspection, .. } = &self.phase else {
             return;
@@ -227,7 +229,7 @@ impl Call {
         if self.history.count == 0 {
             let mut nodes: Vec<_> =
                 inspection.report(now).into_iter().map(NodeResult::seen_as_refusal).collect();
-            // Who was not asked this time stands by what it said before.
+            // A node that was not asked now keeps its earlier answer.
             for (node, before) in nodes
                 .iter_mut()
                 .zip(self.history.last.take().into_iter().flat_map(|(_, nodes)| nodes))
@@ -236,8 +238,7 @@ impl Call {
                     *node = before;
                 }
             }
-            // Others hold it, or have their turn first; but as with an attempt (S26), not if too few
-            // nodes have answered for a quorum.
+            // Other clients hold the lock or come first. As in an attempt (S26), this needs answers of a quorum.
             let told = |node: &&NodeResult| {
                 matches!(node.said, NodeOutcome::Seen(_) | NodeOutcome::Refused(_))
             };
@@ -253,7 +254,7 @@ impl Call {
             let Some(seen) = inspection.seen(node) else { continue };
             match &mut nodes[node.index()].said {
                 NodeOutcome::Refused(holding) => *holding = Some(seen.clone()),
-                // It had not answered in time; it does now.
+                // The node did not answer the attempt in time, but answered the look.
                 said @ NodeOutcome::Nothing if *seen == Holding::Free => {
                     *said = NodeOutcome::Seen(Holding::Free);
                 }
@@ -263,8 +264,8 @@ impl Call {
         }
     }
 
-    /// If a reader has come or gone, a look shows whether it was the last one. It comes soon, and no more often than
-    /// every 10 ms.
+    /// Schedules a look after a push about readers, because it may have been the last reader. Looks are at least
+    /// [`LOOK_EVERY`] apart.
     pub(super) fn look_if_stale(&mut self, now: Reading) {
         let is_stale = self.waiting.as_ref().is_some_and(Waiting::is_stale);
         if let Phase::Pausing { until, again, .. } = &mut self.phase
@@ -275,13 +276,12 @@ impl Call {
         }
     }
 
-    /// Notes in what time a quorum may be free by expiry alone, as far as is known.
+    /// Notes the time after which a quorum may be free by expiry alone, if the answers show it.
     pub(super) fn note_free_in(&mut self, now: Reading) {
         self.free_in = self.waiting.as_ref().and_then(|waiting| waiting.free_in(now));
     }
 
-    /// Counts a pause that begins now, with what is known by now: how often in a row the lock seemed to be
-    /// free and was not, and how often it could not be told when it will be.
+    /// Counts a pause that begins now in `opens` or `polls`.
     pub(super) fn count_pause(&mut self) {
         let watches = self.is_to_watch();
         if watches && self.is_open() {
@@ -298,13 +298,12 @@ impl Call {
         }
     }
 
-    /// For how long to wait by these rules. Who contends for a free lock again counts in the same `step` as
-    /// the others.
+    /// The length of the next pause. `step` is the length of a slot, which all contenders for a free lock share.
     pub(super) fn pause(&self, retry: Retry, step: Duration, now: Reading) -> Duration {
         let (round_trip, word) = (self.pace.round_trip, self.pace.word);
         if self.is_to_watch() && self.is_open() {
-            // Given back while we asked: at once. But if votes are split, or others are faster time
-            // and again, only jitter helps.
+            // The lock was released meanwhile, so the call attempts at once. If contenders split the votes, or others were
+            // faster repeatedly, only jitter helps.
             return match self.contention.opens {
                 1 if !self.contention.split => Duration::ZERO,
                 opens => retry.delay(opens, word, step.min(round_trip), None),
@@ -314,17 +313,17 @@ impl Call {
         let soonest = self.waiting.as_ref().and_then(|waiting| waiting.may_be_free_in(now));
         match (self.free_in, retry.delay) {
             (Some(_), _) if watched && mutant!(WaitersTrustPush) => Duration::from_secs(3600),
-            // A foreign key with a long ttl on few nodes says nothing about the nodes that were not asked.
+            // The nodes that were not asked may be free earlier, so a long ttl on few nodes does not decide alone.
             (Some(free_in), Delay::Adaptive { ceiling }) if watched => {
                 free_in.min(soonest.unwrap_or(free_in).saturating_add(ceiling)) + after_expiry(word)
             }
-            // Held for ever, by something foreign: who knows whether it ever tells.
+            // A foreign key without expiry. A push may never come.
             (None, Delay::Adaptive { ceiling }) if watched => ceiling,
             _ => retry.delay(self.contention.polls, word, round_trip, self.free_in),
         }
     }
 
-    /// So many nodes will tell that a release cannot go unnoticed.
+    /// Whether enough nodes will push that the call notices every release.
     pub(super) fn is_watched(&self) -> bool {
         self.is_to_watch() && self.waiting.as_ref().is_some_and(Waiting::is_watched)
     }
@@ -352,7 +351,7 @@ impl Call {
 }
 
 impl Pace {
-    /// A random word, a different one each time.
+    /// Derives a new random word.
     pub(super) fn draw(&mut self) -> u64 {
         self.draws += 1;
         mix(self.word, self.draws)

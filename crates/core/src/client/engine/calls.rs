@@ -1,4 +1,4 @@
-//! Calls: from the wish for a lock to the grant or the refusal.
+//! Calls: from the request for a lock to the grant or the refusal.
 //!
 //! ```text
 //!   Queued ─► Starting ─► Attempting ─┬─► (lease)
@@ -8,16 +8,15 @@
 //!     └─► (handed over)
 //! ```
 //!
-//! Attempts are in `attempting.rs`, looking and pausing in `waiting.rs`, what is known of one call in `call.rs`.
+//! Attempts are in `attempting.rs`, looks and pauses in `waiting.rs`, turns among the callers of one process in `turns.rs`,
+//! and the record of one call in `call.rs`.
 //!
-//! Whose turn it is among the callers of one process is in `turns.rs`.
+//! A call goes from `Starting` to `Looking` if its process just had the lock and others wait for it: it looks before it
+//! attempts.
 //!
-//! From `Starting` a call goes to `Looking` if its process has just had the lock and others want it
-//! too: it looks before it tries.
-//!
-//! A call that has to wait asks as many nodes as it takes to tell when the lock changes, and then does
-//! nothing until they do, or until the keys expire. What decides when it goes on is in
-//! [`crate::client::wait`]; how those who wait keep out of each other's way, in `contention.rs`.
+//! A waiting call asks enough nodes to push a change of the lock, and then does nothing until a push or the expiry of the
+//! keys. [`crate::client::wait`] decides when the call goes on. `contention.rs` keeps waiting processes from all attempting
+//! at once.
 
 use alloc::collections::VecDeque;
 
@@ -29,31 +28,29 @@ use crate::redlock::acquire::Decision;
 use crate::request::{Request, Wait};
 
 impl Engine {
-    /// A caller wants a lock: it contends at once, or queues behind others of this process.
+    /// Starts a call: it attempts at once, or queues behind other callers of this process.
     pub(super) fn on_acquire(&mut self, lock: LockId, request: Request, cx: &mut Context<'_>) {
         let once = request.wait == Wait::Once;
-        let is_busy = once && !self.may_try(&request, cx.now);
-        let call = Call::new(request, cx.now);
         let refused = if self.closing.has_begun {
             Some(RefusalKind::Closed)
-        } else if is_busy {
+        } else if once && !self.may_try(&request, cx.now) {
             Some(RefusalKind::BusyHere)
         } else {
             None
         };
+        let call = Call::new(request, cx.now);
         if let Some(kind) = refused {
             return cx.emit(Effect::NotAcquired { lock, refusal: call.refusal(kind, cx.now) });
         }
-        let known = self.calls.insert(lock, call);
-        assert!(known.is_none(), "a lock id is used once");
+        let is_new = self.calls.insert(lock, call);
+        assert!(is_new, "a lock id is used once");
         self.enter(lock, cx);
-        let phase = self.calls.get(&lock).map(|call| &call.phase);
-        if once && phase == Some(&Phase::Queued) {
+        if once && self.calls.get(&lock).is_some_and(|call| call.phase == Phase::Queued) {
             self.refuse(lock, RefusalKind::BusyHere, cx);
         }
     }
 
-    /// Time has passed for a call.
+    /// Handles a deadline of a call.
     pub(super) fn due_call(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -83,32 +80,32 @@ impl Engine {
                     Self::index_call(&mut self.deadlines, lock, call);
                 }
             }
-            Phase::Pausing { until, again, .. } if until.remaining(cx.now).is_zero() => {
+            Phase::Pausing { until, again, .. } if until.has_come(cx.now) => {
                 if *again {
                     return self.look_again(lock, cx);
                 }
                 Self::start(&mut self.deadlines, &mut self.local.begins, lock, call);
             }
-            Phase::Aside { until } if until.remaining(cx.now).is_zero() => {
+            Phase::Aside { until } if until.has_come(cx.now) => {
                 self.enter(lock, cx);
             }
             _ => Self::index_call(&mut self.deadlines, lock, call),
         }
     }
 
-    /// The caller's patience is at its end, whatever is under way.
+    /// Ends a call whose wait is over.
     pub(super) fn wait_is_over(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let leftovers = self.leftovers(lock, cx.now);
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
         match &call.phase {
-            // An attempt cut short says less than the one before it, but more than a look.
+            // The report of an unfinished attempt is worth less than that of an earlier attempt, but more than a look.
             Phase::Attempting(attempt) if call.history.count == 1 => {
                 let (why, nodes) = (attempt.why_not_yet(), attempt.report(cx.now));
                 call.history.note_cut_short(why, nodes, self.quorum);
             }
-            // A look cut short has perhaps seen the holder already.
+            // An unfinished look may have found the holder already.
             Phase::Looking { .. } => {
                 call.note_holders(cx.now);
                 call.note_free_in(cx.now);
@@ -116,13 +113,12 @@ impl Engine {
             _ => {}
         }
         if !leftovers.is_empty() {
-            call.history.tell_leftovers(self.quorum, &leftovers);
+            call.history.note_leftovers(self.quorum, &leftovers);
         }
         call.history.settle(self.quorum);
         let is_queued = call.phase == Phase::Queued;
         let kind = call.history.last.as_ref().map(|(why, _)| RefusalKind::from(*why));
-        // Of who has had its turn already, and waits for the next one, more is known than that; unless
-        // another of this process has got the lock meanwhile.
+        // A queued call that already had a turn reports its last attempt, unless a caller of this process now holds the lock.
         let is_held_here = || {
             let call = self.calls.get(&lock);
             call.is_some_and(|call| self.is_held_here(&call.request))
@@ -135,22 +131,23 @@ impl Engine {
         self.abandon(lock, kind, cx);
     }
 
-    /// The caller has gone.
+    /// Ends a call or an inspection that its caller cancelled.
     pub(super) fn on_cancel(&mut self, lock: LockId, cx: &mut Context<'_>) {
         self.inspections.remove(&lock);
         self.release_attempt(lock, cx);
         if let Some(mut call) = self.remove_call(lock) {
-            self.leave_queue(&call.request.keys, lock, cx);
+            self.leave_queue(&call.request.keys, lock, None, cx);
             self.pass_intent_on(call.take_intent(lock), cx);
         }
     }
 
-    /// Ends a call from outside, releasing what an attempt under way may have got.
+    /// Ends a call early, and releases its attempt.
     pub(super) fn abandon(&mut self, lock: LockId, kind: RefusalKind, cx: &mut Context<'_>) {
         self.release_attempt(lock, cx);
         self.refuse(lock, kind, cx);
     }
 
+    /// Ends a call without the lock.
     pub(super) fn refuse(&mut self, lock: LockId, kind: RefusalKind, cx: &mut Context<'_>) {
         let Some(mut call) = self.remove_call(lock) else {
             return;
@@ -159,7 +156,7 @@ impl Engine {
             call.free_in = call.free_in.or_else(|| self.quorum_in(&call, cx.now));
         }
         cx.emit(Effect::NotAcquired { lock, refusal: call.refusal(kind, cx.now) });
-        self.leave_queue(&call.request.keys, lock, cx);
+        self.leave_queue(&call.request.keys, lock, None, cx);
         self.pass_intent_on(call.take_intent(lock), cx);
     }
 
@@ -168,16 +165,17 @@ impl Engine {
         self.calls.remove(&lock)
     }
 
-    /// The call has the lock. If readers were told that it waits, they are told that it does not any more.
-    pub(super) fn take_call(&mut self, lock: LockId, cx: &mut Context<'_>) -> Option<Call> {
-        let mut call = self.remove_call(lock)?;
-        if let Some(withdrawal) = call.withdrawal(lock) {
+    /// Ends a call that has its lock, and withdraws its intent.
+    pub(super) fn finish_call(&mut self, lock: LockId, cx: &mut Context<'_>) {
+        let withdrawal = self.calls.get_mut(&lock).and_then(|call| call.withdrawal(lock));
+        self.local.aside.remove(&lock);
+        self.calls.discard(&lock);
+        if let Some(withdrawal) = withdrawal {
             self.withdraw(withdrawal, cx);
         }
-        Some(call)
     }
 
-    /// The next attempt is due.
+    /// Schedules the next attempt of a call.
     pub(super) fn start(
         deadlines: &mut Deadlines,
         begins: &mut VecDeque<LockId>,

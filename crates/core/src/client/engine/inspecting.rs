@@ -1,4 +1,4 @@
-//! Looking at a lock without wanting it.
+//! Inspections: looks at a lock that no call belongs to.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::keys::Keys;
 use crate::redlock::inspect::Inspection;
 
 impl Engine {
-    /// Starts an inspection that stands for itself.
+    /// Starts an inspection of all nodes.
     pub(super) fn on_inspect(
         &mut self,
         lock: LockId,
@@ -26,7 +26,7 @@ impl Engine {
         self.review_inspection(lock, cx);
     }
 
-    /// Time has passed for an inspection.
+    /// Handles the deadline of an inspection.
     pub(super) fn due_inspection(&mut self, lock: LockId, cx: &mut Context<'_>) {
         if let Some(inspection) = self.inspections.get_mut(&lock) {
             inspection.handle_time(cx.now);

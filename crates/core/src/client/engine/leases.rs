@@ -1,4 +1,4 @@
-//! Leases: extending, healing, losing, giving back.
+//! Leases: extension, heal, loss, hand-over and release.
 
 use super::{Context, Effect, Engine, Extended};
 use crate::client::deadlines::{Deadlines, Owner};
@@ -13,7 +13,7 @@ use crate::redlock::release::{NodeReleased, Outcome, ReleaseReport};
 use crate::time::Reading;
 
 impl Engine {
-    /// A vote granted after the decision, or a heal.
+    /// Handles a late vote of the attempt, or the answer to a heal.
     pub(super) fn on_lease_vote(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
         let Some(lease) = self.lease_of_answer(ticket.lock, cx) else {
@@ -27,13 +27,13 @@ impl Engine {
         {
             cx.emit(Effect::Superseded { lock: lease.holder(), fence });
         }
-        // A vote only puts the loss off (S11): nothing has become due by it, nor will be any sooner.
+        // A vote only postpones the loss (S11), so the deadline index stays as it is.
         if lease.handle_vote(&answer, cx.now) {
             Self::emit_changed(lease, cx);
         }
     }
 
-    /// An answer to a raise.
+    /// Handles the answer to a raise.
     pub(super) fn on_lease_raised(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
         let lock = answer.ticket.lock;
         let Some(lease) = self.lease_of_answer(lock, cx) else {
@@ -43,7 +43,7 @@ impl Engine {
         self.review_answered_lease(lock, changed, cx);
     }
 
-    /// An answer to an extension.
+    /// Handles the answer to an extension.
     pub(super) fn on_extended(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
         let Some(lease) = self.lease_of_answer(ticket.lock, cx) else {
@@ -58,15 +58,15 @@ impl Engine {
         self.review_answered_lease(ticket.lock, changed, cx);
     }
 
-    /// The lease that this guard holds. `None` also for a guard that has handed its lease over, or is
-    /// about to: it is another's now (S24), or nobody's.
+    /// The lease that a guard holds. `None` for a guard that handed its lease over or started to: the lease belongs to
+    /// another guard, or to none (S24).
     fn held_by(&self, holder: LockId) -> Option<LockId> {
         let lock = self.local.handed.get(&holder).copied().unwrap_or(holder);
         let lease = &self.leases.get(&lock)?;
         (lease.holder() == holder && !lease.is_handing_over()).then_some(lock)
     }
 
-    /// The holder wants an extension now: joins the round under way or starts one.
+    /// Extends a lease at the holder's request. The request joins a round in flight, or starts one.
     pub(super) fn on_extend(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             let outcome = Extended::Lost(LossCause::Expired);
@@ -77,8 +77,8 @@ impl Engine {
             None => Some(Extended::Lost(LossCause::Expired)),
             Some(lease) => match (lease.lost(), lease.extension()) {
                 (Some(cause), _) => Some(Extended::Lost(cause)),
-                // A round under way was within the limit when it began, and its outcome is for all.
-                (None, Some(extension)) if !extension.is_told() => None,
+                // A round in flight was within the limit when it began, and all callers share its outcome.
+                (None, Some(extension)) if !extension.is_reported() => None,
                 (None, _) if !lease.limit().allows_extension(cx.now) => Some(Extended::HoldLimit),
                 (None, _) => None,
             },
@@ -89,17 +89,17 @@ impl Engine {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;
         };
-        if lease.extension().is_none_or(|extension| extension.is_told()) {
+        if lease.extension().is_none_or(|extension| extension.is_reported()) {
             Self::start_extension(self.quorum.all(), lock, lease, cx);
         }
         if let Some(extension) = lease.extension_mut() {
-            extension.want();
+            extension.await_outcome();
         }
         self.review_lease(lock, false, cx);
     }
 
-    /// The holder wants to be a reader from now on, and has latched that. What the nodes answer is told as the outcome of
-    /// an extension is; the lock is a reader's in any case.
+    /// Downgrades a lease. The holder has already latched the new mode, so the lock is a reader's whatever the nodes answer.
+    /// The holder receives the outcome of an extension.
     pub(super) fn on_downgrade(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let lock = self.held_by(holder);
         if let Some(lock) = lock {
@@ -114,12 +114,13 @@ impl Engine {
             return cx.emit(Effect::Extended { lock: holder, outcome: Extended::Lost(cause) });
         }
         if lease.mode() == Mode::Exclusive {
-            let is_awaited = lease.extension().is_some_and(|it| it.is_wanted() && !it.is_told());
+            let is_awaited =
+                lease.extension().is_some_and(|it| it.is_awaited() && !it.is_reported());
             let (round, command) = lease.downgrade(cx.now);
             let ticket = Ticket { lock, round, verb: Verb::Extend };
             cx.emit(Effect::Send { nodes: self.quorum.all(), ticket, command });
             if is_awaited && let Some(extension) = lease.extension_mut() {
-                extension.want();
+                extension.await_outcome();
             }
             let keys = lease.keys().clone();
             self.downgrade_place(&keys, holder, cx);
@@ -127,7 +128,7 @@ impl Engine {
         self.on_extend(holder, cx);
     }
 
-    /// The guard has seen the end of its validity and latched it.
+    /// Ends a lease whose guard saw the end of the validity and latched it.
     pub(super) fn on_run_out(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             return;
@@ -136,9 +137,8 @@ impl Engine {
         self.lose(lock, due.unwrap_or(LossCause::Expired), cx);
     }
 
-    /// The holder gives the lock back: to the next caller of this process, if that may be; else one
-    /// release on every node, behind everything that was sent for this lock before. An extension in
-    /// flight is not awaited; the connection's order puts the release behind it.
+    /// Releases a lease: hands it over to the next caller of this process if possible, and otherwise sends a release to every
+    /// node. The release follows all earlier commands for this lock on the same connection, also an extension in flight.
     pub(super) fn on_release(&mut self, holder: LockId, report: bool, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             if report {
@@ -151,44 +151,42 @@ impl Engine {
         }
     }
 
-    /// One release on every node, and the next caller may try.
+    /// Ends a lease: sends one release to every node, and starts the next caller's turn.
     fn give_back(&mut self, lock: LockId, report: bool, cx: &mut Context<'_>) {
-        let Some(mut lease) = self.leases.remove(&lock) else {
+        let Some(lease) = self.leases.get_mut(&lock) else {
             return;
         };
-        let holder = lease.holder();
+        Self::emit_extended(lease, Extended::Lost(LossCause::Expired), cx);
+        let (holder, keys) = (lease.holder(), lease.keys().clone());
+        let is_held = lease.lost().is_none();
+        let is_kept = !is_held && lease.keeps_on_loss();
+        // A loss releases the lease, unless the lease is kept. A second release only answers a caller that awaits it.
+        let release =
+            (is_held || is_kept || report).then(|| (lease.next_round(), lease.end(report, cx.now)));
+        // Other processes wait for an exclusive lock. A reader holds up only writers, and those leave an intent.
+        let backs_off = is_held && lease.mode() == Mode::Exclusive;
+        let had = (lease.began().boot(), lease.is_exhausted(cx.now));
+        let pace = lease.pace();
+        self.leases.discard(&lock);
         self.local.handed.remove(&holder);
-        Self::emit_extended(&mut lease, Extended::Lost(LossCause::Expired), cx);
-        let kept = lease.lost().is_some() && lease.keeps_on_loss();
-        // A lost lease was released when it was lost, unless it was kept; only who asks is told what
-        // became of it.
-        if lease.lost().is_none() || kept || report {
-            let round = lease.next_round();
-            self.start_release((lock, round), lease.end(report, cx.now), cx);
+        if let Some((round, release)) = release {
+            self.start_release((lock, round), release, cx);
         }
-        // Readers are in nobody's way but a writer's, which says so if it waits.
-        if lease.lost().is_none() && lease.mode() == Mode::Exclusive {
-            let had = (lease.began().boot(), lease.is_exhausted(cx.now));
-            for key in &**lease.keys() {
-                self.backoff.of(key, cx.now).give_back(had, lease.pace(), cx.now);
-            }
-        }
-        if lease.lost().is_none() || kept {
-            self.leave_queue(lease.keys(), holder, cx);
+        if is_held || is_kept {
+            self.leave_queue(&keys, holder, backs_off.then_some((had, pace)), cx);
         }
     }
 
-    /// Local hand-over: the lease goes to the next caller of this process that wants the same lock. For
-    /// that caller it is a grant like any other: `now` was read after the old guard gave up, and what
-    /// is left must be enough (S5). The old guard was invalid before it asked (S14), so no two guards
-    /// hold the lease (S24). Without a fence not a word is said to the nodes; with one, they have to
-    /// record a larger one first, and nobody holds the lease until they have.
+    /// Hands a lease over to the next caller of this process that requested the same lock. For that caller it is a grant like
+    /// any other: `now` was read after the old guard's release, and enough validity must be left (S5). The old guard became
+    /// invalid before it asked (S14), so no two guards hold the lease (S24). A lock without a fencing token needs no command.
+    /// For a lock with one, the nodes must first record a larger number, and meanwhile no guard holds the lease.
     fn hand_over(&mut self, lock: LockId, report: bool, cx: &mut Context<'_>) -> bool {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return false;
         };
-        let queues = || lease.keys().iter().map(|key| self.local.queues.get(key)?.first_waiting());
-        // Of several keys, the same one must be the next in all of them.
+        let queues = || lease.keys().iter().map(|key| self.keys.queue(key)?.first_waiting());
+        // The same call must be next in the queues of all keys.
         let next = queues().next().flatten().filter(|next| queues().all(|it| it == Some(*next)));
         let call = next.and_then(|next| Some((next, self.calls.get(&next)?)));
         let Some((next, call)) =
@@ -224,13 +222,13 @@ impl Engine {
         let keys = lease.keys().clone();
         Self::index_lease(&mut self.deadlines, lock, lease, cx.now);
         self.with_queues(&keys, |queue| queue.hand_over(old, next));
-        self.take_call(next, cx);
+        self.finish_call(next, cx);
         cx.emit(Effect::Acquired { lock: next, token, hold, attempts, handover_count, fence });
         true
     }
 
-    /// Looks whether the next guard's fence is recorded. If it cannot be, or nobody wants the lock any
-    /// more, it is given back.
+    /// Finishes a hand-over once the nodes recorded the next guard's number. If they cannot, or no caller waits any more, the
+    /// lease is released.
     fn review_handover(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;
@@ -243,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// Time has passed for a lease.
+    /// Handles a deadline of a lease.
     pub(super) fn due_lease(&mut self, lock: LockId, cx: &mut Context<'_>) {
         if let Some(lease) = self.leases.get_mut(&lock) {
             if let Some(extension) = lease.extension_mut() {
@@ -254,8 +252,8 @@ impl Engine {
         self.review_lease(lock, false, cx);
     }
 
-    /// Latches the loss of a lease, releases it everywhere, and lets the next caller try; unless it is
-    /// kept, for then both wait for its holder.
+    /// Latches the loss of a lease, releases it on all nodes, and starts the next caller's turn. If the lease is kept on a
+    /// loss, release and turn wait until its holder releases it.
     pub(super) fn lose(&mut self, lock: LockId, cause: LossCause, cx: &mut Context<'_>) {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;
@@ -264,14 +262,14 @@ impl Engine {
             return;
         }
         if lease.is_handing_over() {
-            // Nobody holds it who could lose it: it ends as what was given back.
+            // The lease has no holder, and ends as a released one.
             let report = lease.handover_report();
             return self.give_back(lock, report, cx);
         }
-        // What the nodes said while the lock was being lost, if they have said anything since the last time.
+        // The answers since the last report that led to the loss.
         let by_answers =
             matches!(cause, LossCause::Expired | LossCause::KeyGone | LossCause::KeyOverwritten);
-        let is_open = lease.extension().is_some_and(|it| !it.is_told() && it.has_denial());
+        let is_open = lease.extension().is_some_and(|it| !it.is_reported() && it.has_denial());
         if by_answers && is_open {
             Self::emit_health(lease, true, cx);
         }
@@ -280,18 +278,18 @@ impl Engine {
         let holder = lease.holder();
         cx.emit(Effect::Lost { lock: holder, cause });
         if lease.keeps_on_loss() {
-            // Its holder says when: until then no release is sent, and no other caller of this
-            // process may have the lock.
+            // The holder decides when. Until then the engine sends no release, and no other caller of this process gets the
+            // lock.
             return Self::index_lease(&mut self.deadlines, lock, lease, cx.now);
         }
         let (round, keys) = (lease.next_round(), lease.keys().clone());
         let release = lease.end(false, cx.now);
         Self::index_lease(&mut self.deadlines, lock, lease, cx.now);
         self.start_release((lock, round), release, cx);
-        self.leave_queue(&keys, holder, cx);
+        self.leave_queue(&keys, holder, None, cx);
     }
 
-    /// Latches the loss of a lease if its time has come. Returns whether it did. The timer alone is not enough: a wall
+    /// Latches the loss of a lease if time has ended it. Returns whether it did. The timer alone is not enough, because a wall
     /// clock that jumps ahead ends a lease before its timer.
     fn latch_loss(&mut self, lock: LockId, cx: &mut Context<'_>) -> bool {
         let due = self.leases.get(&lock).and_then(|lease| lease.due_loss(cx.now));
@@ -301,8 +299,7 @@ impl Engine {
         due.is_some()
     }
 
-    /// The lease that an answer belongs to; `None` if it is over. A loss that is due is latched before the answer may
-    /// raise the validity (S13).
+    /// The lease of an answer. A due loss is latched before the answer may raise the validity (S13).
     fn lease_of_answer(&mut self, lock: LockId, cx: &mut Context<'_>) -> Option<&mut Lease> {
         if !mutant!(LossNotLatched) && self.latch_loss(lock, cx) {
             return None;
@@ -310,8 +307,8 @@ impl Engine {
         self.leases.get_mut(&lock)
     }
 
-    /// Looks at a lease after an answer. If it does not last any more, the answer took a vote away: a
-    /// loss by time was latched before the answer was looked at.
+    /// Reviews a lease after an answer. If the lease is not valid any more, the answer dropped a vote, because a loss by time
+    /// was latched before the answer was handled.
     fn review_answered_lease(&mut self, lock: LockId, changed: bool, cx: &mut Context<'_>) {
         let lease = self.leases.get(&lock);
         match lease.and_then(|lease| lease.proved_loss(cx.now)) {
@@ -320,7 +317,7 @@ impl Engine {
         }
     }
 
-    /// Looks at a lease after anything has changed: is it lost, is a round over, is one due?
+    /// Reviews a lease after a change: a loss, the end of a round, or a round that is due.
     fn review_lease(&mut self, lock: LockId, changed: bool, cx: &mut Context<'_>) {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;
@@ -360,8 +357,8 @@ impl Engine {
             return;
         };
         let started = extension.started();
-        let was_told = extension.is_told();
-        if !was_told {
+        let was_reported = extension.is_reported();
+        if !was_reported {
             let progress = extension.progress();
             let outcome = match progress {
                 Progress::Open => None,
@@ -378,16 +375,16 @@ impl Engine {
                 lease.schedule_extension(progress == Progress::Confirmed, started, cx.now);
             }
         }
-        if lease.note_confirmation(!was_told) {
+        if lease.note_confirmation(!was_reported) {
             Self::emit_health(lease, false, cx);
         }
         let Some(extension) = lease.extension_mut() else {
             return;
         };
-        // No vote is asked of a node whose vote would not count.
+        // A node whose vote would not count is not asked for one.
         let mut healable = extension.take_healable();
         excluded.iter().for_each(|node| healable.remove(node));
-        let (over, round) = (extension.is_told() && extension.is_over(), extension.round());
+        let (over, round) = (extension.is_reported() && extension.is_over(), extension.round());
         let ticket = Ticket { lock, round, verb: Verb::Heal };
         if !healable.is_empty() {
             let command = lease.heal_command(healable);
@@ -404,14 +401,14 @@ impl Engine {
         cx.emit(Effect::Send { nodes, ticket, command });
     }
 
-    /// Tells the holder how the votes are now, unless there is none.
+    /// Notifies the holder of new votes, if the lease has a holder.
     fn emit_changed(lease: &Lease, cx: &mut Context<'_>) {
         if !lease.is_handing_over() {
             cx.emit(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
         }
     }
 
-    /// Tells the holder how the nodes confirm the lock, by the round under way.
+    /// Notifies the holder of the nodes' answers in the round in flight.
     fn emit_health(lease: &Lease, is_lost: bool, cx: &mut Context<'_>) {
         if let Some(extension) = lease.extension() {
             let is_confirmed = extension.progress() == Progress::Confirmed;
@@ -426,14 +423,14 @@ impl Engine {
         }
     }
 
-    /// Tells the outcome of the round under way, if somebody waits for it; once.
+    /// Reports the outcome of the round in flight once, if a caller awaits it.
     fn emit_extended(lease: &mut Lease, outcome: Extended, cx: &mut Context<'_>) {
         let lock = lease.holder();
         if let Some(extension) = lease.extension_mut()
-            && !extension.is_told()
+            && !extension.is_reported()
         {
-            extension.tell();
-            if extension.is_wanted() {
+            extension.mark_reported();
+            if extension.is_awaited() {
                 cx.emit(Effect::Extended { lock, outcome });
             }
         }
@@ -449,7 +446,7 @@ impl Engine {
         deadlines.put(Owner::Lease(lock), &mut lease.wake, due);
     }
 
-    /// What is told of a lock that this engine does not hold.
+    /// The report of a release without a lease.
     fn nothing_held(&self) -> ReleaseReport {
         let nodes = self.quorum.node_ids().map(|_| NodeReleased::NeverGranted).collect();
         ReleaseReport { outcome: Outcome::Expired, handed_over: false, nodes }

@@ -1,5 +1,4 @@
-//! The same state, seen from another point in time: what a model checker needs to notice that it
-//! has been here before.
+//! The engine's state relative to another point in time. A model checker needs it to recognise a state that it has visited.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::time::Duration;
@@ -11,13 +10,12 @@ use crate::ids::{LockId, Ticket};
 use crate::time::Reading;
 
 impl Engine {
-    /// This state with `now` as the origin of time and its locks renumbered from `first` on, in
-    /// the order of their ids; with the map from the old numbers to the new ones.
+    /// The state relative to `now`, with its locks renumbered from `first` on in the order of their ids. Also returns the map
+    /// from old to new ids.
     ///
-    /// Take two states that behave alike from now on, except for the time and the numbers. They are
-    /// equal after this, unless a deadline was put off in one of them (Lamport: real-time model
-    /// checking is really simple). How long a call and its nodes have taken is only told to people,
-    /// and is forgotten. No command about trust may be under way: they are numbered again.
+    /// Two states that behave alike, except for time and ids, are equal after this, unless a deadline was postponed in one of
+    /// them (Lamport: real-time model checking is really simple). Elapsed times only appear in reports and are reset. No
+    /// command about trust may be in flight, because rounds of trust are renumbered.
     #[must_use]
     pub fn rebased(&self, now: Reading, first: u64) -> (Self, BTreeMap<LockId, LockId>) {
         let ids: BTreeSet<LockId> = self
@@ -47,7 +45,7 @@ impl Engine {
             link.retry_at = link.retry_at.map(|at| at.shifted(base));
         }
         self.closing.drains_by = self.closing.drains_by.map(|at| at.shifted(base));
-        self.backoff.shift(base);
+        self.keys.shift(base);
         if let Some(monitor) = &mut self.monitor {
             monitor.shift(base);
         }
@@ -72,9 +70,7 @@ impl Engine {
         let handed = core::mem::take(&mut self.local.handed);
         self.local.handed =
             handed.into_iter().map(|(holder, lock)| (to(holder), to(lock))).collect();
-        for queue in self.local.queues.values_mut() {
-            queue.renumber(to);
-        }
+        self.keys.renumber(to);
         self.find_deadlines();
     }
 

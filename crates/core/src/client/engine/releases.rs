@@ -1,4 +1,4 @@
-//! Releases: sent once behind the acquire, and again where they are owed.
+//! Releases: each follows its acquire on the connection, and is sent again to nodes that are owed it.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -12,10 +12,10 @@ use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::release::{Leftover, Release};
 use crate::time::Reading;
 
-/// More tokens than this are not kept in mind; the oldest are left to their ttl.
+/// Largest number of releases. The oldest is dropped, and its keys expire.
 const RELEASES_MAX: usize = 65_536;
 
-/// At most this many owed releases are sent to a node at a time.
+/// Most owed releases that are sent to a node at once.
 const RESEND_MAX: usize = 512;
 
 impl Engine {
@@ -42,7 +42,7 @@ impl Engine {
         self.releases.insert((lock, round), release);
     }
 
-    /// A node's answer to a release.
+    /// Handles a node's answer to a release.
     pub(super) fn on_released(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket, answer, .. } = answer;
         let id = (ticket.lock, ticket.round);
@@ -65,13 +65,12 @@ impl Engine {
         if release.is_over() {
             self.forget_release(id, cx);
         } else if owed {
-            // Every other answer can only put the deadline off.
+            // Other answers never make the deadline earlier, so the deadline index stays as it is.
             Self::index_release(&mut self.deadlines, id, release);
         }
     }
 
-    /// An acquire has failed, and certainly never reached its node: no release is owed there,
-    /// whatever has become of the attempt by now.
+    /// Notes that an acquire never reached its node, so no release is owed there.
     pub(super) fn note_unreached(&mut self, node: NodeId, ticket: Ticket, cx: &mut Context<'_>) {
         let Ticket { lock, round, .. } = ticket;
         if let Some(lease) = self.leases.get_mut(&lock) {
@@ -86,13 +85,13 @@ impl Engine {
         }
     }
 
-    /// The votes that a call's attempts may have left on nodes, because taking them back has failed so far.
+    /// The keys that a call's earlier attempts may have left on nodes, because their release failed.
     pub(super) fn leftovers(&mut self, lock: LockId, now: Reading) -> Vec<Leftover> {
         let releases = self.releases.of_mut(lock);
         releases.flat_map(|(_, release)| release.leftovers(now)).collect()
     }
 
-    /// Time has passed for a release.
+    /// Handles a deadline of a release.
     pub(super) fn due_release(&mut self, lock: LockId, round: u32, cx: &mut Context<'_>) {
         if let Some(release) = self.releases.get_mut(&(lock, round)) {
             release.handle_time(cx.now);
@@ -100,7 +99,7 @@ impl Engine {
         self.review_release((lock, round), cx);
     }
 
-    /// The node answers after it could not be reached: what is owed to it need not wait longer.
+    /// Sends owed releases at once to a node that answers again.
     pub(super) fn node_is_back(&mut self, node: NodeId, now: Reading) {
         let link = &mut self.paths.links[node.index()];
         if !core::mem::take(&mut link.away) {
@@ -108,14 +107,14 @@ impl Engine {
         }
         link.failures = 0;
         if let Some(at) = link.retry_at
-            && !at.remaining(now).is_zero()
+            && !at.has_come(now)
         {
             link.retry_at = Some(now.boot());
             self.deadlines.extend([(now.boot(), Owner::Node(node))]);
         }
     }
 
-    /// Sends again what is owed to a node.
+    /// Sends the releases that a node is owed.
     pub(super) fn due_node(&mut self, node: NodeId, cx: &mut Context<'_>) {
         let link = &mut self.paths.links[node.index()];
         link.retry_at = None;
@@ -140,7 +139,7 @@ impl Engine {
         }
     }
 
-    /// Tells the outcome if it is clear; forgets the release if nothing is awaited or owed.
+    /// Reports the outcome if it is clear, and drops a release without outstanding answers or owed nodes.
     fn review_release(&mut self, id: (LockId, u32), cx: &mut Context<'_>) {
         let Some(release) = self.releases.get_mut(&id) else {
             return;
@@ -160,7 +159,7 @@ impl Engine {
     }
 
     fn forget_release(&mut self, id: (LockId, u32), cx: &mut Context<'_>) {
-        self.releases.remove(&id);
+        self.releases.discard(&id);
         self.review_drained(cx);
     }
 
@@ -175,7 +174,7 @@ impl Engine {
 }
 
 impl NodeLink {
-    /// The delay before owed releases are sent again: doubling, up to a second.
+    /// The delay before owed releases are sent again. It doubles with each failure, up to one second.
     pub(super) fn next_delay(&mut self) -> Duration {
         let delay = Duration::from_millis(50).saturating_mul(1 << self.failures.min(5));
         self.failures = self.failures.saturating_add(1).min(5);

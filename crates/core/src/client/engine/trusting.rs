@@ -1,4 +1,4 @@
-//! Trust: what goes with answers is looked at before they are, and what follows from it is sent.
+//! Trust: the restart guard checks the evidence of a batch before its answers count.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -14,31 +14,29 @@ use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::BootTime;
 use crate::time::Reading;
 
-/// To take a node into use takes so many round trips at most, and a node timeout each: what it is, its
-/// adoption, its marker, what it is now.
+/// Most round trips until a node is in use, each within a node timeout: identity, adoption, marker, and identity again.
 const ROUND_TRIPS: u32 = 4;
 
-/// For so long a client that is shut down sees to nodes that are being taken into use.
+/// Time that a closing client waits for adoptions and withdrawals.
 const CLOSE_WITHIN: Duration = Duration::from_millis(250);
 
-/// Whose commands they are that are about trust: no caller's.
+/// The lock id in tickets of commands about trust, which belong to no call.
 const NOBODY: LockId = LockId(0);
 
 impl Engine {
-    /// As [`Engine::new`], and nodes are measured by these rules. With
-    /// [`RestartGuard::Off`](crate::RestartGuard::Off) they are not.
+    /// A new client with a restart guard by these rules, unless the rules say [`RestartGuard::Off`](crate::RestartGuard::Off).
     pub fn guarded(quorum: Quorum, rules: Rules) -> Self {
         let is_off = rules.guard == crate::node::trust::RestartGuard::Off;
         let monitor = (!is_off).then(|| alloc::boxed::Box::new(NodeMonitor::new(rules, quorum)));
         Self { monitor, ..Self::new(quorum) }
     }
 
-    /// Whether a node's votes count; `None` if nobody looks.
+    /// Whether a node's votes count; `None` without a restart guard.
     pub fn trust_state(&self, node: NodeId) -> Option<&TrustState> {
         Some(self.monitor.as_ref()?.node(node).trust_state())
     }
 
-    /// Looks at what goes with a batch of answers. `None`: what they say about votes counts.
+    /// Checks the evidence of a batch of answers. `None` means that its votes count.
     pub(super) fn look_at(
         &mut self,
         node: NodeId,
@@ -58,7 +56,7 @@ impl Engine {
         let info = info.as_ref();
         let distrust_reason =
             monitor.handle_evidence(node, epoch, (info, marker), sent, cx.now, &mut todo);
-        // Most of the time there is nothing to it.
+        // Usually nothing changed.
         let is_trusted = monitor.node(node).is_trusted();
         if !todo.is_empty() || !was_trusted || !is_trusted {
             self.follow_trust(todo, cx);
@@ -66,8 +64,8 @@ impl Engine {
         distrust_reason
     }
 
-    /// What an answer is worth if its node is doubted: one about votes is none. A refusal stands: it
-    /// says that somebody else has the key, and nobody's lock depends on it.
+    /// Turns an answer of a distrusted node into a failure if it is about a vote. A refusal stays: it says that another client
+    /// has the key, and no lock depends on it.
     pub(super) fn distrusted(ticket: Ticket, answer: Answer, distrust_reason: &Failure) -> Answer {
         let is_refusal =
             matches!(answer, Answer::Failed(_) | Answer::Refused | Answer::RefusedFenced { .. });
@@ -76,13 +74,13 @@ impl Engine {
             Verb::Heal => !mutant!(HealCountsInQuarantine),
             Verb::Inspect | Verb::Release | Verb::Trust | Verb::Announce => false,
         };
-        // That our key is gone is the truth, whatever is wrong with the node; but of one that is in
-        // quarantine nobody else can have the vote, and of one that was not looked at it is not known.
+        // "The key is gone" is true on any distrusted node. But no other client can have the vote of a node in quarantine, and
+        // the state of an unverified node is not known.
         let is_gone = |distrust_reason: &Failure, answer: &Answer| {
             distrust_reason.kind().is_for_good() && matches!(answer, Answer::Absent | Answer::Other)
         };
         match answer {
-            // What the node is says more than its error, and what to do.
+            // The reason of the distrust is more useful than the node's error.
             Answer::Failed(failure) if about_votes && distrust_reason.kind().is_for_good() => {
                 Answer::Failed(match failure.may_have_been_executed() {
                     true => distrust_reason.clone(),
@@ -96,7 +94,7 @@ impl Engine {
         }
     }
 
-    /// The answer to a command about trust.
+    /// Handles the answer to a command about trust.
     pub(super) fn on_trust(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket, answer, .. } = answer;
         let Some(monitor) =
@@ -109,7 +107,7 @@ impl Engine {
         self.follow_trust(todo, cx);
     }
 
-    /// A node that does not take writes is perhaps another than it was.
+    /// Checks a node again that refuses writes, because it may be another server now.
     pub(super) fn review_failure(
         &mut self,
         node: NodeId,
@@ -125,7 +123,7 @@ impl Engine {
         }
     }
 
-    /// A node's data may be others by now: it is looked at again before it is asked for anything.
+    /// Checks a node again whose data may have changed, before its votes count.
     pub(super) fn review_data(&mut self, node: NodeId, cx: &mut Context<'_>) {
         let Some(monitor) = self.monitor.as_mut() else { return };
         let mut todo = Todo::new();
@@ -135,7 +133,7 @@ impl Engine {
         }
     }
 
-    /// A node is due to be looked at again.
+    /// Handles the deadline of a node's next check.
     pub(super) fn due_trust(&mut self, node: NodeId, cx: &mut Context<'_>) {
         let Some(monitor) = self.monitor.as_mut() else { return };
         let mut todo = Todo::new();
@@ -143,8 +141,7 @@ impl Engine {
         self.follow_trust(todo, cx);
     }
 
-    /// Sends what is to be sent, tells what has changed, and lets calls go on, or end, for which that
-    /// matters.
+    /// Sends commands about trust, reports changed states, and wakes or ends the calls that they affect.
     fn follow_trust(&mut self, todo: Todo, cx: &mut Context<'_>) {
         let Some(monitor) = self.monitor.as_mut() else { return };
         for (node, command) in todo {
@@ -182,15 +179,15 @@ impl Engine {
         }
     }
 
-    /// A client that is shut down lets what is under way to take nodes into use finish, for a moment: or
-    /// short-lived clients would begin that for ever.
+    /// Lets a closing client wait shortly for adoptions in progress. Otherwise short-lived clients would start them again and
+    /// again.
     pub(super) fn settle_for_a_moment(&mut self, now: Reading) {
         if self.monitor.as_ref().is_some_and(|monitor| monitor.is_adopting()) {
             self.drain_until(now.after(CLOSE_WITHIN));
         }
     }
 
-    /// It also lets nodes hear that readers need not wait for its calls any more.
+    /// Lets a closing client wait shortly for its withdrawals of intents.
     pub(super) fn await_withdrawals(&mut self, now: Reading) {
         if !self.closing.withdrawals.is_empty() {
             self.drain_until(now.after(CLOSE_WITHIN));
@@ -202,7 +199,7 @@ impl Engine {
         self.deadlines.extend([(by, Owner::Close)]);
     }
 
-    /// Nothing is being done to take a node into use, or to take back an intent, or there is no more time for it.
+    /// Whether no adoption or withdrawal is in progress, or the time for it is over.
     pub(super) fn has_settled(&mut self) -> bool {
         if self.closing.drains_by.is_none() {
             return true;
@@ -215,8 +212,8 @@ impl Engine {
         has_settled
     }
 
-    /// Until when a call lets what has been asked about trust be answered, however short its wait is; `None`:
-    /// there is nothing to wait for, or it has waited for long enough.
+    /// The time until which a call waits for answers about trust, even if its own wait is shorter. `None` if no answer is
+    /// outstanding or the time is over.
     pub(super) fn settles_by(&mut self, lock: LockId, now: Reading) -> Option<BootTime> {
         let (Some(monitor), Some(call)) = (&self.monitor, self.calls.get_mut(&lock)) else {
             return None;
@@ -231,7 +228,7 @@ impl Engine {
             .settles_by
             .get_or_insert_with(|| [now.after(round_trips), now.after(round_trips + GATHER_FOR)]);
         let by = if monitor.is_gathering() { gathering } else { plain };
-        (!by.remaining(now).is_zero()).then_some(by)
+        (!by.has_come(now)).then_some(by)
     }
 
     fn trust_states_changed(&mut self, cx: &mut Context<'_>) {
@@ -247,28 +244,27 @@ impl Engine {
             for lock in ended {
                 if let Some(call) = self.calls.get_mut(&lock) {
                     call.note_untrusted(self.quorum, excluded.clone(), cx.now);
-                    // Time does not mend this.
+                    // Waiting cannot fix a disagreement.
                     call.free_in = None;
                 }
                 self.abandon(lock, RefusalKind::NodesUntrusted, cx);
             }
             return;
         }
-        // A call that waits for nodes to be trusted looks whether they are, or will be in time;
-        // and tells for how much longer.
+        // Calls that wait for trusted nodes try again, and report the remaining time.
         for lock in self.calls.keys().collect::<Vec<_>>() {
             let Some(call) = self.calls.get_mut(&lock) else { continue };
             if (call.history.is_excluded() || call.trust_wait.settling)
                 && let Phase::Pausing { until, .. } | Phase::Aside { until } = &mut call.phase
             {
                 *until = (*until).min(cx.now.boot());
-                call.trust_wait.is_told = false;
+                call.trust_wait.is_reported = false;
                 Self::index_call(&mut self.deadlines, lock, call);
             }
         }
     }
 
-    /// The nodes that are not asked for votes, and why: all of them if their clients do not agree.
+    /// The nodes that are not asked for votes, with the reasons. All nodes, if the settings of their clients disagree.
     pub(super) fn excluded(&self, now: Reading) -> Vec<(NodeId, Failure)> {
         let Some(monitor) = self.monitor.as_ref().filter(|monitor| monitor.excludes_any()) else {
             return Vec::new();
@@ -284,14 +280,13 @@ impl Engine {
         self.quorum.node_ids().filter_map(bar).collect()
     }
 
-    /// A call waits until a quorum of nodes is trusted; or ends at once, if that will not be in its time,
-    /// or is up to people.
+    /// Pauses a call until a quorum of nodes is trusted. Ends the call if this takes longer than its wait, or needs a person.
     pub(super) fn await_trust(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let settles_by = self.settles_by(lock, cx.now);
         let (Some(monitor), Some(call)) = (&self.monitor, self.calls.get_mut(&lock)) else {
             return;
         };
-        // Where others are down as well, the time is reckoned when it is told.
+        // If other nodes are down as well, the refusal computes the time.
         call.free_in = monitor.quorum_in(cx.now).filter(|_| call.history.is_excluded());
         let in_vain = monitor
             .quorum_in_at_least(cx.now)
@@ -303,15 +298,15 @@ impl Engine {
                 call.history.last.as_ref().map_or(FailureReason::NodesUntrusted, |(why, _)| *why);
             return self.refuse(lock, why.into(), cx);
         }
-        // Woken when a standing changes; and if it is only late, not looked at all the time.
+        // A change of trust wakes the call. The time-out is only a safety net, so it is long.
         let later =
             cx.now.after(call.free_in.unwrap_or_default().max(crate::redlock::retry::POLL_CEILING));
         let until = settles_by.filter(|_| is_over).unwrap_or(later);
-        // Nothing is sent meanwhile: the next one may find out for itself, and be told.
+        // The call sends nothing meanwhile, so other callers may have the turn.
         call.phase = Phase::Pausing { until, again: false, lent: Some(cx.now.boot()) };
         if call.request.progress
             && !is_over
-            && !core::mem::replace(&mut call.trust_wait.is_told, true)
+            && !core::mem::replace(&mut call.trust_wait.is_reported, true)
             && let Some(report) = call.report(cx.now)
         {
             cx.emit(Effect::Waiting { lock, report });
@@ -320,8 +315,7 @@ impl Engine {
         self.pass_on(lock, cx);
     }
 
-    /// When a quorum of nodes will be trusted, if some are down and it would be had but for nodes whose
-    /// votes do not count yet.
+    /// The time until a quorum is trusted, if the nodes that are up would be a quorum except for untrusted ones.
     pub(super) fn quorum_in(&self, call: &Call, now: Reading) -> Option<Duration> {
         let (_, nodes) = call.history.last.as_ref()?;
         let failed = |said: &NodeOutcome| matches!(said, NodeOutcome::Failed(failure) if !failure.kind().is_about_trust());
@@ -331,7 +325,7 @@ impl Engine {
         self.monitor.as_ref()?.quorum_without(down, now).filter(|time| !time.is_zero())
     }
 
-    /// Nodes are not looked at again by themselves.
+    /// Ends the periodic checks of nodes.
     pub(super) fn stop_looking(&mut self) {
         let Some(monitor) = &mut self.monitor else { return };
         for node in self.quorum.node_ids() {
@@ -342,7 +336,7 @@ impl Engine {
 }
 
 impl Call {
-    /// What nodes are is the story of a call that they keep from its lock.
+    /// Reports the untrusted nodes as the call's last attempt.
     pub(super) fn note_untrusted(
         &mut self,
         quorum: Quorum,
@@ -351,14 +345,14 @@ impl Call {
     ) {
         let took = now.elapsed_since(self.started);
         let mut nodes = alloc::vec![NodeResult::new(NodeOutcome::NotAsked, took); quorum.nodes()];
-        // As with an attempt: that nodes are loading, or do not let us look, is no want of trust.
+        // As in an attempt, loading nodes and missing rights are no lack of trust.
         let distrusted =
             excluded.iter().filter(|(_, failure)| failure.kind().is_about_trust()).count();
         let is_untrusted = quorum.is_out_of_reach(quorum.nodes() - distrusted, 0);
         let why =
             if is_untrusted { FailureReason::NodesUntrusted } else { FailureReason::NoQuorum };
         for (node, failure) in excluded {
-            // Who has done nothing wrong, but is not asked because of others, has not failed.
+            // A node that is not asked because of other nodes has not failed.
             if failure.kind() != FailureKind::Unverified {
                 nodes[node.index()].said = NodeOutcome::Failed(failure);
             }

@@ -1,23 +1,23 @@
-//! Whose turn it is among the callers of this process that want the same keys.
+//! Turns: the order of the callers of this process that request the same keys.
 //!
-//! One has the turn, or several readers: it talks to the nodes, or holds the lock; the others are queued. While the
-//! lock is taken, the one whose turn it is waits for it, and they behind it. A caller may also pause for
-//! reasons of its own: a delay of its own choice, too little validity for its wishes, too few nodes
-//! for its times. It then steps aside as soon as another may try. It comes back to its place in the
-//! order of arrival when its pause is over. So there is never more than one attempt of this process
-//! for one key at a time, except by readers. All attempts together follow each other no faster than those of one
-//! caller would.
+//! One caller, or several readers, has the turn: it talks to the nodes or holds the lock. The others wait in the local
+//! queues. While another process holds the lock, the caller with the turn waits for it, and the others wait behind that
+//! caller. A caller may also pause although the lock is free: because of fixed delays, a large `min_validity`, or too few
+//! nodes. It then steps aside for the next caller, and returns to its place in arrival order after the pause. So this
+//! process makes at most one attempt for a key at a time, except by readers, and attempts follow each other no faster than
+//! those of a single caller.
 //!
-//! A lock with several keys has its turn for all of them at one moment. It steps aside whenever it pauses. It is not known
-//! at which of its keys another is in the way, and a call that wants only the other keys need not wait.
+//! A lock with several keys has its turn for all keys at the same time. It steps aside whenever it pauses, because the engine
+//! does not know which key is held, and calls for the other keys need not wait.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
-use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
 use super::call::Intent;
 use super::{Call, Context, Engine, Phase};
+use crate::client::contention::PastTurn;
+use crate::client::key_table::KeyRecord;
 use crate::client::local_queue::{LocalQueue, Place};
 use crate::ids::{LockId, Ticket};
 use crate::keys::{Keys, Mode};
@@ -25,7 +25,7 @@ use crate::request::{Request, Wait};
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
 
-/// No more of those that wait for a key are looked at, to find one that others would step aside for.
+/// Most waiting callers of a key that are considered when an active caller may step aside.
 const WAITING_MAX: usize = 16;
 
 impl Request {
@@ -35,21 +35,26 @@ impl Request {
 }
 
 impl Engine {
-    /// A call wants its turn, for the first time or after it stepped aside.
+    /// Queues a call for its turn, for the first time or after it stepped aside.
     pub(super) fn enter(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get(&lock) else {
             return;
         };
         let request = &call.request;
-        if let Some(key) = request.keys.single()
-            && let Entry::Vacant(queue) = self.local.queues.entry(key.clone())
-        {
-            queue.insert(LocalQueue::new(request.place(lock)));
-            return self.turn_comes(lock, None, cx.now);
+        if let Some(key) = request.keys.single() {
+            let KeyRecord { queue, backoff } = self.keys.record(key);
+            if queue.is_empty() {
+                *queue = LocalQueue::new(request.place(lock));
+                let (resume_at, is_contended) = match backoff {
+                    Some(backoff) => (backoff.resume_at(cx.now), backoff.is_contended(cx.now)),
+                    None => (None, false),
+                };
+                return self.begin_turn(lock, None, (resume_at, is_contended), cx.now);
+            }
         }
         let keys = request.keys.clone();
         self.join(lock, None, cx.now);
-        let is_in_the_way = |key: &Key| self.local.queues.get(key).into_iter();
+        let is_in_the_way = |key: &Key| self.keys.queue(key).into_iter();
         let active: Vec<LockId> = keys
             .iter()
             .flat_map(is_in_the_way)
@@ -61,7 +66,8 @@ impl Engine {
         }
     }
 
-    /// A call takes its places in the queues, and has its turn if nobody is in its way; but it is `lent` until then.
+    /// Adds a call to the queues of its keys, and starts its turn unless another caller blocks it. The turn's attempt begins
+    /// at `lent` at the earliest.
     fn join(&mut self, lock: LockId, lent: Option<BootTime>, now: Reading) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -71,30 +77,30 @@ impl Engine {
         let (keys, place) = (call.request.keys.clone(), call.request.place(lock));
         Self::index_call(&mut self.deadlines, lock, call);
         for key in &*keys {
-            self.local.queues.entry(key.clone()).or_default().join(place);
+            self.keys.record(key).queue.join(place);
         }
         self.advance(&keys, lent, now);
     }
 
-    /// Whether a call that does not queue would have its turn now.
+    /// Whether a call would have its turn at once.
     pub(super) fn may_try(&self, request: &Request, now: Reading) -> bool {
         let makes_room = |other: LockId| {
             let phase = self.calls.get(&other).map(|call| &call.phase);
-            matches!(phase, Some(Phase::Pausing { lent: Some(from), .. }) if from.remaining(now).is_zero())
+            matches!(phase, Some(Phase::Pausing { lent: Some(from), .. }) if from.has_come(now))
         };
-        let queues = request.keys.iter().filter_map(|key| self.local.queues.get(key));
+        let queues = request.keys.iter().filter_map(|key| self.keys.queue(key));
         queues.into_iter().all(|queue| !queue.would_wait(request.mode, makes_room))
     }
 
-    /// A caller of this process holds a lock that excludes this one.
+    /// Whether a caller of this process holds a lock that excludes this request.
     pub(super) fn is_held_here(&self, request: &Request) -> bool {
-        let queues = request.keys.iter().filter_map(|key| self.local.queues.get(key));
+        let queues = request.keys.iter().filter_map(|key| self.keys.queue(key));
         queues
             .flat_map(LocalQueue::active)
             .any(|place| place.mode.excludes(request.mode) && !self.calls.contains_key(&place.lock))
     }
 
-    /// It pauses for reasons of its own, and another may have its turn, from then on.
+    /// The time from which a pausing call lets other callers have its turn.
     fn lends(&self, lock: LockId) -> Option<BootTime> {
         match self.calls.get(&lock)?.phase {
             Phase::Pausing { lent, .. } => lent,
@@ -102,8 +108,7 @@ impl Engine {
         }
     }
 
-    /// If this call pauses for reasons of its own and another waits, it steps aside, and the other's turn
-    /// comes.
+    /// Lets a pausing call step aside if another caller waits for its turn.
     pub(super) fn pass_on(&mut self, lock: LockId, cx: &mut Context<'_>) {
         if self.lends(lock).is_none() {
             return;
@@ -118,21 +123,21 @@ impl Engine {
         }
     }
 
-    /// The first of those that wait for these keys.
+    /// The first waiting callers of these keys.
     fn waiting_for(&self, keys: &Keys) -> Vec<LockId> {
-        let queues = keys.iter().filter_map(|key| self.local.queues.get(key));
+        let queues = keys.iter().filter_map(|key| self.keys.queue(key));
         queues.flat_map(|queue| queue.waiting().take(WAITING_MAX)).collect()
     }
 
-    /// If all that keep `next` waiting pause for reasons of their own, they step aside. What the process has learnt of
-    /// how long to wait between two attempts goes with the turn.
+    /// Lets all callers that block `next` step aside, if all of them pause and let others have their turn. The counts that
+    /// determine the delay between attempts go with the turn. Returns whether the turn passed on.
     fn make_way(&mut self, next: LockId, cx: &mut Context<'_>) -> bool {
         let Some(Request { keys, mode, .. }) = self.calls.get(&next).map(|call| &call.request)
         else {
             return false;
         };
         let (keys, mode) = (keys.clone(), *mode);
-        let queues = keys.iter().filter_map(|key| self.local.queues.get(key));
+        let queues = keys.iter().filter_map(|key| self.keys.queue(key));
         let active = queues.flat_map(LocalQueue::active);
         if active.clone().any(|place| place.lock == next) {
             return false;
@@ -174,9 +179,9 @@ impl Engine {
         true
     }
 
-    /// What one has said that has stepped aside, or given up, is said by the writers whose turn it is for those keys: if
-    /// each took back its own, readers would get in at every turn, and could keep all of them waiting for ever. The rest
-    /// is taken back: readers are not to wait for a writer that waits for others of this process.
+    /// Passes the intent of a call that stepped aside or ended to the writers whose turn it is for these keys. If each writer
+    /// withdrew its own intent, readers would acquire the lock at every turn, and all writers could starve. The rest of the
+    /// intent is withdrawn, because readers must not wait for a writer that waits for callers of its own process.
     pub(super) fn pass_intent_on(
         &mut self,
         intent: Option<(Box<Intent>, Ticket)>,
@@ -189,12 +194,12 @@ impl Engine {
             return self.withdraw(intent.withdrawal(ticket), cx);
         }
         self.bring_back(&intent.keys, cx.now);
-        let queues = intent.keys.iter().filter_map(|key| self.local.queues.get(key));
+        let queues = intent.keys.iter().filter_map(|key| self.keys.queue(key));
         let active = queues.flat_map(LocalQueue::active);
         let writers: BTreeSet<LockId> =
             active.filter(|it| it.mode == Mode::Exclusive).map(|it| it.lock).collect();
         for to in writers {
-            // Who holds the lock already need not say anything.
+            // A holder is no call any more and needs no intent.
             let Some(call) = self.calls.get_mut(&to) else {
                 continue;
             };
@@ -216,14 +221,14 @@ impl Engine {
         self.withdraw(intent.withdrawal(ticket), cx);
     }
 
-    /// Writers that have stepped aside, and want any of these keys, have their turn again if nobody is in their way now.
-    /// They go on with their pause, and step aside again for the next call.
+    /// Gives writers that stepped aside their turn again, if they request one of these keys and no caller blocks them. They
+    /// continue their pause, and step aside again for the next caller.
     fn bring_back(&mut self, wanted: &Keys, now: Reading) {
         for lock in self.local.aside.clone() {
             let Some(Call { request, phase, .. }) = self.calls.get(&lock) else {
                 continue;
             };
-            let queues = request.keys.iter().filter_map(|key| self.local.queues.get(key));
+            let queues = request.keys.iter().filter_map(|key| self.keys.queue(key));
             let mut active = queues.flat_map(LocalQueue::active);
             if let Phase::Aside { until } = *phase
                 && request.mode == Mode::Exclusive
@@ -255,31 +260,44 @@ impl Engine {
         }
     }
 
-    /// Leaves the local queues; if it was this one's turn, the next one's has come.
-    pub(super) fn leave_queue(&mut self, keys: &Keys, lock: LockId, cx: &mut Context<'_>) {
-        // Nearly always there is one key, which nobody else of this process wants.
-        if let Some(key) = keys.single()
-            && let Entry::Occupied(mut queue) = self.local.queues.entry(key.clone())
-        {
-            queue.get_mut().leave(lock);
-            if queue.get().is_empty() {
-                queue.remove();
+    /// Removes a caller from the local queues and starts the next caller's turn. `turn` is a turn that ended with a release
+    /// to the nodes.
+    pub(super) fn leave_queue(
+        &mut self,
+        keys: &Keys,
+        lock: LockId,
+        turn: Option<PastTurn>,
+        cx: &mut Context<'_>,
+    ) {
+        for key in &**keys {
+            let queue = match turn {
+                Some((had, pace)) => {
+                    let (queue, backoff) = self.keys.with_backoff(key, cx.now);
+                    backoff.give_back(had, pace, cx.now);
+                    queue
+                }
+                None => &mut self.keys.record(key).queue,
+            };
+            queue.leave(lock);
+            // Most locks have one key, which no other caller of this process wants.
+            if keys.single().is_some() && queue.is_empty() {
+                if turn.is_none() {
+                    self.keys.forget_unused(key);
+                }
                 return;
             }
-        } else {
-            self.with_queues(keys, |queue| queue.leave(lock));
         }
         self.go_on(keys, cx);
     }
 
-    /// Somebody has left these keys, or excludes fewer. Whose turn it is may pause at once, or another call may keep one that
-    /// waits for several keys waiting at the others: either steps aside.
+    /// Starts turns after a caller left these keys or became a reader. The caller with the new turn may pause at once, or
+    /// another caller may block a set of keys at its other keys. Either steps aside.
     fn go_on(&mut self, keys: &Keys, cx: &mut Context<'_>) {
         self.advance(keys, None, cx.now);
-        let queues = keys.iter().filter_map(|key| self.local.queues.get(key));
+        let queues = keys.iter().filter_map(|key| self.keys.queue(key));
         let mut active = queues.flat_map(LocalQueue::active);
         let is_lent = active.any(|place| self.lends(place.lock).is_some());
-        // A call that gets its turn here keeps it: younger ones do not make it step aside at once.
+        // Calls that get their turn here. Younger calls must not make them step aside at once.
         let mut came: Vec<(Keys, Mode)> = Vec::new();
         for next in self.waiting_for(keys) {
             let Some(call) = self.calls.get(&next) else { continue };
@@ -294,7 +312,7 @@ impl Engine {
         }
     }
 
-    /// The holder of a lock is a reader from now on.
+    /// Turns the place of a holder into a reader's.
     pub(super) fn downgrade_place(&mut self, keys: &Keys, holder: LockId, cx: &mut Context<'_>) {
         self.with_queues(keys, |queue| queue.downgrade(holder));
         self.go_on(keys, cx);
@@ -302,14 +320,13 @@ impl Engine {
 
     pub(super) fn with_queues(&mut self, keys: &Keys, act: impl Fn(&mut LocalQueue)) {
         for key in &**keys {
-            if let Some(queue) = self.local.queues.get_mut(key) {
+            if let Some(queue) = self.keys.queue_mut(key) {
                 act(queue);
             }
         }
     }
 
-    /// Those that wait for these keys have their turn, as far as nobody is in their way any more. `lent`: until then it
-    /// is another's.
+    /// Starts the turns of waiting callers that no other caller blocks. Their attempts begin at `lent` at the earliest.
     fn advance(&mut self, keys: &Keys, lent: Option<BootTime>, now: Reading) {
         while let Some(next) = self.first_ready(keys) {
             let Some(request) = self.calls.get(&next).map(|call| &call.request) else {
@@ -321,48 +338,60 @@ impl Engine {
             self.turn_comes(next, lent, now);
         }
         for key in &**keys {
-            if self.local.queues.get(key).is_some_and(LocalQueue::is_empty) {
-                self.local.queues.remove(key);
-            }
+            self.keys.forget_unused(key);
         }
     }
 
-    /// Of those that wait for any of these keys, the first one that nobody keeps waiting at any of its own.
+    /// The first waiting caller of these keys that no caller blocks at any of its own keys.
     fn first_ready(&self, keys: &Keys) -> Option<LockId> {
         let is_ready = |lock: &LockId| {
             let Some(call) = self.calls.get(lock) else { return false };
             let its = &call.request.keys;
             its.single().is_some()
                 || its.iter().all(|key| {
-                    let queue = self.local.queues.get(key);
+                    let queue = self.keys.queue(key);
                     queue.is_some_and(|queue| queue.ready().any(|ready| ready == *lock))
                 })
         };
-        let queues = keys.iter().filter_map(|key| self.local.queues.get(key));
+        let queues = keys.iter().filter_map(|key| self.keys.queue(key));
         queues.filter_map(|queue| queue.ready().find(is_ready)).min()
     }
 
-    /// A call's turn in this process has come. If this process has just had the lock, others have
-    /// theirs first: it waits, though not for more than half of its patience; and if there was a
-    /// crowd, it looks before it tries, as those do who waited all the while. But who only tries does
-    /// not wait. And if the turn was `lent` by another, not before that time.
+    /// Starts a call's turn. If this process just had the lock, the call backs off so that other processes come first, but
+    /// for at most half of its remaining wait. If many processes wait, the call looks before it attempts, as they do. A call
+    /// with a single attempt does not back off. If another call let this one have its turn, the turn begins at `lent` at the
+    /// earliest.
     fn turn_comes(&mut self, lock: LockId, lent: Option<BootTime>, now: Reading) {
+        let Some(call) = self.calls.get(&lock) else {
+            return;
+        };
+        let backoffs = call.request.keys.iter().filter_map(|key| self.keys.backoff(key));
+        let resume_at = backoffs.clone().filter_map(|backoff| backoff.resume_at(now)).max();
+        let is_contended = backoffs.clone().any(|backoff| backoff.is_contended(now));
+        self.begin_turn(lock, lent, (resume_at, is_contended), now);
+    }
+
+    /// As [`Engine::turn_comes`], with the back-off of the call's keys.
+    fn begin_turn(
+        &mut self,
+        lock: LockId,
+        lent: Option<BootTime>,
+        (resume_at, is_contended): (Option<BootTime>, bool),
+        now: Reading,
+    ) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        let is_in_future = |at: &BootTime| !at.remaining(now).is_zero();
+        let is_in_future = |at: &BootTime| !at.has_come(now);
         let once = call.request.wait == Wait::Once;
-        let keys = &call.request.keys;
-        let resume = keys.iter().filter_map(|key| self.backoff.resume_at(key, now)).max();
-        let resume = resume.filter(|_| !once);
-        if resume.is_some() {
-            call.contention.polite =
-                call.may_look_first() && keys.iter().any(|key| self.backoff.is_contended(key, now));
+        let resume_at = resume_at.filter(|_| !once);
+        if resume_at.is_some() {
+            call.contention.looks_first = is_contended && call.may_look_first();
         }
-        call.phase = match resume.max(lent).filter(is_in_future) {
+        call.phase = match resume_at.max(lent).filter(is_in_future) {
             Some(until) => {
                 let until = until.min(now.after(call.patience(now)));
-                // Whoever wants one of several keys alone need not wait as well.
+                // Callers of one of several keys need not wait for this pause.
                 let lent = call.request.keys.single().is_none().then(|| now.boot());
                 Phase::Pausing { until, again: false, lent }
             }

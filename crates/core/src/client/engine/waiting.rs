@@ -1,4 +1,4 @@
-//! A call that waits: it looks who holds the lock, pauses, and is woken by what nodes push.
+//! Waiting calls: they look at the holder, pause, and wake at pushes.
 
 use super::call::Withdrawal;
 use super::{Call, Context, Effect, Engine, Phase};
@@ -19,18 +19,17 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// Where readers come and go, a call that has stepped aside comes back no sooner than this after one has.
+/// Shortest delay after a push about readers before a call that stepped aside returns.
 const ASIDE_EVERY: Duration = Duration::from_millis(50);
 
 impl Engine {
-    /// Asks nodes who holds the lock, and for how long; and, if the call is going to wait, to tell
-    /// when that changes. That this is of interest is noted before anything is sent: a push may
-    /// come before the answer.
+    /// Asks nodes for the holder and its remaining time. If the call is going to wait, the command also requests a push. The
+    /// call notes the request before the command is sent, because a push may arrive before the answer.
     pub(super) fn look(&mut self, lock: LockId, nodes: NodeSet, again: bool, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        // An answer to an earlier look is not one to this.
+        // Answers to an earlier look must not count for this one.
         call.round += u32::from(again);
         let due = cx.now.after(call.request.timing.node_timeout(call.pace.round_trip));
         let inspection = Inspection::start(self.quorum, nodes, due, cx.now);
@@ -44,7 +43,7 @@ impl Engine {
         Self::index_call(&mut self.deadlines, lock, call);
     }
 
-    /// A node has refused after the attempt was decided: a writer with an intent looks at this node too.
+    /// Adds a node to the look of a writer with an intent, because the node refused after the attempt was decided.
     pub(super) fn look_at_late(&mut self, lock: LockId, node: NodeId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -61,7 +60,7 @@ impl Engine {
         }
     }
 
-    /// What a node holds, for a call or for an inspection of its own.
+    /// Handles the answer to a look of a call or to an inspection.
     pub(super) fn on_seen(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket, answer, .. } = answer;
         if let Some(inspection) = self.inspections.get_mut(&ticket.lock) {
@@ -86,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// A look is over. One before an attempt decides whether there is to be one.
+    /// Ends a look. A look before an attempt decides whether the attempt is made.
     pub(super) fn looked(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let leftovers = self.leftovers(lock, cx.now);
         let Some(call) = self.calls.get_mut(&lock) else {
@@ -98,7 +97,7 @@ impl Engine {
         let first = call.history.last.is_none();
         call.note_holders(cx.now);
         if !leftovers.is_empty() {
-            call.history.tell_leftovers(self.quorum, &leftovers);
+            call.history.note_leftovers(self.quorum, &leftovers);
         }
         call.contention.looked_at = Some(cx.now.boot());
         self.review_intent(lock, cx);
@@ -107,24 +106,24 @@ impl Engine {
         };
         let closed = call.waiting.as_ref().is_some_and(Waiting::is_closed);
         if !again || closed {
-            // Of several readers one has gone, and nobody was faster.
+            // If only one of several readers left, no other client was faster.
             let is_missed = !call.waiting.as_ref().is_some_and(Waiting::is_held_by_several);
             call.contention.missed += u32::from(again && !first && is_missed);
-            return self.rest(lock, first || !again, cx);
+            return self.pause(lock, first || !again, cx);
         }
         if call.is_open() {
             if first {
-                // It has been free for a while, perhaps, and others are about to look again.
+                // Other processes may be about to attempt as well.
                 return self.draw_slot(lock, cx.now);
             }
             for key in &*call.request.keys {
-                self.backoff.of(key, cx.now).see_room();
+                self.keys.with_backoff(key, cx.now).1.see_room();
             }
         }
         self.try_now(lock);
     }
 
-    /// After a look: word for readers that this one waits, or its end.
+    /// Updates the call's intent after a look.
     fn review_intent(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -136,7 +135,7 @@ impl Engine {
         self.announce(lock, self.quorum.all(), announcement, cx);
     }
 
-    /// Sends what a call says about its intent.
+    /// Sends a command about the call's intent.
     pub(super) fn announce(
         &mut self,
         lock: LockId,
@@ -149,16 +148,16 @@ impl Engine {
         }
     }
 
-    /// Takes back what readers were told of a call, which is not among those that wait any more. Those of this process are
-    /// not told by the nodes: servers push nothing to the connection that made the change.
+    /// Withdraws an intent, and wakes waiting readers of this process. Nodes do not push to them, because a server pushes
+    /// nothing to the connection that made the change.
     pub(super) fn withdraw(&mut self, withdrawal: Withdrawal, cx: &mut Context<'_>) {
         let keys = self.send_withdrawal(withdrawal, cx);
         for node in self.quorum.all().iter() {
-            self.tell_of_change(node, Some(&keys), |call| call.mode == Mode::Shared, cx);
+            self.note_change(node, Some(&keys), |call| call.mode == Mode::Shared, cx);
         }
     }
 
-    /// The nodes' answers are awaited when the client ends.
+    /// Sends a withdrawal. A closing client waits for the answers.
     pub(super) fn send_withdrawal(
         &mut self,
         Withdrawal { ticket, command, keys }: Withdrawal,
@@ -169,11 +168,10 @@ impl Engine {
         keys
     }
 
-    /// A node has heard what readers are told. Whether they have heard of it shows in who gets the lock; but a client does
-    /// not end before it is known that it has been taken back.
+    /// Handles the answer to a command about an intent. A closing client waits until its withdrawals are answered.
     ///
-    /// Where the intent of another process's writer is, this one says its own again as soon as that has gone: its next
-    /// renewal would be too late to keep readers out (V13).
+    /// If a node has the intent of another process's writer, the call watches it and sets its own intent as soon as the other
+    /// is gone. Its next renewal would be too late to keep readers out (V13).
     pub(super) fn on_announced(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket, answer, .. } = answer;
         if let Some(unheard) = self.closing.withdrawals.get_mut(&ticket) {
@@ -196,14 +194,12 @@ impl Engine {
         self.announce(ticket.lock, NodeSet::only(node), command, cx);
     }
 
-    /// Another writer's intent for these keys has gone from the node, or all has (`None`): the writers that wait say theirs
-    /// again.
+    /// Sets the intents of waiting writers again after a push that other intents for these keys are gone. `None` means all
+    /// keys.
     fn repeat_intents(&mut self, node: NodeId, keys: Option<&[Key]>, cx: &mut Context<'_>) {
         let queues: Vec<&LocalQueue> = match keys {
-            Some(keys) => {
-                keys.iter().filter_map(|key| self.local.queues.get(&of_intent(key)?)).collect()
-            }
-            None => self.local.queues.values().collect(),
+            Some(keys) => keys.iter().filter_map(|key| self.keys.queue(&of_intent(key)?)).collect(),
+            None => self.keys.queues().collect(),
         };
         let active = queues.into_iter().flat_map(LocalQueue::active);
         let active: BTreeSet<LockId> = active.map(|place| place.lock).collect();
@@ -213,26 +209,25 @@ impl Engine {
         }
     }
 
-    /// The lock has come free: whose slot is the first one tries at once, the others look later
-    /// whether it still is.
+    /// Draws a slot for a lock that came free. In the first slot the call attempts at once, in a later one it looks again.
     pub(super) fn draw_slot(&mut self, lock: LockId, now: Reading) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
         let word = call.pace.draw();
         let missed = call.contention.missed;
-        let slots = call.request.keys.iter().map(|key| self.backoff.slot(key, word, missed, now));
-        let slot = slots.max().unwrap_or_default();
-        if slot.is_zero() {
+        let backoffs = call.request.keys.iter().filter_map(|key| self.keys.backoff(key));
+        let pauses = backoffs.map(|backoff| backoff.pause(word, missed, now));
+        let pause = pauses.max().unwrap_or_default();
+        if pause.is_zero() {
             return self.try_now(lock);
         }
-        let until = now.after(slot.min(call.patience(now)));
+        let until = now.after(pause.min(call.patience(now)));
         call.phase = Phase::Pausing { until, again: true, lent: None };
         Self::index_call(&mut self.deadlines, lock, call);
     }
 
-    /// An attempt is worth making: the lock seems to have come free, or it could not be seen that it
-    /// has not.
+    /// Starts an attempt, because the lock seems free or its state is unknown.
     pub(super) fn try_now(&mut self, lock: LockId) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -241,9 +236,8 @@ impl Engine {
         Self::start(&mut self.deadlines, &mut self.local.begins, lock, call);
     }
 
-    /// What could be learnt of a lock that was not to be had has been: waits for the next attempt,
-    /// or ends. If there is `news`, the caller is told.
-    pub(super) fn rest(&mut self, lock: LockId, is_new: bool, cx: &mut Context<'_>) {
+    /// Pauses until the next attempt, or ends the call. With `is_new`, the caller is notified of the last attempt.
+    pub(super) fn pause(&mut self, lock: LockId, is_new: bool, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -255,12 +249,11 @@ impl Engine {
             return;
         };
         if is_settling {
-            // Nodes are still being looked at, and the call waits for that: what has just failed
-            // was no attempt yet of those that it may make.
+            // The call waits for answers about trust, so the failed attempt does not count.
             call.history.count = call.history.count.saturating_sub(1);
             call.trust_wait.settling = true;
         }
-        // Without the restart guard nothing is found out about nodes: then it is a failure like others.
+        // Without the restart guard, the failure is like any other.
         if (is_untrusted || is_settling) && self.monitor.is_some() {
             return self.await_trust(lock, cx);
         }
@@ -270,12 +263,12 @@ impl Engine {
             let why = call.history.last.as_ref().map_or(FailureReason::NoQuorum, |(why, _)| *why);
             return self.refuse(lock, why.into(), cx);
         }
-        let steps = call.request.keys.iter().filter_map(|key| self.backoff.step(key, cx.now));
+        let steps = call.request.keys.iter().filter_map(|key| self.keys.backoff(key)?.step(cx.now));
         let step = steps.max().unwrap_or(call.pace.round_trip);
         call.count_pause();
         let pause = call.pause(call.request.retry, step, cx.now);
-        // What is longer than usual is the caller's own wish, and what is not for the lock's being taken
-        // may be its own trouble: neither holds the others of this process back.
+        // A pause is longer than usual because of the caller's options, or the lock is not held and the cause may concern
+        // this call alone. In both cases other callers of this process need not wait for it.
         let usual = call.pause(Retry::default(), step, cx.now);
         let is_taken = matches!(call.history.last, Some((FailureReason::Contended, _)));
         let lent = match call.request.keys.single() {
@@ -294,7 +287,7 @@ impl Engine {
         self.pass_on(lock, cx);
     }
 
-    /// A node has pushed that keys have changed (`None`: all of them, or it has a new connection).
+    /// Handles a push that keys changed. `None` means all keys, or a new connection.
     pub(super) fn on_push(&mut self, node: NodeId, keys: Option<&[Key]>, cx: &mut Context<'_>) {
         self.repeat_intents(node, keys, cx);
         let is_of_intents = |keys: &[Key]| keys.iter().all(|key| of_intent(key).is_some());
@@ -302,23 +295,22 @@ impl Engine {
             true => |call| call.mode == Mode::Shared,
             false => |_| true,
         };
-        self.tell_of_change(node, keys, is_concerned, cx);
+        self.note_change(node, keys, is_concerned, cx);
     }
 
-    /// The same for some of those that wait.
-    fn tell_of_change(
+    /// Notes a change of keys for the waiting calls that `is_concerned` selects.
+    fn note_change(
         &mut self,
         node: NodeId,
         keys: Option<&[Key]>,
         is_concerned: fn(&Request) -> bool,
         cx: &mut Context<'_>,
     ) {
-        let queue_of = |key: &Key| {
-            self.local.queues.get(key).or_else(|| self.local.queues.get(&of_intent(key)?))
-        };
+        let queue_of =
+            |key: &Key| self.keys.queue(key).or_else(|| self.keys.queue(&of_intent(key)?));
         let queues: Vec<&LocalQueue> = match keys {
             Some(keys) => keys.iter().filter_map(queue_of).collect(),
-            None => self.local.queues.values().collect(),
+            None => self.keys.queues().collect(),
         };
         let active = queues.into_iter().flat_map(LocalQueue::active);
         let is_about = |lock: &&LockId| {
@@ -351,7 +343,7 @@ impl Engine {
         }
     }
 
-    /// The lock has changed on one node more, and was held as far as was known.
+    /// Wakes a waiting call, or shortens its pause, after a change on another node.
     pub(super) fn changed(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -369,20 +361,20 @@ impl Engine {
                 cx.emit(Effect::Woken { lock });
                 self.draw_slot(lock, cx.now);
             }
-            // It may be free where it was not, and waits for its turn.
+            // The lock may be free, and the call needs its turn first.
             Phase::Aside { .. } if open => self.enter(lock, cx),
             Phase::Aside { until } if is_stale || may_open => {
                 let step = if is_stale { ASIDE_EVERY } else { step };
                 *until = (*until).min(cx.now.after(step));
                 Self::index_call(&mut self.deadlines, lock, call);
             }
-            // A reader has come or gone. If it was the last one, a look shows it.
+            // A reader came or left. A look shows whether it was the last one.
             Phase::Pausing { .. } if is_stale => {
                 call.look_if_stale(cx.now);
                 Self::index_call(&mut self.deadlines, lock, call);
             }
-            // The others may not have seen the release yet; but they need not ever tell of it. If too few
-            // answer at all, it is some other waiter's short vote, and an attempt would wake that one.
+            // Other nodes may not have executed the release yet, and may never push. If too few nodes answer at all, the
+            // change may be the short-lived vote of another waiter, and an attempt would only wake that waiter.
             Phase::Pausing { until, .. } if may_open => {
                 let step = if mutant!(WakeAtFirstPush) { Duration::ZERO } else { step };
                 *until = (*until).min(cx.now.after(step));
@@ -392,8 +384,8 @@ impl Engine {
         }
     }
 
-    /// The time to look again has come: at as few nodes as will do. A writer with an intent looks at all that it can reach,
-    /// because too few nodes do not show whether another writer holds a quorum (V13).
+    /// Looks again, at as few nodes as suffice. A writer with an intent looks at all reachable nodes, because fewer nodes do not
+    /// show whether another writer holds a quorum (V13).
     pub(super) fn look_again(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;

@@ -45,18 +45,16 @@ pub(super) enum Slots {
     Many(Vec<Slot>),
 }
 
-impl FromIterator<Slot> for Slots {
-    fn from_iter<T: IntoIterator<Item = Slot>>(slots: T) -> Self {
-        let (mut few, mut count) = ([const { Slot::Gone { took: Duration::ZERO } }; FEW], 0);
-        let mut slots = slots.into_iter();
-        while let Some(slot) = slots.next() {
-            if count == FEW {
-                return Self::Many(few.into_iter().chain([slot]).chain(slots).collect());
-            }
-            few[count] = slot;
-            count += 1;
+impl Slots {
+    pub(super) fn new(nodes: usize, slot: impl Fn(usize) -> Slot) -> Self {
+        if nodes > FEW {
+            return Self::Many((0..nodes).map(slot).collect());
         }
-        Self::Few(count, few)
+        let mut few = [const { Slot::Gone { took: Duration::ZERO } }; FEW];
+        for (node, place) in few[..nodes].iter_mut().enumerate() {
+            *place = slot(node);
+        }
+        Self::Few(nodes, few)
     }
 }
 
@@ -81,9 +79,9 @@ impl DerefMut for Slots {
 }
 
 impl Attempt {
-    /// The parts that the lease keeps.
-    pub(crate) fn into_parts(self) -> (Quorum, Entry, Option<Box<FenceRequest>>) {
-        (self.quorum, self.entry, self.fence_request)
+    /// The parts that the lease keeps. The attempt is not used afterwards.
+    pub(crate) fn take_parts(&mut self) -> (Quorum, Entry, Option<Box<FenceRequest>>) {
+        (self.quorum, self.entry.clone(), self.fence_request.take())
     }
 
     /// Moves all times so that `base` becomes zero. Models compare states by it.
@@ -113,13 +111,13 @@ mod tests {
     #[test]
     fn each_node_has_a_slot() {
         for nodes in 0..=2 * FEW {
-            let all = (0..nodes).map(|node| Slot::Gone { took: Duration::from_secs(node as u64) });
-            let mut slots: Slots = all.clone().collect();
-            assert!(slots.iter().cloned().eq(all.clone()));
+            let slot = |node| Slot::Gone { took: Duration::from_secs(node as u64) };
+            let mut slots = Slots::new(nodes, slot);
+            assert!(slots.iter().cloned().eq((0..nodes).map(slot)));
             assert_eq!(matches!(slots, Slots::Few(..)), nodes <= FEW);
             if let Some(last) = slots.last_mut() {
                 *last = Slot::Outstanding { due: BootTime::from_nanos(7) };
-                assert_ne!(slots, all.collect());
+                assert_ne!(slots, Slots::new(nodes, slot));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The attempts that a call has made.
+//! The attempts of a call, and the report of the last one.
 
 use alloc::format;
 use alloc::string::ToString as _;
@@ -11,35 +11,34 @@ use crate::redlock::release::Leftover;
 use crate::time::Reading;
 use crate::token::Token;
 
-/// The attempts that a call has made, and what came of the last one.
+/// The attempts of a call, and the report of the last one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::client::engine) struct AttemptHistory {
     pub(in crate::client::engine) count: u32,
-    /// When the last one began, and with which token.
+    /// Start of the last attempt.
     pub(in crate::client::engine) began: Reading,
     pub(in crate::client::engine) token: Option<Token>,
-    /// Why it failed, and what each node has said.
+    /// The reason why the last attempt failed, and the answer of each node.
     pub(in crate::client::engine) last: Option<(FailureReason, Vec<NodeResult>)>,
-    /// The largest number that any node has told of a lock with a fence.
+    /// Largest counter that a node reported, for a lock with a fencing token.
     pub(in crate::client::engine) number_seen: u64,
 }
 
 impl AttemptHistory {
-    /// None yet.
     pub(in crate::client::engine) const fn new(now: Reading) -> Self {
         Self { count: 0, began: now, token: None, last: None, number_seen: 0 }
     }
 
-    /// Notes what number a node has told, too late for its attempt.
+    /// Notes a counter that arrived too late for its attempt.
     pub(in crate::client::engine) fn note_number(&mut self, answer: &Answer) {
         if let Answer::GrantedFenced { fence } | Answer::RefusedFenced { fence, .. } = answer {
             self.number_seen = self.number_seen.max(*fence);
         }
     }
 
-    /// Of the nodes that refused the last attempt, those that hold the lock for an earlier one of the same call have
-    /// failed, as taking back that vote has: nobody else holds it there.
-    pub(in crate::client::engine) fn tell_leftovers(
+    /// Corrects the report for nodes that refused because they still have the vote of an earlier attempt of this call. The
+    /// release of that vote failed there, so these nodes count as failed, not as held by another client.
+    pub(in crate::client::engine) fn note_leftovers(
         &mut self,
         quorum: Quorum,
         leftovers: &[Leftover],
@@ -50,7 +49,7 @@ impl AttemptHistory {
             let said = &mut nodes[node.index()].said;
             let is_own = match said {
                 NodeOutcome::Refused(Some(holding)) => holding.is_of(value),
-                // Nobody has looked since.
+                // No look has shown the holder.
                 NodeOutcome::Refused(None) => *was_granted,
                 _ => false,
             };
@@ -69,13 +68,13 @@ impl AttemptHistory {
         }
     }
 
-    /// Why the last attempt failed depends on nodes that have not answered yet.
+    /// Whether outstanding answers may change the reason of the failure.
     pub(in crate::client::engine) fn is_ambiguous(&self, quorum: Quorum) -> bool {
         let Some((FailureReason::Contended, nodes)) = &self.last else { return false };
         self.count > 0 && why_not(quorum, nodes, 0) != FailureReason::Contended
     }
 
-    /// The call ends: a node that has not answered by now has failed.
+    /// Decides the reason at the end of the call. Nodes without an answer count as failed.
     pub(in crate::client::engine) fn settle(&mut self, quorum: Quorum) {
         if self.count > 0
             && let Some((why @ (FailureReason::Contended | FailureReason::NoQuorum), nodes)) =
@@ -85,7 +84,7 @@ impl AttemptHistory {
         }
     }
 
-    /// Notes what a node has answered after the last attempt had failed without it.
+    /// Adds an answer that arrived after the last attempt had failed.
     pub(in crate::client::engine) fn note_late(
         &mut self,
         quorum: Quorum,
@@ -114,8 +113,8 @@ impl AttemptHistory {
         *why = why_not(quorum, nodes, open);
     }
 
-    /// Notes what the first attempt had heard when it was cut short. Who had not answered stands by what it
-    /// said in a look before, if that tells who has the lock.
+    /// Reports the first attempt of a call that ended during it. If an earlier look found a holder, nodes without an answer
+    /// keep their answer to the look.
     pub(in crate::client::engine) fn note_cut_short(
         &mut self,
         why: FailureReason,
@@ -135,14 +134,14 @@ impl AttemptHistory {
         self.last = Some((why, nodes));
     }
 
-    /// Only a person can mend what keeps so many nodes from being looked at.
+    /// Whether missing rights on the nodes make a quorum impossible.
     pub(in crate::client::engine) fn is_permission_denied(&self, quorum: Quorum) -> bool {
         let about_rights = |report: &&NodeResult| matches!(&report.said, NodeOutcome::Failed(failure) if failure.kind().is_about_rights());
         let nodes = self.last.iter().flat_map(|(_, nodes)| nodes);
         quorum.is_out_of_reach(quorum.nodes() - nodes.filter(about_rights).count(), 0)
     }
 
-    /// Some nodes are down, and but for those whose votes do not count there would be a quorum of the others.
+    /// Whether some nodes are down, and a quorum of the others fails only because of untrusted nodes.
     pub(in crate::client::engine) fn wants_trust_alone(&self, quorum: Quorum) -> bool {
         let Some((FailureReason::NoQuorum, nodes)) = &self.last else { return false };
         let failures = || {
@@ -156,7 +155,7 @@ impl AttemptHistory {
             && !quorum.is_out_of_reach(quorum.nodes() - down, 0)
     }
 
-    /// It waits for nodes to be trusted.
+    /// Whether untrusted nodes are the reason of the last failure.
     pub(in crate::client::engine) fn is_excluded(&self) -> bool {
         matches!(self.last, Some((FailureReason::NodesUntrusted, _)))
     }

@@ -1,9 +1,9 @@
-//! Word for readers that a writer waits, so that no others come before it.
+//! The intent of a waiting writer, which keeps new readers out.
 //!
-//! Readers that come and go can keep a lock held for ever. So a writer that finds readers in its way leaves an
-//! *intent* on the nodes, under a key of its own for each key of the lock, and renews it. A node that has an intent lets
-//! no new readers in (V13). Intents decide the order and never who holds: they are no votes, and no invariant S1 to
-//! S29 rests on them. A client that does not heed intents, or leaves none, excludes and is excluded as before.
+//! Readers that come and go can hold a lock forever. So a writer that finds readers leaves an *intent* on the nodes, under a
+//! separate key for each key of the lock, and renews it. A node with an intent refuses new readers (V13). Intents affect
+//! only the order of holders. They are not votes, and no invariant S1 to S29 depends on them: a client that ignores intents
+//! still excludes others and is excluded.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,10 +16,10 @@ use crate::keys::{Keys, Mode, intents};
 use crate::time::{BootTime, Reading};
 use crate::token::{Key, Value};
 
-/// Nodes forget an intent after so long, or after the ttl of the lock, if that is shorter, unless it is said again.
+/// Longest life of an intent without a renewal. A shorter ttl of the lock shortens it.
 const INTENT_TTL: Duration = Duration::from_secs(1);
 
-/// What a call has said.
+/// The intent of one call.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::client::engine) struct Intent {
     pub(in crate::client::engine) keys: Keys,
@@ -28,7 +28,7 @@ pub(in crate::client::engine) struct Intent {
     pub(super) renew_at: BootTime,
 }
 
-/// An intent that is taken back: the command for all nodes, and whose readers may go on.
+/// The withdrawal of an intent: the command for all nodes, and the keys that readers may acquire again.
 pub(in crate::client::engine) struct Withdrawal {
     pub(in crate::client::engine) ticket: Ticket,
     pub(in crate::client::engine) command: Command,
@@ -36,7 +36,7 @@ pub(in crate::client::engine) struct Withdrawal {
 }
 
 impl Intent {
-    /// What it says for these keys, and the rest.
+    /// Splits the intent into the part for these keys and the rest.
     pub(in crate::client::engine) fn split(
         self,
         by: &Keys,
@@ -47,7 +47,6 @@ impl Intent {
         (of(part), of(rest))
     }
 
-    /// What it takes to take it back.
     pub(in crate::client::engine) fn withdrawal(self, ticket: Ticket) -> Withdrawal {
         Withdrawal { ticket, command: self.withdraw(), keys: self.keys }
     }
@@ -59,12 +58,11 @@ impl Intent {
 }
 
 impl Call {
-    /// Decides, after a look, whether readers are to wait for this call: what it takes back, and what it says.
+    /// Decides after a look whether the call leaves, keeps or withdraws its intent. Returns the withdrawal and the command.
     ///
-    /// The call leaves an intent on all of its keys as soon as it sees readers. A key that is free at the moment keeps
-    /// its intent, because readers would enter it while those of another key leave. Foreign keys and other writers'
-    /// values end the intent only where they hold so many nodes of one key that a quorum of it is out of reach: then
-    /// the call waits for somebody else than readers (V13).
+    /// The call leaves an intent on all of its keys as soon as it sees readers. A free key keeps its intent, because readers
+    /// would otherwise acquire it while the readers of another key leave. Foreign keys and other writers' values end the
+    /// intent only if a quorum of one key is out of reach because of them: then the call does not wait for readers (V13).
     pub(in crate::client::engine) fn review_intent(
         &mut self,
         lock: LockId,
@@ -102,11 +100,11 @@ impl Call {
         if self.intent.as_ref().is_some_and(|intent| intent.keys == wanted) {
             return (None, None);
         }
-        // Readers must not get in between, so the keys that stay wanted keep the value that is there.
+        // Keys that stay in the intent keep their value, so that no reader acquires them in between.
         let (kept, rest) = self.intent.take().map_or((None, None), |intent| intent.split(&wanted));
         let withdrawn = rest.map(|intent| intent.withdrawal(self.announcement(lock)));
         let value = kept.map(|intent| intent.value).or_else(|| {
-            // The token of an attempt that has failed: nobody else has it.
+            // The token of a failed attempt is unique to this call.
             Some(Value::new(self.history.token.as_ref()?, &self.request.owner))
         });
         let Some(value) = value else {
@@ -118,26 +116,26 @@ impl Call {
         (withdrawn, self.renew_intent(now))
     }
 
-    /// What the next command for readers belongs to; each has one of its own.
+    /// The ticket of the next command about the intent.
     pub(in crate::client::engine) const fn announcement(&mut self, lock: LockId) -> Ticket {
-        self.contention.said += 1;
-        Ticket { lock, round: self.contention.said, verb: Verb::Announce }
+        self.contention.announcements += 1;
+        Ticket { lock, round: self.contention.announcements, verb: Verb::Announce }
     }
 
-    /// The command to say it again, if it is time.
+    /// The command that renews the intent, if its renewal is due.
     pub(in crate::client::engine) fn renew_intent(&mut self, now: Reading) -> Option<Command> {
         let life = self.intent_life();
-        let intent = self.intent.as_mut().filter(|it| it.renew_at.remaining(now).is_zero())?;
+        let intent = self.intent.as_mut().filter(|it| it.renew_at.has_come(now))?;
         intent.renew_at = now.after(life / 3);
-        self.say_intent(true)
+        self.announce_command(true)
     }
 
-    /// The command to say it again where it has gone, whether or not it is time.
+    /// The command that sets the intent again on nodes that lost it.
     pub(in crate::client::engine) fn repeat_intent(&self) -> Option<Command> {
-        self.say_intent(false)
+        self.announce_command(false)
     }
 
-    fn say_intent(&self, renews: bool) -> Option<Command> {
+    fn announce_command(&self, renews: bool) -> Option<Command> {
         let intent = self.intent.as_ref()?;
         let (intents, value) = (intents(&intent.keys, intent.prefix_bytes), intent.value.clone());
         let ttl_ms = u64::try_from(self.intent_life().as_millis()).unwrap_or(u64::MAX);
@@ -148,14 +146,14 @@ impl Call {
         self.request.timing.ttl().min(INTENT_TTL)
     }
 
-    /// Another writer's intent is in the place of this one: a look at it, to be told when it goes.
+    /// The command that watches another writer's intent in the place of this one.
     pub(in crate::client::engine) fn watch_intent(&self) -> Option<Command> {
         let intent = self.intent.as_ref().filter(|_| self.is_to_watch())?;
         Some(Command::Watch { keys: intents(&intent.keys, intent.prefix_bytes), intents: None })
     }
 
-    /// The intent of another call for keys of this one is its own from now on, and is said again at once: under the same
-    /// value, unless this one has said something itself.
+    /// Takes over the intent of another call of this process, and renews it at once. The value stays the same, unless this
+    /// call has its own intent.
     pub(in crate::client::engine) fn take_over(
         &mut self,
         intent: Box<Intent>,
@@ -184,7 +182,7 @@ impl Call {
         }
     }
 
-    /// Its intent, which is its own no more, and what the command belongs to that takes it back.
+    /// Removes the intent from the call. Returns it with the ticket for its withdrawal.
     pub(in crate::client::engine) fn take_intent(
         &mut self,
         lock: LockId,
@@ -193,7 +191,7 @@ impl Call {
         Some((intent, self.announcement(lock)))
     }
 
-    /// What it takes to take it back, if there is one.
+    /// Removes the intent from the call. Returns its withdrawal.
     pub(in crate::client::engine) fn withdrawal(&mut self, lock: LockId) -> Option<Withdrawal> {
         let (intent, ticket) = self.take_intent(lock)?;
         Some(intent.withdrawal(ticket))

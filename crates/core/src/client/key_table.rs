@@ -1,0 +1,153 @@
+//! The keys that this process uses: for each key its local queue and its back-off, in one record.
+
+use alloc::collections::BTreeMap;
+
+use crate::client::contention::KeyBackoff;
+use crate::client::local_queue::LocalQueue;
+use crate::ids::LockId;
+use crate::time::Reading;
+use crate::token::Key;
+
+/// Most keys whose back-off is remembered.
+const BACKOFFS_MAX: usize = 1024;
+
+/// The keys with a caller of this process or with a back-off.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct KeyTable {
+    records: BTreeMap<Key, KeyRecord>,
+    /// Number of records with a back-off.
+    backoffs: usize,
+}
+
+/// One key of this process.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct KeyRecord {
+    pub(crate) queue: LocalQueue,
+    pub(crate) backoff: Option<KeyBackoff>,
+}
+
+impl KeyRecord {
+    fn is_unused(&self) -> bool {
+        self.queue.is_empty() && self.backoff.is_none()
+    }
+}
+
+impl KeyTable {
+    /// The queue of a key, unless it is empty.
+    pub(crate) fn queue(&self, key: &str) -> Option<&LocalQueue> {
+        self.records.get(key).map(|record| &record.queue).filter(|queue| !queue.is_empty())
+    }
+
+    /// The queue of a key, which may be empty. If the caller empties it, [`KeyTable::forget_unused`] must follow.
+    pub(crate) fn queue_mut(&mut self, key: &str) -> Option<&mut LocalQueue> {
+        self.records.get_mut(key).map(|record| &mut record.queue)
+    }
+
+    /// All queues with callers.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = &LocalQueue> {
+        self.records.values().map(|record| &record.queue).filter(|queue| !queue.is_empty())
+    }
+
+    /// The record of a key, which is added if there is none. If it stays unused, [`KeyTable::forget_unused`] must follow.
+    pub(crate) fn record(&mut self, key: &Key) -> &mut KeyRecord {
+        self.records.entry(key.clone()).or_default()
+    }
+
+    pub(crate) fn forget_unused(&mut self, key: &str) {
+        if self.records.get(key).is_some_and(KeyRecord::is_unused) {
+            self.records.remove(key);
+        }
+    }
+
+    /// The back-off of a key, if the process remembers one.
+    pub(crate) fn backoff(&self, key: &str) -> Option<&KeyBackoff> {
+        self.records.get(key)?.backoff.as_ref()
+    }
+
+    /// The queue of a key, and its back-off to change. A new back-off may displace others: the number is bounded, and a
+    /// forgotten back-off costs fairness only.
+    pub(crate) fn with_backoff(
+        &mut self,
+        key: &Key,
+        now: Reading,
+    ) -> (&mut LocalQueue, &mut KeyBackoff) {
+        if self.backoffs >= BACKOFFS_MAX && self.backoff(key).is_none() {
+            self.forget_backoffs(|backoff| backoff.is_stale(now));
+            if self.backoffs >= BACKOFFS_MAX {
+                self.forget_backoffs(|_| true);
+            }
+        }
+        let KeyRecord { queue, backoff } = self.records.entry(key.clone()).or_default();
+        self.backoffs += usize::from(backoff.is_none());
+        let backoff = backoff.get_or_insert_default();
+        if backoff.is_stale(now) {
+            *backoff = KeyBackoff::default();
+        }
+        (queue, backoff)
+    }
+
+    fn forget_backoffs(&mut self, is_forgotten: impl Fn(&KeyBackoff) -> bool) {
+        self.backoffs = 0;
+        self.records.retain(|_, record| {
+            record.backoff.take_if(|backoff| is_forgotten(backoff));
+            self.backoffs += usize::from(record.backoff.is_some());
+            !record.is_unused()
+        });
+    }
+
+    pub(crate) fn shift(&mut self, base: Reading) {
+        self.forget_backoffs(|backoff| backoff.is_stale(base));
+        self.records
+            .values_mut()
+            .filter_map(|record| record.backoff.as_mut())
+            .for_each(|it| it.shift(base));
+    }
+
+    pub(crate) fn renumber(&mut self, to: impl Fn(LockId) -> LockId) {
+        self.records.values_mut().for_each(|record| record.queue.renumber(&to));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+    use core::time::Duration;
+
+    const ROUND_TRIP: Duration = Duration::from_millis(1);
+
+    fn at(ms: i64) -> Reading {
+        Reading::new(ms * 1_000_000, ms * 1_000_000)
+    }
+
+    /// A forgotten round trip must not count: the way to the nodes may have changed.
+    #[test]
+    fn a_stale_backoff_is_forgotten() {
+        let (mut table, key) = (KeyTable::default(), Key::from("k"));
+        table.with_backoff(&key, at(0)).1.see_rivals(ROUND_TRIP, at(0));
+        let step = |table: &KeyTable, now| table.backoff("k").and_then(|it| it.step(now));
+        assert_eq!(step(&table, at(1)), Some(ROUND_TRIP));
+        assert_eq!(step(&table, at(10_001)), None);
+        table.shift(at(10_001));
+        assert_eq!(table, KeyTable::default());
+    }
+
+    #[test]
+    fn the_number_of_backoffs_is_bounded_and_queues_stay() {
+        use crate::client::local_queue::Place;
+        use crate::keys::Mode;
+        let mut table = KeyTable::default();
+        let place = Place { lock: LockId(1), mode: Mode::Exclusive };
+        table.record(&"0".into()).queue = LocalQueue::new(place);
+        for key in 0..=BACKOFFS_MAX {
+            assert_eq!(table.backoffs, key);
+            table.with_backoff(&format!("{key}").into(), at(0)).1.see_rivals(ROUND_TRIP, at(0));
+            assert!(table.records.len() <= BACKOFFS_MAX);
+            if table.backoffs == 1 && key > 0 {
+                break;
+            }
+        }
+        assert_eq!((table.backoffs, table.records.len()), (1, 2), "all were fresh, so all went");
+        assert!(table.queue("0").is_some() && table.backoff("0").is_none());
+    }
+}
