@@ -239,7 +239,7 @@ fn a_connection_that_was_not_made_is_not_waited_for_again() {
     world.run_for(1);
     assert!(world.refused(first).is_some());
     // Connected since, which nobody had reason to tell; then silent.
-    world.up_untold(0);
+    world.up_unnoticed(0);
     world.freeze(0, true);
     let start = 11;
     let second = world.acquire(once("k"));
