@@ -167,26 +167,45 @@ pub async fn before(settings: &ClientBuilder, others: &[NodeConfig]) -> Result<B
 impl Before {
     fn of(topology: &Topology, looked: &[Looked]) -> Self {
         let new = &topology.rules.cluster;
-        let mut old: Vec<(String, Vec<Arc<str>>)> = Vec::new();
+        let mut facts = looked.iter().filter_map(|node| node.facts.as_ref().ok());
+        let is_reconfigurable = facts.all(is_of_this_version);
+        let mut before = Self { new: settings_shown(new), old: Vec::new(), is_reconfigurable };
         for node in looked {
-            let says = node.facts.as_ref().ok().and_then(|facts| marked_for(facts, new));
-            let Some(text) = says else { continue };
-            match old.iter_mut().find(|(other, _)| *other == text) {
-                Some((_, nodes)) => nodes.push(node.name.clone()),
-                None => old.push((text, vec![node.name.clone()])),
+            if let Some(settings) =
+                node.facts.as_ref().ok().and_then(|facts| marked_for(facts, new))
+            {
+                before.add(settings, &node.name);
             }
         }
-        let mut facts = looked.iter().filter_map(|node| node.facts.as_ref().ok());
-        Self { new: settings_shown(new), old, is_reconfigurable: facts.all(is_of_this_version) }
+        before
     }
 
-    /// Notes a setting that [`fn@reconfigure`] does not change: its value on these nodes, and the new one.
-    fn differs(&mut self, old: String, nodes: Vec<Arc<str>>, new: &str) {
-        self.old.push((old, nodes));
-        if !self.new.contains(new) {
-            self.new += new;
+    /// Adds old and new values that [`fn@reconfigure`] does not change, and the other settings in the node's marker.
+    fn add_changes(
+        &mut self,
+        node: &Arc<str>,
+        cluster: Option<Cluster>,
+        changes: &[(String, String)],
+    ) {
+        if changes.is_empty() {
+            return;
+        }
+        let cluster = cluster.iter().map(settings_shown);
+        let old: Vec<String> = cluster.chain(changes.iter().map(|(old, _)| old.clone())).collect();
+        self.add(old.join(", "), node);
+        for (_, new) in changes {
+            if !self.new.contains(new.as_str()) {
+                self.new += &format!(", {new}");
+            }
         }
         self.is_reconfigurable = false;
+    }
+
+    fn add(&mut self, settings: String, node: &Arc<str>) {
+        match self.old.iter_mut().find(|(other, _)| *other == settings) {
+            Some((_, nodes)) => nodes.push(node.clone()),
+            None => self.old.push((settings, vec![node.clone()])),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub use crate::exhausted::{current_thread_runtime, exhausted, explained};
 pub use crate::node::redis::{
     AdminConnection, BESIDE, Do, KEY, RIGHTS, RedisCli, Reply, Right, Weight, failure_of,
 };
-pub use crate::own_keys::{DATABASE, RESERVED, prefix_of_marker};
+pub use crate::own_keys::{DATABASE, MARKER, RESERVED, prefix_of_marker};
 
 /// The time, by the clock that clients read.
 pub fn now() -> quorlock_core::Reading {

@@ -7,7 +7,7 @@ use quorlock_core::Key;
 pub const RESERVED: &str = "quorlock:";
 
 /// The name of the marker, which shows that the node has not lost its data.
-pub(crate) const MARKER: &str = "node";
+pub const MARKER: &str = "node";
 
 /// The name of an adoption, by which a node comes into use.
 pub(crate) const ADOPTION: &str = "adopt";

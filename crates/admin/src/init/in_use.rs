@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use quorlock::admin::{AdminConnection, Topology, holder, now};
+use quorlock::admin::{AdminConnection, MARKER, RESERVED, Reply, Topology, holder, now};
 use quorlock::node::{Node as _, RedisNode};
 use quorlock::{ClientBuilder, Holder};
+use quorlock_core::marker::Marker;
 use quorlock_core::shown::{WORD_MAX, shown};
-use quorlock_core::{BootTime, FailureKind};
+use quorlock_core::{BootTime, Failure, FailureKind};
 
 use super::{Before, InitError, check};
 use crate::doctor::look::look_at_all;
@@ -92,27 +93,27 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     let named = |places: &mut dyn Iterator<Item = usize>| -> Vec<Arc<str>> {
         places.map(|place| names[place].clone()).collect()
     };
-    let is_marked = |scan: &DatabaseScan, prefix: &str| {
-        scan.scanned.prefixes.iter().any(|other| other == prefix)
-    };
-    let mut locks = Vec::new();
     let prefix = &*topology.prefix;
-    let is_new = !scans.values().flatten().any(|(_, scan)| is_marked(scan, prefix));
+    let all = || scans.values().flatten();
+    let is_new = !all().any(|(_, scan)| scan.markers.iter().any(|(other, _)| other == prefix));
+    let is_registered = all().any(|(_, scan)| scan.registered.is_some());
+    for (place, scan) in all() {
+        let mut changes = Vec::new();
+        // If this client's key prefix has another database, this one belongs to other clients.
+        let is_former = scan.registered == Some(scan.database) || !is_registered;
+        if scan.database != scan.own && is_former {
+            changes.push((format!("database {}", scan.database), format!("database {}", scan.own)));
+        }
+        if let Some((other, _)) = scan.markers.first().filter(|_| is_new) {
+            let text = |prefix| format!("key prefix \"{}\"", shown(prefix, WORD_MAX));
+            changes.push((text(other), text(prefix)));
+        }
+        let marker = scan.markers.iter().find(|(other, _)| other == prefix);
+        let marker = marker.or(scan.markers.first()).and_then(|(_, text)| Marker::parse(text));
+        before.add_changes(&names[*place], marker.map(|marker| marker.cluster), &changes);
+    }
+    let mut locks = Vec::new();
     for (database, scans) in &mut scans {
-        if let Some(new) = scans.iter().find_map(|(_, scan)| scan.replaced_by) {
-            let former = scans.iter().filter(|(_, scan)| scan.replaced_by.is_some());
-            let nodes = named(&mut former.map(|(place, _)| *place));
-            before.differs(format!("database {database}"), nodes, &format!(", database {new}"));
-        }
-        let other =
-            scans.iter().flat_map(|(_, scan)| scan.scanned.prefixes.first()).next().cloned();
-        if let Some(other) = other.filter(|_| is_new) {
-            let marked = scans.iter().filter(|(_, scan)| is_marked(scan, &other));
-            let nodes = named(&mut marked.map(|(place, _)| *place));
-            let old = format!("key prefix \"{}\"", shown(&other, WORD_MAX));
-            let new = format!(", key prefix \"{}\"", shown(prefix, WORD_MAX));
-            before.differs(old, nodes, &new);
-        }
         // What has no end is no lock.
         for (_, scan) in scans.iter_mut() {
             scan.scanned
@@ -144,26 +145,51 @@ async fn databases(
     let mut databases: BTreeSet<u32> = registered.into_iter().chain([own]).collect();
     let by_any = Scan::registered_by_any(server, own, until, &mut databases).await;
     let scans = databases.into_iter().map(async |database| {
-        let is_other = database != own;
         let scan = Scan {
             prefix: &topology.prefix,
-            database: is_other.then_some(database),
+            database: (database != own).then_some(database),
             until: Some(until),
             votes_max: VOTES_MAX,
             ..Scan::default()
         };
-        // While this client's key prefix has another database, those of other prefixes are other clients'.
-        let is_former = is_other && registered.is_none_or(|registered| registered == database);
-        let replaced_by = is_former.then_some(own);
-        DatabaseScan { database, replaced_by, scanned: scan.of(server).await }
+        let scanned = scan.of(server).await;
+        let markers = match &scanned.connection {
+            Some(connection) => markers(connection, &scanned.prefixes).await?,
+            None => Vec::new(),
+        };
+        Ok(DatabaseScan { database, own, registered, markers, scanned })
     });
-    Ok((join_all(scans).await, by_any.err()))
+    let scans: Result<_, Failure> = join_all(scans).await.into_iter().collect();
+    Ok((scans?, by_any.err()))
+}
+
+/// The markers of clients with these key prefixes, as far as this user may read them.
+async fn markers(
+    connection: &AdminConnection,
+    prefixes: &[String],
+) -> Result<Vec<(String, String)>, Failure> {
+    if prefixes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys: Vec<String> =
+        prefixes.iter().map(|prefix| format!("{prefix}{RESERVED}{MARKER}")).collect();
+    let reads: Vec<[&str; 2]> = keys.iter().map(|key| ["GET", key]).collect();
+    let replies = connection.ask(&reads).await?;
+    let text = |reply| match reply {
+        Reply::Bytes(text) => String::from_utf8(text).unwrap_or_default(),
+        _ => String::new(),
+    };
+    Ok(prefixes.iter().cloned().zip(replies.into_iter().map(text)).collect())
 }
 
 /// The scan of one database of one node.
 struct DatabaseScan {
     database: u32,
-    /// The database that clients will use instead of this one.
-    replaced_by: Option<u32>,
+    /// The database of these settings.
+    own: u32,
+    /// The database that is registered on the node for the key prefix of these settings.
+    registered: Option<u32>,
+    /// Key prefixes, and the texts of their markers.
+    markers: Vec<(String, String)>,
     scanned: Scanned,
 }

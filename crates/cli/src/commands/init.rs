@@ -1,6 +1,7 @@
 //! `quorlock init`: what an operator decides about the nodes.
 
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock::ClientBuilder;
@@ -35,26 +36,22 @@ pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
         return Err(Refused::usage(format!("{question} If so, give --yes")));
     }
     if args.fresh {
-        let found = match runtime.block_on(in_use(&builder)) {
-            Ok(found) => found,
-            Err(error) => return failed(error, args, &mut output),
-        };
-        if let Some(code) = objections(args, &found, &mut output) {
-            return Ok(code);
-        }
-        if !args.yes {
-            confirm(&settings(&found.before), question)?;
-        }
-        match &found.before {
-            before if before.old.is_empty() => {}
-            before if args.force => {
-                let event = json!({ "event": "settings_change", "message": settings(before) });
-                output.event(
-                    event,
-                    Some(settings(before).trim_start_matches("quorlock: ").trim_end()),
-                );
+        let mut is_asked = false;
+        // A lock may be acquired while a question is open, so the nodes are searched again after the answers.
+        for is_first in [true, false] {
+            let found = match runtime.block_on(in_use(&builder)) {
+                Ok(found) => found,
+                Err(error) => return failed(error, args, &mut output),
+            };
+            if let Some(code) = objections(args, &found, &mut output) {
+                return Ok(code);
             }
-            before => confirm_change(before)?,
+            if is_first {
+                is_asked = asked(args, &found.before, &mut output)?;
+            }
+            if args.force || !is_asked {
+                break;
+            }
         }
     } else if !args.yes {
         match runtime.block_on(before(&builder, &old)) {
@@ -76,6 +73,22 @@ pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
         Ok(Ended::Signal(signal)) => Ok(ExitCode::Signal(signal.as_raw())),
         Err(error) => failed(error, args, &mut output),
     }
+}
+
+/// Asks whether the nodes may be marked. Returns whether an answer was awaited.
+fn asked(args: &Init, before: &Before, output: &mut Output) -> Result<bool, Refused> {
+    if !args.yes {
+        confirm(&settings(before), FRESH)?;
+    }
+    let is_changed = !before.old.is_empty();
+    if is_changed && args.force {
+        let lines = settings(before);
+        let text = lines.trim_start_matches("quorlock: ").trim_end();
+        output.event(json!({ "event": "settings_change", "message": lines }), Some(text));
+    } else if is_changed {
+        confirm_change(before)?;
+    }
+    Ok(!args.yes || is_changed)
 }
 
 /// Nothing was changed, or not enough.
@@ -100,7 +113,7 @@ const FRESH: &str =
 const RECONFIGURE: &str = "No lock is granted until this is done. Is that acceptable?";
 
 /// At most this number of locks is listed.
-const LISTED_MAX: usize = 20;
+const LISTED_MAX: usize = 100;
 
 fn can_answer() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
@@ -194,7 +207,12 @@ fn objections(args: &Init, found: &InUse, output: &mut Output) -> Option<ExitCod
         "nothing was changed: {what}; {advice}give --force if you are certain that no client relies on a lock"
     );
     let locks: Vec<Value> = locks.iter().map(lock_json).collect();
-    let event = json!({ "event": "not_initialized", "message": message, "locks": locks });
+    let node_json =
+        |(node, why): &(Arc<str>, Incomplete)| json!({ "node": **node, "reason": why.to_string() });
+    let nodes: Vec<Value> = incomplete.iter().map(node_json).collect();
+    let event = json!({
+        "event": "not_initialized", "message": message, "locks": locks, "incomplete": nodes,
+    });
     output.error(event, &format!("{message}\nquorlock:   {listed}"));
     Some(code)
 }
@@ -216,7 +234,7 @@ fn not_looked<'a>(
         Some(_) => (
             ExitCode::NotAllowed,
             "the user may not look for locks",
-            "give it the right to SCAN and to read all keys (~*), or ",
+            "give it the rights to SCAN, to SELECT, and to read all keys (~*), or ",
         ),
         // There are too many keys, so another try does not help.
         None if reasons.any(|why| *why == Incomplete::TimeIsUp) => {
