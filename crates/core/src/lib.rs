@@ -82,7 +82,7 @@ mod token;
 pub use crate::client::engine::{
     AttemptReport, Effect, Engine, Entropy, Event, Extended, Refusal, RefusalKind, Sink,
 };
-pub use crate::client::tick::{Arrivals, Step, Tick};
+pub use crate::client::tick::{Arrivals, Tick};
 pub use crate::command::{
     Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Reader,
 };

@@ -9,18 +9,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quorlock_core::{AttemptReport, Counter, Keys, LockId, Mode, Quorum, Retry, Timing};
+use quorlock_core::{AttemptReport, Counter, Event, Keys, LockId, Mode, Quorum, Retry, Timing};
 use quorlock_core::{Request, Wait};
 use tokio::sync::watch;
 
 use crate::client::state::ClientState;
 use crate::common::Names;
-use crate::driver::{AcquireCall, DriverCommand};
+use crate::driver::{PendingCall, ReplyTo};
 use crate::error::{AcquireError, HoldError, InvalidRequest};
-use crate::guard::{Called, Claim, Guard};
+use crate::guard::{Called, CalledReceiver, Claim, Guard};
 use crate::options::CallDefaults;
 use crate::own_keys::{MARKER, counter, own_key};
-use crate::reply::Receiver;
 use crate::resources::Resources;
 
 pub use self::waiting::Waiting;
@@ -306,7 +305,7 @@ impl IntoFuture for Acquire {
         let several = resources.as_ref().ok().filter(|it| it.single().is_none()).cloned();
         let call = resources.and_then(|resources| {
             let (request, resource) = (self.request(&resources)?, self.resource.clone());
-            Ok(AcquireCall { request, resource, progress: None, reply: told })
+            Ok((request, PendingCall { resource, progress: None, reply: told }))
         });
         Acquiring {
             client: self.client,
@@ -348,14 +347,14 @@ pub struct Acquiring {
 
 #[expect(clippy::large_enum_variant, reason = "a box would be an allocation for each call")]
 enum State {
-    Ready { call: Result<AcquireCall, InvalidRequest>, reply: Receiver<Called> },
+    Ready { call: Result<(Request, PendingCall), InvalidRequest>, reply: CalledReceiver },
     Asked(Asked),
     Done,
 }
 
 struct Asked {
     lock: LockId,
-    reply: Receiver<Called>,
+    reply: CalledReceiver,
     progress_feed: Option<ProgressFeed>,
 }
 
@@ -368,7 +367,7 @@ impl Acquiring {
         let State::Ready { call, reply } = std::mem::replace(&mut self.state, State::Done) else {
             return Ok(());
         };
-        let mut call = call?;
+        let (request, mut call) = call?;
         let lock = self.client.new_lock();
         let progress_feed = self.progress.take().map(|progress| {
             let (told, seen) = watch::channel(None);
@@ -380,7 +379,8 @@ impl Acquiring {
                 self.client.quorum,
             )
         });
-        self.client.common.driver.send_and_drive(DriverCommand::Acquire { lock, call });
+        let event = Event::Acquire { lock, request };
+        self.client.common.driver.send_and_drive(event, ReplyTo::Acquire(call));
         self.state = State::Asked(Asked { lock, reply, progress_feed });
         Ok(())
     }
@@ -455,7 +455,8 @@ impl Drop for Acquiring {
         if let State::Asked(asked) = &self.state
             && !mutant!(CancelUnsent)
         {
-            self.client.common.driver.send(DriverCommand::Cancel { lock: asked.lock });
+            let event = Event::Cancel { lock: asked.lock };
+            self.client.common.driver.send(event, ReplyTo::Nobody);
         }
     }
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use quorlock_core::Event;
 use tokio::sync::oneshot;
 
 use self::state::ClientState;
 use crate::acquire::Acquire;
-use crate::driver::{DriverCommand, DriverHandle, NodeMetrics};
+use crate::driver::{DriverHandle, NodeMetrics, ReplyTo};
 use crate::error::{InvalidRequest, NodeAnswer, ShutdownError};
 use crate::inspect::Inspection;
 use crate::node::ClientNode;
@@ -141,12 +142,8 @@ impl Client {
         let keys = self.state.keys(&Resources::from(resource).check()?)?;
         let (reply, nodes) = oneshot::channel();
         let lock = self.state.new_lock();
-        self.state.common.driver.send(DriverCommand::Inspect {
-            lock,
-            keys,
-            timeout: INSPECT_TIMEOUT,
-            reply,
-        });
+        let event = Event::Inspect { lock, keys, timeout: INSPECT_TIMEOUT };
+        self.state.common.driver.send(event, ReplyTo::Inspect(reply));
         Ok(nodes)
     }
 
@@ -217,7 +214,7 @@ impl Client {
 
     pub(crate) fn ask_close(&self) -> oneshot::Receiver<()> {
         let (reply, closed) = oneshot::channel();
-        self.state.common.driver.send(DriverCommand::Close { reply });
+        self.state.common.driver.send(Event::Close, ReplyTo::Close(reply));
         closed
     }
 }

@@ -1,9 +1,9 @@
-//! The driver: carries out what the engine says, and decides nothing.
+//! The driver: carries out the engine's effects, and decides nothing.
 //!
-//! One task (or thread) per client. Callers push [`DriverCommand`]s, nodes push events, the clock
-//! moves. Each time round, all that has come in goes through the engine under one reading of the
-//! clock taken after it came in. The commands that come out go to the nodes' lines, which send
-//! them.
+//! A client has one driver, which runs in a task or in a thread of its own. Callers and guards queue events
+//! ([`queue`]), and nodes answer. In each tick the driver takes all events that have arrived, then reads the clock, and
+//! hands the events to the engine under this reading. The engine's commands go to the nodes' transports at the end of the
+//! tick.
 
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quorlock_core::{Arrivals, Engine, Event, Quorum, Reading, Rules, Step};
+use quorlock_core::{Arrivals, Engine, Event, Quorum, Reading, Rules};
 use tokio::time::Instant;
 
 use crate::clock::Clock;
@@ -29,35 +29,34 @@ mod transports;
 use self::callers::{Callers, Outputs};
 use self::entropy::Entropy;
 pub(crate) use self::metrics::{Metrics, NodeMetrics};
-pub(crate) use self::queue::{AcquireCall, CommandReceiver, DriverCommand, DriverHandle};
+pub(crate) use self::queue::{DriverHandle, EventReceiver, PendingCall, ReplyTo};
 use self::transports::Transports;
 
-/// When all handles are gone, what is owed is drained for at most this much longer than the
-/// longest ttl.
+/// When all handles are gone, the driver sends owed releases for the longest ttl and this much longer, at most.
 const DRAIN_GRACE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Driver {
     engine: Engine,
     names: Vec<Arc<str>>,
     clock: Clock,
-    commands: CommandReceiver,
+    events: EventReceiver,
     callers: Callers,
     transports: Transports,
     ready: Ready,
     entropy: Entropy,
     metrics: Arc<Metrics>,
     drain_for: Duration,
-    /// No handle is left that could ask for anything: what is owed is drained until then.
+    /// No handle is left: the driver sends owed releases until then.
     drain_until: Option<Instant>,
 }
 
 impl Driver {
-    /// Must be called inside the runtime that is to run it.
+    /// Must be called inside the driver's runtime.
     pub(crate) fn start(
         (quorum, rules): (Quorum, Rules),
         nodes: &[ClientNode],
         metrics: Arc<Metrics>,
-        (common, commands): (Weak<Common>, CommandReceiver),
+        (common, events): (Weak<Common>, EventReceiver),
         (clock, max_ttl): (Clock, Duration),
     ) -> Self {
         #[cfg(quorlock_mutants)]
@@ -67,7 +66,7 @@ impl Driver {
             transports: Transports::new(quorum, &rules, nodes, clock),
             engine: Engine::guarded(quorum, rules),
             clock,
-            commands,
+            events,
             callers: Callers::new(common),
             ready: Ready::new(),
             entropy: Entropy::default(),
@@ -77,12 +76,11 @@ impl Driver {
         }
     }
 
-    /// Runs until the client is shut down, or all its handles are gone, and nothing is owed.
+    /// Runs until the client is shut down, or all its handles are gone, and no release is owed.
     ///
-    /// What comes in by other ways than through tokio's own channels must not be held up by tokio's budget for them,
-    /// nor what is to be sent.
+    /// The task is unconstrained: tokio's cooperative budget must not hold up replies, or commands that are to be sent.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send {
-        let task = self.commands.task();
+        let task = self.events.task();
         task.start(Box::pin(tokio::task::unconstrained(self.run_on())))
     }
 
@@ -93,7 +91,7 @@ impl Driver {
         while !self.callers.is_drained()
             && self.drain_until.is_none_or(|until| Instant::now() < until)
         {
-            self.set(&mut timer);
+            self.set_timer(&mut timer);
             let was_abandoned = self.drain_until.is_some();
             let mut has_waited = false;
             poll_fn(|cx| {
@@ -105,8 +103,8 @@ impl Driver {
             ticks_in_a_row = if has_waited { 0 } else { ticks_in_a_row + 1 };
             if ticks_in_a_row == TICKS_MAX {
                 ticks_in_a_row = 0;
-                // tokio's own yield leaves it to this thread's runtime to wake the task, and a caller's is another one.
-                if self.commands.is_driven() {
+                // tokio's `yield_now` lets the runtime of this thread wake the task. A caller's thread may have another one.
+                if self.events.is_driven() {
                     step_back().await;
                 } else {
                     tokio::task::yield_now().await;
@@ -118,14 +116,13 @@ impl Driver {
             let clock = self.clock;
             let mut tick = arrivals.tick(|| clock.now());
             let now = tick.now();
-            self.entropy.expect(tick.asked());
-            // Not a loop: steps are large, and so they are moved less.
-            tick.steps().for_each(|step| match step {
-                Step::Event(event) => self.handle(event, now),
-                Step::Asked(command) => {
-                    let event = self.callers.take(command);
-                    self.handle(event, now);
+            self.entropy.expect(tick.requests());
+            // `for_each` moves the events less often than a loop.
+            tick.events().for_each(|(event, reply_to)| {
+                if let Some(reply_to) = reply_to {
+                    self.callers.expect(&event, reply_to);
                 }
+                self.handle(event, now);
             });
             arrivals.reuse(tick);
             if self.drain_until.is_some() && !was_abandoned {
@@ -133,42 +130,42 @@ impl Driver {
             }
             self.flush(now, &mut arrivals.answered);
             self.entropy.forget();
-            if self.callers.take_told() > 1 {
+            if self.callers.take_notified() > 1 {
                 step_back().await;
             }
         }
     }
 
-    /// Waits until something has come in, be it only the time, and takes in all of it.
+    /// Takes all events that have arrived. Pending if there are none and no deadline is due.
     fn gather(
         &mut self,
-        arrivals: &mut Arrivals<DriverCommand>,
+        arrivals: &mut Arrivals<ReplyTo>,
         timer: &mut DriverTimer,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        let Arrivals { answered, asked, .. } = arrivals;
+        let Arrivals { answered, requests, .. } = arrivals;
         let woken = self.ready.take(cx);
         self.transports.poll(woken, &mut self.ready, cx, answered);
-        let nobody_is_left = self.commands.take(cx, asked, COMMANDS_MAX);
+        let no_handle_is_left = self.events.take(cx, requests, REQUESTS_MAX);
         let is_timer_woken = woken & (1 << TIMER) != 0;
         let rings = is_timer_woken && timer.poll(&mut self.ready.context(TIMER)).is_ready();
         if rings {
             self.ready.note(TIMER);
         }
-        let has_been_abandoned = nobody_is_left && self.drain_until.is_none();
+        let has_been_abandoned = no_handle_is_left && self.drain_until.is_none();
         if has_been_abandoned {
             let drain_for = if mutant!(NotDrained) { Duration::ZERO } else { self.drain_for };
             self.drain_until = Some(Instant::now() + drain_for);
         }
-        if has_been_abandoned || rings || !answered.is_empty() || !asked.is_empty() {
+        if has_been_abandoned || rings || !answered.is_empty() || !requests.is_empty() {
             return Poll::Ready(());
         }
         Poll::Pending
     }
 
-    /// Sets the alarm for when there is something to do without being asked.
-    fn set(&mut self, timer: &mut DriverTimer) {
-        // A deadline of centuries hence need not be waited for exactly.
+    /// Sets the timer to the engine's next deadline.
+    fn set_timer(&mut self, timer: &mut DriverTimer) {
+        // A timer cannot be set centuries ahead.
         const LONG: Duration = Duration::from_secs(3600);
         let deadline = self.engine.deadline();
         let is_set = deadline.is_none_or(|at| timer.is_set(at));
@@ -185,7 +182,7 @@ impl Driver {
         }
     }
 
-    /// Hands an event to the engine, and carries out what comes of it as it comes.
+    /// Hands an event to the engine, and carries out its effects.
     fn handle(&mut self, event: Event, now: Reading) {
         let answered = match &event {
             Event::Answered { node, .. } => Some(*node),
@@ -202,11 +199,11 @@ impl Driver {
         }
     }
 
-    /// Ends a tick: its commands go to the lines. `told`: of what is not even tried.
-    fn flush(&mut self, now: Reading, told: &mut Vec<Event>) {
-        self.transports.flush(now, &self.ready, &self.metrics, told);
-        // If several were told something, they are likely to ask together.
-        self.commands.set_idle(self.callers.told() <= 1 && self.callers.is_empty());
+    /// Ends a tick: gives its commands to the transports. Adds to `answered` the commands that fail at once.
+    fn flush(&mut self, now: Reading, answered: &mut Vec<Event>) {
+        self.transports.flush(now, &self.ready, &self.metrics, answered);
+        // Several callers that were notified together are likely to send requests together.
+        self.events.set_idle(self.callers.notified() <= 1 && self.callers.is_empty());
         self.metrics.locks_held.store(self.callers.locks_held(), Ordering::Relaxed);
         self.metrics.calls_waiting.store(self.engine.calls_waiting(), Ordering::Relaxed);
         self.metrics.releases_owed.store(self.engine.releases_owed(), Ordering::Relaxed);
@@ -215,9 +212,9 @@ impl Driver {
 
 /// Lets the tasks run that are ready.
 ///
-/// Several callers who are told something at once are likely to ask for something at once. What they ask then goes to
-/// the nodes together. Otherwise the first of them would wake this task, which a runtime with several threads runs
-/// before the others.
+/// Callers that are notified together are likely to send requests together. After this yield their requests go to the
+/// nodes in one batch. Otherwise the first caller wakes the driver, and a multi-thread runtime runs the driver before the
+/// other callers.
 async fn step_back() {
     let mut has_stepped_back = false;
     let step = |cx: &mut Context<'_>| {
@@ -232,18 +229,17 @@ async fn step_back() {
 }
 
 impl Drop for Driver {
-    /// However the driver ends, nobody extends what is held any more: its holders are told now, not
-    /// when the validity has run out.
+    /// Notifies all holders now, because no driver extends their locks any more.
     fn drop(&mut self) {
         self.callers.lose_all();
-        // Who drops a guard from now on finds nobody to tell: it must not count for ever.
+        // Guards that are dropped later cannot reach the driver.
         self.metrics.locks_held.store(0, Ordering::Relaxed);
         self.metrics.calls_waiting.store(0, Ordering::Relaxed);
     }
 }
 
-/// At most so much is taken in at a turn, so that the clock is read again before long.
-const COMMANDS_MAX: usize = 1024;
+/// The most requests in one tick, so that the clock is read again soon.
+const REQUESTS_MAX: usize = 1024;
 
-/// After so many ticks without a pause the runtime polls its sockets, and a thread that drives it may leave.
+/// The most ticks without a pause. After a pause the runtime polls its sockets, and a caller's thread can leave.
 const TICKS_MAX: u32 = 32;

@@ -6,17 +6,18 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use quorlock_core::{
-    BootTime, Extended, LossCause, Mode, NodeReleased, Outcome, ReleaseReport, Token,
+    BootTime, Event, Extended, LossCause, Mode, NodeReleased, Outcome, ReleaseReport, Token,
 };
 use tokio::sync::{oneshot, watch};
 
-pub(crate) use self::claim::{CallReply, Called, Claim, Granted};
+pub(crate) use self::claim::{
+    CallReply, Called, CalledReceiver, Claim, Granted, ReportReceiver, ReportSender,
+};
 pub use self::health::Health;
 pub(crate) use self::held::Held;
 use crate::common::{Common, Names};
-use crate::driver::{DriverCommand, DriverHandle};
+use crate::driver::{DriverHandle, ReplyTo};
 use crate::error::{ExtendError, HoldError, NodeAnswer};
-use crate::reply::Receiver;
 
 pub(crate) mod claim;
 mod health;
@@ -319,7 +320,7 @@ impl Guard {
         let span = tracing::debug_span!(parent: self.held.span(), "downgrade");
         let (reply, outcome) = oneshot::channel();
         let lock = self.held.lock;
-        self.common.driver.send_and_drive(DriverCommand::Downgrade { lock, reply });
+        self.common.driver.send_and_drive(Event::Downgrade { lock }, ReplyTo::Extend(reply));
         (outcome, span)
     }
 
@@ -331,9 +332,8 @@ impl Guard {
         let span = tracing::debug_span!(parent: self.held.span(), "extend");
         let (reply, outcome) = oneshot::channel();
         if self.is_valid() {
-            self.common
-                .driver
-                .send_and_drive(DriverCommand::Extend { lock: self.held.lock, reply });
+            let event = Event::Extend { lock: self.held.lock };
+            self.common.driver.send_and_drive(event, ReplyTo::Extend(reply));
         } else {
             let cause = self.held.loss_reason().unwrap_or(LossCause::Expired);
             // The receiver is right here.
@@ -400,17 +400,15 @@ impl Guard {
     }
 
     /// Marks the guard invalid first, then queues the release (S14).
-    pub(crate) fn ask_release(mut self) -> (Receiver<ReleaseReport>, Releasing) {
+    pub(crate) fn ask_release(mut self) -> (ReportReceiver, Releasing) {
         let span = tracing::debug_span!(parent: self.held.span(), "release");
         let releasing = Releasing { names: self.common.names.clone(), span };
         let (reply, report) = self.held.release_report();
         self.held.release();
         self.given_back = true;
         if !mutant!(ReleaseUnsent) {
-            self.common.driver.send_and_drive(DriverCommand::Release {
-                lock: self.held.lock,
-                reply: Some(reply),
-            });
+            let event = Event::Release { lock: self.held.lock, report: true };
+            self.common.driver.send_and_drive(event, ReplyTo::Release(reply));
         }
         (report, releasing)
     }
@@ -445,7 +443,8 @@ impl Drop for Guard {
             return;
         }
         tracing::debug!(parent: self.held.span(), "dropped");
-        self.common.driver.send(DriverCommand::Release { lock: self.held.lock, reply: None });
+        let event = Event::Release { lock: self.held.lock, report: false };
+        self.common.driver.send(event, ReplyTo::Nobody);
     }
 }
 

@@ -75,6 +75,7 @@ pub mod node;
 mod options;
 mod own_keys;
 mod own_thread;
+mod process;
 mod reply;
 mod resources;
 mod stats;

@@ -1,68 +1,62 @@
-//! A reply that one side waits for and the other gives, once. It lies in what both sides share already: unlike a
-//! channel it needs no allocation of its own.
+//! A reply that one side awaits and the other sends, once. It is stored in memory that both sides share already, so unlike
+//! a channel it needs no allocation of its own.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
 
 use tokio::task::coop::poll_proceed;
 
-/// Where a reply lies between its two sides.
-pub(crate) struct Reply<T>(Mutex<State<T>>);
+use crate::process;
+
+/// The place of a reply of type `T`.
+pub(crate) struct Reply<T> {
+    state: Mutex<State<T>>,
+    /// The process of both sides.
+    process: u32,
+}
 
 enum State<T> {
-    /// Nothing has been said yet. Whom to wake then.
+    /// The receiver waits for the reply, with this waker.
     Open(Option<Waker>),
-    /// It has been told, or one of the two sides has gone. With what was told and not heard.
+    /// The reply was sent, or one side is gone. Has the reply until the receiver takes it.
     Closed(Option<T>),
 }
 
-/// What has a place for a reply.
-pub(crate) trait Carries<T>: Send + Sync {
-    fn reply(&self) -> &Reply<T>;
+/// Where a reply is in a `C` that both sides share.
+type Place<C, T> = fn(&C) -> &Reply<T>;
 
-    /// The process in which both sides are.
-    fn process(&self) -> u32;
+/// Sends the reply. The receiver gets `None` if the sender is dropped before.
+pub(crate) struct Sender<C, T>(Option<Arc<C>>, Place<C, T>);
+
+/// Waits for the reply. If the receiver is dropped, it drops a reply that it has not taken; a later reply goes back to the
+/// sender.
+pub(crate) struct Receiver<C, T>(Option<Arc<C>>, Place<C, T>);
+
+/// Makes the two sides of the reply at `place`; once for each reply.
+pub(crate) fn sides<C, T>(carrier: &Arc<C>, place: Place<C, T>) -> (Sender<C, T>, Receiver<C, T>) {
+    (Sender(Some(carrier.clone()), place), Receiver(Some(carrier.clone()), place))
 }
 
-/// Tells. If it is dropped without a word, the other side hears of that.
-pub(crate) struct Sender<T>(Option<Arc<dyn Carries<T>>>);
-
-/// Waits to be told. If it is dropped, what was told and not heard is dropped, and what is told later comes back.
-pub(crate) struct Receiver<T>(Option<Arc<dyn Carries<T>>>);
-
-/// The two sides of a reply, which are made once.
-pub(crate) fn sides<T>(carrier: &Arc<impl Carries<T> + 'static>) -> (Sender<T>, Receiver<T>) {
-    (Sender(Some(carrier.clone())), Receiver(Some(carrier.clone())))
-}
-
-/// Nobody is woken, and nothing of another's is dropped, while the state is locked: both may lead back to it.
+/// No waker is called and no reply is dropped while the state is locked: both may lead back to this reply.
 impl<T> Reply<T> {
-    pub(crate) const fn new() -> Self {
-        Self(Mutex::new(State::Open(None)))
+    pub(crate) const fn new(process: u32) -> Self {
+        Self { state: Mutex::new(State::Open(None)), process }
     }
 
-    /// `None` in a fork of the process, if the other side had the lock at that moment: it is never given back there.
-    fn state(&self, process: u32) -> Option<MutexGuard<'_, State<T>>> {
-        // What stands there is right at every moment, also behind a panic.
-        match self.0.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
-            Err(TryLockError::WouldBlock) if std::process::id() != process => None,
-            Err(TryLockError::WouldBlock) => {
-                Some(self.0.lock().unwrap_or_else(PoisonError::into_inner))
-            }
-        }
+    /// `None` in a forked child if the other side had locked the state at the fork.
+    fn state(&self) -> Option<MutexGuard<'_, State<T>>> {
+        process::lock(&self.state, self.process)
     }
 
-    /// Nothing more will be said. Returns what was to be told if nobody waits any more.
-    fn say(&self, told: Option<T>, process: u32) -> Option<T> {
-        let Some(mut state) = self.state(process) else { return told };
-        let State::Open(waker) = &mut *state else { return told };
+    /// Sends the reply, or closes the place without one. Returns the reply if the receiver is gone.
+    fn send(&self, reply: Option<T>) -> Option<T> {
+        let Some(mut state) = self.state() else { return reply };
+        let State::Open(waker) = &mut *state else { return reply };
         let waker = waker.take();
-        *state = State::Closed(told);
+        *state = State::Closed(reply);
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
@@ -70,11 +64,11 @@ impl<T> Reply<T> {
         None
     }
 
-    /// `None`: nothing has been told, and nothing will be; or it has been heard.
-    fn poll(&self, cx: &Context<'_>, process: u32) -> Poll<Option<T>> {
-        let Some(mut state) = self.state(process) else { return Poll::Ready(None) };
+    /// Ready with `None` if there is no reply and none will come, or if the reply was taken before.
+    fn poll(&self, cx: &Context<'_>) -> Poll<Option<T>> {
+        let Some(mut state) = self.state() else { return Poll::Ready(None) };
         let waker = match &mut *state {
-            State::Closed(told) => return Poll::Ready(told.take()),
+            State::Closed(reply) => return Poll::Ready(reply.take()),
             State::Open(waker) => waker,
         };
         if waker.as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
@@ -85,54 +79,53 @@ impl<T> Reply<T> {
         Poll::Pending
     }
 
-    fn stop_waiting(&self, process: u32) {
-        let Some(mut state) = self.state(process) else { return };
-        let unheard = std::mem::replace(&mut *state, State::Closed(None));
+    fn stop_waiting(&self) {
+        let Some(mut state) = self.state() else { return };
+        let untaken = std::mem::replace(&mut *state, State::Closed(None));
         drop(state);
-        drop(unheard);
+        drop(untaken);
     }
 }
 
-impl<T> Sender<T> {
-    /// Returns what was to be told if nobody waits any more.
-    pub(crate) fn send(mut self, told: T) -> Option<T> {
-        let carrier = self.0.take()?;
-        carrier.reply().say(Some(told), carrier.process())
+impl<C, T> Sender<C, T> {
+    /// Returns the reply if the receiver is gone.
+    pub(crate) fn send(mut self, reply: T) -> Option<T> {
+        self.1(&*self.0.take()?).send(Some(reply))
     }
 }
 
-impl<T> Drop for Sender<T> {
+impl<C, T> Drop for Sender<C, T> {
     fn drop(&mut self) {
         if let Some(carrier) = &self.0 {
-            carrier.reply().say(None, carrier.process());
+            self.1(carrier).send(None);
         }
     }
 }
 
-impl<T> Future for Receiver<T> {
-    /// `None`: the sender was dropped without a word.
+impl<C, T> Future for Receiver<C, T> {
+    /// `None`: the sender was dropped without a reply.
     type Output = Option<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        // As at tokio's own channels: a task that is told something at each turn lets others have theirs.
+        // As tokio's own channels do: a task that always finds a reply lets other tasks run.
         let budget = ready!(poll_proceed(cx));
         let Some(carrier) = &self.0 else { return Poll::Ready(None) };
-        let heard = ready!(carrier.reply().poll(cx, carrier.process()));
+        let reply = ready!(self.1(carrier).poll(cx));
         budget.made_progress();
         self.0 = None;
-        Poll::Ready(heard)
+        Poll::Ready(reply)
     }
 }
 
-impl<T> Drop for Receiver<T> {
+impl<C, T> Drop for Receiver<C, T> {
     fn drop(&mut self) {
         if let Some(carrier) = &self.0 {
-            carrier.reply().stop_waiting(carrier.process());
+            self.1(carrier).stop_waiting();
         }
     }
 }
 
-impl<T> fmt::Debug for Sender<T> {
+impl<C, T> fmt::Debug for Sender<C, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender").finish_non_exhaustive()
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quorlock_core::supervisor::Activity;
 use quorlock_core::{
-    Arrivals, BatchId, Engine, Event, Exchange, LockId, NodeId, NodePipeline, Reading, Session,
+    Arrivals, BatchId, Engine, Exchange, LockId, NodeId, NodePipeline, Reading, Session,
     Supervisor, Tick, Ticket, TicketedCommand,
 };
 
@@ -21,7 +21,7 @@ pub(crate) struct Client {
     pub(crate) life: Life,
     pub(crate) transports: Vec<Transport>,
     /// Input since the last tick.
-    pub(crate) arrivals: Arrivals<Event>,
+    pub(crate) arrivals: Arrivals<()>,
     pub(crate) ticks: Ticks,
     /// The longest round trip that the engine has measured.
     pub(crate) slowest: Duration,
@@ -61,7 +61,7 @@ pub(crate) struct Still {
 
 /// One tick of the driver.
 pub(crate) struct ClientTick {
-    pub(crate) tick: Tick<Event>,
+    pub(crate) tick: Tick<()>,
     /// A reading taken after all input had arrived. The reading in `tick` must equal it.
     pub(crate) honest: Reading,
 }

@@ -286,7 +286,7 @@ impl ScriptedWorld {
 
     /// Runs the driver until no request waits.
     fn turn(&mut self, client: ClientId) {
-        while !self.world.clients[client].arrivals.asked.is_empty() {
+        while !self.world.clients[client].arrivals.requests.is_empty() {
             self.tick(client);
         }
     }

@@ -1,4 +1,4 @@
-//! A tick of the driver: all that has come in goes through the engine under one reading of the clock.
+//! A tick of the driver: hands all events that have arrived to the engine under one reading of the clock.
 
 use alloc::vec::Vec;
 use core::{iter, mem};
@@ -6,87 +6,73 @@ use core::{iter, mem};
 use crate::client::engine::Event;
 use crate::time::Reading;
 
-/// What has come in since the last tick.
+/// The events that have arrived since the last tick. `R` says where the reply to a request goes.
 #[derive(Debug)]
-pub struct Arrivals<A> {
-    /// What the nodes have answered or said unasked, in that order.
+pub struct Arrivals<R> {
+    /// Answers and pushes of the nodes, in this order.
     pub answered: Vec<Event>,
-    /// What callers and guards ask.
-    pub asked: Vec<A>,
+    /// Requests of callers and guards.
+    pub requests: Vec<(Event, R)>,
     /// The reading of the last tick.
     last: Reading,
 }
 
-/// What one tick hands to the engine.
+/// The events of one tick.
 #[derive(Debug)]
-pub struct Tick<A> {
+pub struct Tick<R> {
     now: Reading,
     answered: Vec<Event>,
-    asked: Vec<A>,
+    requests: Vec<(Event, R)>,
 }
 
-/// Something for the engine.
-#[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one at a time, and a box would be an allocation for each event"
-)]
-pub enum Step<A> {
-    /// An event as it is.
-    Event(Event),
-    /// What was asked.
-    Asked(A),
-}
-
-impl<A> Arrivals<A> {
-    /// Nothing has come in.
+impl<R> Arrivals<R> {
+    /// Without events.
     pub const fn new() -> Self {
-        Self { answered: Vec::new(), asked: Vec::new(), last: Reading::new(0, 0) }
+        Self { answered: Vec::new(), requests: Vec::new(), last: Reading::new(0, 0) }
     }
 
-    /// Takes all of it, and reads the clock then: so the reading is later than all that came in (S5).
-    pub fn tick(&mut self, clock: impl FnOnce() -> Reading) -> Tick<A> {
-        let (answered, asked) = (mem::take(&mut self.answered), mem::take(&mut self.asked));
+    /// Takes all events, and reads the clock after that: the reading is later than all of them (S5).
+    pub fn tick(&mut self, clock: impl FnOnce() -> Reading) -> Tick<R> {
+        let (answered, requests) = (mem::take(&mut self.answered), mem::take(&mut self.requests));
         let before = mem::replace(&mut self.last, clock());
         let now = if mutant!(CachedNow) { before } else { self.last };
-        Tick { now, answered, asked }
+        Tick { now, answered, requests }
     }
 
-    /// Keeps the memory of a tick that is over for the next ones.
-    pub fn reuse(&mut self, tick: Tick<A>) {
-        let Tick { mut answered, mut asked, .. } = tick;
+    /// Reuses the memory of a tick that is over.
+    pub fn reuse(&mut self, tick: Tick<R>) {
+        let Tick { mut answered, mut requests, .. } = tick;
         answered.clear();
-        asked.clear();
+        requests.clear();
         answered.append(&mut self.answered);
-        asked.append(&mut self.asked);
-        (self.answered, self.asked) = (answered, asked);
+        requests.append(&mut self.requests);
+        (self.answered, self.requests) = (answered, requests);
     }
 }
 
-impl<A> Default for Arrivals<A> {
+impl<R> Default for Arrivals<R> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<A> Tick<A> {
-    /// The reading that all of it is handled under.
+impl<R> Tick<R> {
+    /// The reading for all events of the tick.
     pub const fn now(&self) -> Reading {
         self.now
     }
 
-    /// What was asked.
-    pub fn asked(&self) -> usize {
-        self.asked.len()
+    /// The number of requests.
+    pub fn requests(&self) -> usize {
+        self.requests.len()
     }
 
-    /// Gives everything away, in the order in which the engine is to be told. Answers come first,
-    /// because what is asked may depend on them. The time comes last, so that nothing times out
-    /// whose answer is here.
-    pub fn steps(&mut self) -> impl Iterator<Item = Step<A>> {
-        let answered = self.answered.drain(..).map(Step::Event);
-        let asked = self.asked.drain(..).map(Step::Asked);
-        answered.chain(asked).chain(iter::once(Step::Event(Event::Wake)))
+    /// Moves all events out, in the order for the engine; a request has an `R`. Answers come first, because requests may
+    /// depend on them. The time comes last, so no command times out if its answer is there.
+    pub fn events(&mut self) -> impl Iterator<Item = (Event, Option<R>)> {
+        let answered = self.answered.drain(..).map(|event| (event, None));
+        let requests = self.requests.drain(..).map(|(event, reply_to)| (event, Some(reply_to)));
+        answered.chain(requests).chain(iter::once((Event::Wake, None)))
     }
 }
 
@@ -97,26 +83,26 @@ mod tests {
     use super::*;
     use crate::redlock::quorum::NodeId;
 
-    fn told(tick: &mut Tick<char>) -> String {
-        let name = |step| match step {
-            Step::Event(Event::Wake) => 'W',
-            Step::Event(_) => 'E',
-            Step::Asked(name) => name,
+    fn order(tick: &mut Tick<char>) -> String {
+        let name = |(event, reply_to)| match (event, reply_to) {
+            (Event::Wake, None) => 'W',
+            (_, None) => 'E',
+            (_, Some(name)) => name,
         };
-        tick.steps().map(name).collect()
+        tick.events().map(name).collect()
     }
 
     #[test]
-    fn answers_go_first_then_what_is_asked_then_the_time() {
+    fn answers_go_first_then_requests_then_the_time() {
         let mut arrivals = Arrivals::new();
-        arrivals.asked.extend(['a', 'b']);
+        arrivals.requests.extend([(Event::Close, 'a'), (Event::Close, 'b')]);
         arrivals.answered.push(Event::Connected { node: NodeId::new(0) });
         let mut tick = arrivals.tick(|| Reading::new(7, 7));
-        assert_eq!((tick.now(), tick.asked()), (Reading::new(7, 7), 2));
-        // This comes in while the tick is carried out.
-        arrivals.asked.push('c');
-        assert_eq!(told(&mut tick), "EabW".to_string());
+        assert_eq!((tick.now(), tick.requests()), (Reading::new(7, 7), 2));
+        // A request arrives while the tick is carried out.
+        arrivals.requests.push((Event::Close, 'c'));
+        assert_eq!(order(&mut tick), "EabW".to_string());
         arrivals.reuse(tick);
-        assert_eq!(told(&mut arrivals.tick(|| Reading::new(8, 8))), "cW");
+        assert_eq!(order(&mut arrivals.tick(|| Reading::new(8, 8))), "cW");
     }
 }

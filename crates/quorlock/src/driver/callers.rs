@@ -1,45 +1,34 @@
-//! The callers that wait to be told something, and the locks that they hold.
+//! The callers that wait for a reply, and the locks that they hold.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use quorlock_core::{
-    AttemptReport, Effect, Event, Extended, Hold, LockId, LossCause, NodeResult, Reading,
-    ReleaseReport, Sink,
-};
+use quorlock_core::{Effect, Event, Extended, Hold, LockId, LossCause, NodeResult, Reading, Sink};
 use rustc_hash::FxHashMap;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
-use super::{AcquireCall, DriverCommand, Metrics, Transports};
+use super::{Metrics, PendingCall, ReplyTo, Transports};
 use crate::common::Common;
-use crate::guard::{CallReply, Granted, Guard, GuardToken, Held};
-use crate::reply;
+use crate::guard::{Granted, Guard, GuardToken, Held, ReportSender};
 use crate::stats::NodeTrustState;
 
 pub(super) struct Callers {
-    /// To give to guards; weak, so that the driver does not keep itself alive.
+    /// The new guards' reference to the client. Weak, so that the driver does not keep the client alive.
     common: Weak<Common>,
     calls: ByLock<PendingCall>,
     held: ByLock<Granted>,
     extends: ByLock<Vec<oneshot::Sender<Extended>>>,
-    releases: ByLock<reply::Sender<ReleaseReport>>,
+    releases: ByLock<ReportSender>,
     inspections: ByLock<oneshot::Sender<Vec<NodeResult>>>,
     closing: Vec<oneshot::Sender<()>>,
-    /// So many callers were given a lock in this tick, or told of a release.
-    told: usize,
+    /// Callers that were notified in this tick of a lock or of the end of a release.
+    notified: usize,
     drained: bool,
 }
 
-/// By the lock's number. This process counts them itself, so nobody can choose them to collide, and
-/// hashing need not defend against that.
+/// By the lock's number. The process counts these numbers itself, so no attacker can choose numbers that collide.
 type ByLock<T> = FxHashMap<LockId, T>;
-
-struct PendingCall {
-    resource: Arc<str>,
-    progress: Option<watch::Sender<Option<AttemptReport>>>,
-    reply: CallReply,
-}
 
 impl Callers {
     pub(super) fn new(common: Weak<Common>) -> Self {
@@ -51,59 +40,45 @@ impl Callers {
             releases: ByLock::default(),
             inspections: ByLock::default(),
             closing: Vec::new(),
-            told: 0,
+            notified: 0,
             drained: false,
         }
     }
 
-    /// Keeps what the caller is to be told by. Returns what the engine is asked.
-    pub(super) fn take(&mut self, command: DriverCommand) -> Event {
-        match command {
-            DriverCommand::Acquire { lock, call } => {
-                let AcquireCall { request, resource, progress, reply } = call;
-                self.calls.insert(lock, PendingCall { resource, progress, reply });
-                Event::Acquire { lock, request }
+    /// Keeps where the reply to an event goes.
+    pub(super) fn expect(&mut self, event: &Event, reply_to: ReplyTo) {
+        match (event, reply_to) {
+            (Event::Acquire { lock, .. }, ReplyTo::Acquire(call)) => {
+                self.calls.insert(*lock, call);
             }
-            DriverCommand::Cancel { lock } => {
-                self.calls.remove(&lock);
-                Event::Cancel { lock }
+            (Event::Cancel { lock }, _) => {
+                self.calls.remove(lock);
             }
-            DriverCommand::Extend { lock, reply } => {
-                self.extends.entry(lock).or_default().push(reply);
-                Event::Extend { lock }
+            (Event::Extend { lock } | Event::Downgrade { lock }, ReplyTo::Extend(reply)) => {
+                self.extends.entry(*lock).or_default().push(reply);
             }
-            DriverCommand::Downgrade { lock, reply } => {
-                self.extends.entry(lock).or_default().push(reply);
-                Event::Downgrade { lock }
-            }
-            DriverCommand::RunOut { lock } => Event::RunOut { lock },
-            DriverCommand::Release { lock, reply } => {
-                self.held.remove(&lock);
-                let report = reply.is_some();
-                if let Some(reply) = reply {
-                    self.releases.insert(lock, reply);
+            (Event::Release { lock, .. }, reply_to) => {
+                self.held.remove(lock);
+                if let ReplyTo::Release(reply) = reply_to {
+                    self.releases.insert(*lock, reply);
                 }
-                Event::Release { lock, report }
             }
-            DriverCommand::Inspect { lock, keys, timeout, reply } => {
-                self.inspections.insert(lock, reply);
-                Event::Inspect { lock, keys, timeout }
+            (Event::Inspect { lock, .. }, ReplyTo::Inspect(reply)) => {
+                self.inspections.insert(*lock, reply);
             }
-            DriverCommand::Close { reply } => {
-                self.closing.push(reply);
-                Event::Close
-            }
+            (Event::Close, ReplyTo::Close(reply)) => self.closing.push(reply),
+            _ => {}
         }
     }
 
     fn grant(&mut self, lock: LockId, id: (GuardToken, Option<u64>), hold: Hold) {
         let Some(call) = self.calls.remove(&lock) else { return };
-        self.told += 1;
-        // No handle is left, and so no caller: what is held is given back in a moment.
+        self.notified += 1;
+        // Without a handle there is no caller, and the client is closing: it gives the lock back.
         let Some(common) = self.common.upgrade() else { return };
         let (held, reply) = call.reply.grant(Held::new((lock, call.resource), id, hold, &common));
         self.held.insert(lock, held.clone());
-        // If the caller has gone, the guard comes back and is dropped, which releases the lock.
+        // If the caller is gone, the guard comes back and is dropped, which releases the lock.
         if let Some(untaken) = reply.send(Ok(Guard::new(held, common)))
             && mutant!(UntakenForgotten)
         {
@@ -111,15 +86,15 @@ impl Callers {
         }
     }
 
-    /// Holders look at the clocks themselves, and tell if a lock has run out by the step.
+    /// Lets each held lock read the clocks after a step of the wall clock: locks that have expired are lost.
     pub(super) fn look_at_clocks(&self) {
         self.held.values().for_each(|held| held.look_at_clocks());
     }
 
-    /// Nobody extends what is held any more: its holders are told.
+    /// Notifies all holders that their lock is lost, because the driver no longer extends it.
     pub(super) fn lose_all(&self) {
         for held in self.held.values() {
-            // One whose waker panics must not keep the others from being told.
+            // A waker that panics must not keep the other holders from the news.
             let _ = catch_unwind(AssertUnwindSafe(|| held.lose(LossCause::Shutdown)));
         }
     }
@@ -128,27 +103,27 @@ impl Callers {
         self.held.len()
     }
 
-    /// Whether nobody waits for a lock, or for news of a release.
+    /// Whether no caller waits for a lock or for the end of a release.
     pub(super) fn is_empty(&self) -> bool {
         self.calls.is_empty() && self.releases.is_empty()
     }
 
-    /// So many callers were told something since this was called last.
-    pub(super) fn take_told(&mut self) -> usize {
-        std::mem::take(&mut self.told)
+    /// Callers notified since the last call of this function.
+    pub(super) fn take_notified(&mut self) -> usize {
+        std::mem::take(&mut self.notified)
     }
 
-    pub(super) fn told(&self) -> usize {
-        self.told
+    pub(super) fn notified(&self) -> usize {
+        self.notified
     }
 
-    /// Whether the client was shut down and owes nothing.
+    /// Whether the client was shut down and owes no release.
     pub(super) fn is_drained(&self) -> bool {
         self.drained
     }
 }
 
-/// Carries out the engine's effects as they come: commands go to the lines, all else to callers.
+/// The engine's sink: sends commands to the nodes, and replies to callers.
 pub(super) struct Outputs<'a> {
     pub(super) callers: &'a mut Callers,
     pub(super) transports: &'a mut Transports,
@@ -160,7 +135,7 @@ pub(super) struct Outputs<'a> {
 impl Sink for Outputs<'_> {
     fn push(&mut self, effect: Effect) {
         let callers = &mut *self.callers;
-        // A reply that nobody waits for any more is no error: whoever asked has gone.
+        // Errors of `send` are ignored: the caller is gone.
         match effect {
             Effect::Send { nodes, ticket, command } => self.transports.send(nodes, ticket, command),
             Effect::Acquired { lock, token, handover_count, hold, fence, .. } => {
@@ -195,18 +170,18 @@ impl Sink for Outputs<'_> {
             Effect::Lost { lock, cause } => {
                 if let Some(held) = callers.held.get(&lock).cloned() {
                     if mutant!(LossToldLate) {
-                        let told = async move {
+                        let lose_late = async move {
                             tokio::task::yield_now().await;
                             held.lose(cause);
                         };
-                        return drop(tokio::spawn(told));
+                        return drop(tokio::spawn(lose_late));
                     }
                     held.lose(cause);
                 }
             }
             Effect::Released { lock, report } => {
                 if let Some(reply) = callers.releases.remove(&lock) {
-                    callers.told += 1;
+                    callers.notified += 1;
                     let _ = reply.send(report);
                 }
             }
@@ -233,11 +208,11 @@ impl Sink for Outputs<'_> {
                 }
             }
             Effect::TrustState { node, trust_state } => {
-                let told = NodeTrustState::new(&trust_state, self.now);
+                let shown = NodeTrustState::new(&trust_state, self.now);
                 let name = &self.names[node.index()];
-                match told {
-                    NodeTrustState::Refused(_) => tracing::warn!("node {name}: {told}"),
-                    _ => tracing::debug!("node {name}: {told}"),
+                match shown {
+                    NodeTrustState::Refused(_) => tracing::warn!("node {name}: {shown}"),
+                    _ => tracing::debug!("node {name}: {shown}"),
                 }
                 self.metrics.nodes[node.index()].set_trust_state(trust_state);
             }

@@ -1,9 +1,8 @@
-//! The way to the driver: a queue of commands, and the driver itself for a caller who finds it idle.
+//! The queue to the driver, and how a caller lets an idle driver work at once.
 //!
-//! The driver is a task of its own. If it has nothing else to do, a caller does its work at once, in the caller's
-//! thread: the commands to the nodes are written before the call returns, without a change of tasks. What the driver
-//! waits for then wakes its own task and nobody else. So a caller that is dropped, or never polled again, delays
-//! nobody.
+//! The driver is a task of its own. If it is idle, a caller polls it in the caller's thread: the commands to the nodes are
+//! written before the call returns, without a change of tasks. The driver then waits with the waker of its own task. So a
+//! caller that is dropped, or never polled again, delays no other caller.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,108 +10,105 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
-use quorlock_core::Request;
-use quorlock_core::{AttemptReport, Extended, Keys, LockId, NodeResult, ReleaseReport};
-use tokio::runtime::Handle;
+use quorlock_core::{AttemptReport, Event, Extended, NodeResult};
+use tokio::runtime::{Handle, Id};
 use tokio::sync::{oneshot, watch};
 
-use crate::guard::claim::CallReply;
+use crate::guard::{CallReply, ReportSender};
 use crate::node::BoxFuture;
 use crate::own_thread::{Caller, OwnThread};
-use crate::reply;
+use crate::process;
 
-/// What callers and guards ask of the driver.
+/// Where the driver sends the engine's reply to an event of a caller or guard.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for each call")]
-pub(crate) enum DriverCommand {
-    Acquire { lock: LockId, call: AcquireCall },
-    Cancel { lock: LockId },
-    Extend { lock: LockId, reply: oneshot::Sender<Extended> },
-    Downgrade { lock: LockId, reply: oneshot::Sender<Extended> },
-    RunOut { lock: LockId },
-    Release { lock: LockId, reply: Option<reply::Sender<ReleaseReport>> },
-    Inspect { lock: LockId, keys: Keys, timeout: Duration, reply: oneshot::Sender<Vec<NodeResult>> },
-    Close { reply: oneshot::Sender<()> },
+pub(crate) enum ReplyTo {
+    Nobody,
+    Acquire(PendingCall),
+    /// Also for a downgrade.
+    Extend(oneshot::Sender<Extended>),
+    Release(ReportSender),
+    Inspect(oneshot::Sender<Vec<NodeResult>>),
+    Close(oneshot::Sender<()>),
 }
 
-/// A call for a lock, and whom to tell.
+/// A caller that waits for a lock.
 #[derive(Debug)]
-pub(crate) struct AcquireCall {
-    pub(crate) request: Request,
+pub(crate) struct PendingCall {
     pub(crate) resource: Arc<str>,
     pub(crate) progress: Option<watch::Sender<Option<AttemptReport>>>,
     pub(crate) reply: CallReply,
 }
 
-/// The way to the driver. There is one for each client; the driver drains and ends when it is dropped.
+/// The callers' end of the queue. There is one for each client; when it is dropped, the driver drains and ends.
 #[derive(Debug)]
 pub(crate) struct DriverHandle {
     shared: Arc<Shared>,
     /// The client's own thread, if it has one.
     thread: Weak<OwnThread>,
-    /// The process that the driver lives in; in a fork of it there is none.
+    /// The process of the driver. A fork of this process has no driver.
     process: u32,
 }
 
-/// The driver's end of the queue. Who asks when it is gone finds the reply's channel closed.
+/// The driver's end of the queue. Callers that send events after it is dropped find their reply's channel closed.
 #[derive(Debug)]
-pub(crate) struct CommandReceiver(Arc<Shared>);
+pub(crate) struct EventReceiver(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     queue: Mutex<Queue>,
     /// The driver's task, when it waits.
     task: AtomicWaker,
-    /// No call for a lock and no release is under way.
+    /// No call for a lock and no release is in progress.
     is_idle: AtomicBool,
-    /// The driver works in a caller's thread just now.
+    /// A caller is polling the driver.
     is_driven: AtomicBool,
-    /// Locked by the one who lets the driver work. `None`: it has not begun, or it has ended.
+    /// Locked while the driver is polled. `None`: it has not begun, or it has ended.
     running: Mutex<Option<Running>>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    commands: Vec<DriverCommand>,
-    /// Nothing comes any more.
+    events: Vec<(Event, ReplyTo)>,
+    /// The runtime of the caller that queued the first of these events. That caller has made sure that the process is no
+    /// fork.
+    runtime: Option<Id>,
+    /// No handle is left.
     is_abandoned: bool,
-    /// Nothing is taken any more.
+    /// The driver is gone.
     is_closed: bool,
 }
 
 struct Running {
     driver: BoxFuture<()>,
-    /// Of the driver's own task.
+    /// The waker of the driver's own task.
     waker: Waker,
     runtime: Handle,
 }
 
 impl DriverHandle {
-    pub(crate) fn new(thread: Weak<OwnThread>) -> (Self, CommandReceiver) {
+    pub(crate) fn new(thread: Weak<OwnThread>) -> (Self, EventReceiver) {
         let shared = Arc::<Shared>::default();
-        let receiver = CommandReceiver(shared.clone());
+        let receiver = EventReceiver(shared.clone());
         (Self { shared, thread, process: std::process::id() }, receiver)
     }
 
-    /// Queues a command and wakes the driver. Never blocks, and needs no runtime. If the driver is gone, or belongs
-    /// to the process that this one was forked from, nothing can be done: what is held is left to the ttl (or to the
-    /// parent, whose lock it is), and who waits for a reply sees its channel closed.
-    pub(crate) fn send(&self, command: DriverCommand) {
-        if self.is_own_process() {
-            if self.shared.push(command) {
+    /// Queues an event and wakes the driver. Never blocks, and needs no runtime. If the driver is gone, or if this process
+    /// is a fork of the driver's, it drops the event: the reply's channel is then closed, and a held lock is left to its
+    /// ttl, or to the parent.
+    pub(crate) fn send(&self, event: Event, reply_to: ReplyTo) {
+        if let Some(is_first) = self.shared.push(self.process, event, reply_to) {
+            if is_first {
                 self.shared.task.wake();
             }
             self.want_thread();
         }
     }
 
-    /// Queues a command, as [`send`](Self::send) does. If the driver is idle, it works at once, in this thread.
-    pub(crate) fn send_and_drive(&self, command: DriverCommand) {
-        if self.is_own_process() {
-            let is_first = self.shared.push(command);
+    /// Queues an event, as [`send`](Self::send) does. If the driver is idle, polls it at once, in this thread.
+    pub(crate) fn send_and_drive(&self, event: Event, reply_to: ReplyTo) {
+        if let Some(is_first) = self.shared.push(self.process, event, reply_to) {
             let wakes = WakesAtDrop { shared: &self.shared, is_needed: is_first };
             if self.shared.drive() {
                 std::mem::forget(wakes);
@@ -127,21 +123,21 @@ impl DriverHandle {
         }
     }
 
-    /// This thread is going to ask, and to wait for the reply.
+    /// Announces that this thread is about to send an event and to wait for the reply.
     pub(crate) fn caller(&self) -> Caller {
         if self.is_own_process() { Caller::new(&self.thread) } else { Caller::in_fork() }
     }
 
     pub(crate) fn is_own_process(&self) -> bool {
-        std::process::id() == self.process
+        process::is_current(self.process)
     }
 
-    /// The process that the driver lives in.
+    /// The process of the driver.
     pub(crate) fn process(&self) -> u32 {
         self.process
     }
 
-    /// The way as a process sees it that was forked from the driver's.
+    /// The handle as a fork of the driver's process sees it.
     #[cfg(test)]
     pub(crate) fn in_fork(mut self) -> Self {
         self.process = self.process.wrapping_add(1);
@@ -159,7 +155,7 @@ impl Drop for DriverHandle {
     }
 }
 
-/// Wakes the driver, unless a turn of it has just ended; also if a panic has ended the turn.
+/// Wakes the driver when it is dropped, also during a panic. Forgotten if the caller has polled the driver.
 struct WakesAtDrop<'a> {
     shared: &'a Shared,
     is_needed: bool,
@@ -175,26 +171,35 @@ impl Drop for WakesAtDrop<'_> {
 
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // What stands there is right at every moment.
+        // A panic leaves the queue consistent.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the driver is to be woken: it has taken all that came before.
-    fn push(&self, command: DriverCommand) -> bool {
-        let mut queue = self.queue();
-        if queue.is_closed {
-            // Who waits for a reply is woken by its being dropped, and may ask again.
+    /// Queues an event. Returns whether it is the first: then the driver is to be woken. Returns `None` if the driver is
+    /// gone, or if this process is a fork of `process`.
+    fn push(&self, process: u32, event: Event, reply_to: ReplyTo) -> Option<bool> {
+        let runtime = Handle::try_current().ok().map(|handle| handle.id());
+        let mut queue = process::lock(&self.queue, process)?;
+        let is_first = queue.events.is_empty();
+        // The check is a system call, so the first caller makes it for all callers on its runtime. A fork cannot run a
+        // runtime that it has inherited, because the parent uses the same epoll instance.
+        let is_checked = !is_first && runtime.is_some() && runtime == queue.runtime;
+        if queue.is_closed || !is_checked && !process::is_current(process) {
+            // The reply is dropped after the lock, because that wakes the caller.
             drop(queue);
-            drop(command);
-            return false;
+            return None;
         }
-        queue.commands.push(command);
-        queue.commands.len() == 1
+        if is_first {
+            queue.runtime = runtime;
+        }
+        queue.events.push((event, reply_to));
+        Some(is_first)
     }
 
-    /// Lets the driver work in this thread, with the wakers of its own task. False: it is busy, and is to be woken.
+    /// Polls the driver in this thread, with the waker of its own task. Returns false if the driver is busy: then it is to be
+    /// woken.
     fn drive(&self) -> bool {
-        // Threads that end have no place for a runtime any more.
+        // A thread that ends cannot enter a runtime any more.
         let is_ending = || Handle::try_current().is_err_and(|no| no.is_thread_local_destroyed());
         if !self.is_idle.load(Ordering::Relaxed) || is_ending() {
             return false;
@@ -215,14 +220,14 @@ impl Shared {
         self.is_driven.store(false, Ordering::Relaxed);
         drop(running);
         if polled.is_ready() {
-            // So that its task ends.
+            // The driver's task ends with its next poll.
             waker.wake();
         }
         true
     }
 }
 
-/// Lets the driver work until it waits. Ready: it has ended, or has panicked, and is dropped, by which all are told.
+/// Polls the driver. Ready: the driver has ended or panicked, and is dropped, which closes the channels of all replies.
 fn work(running: &mut Option<Running>, cx: &mut Context<'_>) -> Poll<()> {
     let Some(mut works) = running.take() else { return Poll::Ready(()) };
     match catch_unwind(AssertUnwindSafe(|| works.driver.as_mut().poll(cx))) {
@@ -238,65 +243,65 @@ fn work(running: &mut Option<Running>, cx: &mut Context<'_>) -> Poll<()> {
     }
 }
 
-impl CommandReceiver {
+impl EventReceiver {
     /// The task to run the driver in.
     pub(super) fn task(&self) -> DriverTask {
         DriverTask(self.0.clone())
     }
 
-    /// Moves at most `max` commands, in order. Returns true if none is left and none will come. The task is woken when
-    /// there are more.
+    /// Moves at most `max` events to `events`, in order. Returns true if none is left and none will come. The task of `cx`
+    /// is woken when there are more.
     pub(crate) fn take(
         &self,
         cx: &Context<'_>,
-        commands: &mut Vec<DriverCommand>,
+        events: &mut Vec<(Event, ReplyTo)>,
         max: usize,
     ) -> bool {
         self.0.task.register(cx.waker());
         let mut queue = self.0.queue();
-        if queue.commands.is_empty() {
+        if queue.events.is_empty() {
             return queue.is_abandoned;
         }
-        if commands.is_empty() && queue.commands.len() <= max {
-            std::mem::swap(&mut queue.commands, commands);
+        if events.is_empty() && queue.events.len() <= max {
+            std::mem::swap(&mut queue.events, events);
         } else {
-            let count = queue.commands.len().min(max);
-            commands.extend(queue.commands.drain(..count));
-            queue.commands.shrink_to(max);
+            let count = queue.events.len().min(max);
+            events.extend(queue.events.drain(..count));
+            queue.events.shrink_to(max);
         }
         false
     }
 
-    /// The driver works in a caller's thread, which may belong to another runtime.
+    /// A caller is polling the driver; the caller's thread may belong to another runtime.
     pub(super) fn is_driven(&self) -> bool {
         self.0.is_driven.load(Ordering::Relaxed)
     }
 
-    /// Whether a caller may let the driver work.
+    /// Sets whether callers may poll the driver.
     pub(crate) fn set_idle(&self, is_idle: bool) {
         self.0.is_idle.store(is_idle, Ordering::Relaxed);
     }
 
     #[cfg(test)]
-    pub(crate) fn try_recv(&self) -> Option<DriverCommand> {
+    pub(crate) fn try_recv(&self) -> Option<(Event, ReplyTo)> {
         let mut queue = self.0.queue();
-        (!queue.commands.is_empty()).then(|| queue.commands.remove(0))
+        (!queue.events.is_empty()).then(|| queue.events.remove(0))
     }
 }
 
-impl Drop for CommandReceiver {
+impl Drop for EventReceiver {
     fn drop(&mut self) {
-        let commands = {
+        let events = {
             let mut queue = self.0.queue();
             queue.is_closed = true;
-            std::mem::take(&mut queue.commands)
+            std::mem::take(&mut queue.events)
         };
-        // Dropped when nothing is locked, for who waits is woken by it.
-        drop(commands);
+        // Nothing is locked now: dropping the replies wakes their callers.
+        drop(events);
     }
 }
 
-/// The driver's own task. If it is dropped, as its runtime ends, so is the driver.
+/// The driver's own task. If its runtime ends, the task is dropped, and the driver with it.
 pub(crate) struct DriverTask(Arc<Shared>);
 
 impl DriverTask {
@@ -308,7 +313,7 @@ impl DriverTask {
     }
 }
 
-/// Waits for a caller who lets the driver work just now: that takes one turn of it, and never long.
+/// Waits while a caller polls the driver, which is never long.
 fn running(shared: &Shared) -> MutexGuard<'_, Option<Running>> {
     shared.running.lock().unwrap_or_else(PoisonError::into_inner)
 }

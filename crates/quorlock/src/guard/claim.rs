@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use quorlock_core::{Refusal, ReleaseReport};
 
 use super::{Guard, Held};
-use crate::reply::{Carries, Receiver, Reply, Sender, sides};
+use crate::reply::{Receiver, Reply, Sender, sides};
 
 /// What comes of a call. The refusal is boxed, because there is room for this as long as the lock is held.
 pub(crate) type Called = Result<Guard, Box<Refusal>>;
@@ -17,14 +17,21 @@ pub(crate) struct Claim {
     /// From the grant on.
     held: OnceLock<Held>,
     released: Reply<ReleaseReport>,
-    /// The client's.
-    process: u32,
 }
+
+/// Gets the result of a call.
+pub(crate) type CalledReceiver = Receiver<Claim, Called>;
+
+/// Sends the report of a release.
+pub(crate) type ReportSender = Sender<Claim, ReleaseReport>;
+
+/// Gets the report of a release.
+pub(crate) type ReportReceiver = Receiver<Claim, ReleaseReport>;
 
 /// To tell what comes of a call. If it is dropped, the caller hears that the driver has gone.
 pub(crate) struct CallReply {
     claim: Arc<Claim>,
-    reply: Sender<Called>,
+    reply: Sender<Claim, Called>,
 }
 
 /// A claim that has been granted: what guard and driver share.
@@ -33,10 +40,10 @@ pub(crate) struct Granted(Arc<Claim>);
 
 impl Claim {
     /// A new claim, of which the caller waits to hear.
-    pub(crate) fn begin(process: u32) -> (CallReply, Receiver<Called>) {
-        let (called, released) = (Reply::new(), Reply::new());
-        let claim = Arc::new(Self { called, held: OnceLock::new(), released, process });
-        let (reply, called) = sides(&claim);
+    pub(crate) fn begin(process: u32) -> (CallReply, CalledReceiver) {
+        let (called, released) = (Reply::new(process), Reply::new(process));
+        let claim = Arc::new(Self { called, held: OnceLock::new(), released });
+        let (reply, called) = sides(&claim, |claim| &claim.called);
         (CallReply { claim, reply }, called)
     }
 }
@@ -48,7 +55,7 @@ impl CallReply {
     }
 
     /// The lock is held. The caller is to be told with a guard.
-    pub(crate) fn grant(self, held: Held) -> (Granted, Sender<Called>) {
+    pub(crate) fn grant(self, held: Held) -> (Granted, Sender<Claim, Called>) {
         self.claim.held.get_or_init(|| held);
         (Granted(self.claim), self.reply)
     }
@@ -56,8 +63,8 @@ impl CallReply {
 
 impl Granted {
     /// To tell how the release went, and to hear it; once.
-    pub(super) fn release_report(&self) -> (Sender<ReleaseReport>, Receiver<ReleaseReport>) {
-        sides(&self.0)
+    pub(super) fn release_report(&self) -> (ReportSender, ReportReceiver) {
+        sides(&self.0, |claim| &claim.released)
     }
 }
 
@@ -67,26 +74,6 @@ impl Deref for Granted {
     fn deref(&self) -> &Held {
         let Some(held) = self.0.held.get() else { unreachable!("`grant` has put it there") };
         held
-    }
-}
-
-impl Carries<Called> for Claim {
-    fn reply(&self) -> &Reply<Called> {
-        &self.called
-    }
-
-    fn process(&self) -> u32 {
-        self.process
-    }
-}
-
-impl Carries<ReleaseReport> for Claim {
-    fn reply(&self) -> &Reply<ReleaseReport> {
-        &self.released
-    }
-
-    fn process(&self) -> u32 {
-        self.process
     }
 }
 

@@ -6,15 +6,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use quorlock_core::{
-    BootTime, Ended, Hold, LockId, LossCause, Mode, NodeResult, Reading, Validity,
+    BootTime, Ended, Event, Hold, LockId, LossCause, Mode, NodeResult, Reading, Validity,
 };
 use tokio::sync::{Notify, watch};
 
 use super::{GuardToken, Health};
 use crate::clock::Clock;
 use crate::common::Common;
-use crate::driver::queue::DriverCommand;
+use crate::driver::queue::ReplyTo;
 use crate::error::describe;
+use crate::process;
 
 /// What guard and driver share.
 pub(crate) struct Held {
@@ -93,7 +94,7 @@ impl Held {
     fn tell_run_out(&self, seen: Option<LossCause>) {
         if let Some(cause) = seen {
             if let Some(common) = self.common.upgrade() {
-                common.driver.send(DriverCommand::RunOut { lock: self.lock });
+                common.driver.send(Event::RunOut { lock: self.lock }, ReplyTo::Nobody);
             }
             self.warn(cause);
         }
@@ -253,7 +254,7 @@ impl Held {
 
     /// Invalid in a forked child: the lock is the parent's (S24).
     pub(super) fn is_own_process(&self) -> bool {
-        std::process::id() == self.process
+        process::is_current(self.process)
     }
 
     pub(super) fn span(&self) -> &tracing::Span {

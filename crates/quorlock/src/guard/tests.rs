@@ -8,7 +8,7 @@ use tokio::time::{advance, timeout};
 use super::*;
 use crate::clock::Clock;
 use crate::common::Common;
-use crate::driver::{CommandReceiver, DriverHandle};
+use crate::driver::{DriverHandle, EventReceiver};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -21,7 +21,7 @@ fn validity(term: Duration) -> Validity {
 fn guard(
     limit: Option<HoldLimit>,
     change: impl FnOnce(DriverHandle) -> DriverHandle,
-) -> (Guard, CommandReceiver) {
+) -> (Guard, EventReceiver) {
     let (handle, asked) = DriverHandle::new(std::sync::Weak::new());
     let (driver, names) = (change(handle), ["a".into()].into_iter().collect());
     let common = Arc::new(Common { driver, names, clock: Clock::Tokio });
@@ -31,7 +31,7 @@ fn guard(
     (Guard::new(Claim::begin(std::process::id()).0.grant(held).0, common), asked)
 }
 
-fn is_silent(asked: &CommandReceiver) -> bool {
+fn is_silent(asked: &EventReceiver) -> bool {
     asked.try_recv().is_none()
 }
 
@@ -42,10 +42,13 @@ async fn the_end_is_seen_by_looking_at_the_clock_and_told_once() {
     advance(SECOND).await;
     assert_eq!((guard.remaining(), guard.votes()), (Duration::ZERO, 0));
     assert_eq!(guard.loss_reason(), Some(LossCause::Expired));
-    assert!(matches!(asked.try_recv(), Some(DriverCommand::RunOut { lock: LockId(7) })));
+    assert!(matches!(asked.try_recv(), Some((Event::RunOut { lock: LockId(7) }, _))));
     assert!(!guard.is_valid() && is_silent(&asked));
     drop(guard);
-    assert!(matches!(asked.try_recv(), Some(DriverCommand::Release { reply: None, .. })));
+    assert!(matches!(
+        asked.try_recv(),
+        Some((Event::Release { report: false, .. }, ReplyTo::Nobody))
+    ));
 }
 
 /// The driver read the clock before the validity ran out, and raises it afterwards.
@@ -59,7 +62,7 @@ async fn votes_that_come_after_the_end_do_not_bring_the_lock_back() {
     advance(SECOND).await;
     guard.held.update(raised.clone());
     assert_eq!((guard.is_valid(), guard.loss_reason()), (false, Some(LossCause::Expired)));
-    assert!(matches!(asked.try_recv(), Some(DriverCommand::RunOut { .. })), "the driver is told");
+    assert!(matches!(asked.try_recv(), Some((Event::RunOut { .. }, _))), "the driver is told");
     guard.held.update(raised);
     guard.held.lose(LossCause::KeyGone);
     assert_eq!(guard.loss_reason(), Some(LossCause::Expired), "lost once, and for one reason");
@@ -89,7 +92,7 @@ async fn after_a_step_of_the_clocks_whoever_waits_looks_anew() {
     advance(SECOND).await;
     guard.held.look_at_clocks();
     assert!(
-        matches!(asked.try_recv(), Some(DriverCommand::RunOut { .. })),
+        matches!(asked.try_recv(), Some((Event::RunOut { .. }, _))),
         "seen without being asked"
     );
 }

@@ -4,7 +4,7 @@ use std::thread;
 
 use super::*;
 
-/// What is told in these tests: counts its drops.
+/// A reply that counts its drops.
 struct Told(Arc<AtomicUsize>);
 
 impl Drop for Told {
@@ -13,20 +13,8 @@ impl Drop for Told {
     }
 }
 
-struct Place<T>(Reply<T>);
-
-impl<T: Send> Carries<T> for Place<T> {
-    fn reply(&self) -> &Reply<T> {
-        &self.0
-    }
-
-    fn process(&self) -> u32 {
-        std::process::id()
-    }
-}
-
-fn pair<T: Send + 'static>() -> (Sender<T>, Receiver<T>) {
-    sides(&Arc::new(Place(Reply::new())))
+fn pair<T>() -> (Sender<Reply<T>, T>, Receiver<Reply<T>, T>) {
+    sides(&Arc::new(Reply::new(std::process::id())), |reply| reply)
 }
 
 /// Counts how often it was woken.
@@ -39,7 +27,7 @@ impl Wake for Woken {
     }
 }
 
-fn poll<T>(receiver: &mut Receiver<T>, woken: &Arc<Woken>) -> Poll<Option<T>> {
+fn poll<C, T>(receiver: &mut Receiver<C, T>, woken: &Arc<Woken>) -> Poll<Option<T>> {
     Pin::new(receiver).poll(&mut Context::from_waker(&woken.clone().into()))
 }
 
@@ -83,22 +71,13 @@ fn what_nobody_waits_for_comes_back_and_what_nobody_hears_is_dropped() {
     assert_eq!(drops.load(Ordering::Relaxed), 2);
 }
 
-/// A guard lies there and has a pointer to where it lies: that is no ring once the receiver has gone.
+/// A guard in a reply points to the memory that the reply is in. This circle ends when the receiver is dropped.
 #[test]
 fn a_reply_may_keep_its_own_place_alive() {
     struct Ring(Reply<Arc<Ring>>);
-    impl Carries<Arc<Self>> for Ring {
-        fn reply(&self) -> &Reply<Arc<Self>> {
-            &self.0
-        }
-
-        fn process(&self) -> u32 {
-            std::process::id()
-        }
-    }
     for is_heard in [true, false] {
-        let ring = Arc::new(Ring(Reply::new()));
-        let (sender, mut receiver) = sides(&ring);
+        let ring = Arc::new(Ring(Reply::new(std::process::id())));
+        let (sender, mut receiver) = sides(&ring, |ring| &ring.0);
         assert!(sender.send(ring.clone()).is_none());
         if is_heard {
             assert!(poll(&mut receiver, &Arc::default()).is_ready());
@@ -137,24 +116,14 @@ async fn who_is_told_at_once_time_and_again_lets_others_have_their_turn() {
     assert!(other.is_finished());
 }
 
-/// A process is forked while the other side has the lock. In the child it is never given back.
+/// A process is forked while the other side has the lock. In the child the lock is never released.
 #[test]
 fn in_a_fork_nobody_waits_for_the_other_side() {
-    struct Parents<T>(Reply<T>);
-    impl<T: Send> Carries<T> for Parents<T> {
-        fn reply(&self) -> &Reply<T> {
-            &self.0
-        }
-
-        fn process(&self) -> u32 {
-            std::process::id() + 1
-        }
-    }
-    let place = Arc::new(Parents(Reply::<u32>::new()));
-    let (sender, mut receiver) = sides(&place);
-    let locked = place.0.0.lock();
+    let place = Arc::new(Reply::<u32>::new(std::process::id() + 1));
+    let (sender, mut receiver) = sides(&place, |place| place);
+    let locked = place.state.lock();
     assert_eq!(poll(&mut receiver, &Arc::default()), Poll::Ready(None));
     assert_eq!(sender.send(7), Some(7));
-    let (sender, receiver) = sides(&place);
+    let (sender, receiver) = sides(&place, |place| place);
     drop((sender, receiver, locked));
 }

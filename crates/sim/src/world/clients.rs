@@ -6,7 +6,7 @@
 //! `Driver::carried_out`, which does what only this world does.
 
 use quorlock_core::{
-    Effect, Engine, Event, LockId, Reading, RestartGuard, Rules, Step, TicketedCommand, Token,
+    Effect, Engine, Event, LockId, Reading, RestartGuard, Rules, TicketedCommand, Token,
 };
 
 use super::nodes::{DATE, WALL};
@@ -46,7 +46,7 @@ impl Driver for World {
     }
 
     fn ask(&mut self, client: ClientId, event: Event) {
-        self.clients[client].arrivals.asked.push(event);
+        self.clients[client].arrivals.requests.push((event, ()));
         self.wake(client);
     }
 
@@ -191,11 +191,10 @@ impl World {
     pub(crate) fn carry_on(&mut self, client: ClientId) {
         let Some(tick) = &mut self.clients[client].ticks.stalled else { return };
         let now = tick.tick.now();
-        let steps: Vec<Step<Event>> = tick.tick.steps().collect();
-        for step in steps {
+        let events: Vec<_> = tick.tick.events().collect();
+        for (event, request) in events {
             // An answer that a test makes up did not come on any connection.
-            let is_made_up = matches!(step, Step::Asked(Event::Answered { .. }));
-            let (Step::Event(event) | Step::Asked(event)) = step;
+            let is_made_up = request.is_some() && matches!(event, Event::Answered { .. });
             if !is_made_up {
                 self.note_event(client, &event);
             }
@@ -211,7 +210,7 @@ impl World {
             self.send_waiting(client, node);
         }
         let arrivals = &self.clients[client].arrivals;
-        if !arrivals.answered.is_empty() || !arrivals.asked.is_empty() {
+        if !arrivals.answered.is_empty() || !arrivals.requests.is_empty() {
             self.wake(client);
         }
         self.set_timer(client);

@@ -1,21 +1,23 @@
 use std::future::poll_fn;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
+use quorlock_core::LockId;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::timeout;
 
 use super::*;
 use crate::Client;
-use crate::driver::{COMMANDS_MAX, TICKS_MAX};
+use crate::driver::{REQUESTS_MAX, TICKS_MAX};
 use crate::node::MemoryNode;
 use crate::reply::tests::Woken;
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A driver that does what a test says, and its task, which the test polls. It waits for commands, and is idle.
+/// A driver whose work is the test's, and its task, which the test polls. It waits for events, and is idle.
 struct Setting {
     handle: DriverHandle,
     task: DriverTask,
@@ -23,17 +25,17 @@ struct Setting {
 }
 
 impl Setting {
-    /// `works`: what it does at each turn but the first. It takes what was asked by `answer`.
-    fn new(mut works: impl FnMut(&CommandReceiver, &Context<'_>) + Send + 'static) -> Self {
-        let (handle, commands) = DriverHandle::new(Weak::new());
-        commands.set_idle(true);
-        let task = commands.task();
+    /// `works` is called at each poll but the first. It takes the events with `answer`.
+    fn new(mut works: impl FnMut(&EventReceiver, &Context<'_>) + Send + 'static) -> Self {
+        let (handle, receiver) = DriverHandle::new(Weak::new());
+        receiver.set_idle(true);
+        let task = receiver.task();
         let mut is_first = true;
         let task = task.start(Box::pin(poll_fn(move |cx| {
             if std::mem::replace(&mut is_first, false) {
-                answer(&commands, cx);
+                answer(&receiver, cx);
             } else {
-                works(&commands, cx);
+                works(&receiver, cx);
             }
             Poll::Pending
         })));
@@ -52,23 +54,28 @@ impl Setting {
     }
 }
 
-/// Takes what was asked, and answers.
-fn answer(commands: &CommandReceiver, cx: &Context<'_>) {
-    let mut asked = Vec::new();
-    commands.take(cx, &mut asked, COMMANDS_MAX);
-    for command in asked {
-        let DriverCommand::Close { reply } = command else { panic!("not used here: {command:?}") };
+/// Takes the events, and replies to each.
+fn answer(receiver: &EventReceiver, cx: &Context<'_>) {
+    let mut events = Vec::new();
+    receiver.take(cx, &mut events, REQUESTS_MAX);
+    for (event, reply_to) in events {
+        let ReplyTo::Close(reply) = reply_to else { panic!("not used here: {event:?}") };
         let _ = reply.send(());
     }
 }
 
-fn question() -> (DriverCommand, oneshot::Receiver<()>) {
+/// Sends an event, and returns where its reply arrives.
+fn ask(
+    handle: &DriverHandle,
+    send: impl FnOnce(&DriverHandle, Event, ReplyTo),
+) -> oneshot::Receiver<()> {
     let (reply, told) = oneshot::channel();
-    (DriverCommand::Close { reply }, told)
+    send(handle, Event::Close, ReplyTo::Close(reply));
+    told
 }
 
-/// Others ask so much, right before a caller lets the driver work, that it yields. The caller's runtime does nothing
-/// more then, and nobody else wakes the driver.
+/// Other callers have queued so many events that the driver yields while a caller polls it. The caller's runtime does
+/// nothing more then, so the driver must wake its own task.
 #[tokio::test]
 async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
@@ -77,7 +84,7 @@ async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
     let client = builder.node_timeout(10 * PATIENCE).wait(10 * PATIENCE).build().unwrap();
     let before = client.acquire("before").await.unwrap();
     assert!(before.release().await.is_released(), "the driver is idle now");
-    // What has woken its task until now is done with.
+    // All earlier wake-ups of its task are over.
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
@@ -88,21 +95,22 @@ async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
         let runtime = Builder::new_current_thread().build().unwrap();
         runtime.block_on(async move {
             let shared = &client.driver().shared;
-            let count = (TICKS_MAX as usize + 3) * COMMANDS_MAX;
+            let count = (TICKS_MAX as usize + 3) * REQUESTS_MAX;
             for place in 0..count {
-                // Of calls that there never were. Who is not the first to ask wakes nobody.
-                shared.push(DriverCommand::Cancel { lock: LockId(u64::MAX - place as u64) });
+                // Cancels calls that never existed. Only the first event wakes the driver.
+                let event = Event::Cancel { lock: LockId(u64::MAX - place as u64) };
+                shared.push(std::process::id(), event, ReplyTo::Nobody);
             }
             let mut call = client.acquire("orders").into_future();
             let polled = Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop()));
             assert!(polled.is_pending());
-            let left = shared.queue().commands.len();
+            let left = shared.queue().events.len();
             assert!(0 < left && left < count, "{left} of {count} are left: it did not yield here");
             called.send(call).unwrap();
             let _ = stays.recv();
         });
     });
-    // The client's runtime stands still until then, so that the turn was the caller's.
+    // The client's runtime was blocked until now, so only the caller has polled the driver.
     let call = calls.recv().unwrap();
     let told = timeout(PATIENCE, call).await.expect("the driver stands still");
     assert!(told.unwrap().is_valid());
@@ -110,32 +118,32 @@ async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
     caller.join().unwrap();
 }
 
-/// Between the pushing of a command and the end of the turn something panics, and the driver has not seen the command.
+/// Something panics after the event was queued, and the driver has not seen the event.
 #[tokio::test]
-async fn a_panic_around_a_turn_leaves_what_was_asked_to_the_task() {
+async fn a_panic_around_a_poll_leaves_the_event_to_the_task() {
     let mut is_driven = true;
-    let mut it = Setting::new(move |commands, cx| {
+    let mut it = Setting::new(move |receiver, cx| {
         if std::mem::replace(&mut is_driven, false) {
             // The runtime's own guard panics now when it is dropped.
             std::mem::forget(Handle::current().enter());
         } else {
-            answer(commands, cx);
+            answer(receiver, cx);
         }
     });
-    let (command, mut told) = question();
+    let (reply, mut told) = oneshot::channel();
     let handle = &it.handle;
     let panicked = thread::scope(|scope| {
-        let caller = scope.spawn(|| handle.send_and_drive(command));
+        let reply_to = ReplyTo::Close(reply);
+        let caller = scope.spawn(|| handle.send_and_drive(Event::Close, reply_to));
         caller.join().is_err()
     });
     assert!(panicked && told.try_recv() == Err(TryRecvError::Empty));
-    assert_eq!(it.woken(), 1, "nobody else would see to the command");
+    assert_eq!(it.woken(), 1, "no other caller handles the event");
     assert!(it.poll().is_pending());
     assert_eq!(told.try_recv(), Ok(()));
 
-    // The next caller finds it as if nothing had been.
-    let (command, mut told) = question();
-    it.handle.send_and_drive(command);
+    // The panic has left no trace for the next caller.
+    let mut told = ask(&it.handle, DriverHandle::send_and_drive);
     assert_eq!((told.try_recv(), it.woken()), (Ok(()), 1));
 }
 
@@ -154,15 +162,14 @@ async fn a_driver_that_panics_at_its_end_too_leaves_nobody_waiting() {
         let _held = &bomb;
         panic!("at work");
     });
-    let (command, mut told) = question();
-    let asked = AssertUnwindSafe(|| it.handle.send_and_drive(command));
+    let (reply, mut told) = oneshot::channel();
+    let asked = AssertUnwindSafe(|| it.handle.send_and_drive(Event::Close, ReplyTo::Close(reply)));
     assert!(catch_unwind(asked).is_err());
     assert_eq!(told.try_recv(), Err(TryRecvError::Closed));
     assert_eq!(it.woken(), 1, "so that its task ends");
     assert!(it.poll().is_ready());
     for asks in [DriverHandle::send, DriverHandle::send_and_drive] {
-        let (command, mut told) = question();
-        asks(&it.handle, command);
+        let mut told = ask(&it.handle, asks);
         assert_eq!(told.try_recv(), Err(TryRecvError::Closed));
     }
 }
@@ -183,16 +190,13 @@ async fn locks_that_a_panic_has_poisoned_lock_nobody_out() {
     let mut it = Setting::new(answer);
     poison(&it.handle.shared.queue);
     poison(&it.handle.shared.running);
-    let (command, mut told) = question();
-    it.handle.send_and_drive(command);
+    let mut told = ask(&it.handle, DriverHandle::send_and_drive);
     assert_eq!((told.try_recv(), it.woken()), (Ok(()), 0), "done in this thread");
-    let (command, mut told) = question();
-    it.handle.send(command);
+    let mut told = ask(&it.handle, DriverHandle::send);
     assert_eq!(it.woken(), 1);
     assert!(it.poll().is_pending());
     assert_eq!(told.try_recv(), Ok(()));
     drop(it.task);
-    let (command, mut told) = question();
-    it.handle.send_and_drive(command);
+    let mut told = ask(&it.handle, DriverHandle::send_and_drive);
     assert_eq!(told.try_recv(), Err(TryRecvError::Closed));
 }
