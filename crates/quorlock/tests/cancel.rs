@@ -50,29 +50,6 @@ async fn a_call_that_is_never_polled_sends_nothing() {
     assert!(client.acquire("orders").await.unwrap().is_valid(), "it was not shut down either");
 }
 
-/// Between the first poll and the grant lie a millisecond or two: the call is dropped everywhere.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_dropped_on_its_way_leaves_no_key() {
-    let Some(nodes) = five("a_call_dropped_on_its_way_leaves_no_key") else { return };
-    let client = client(&nodes);
-    all_up(&client).await;
-    let mut granted = 0;
-    for round in 0..200_u64 {
-        // On some rounds of their own keys, on others all of the same.
-        let resource = if round % 2 == 0 { format!("lock {round}") } else { "orders".to_owned() };
-        let call = client.acquire(resource).into_future();
-        let patience = Duration::from_micros(round * 20);
-        let polled = tokio::spawn(timeout(patience, call));
-        match polled.await.unwrap() {
-            Ok(guard) => granted += u32::from(guard.unwrap().is_valid()),
-            Err(_) => continue,
-        }
-    }
-    is_at_rest(&client, &nodes).await;
-    assert!(granted > 0, "some were fast enough");
-    assert!(client.acquire("orders").await.unwrap().is_valid());
-}
-
 /// The driver is a task of the runtime, which stands still here: so it was the caller who sent the commands.
 #[tokio::test]
 async fn a_call_that_finds_the_driver_idle_is_sent_by_its_first_poll() {
@@ -138,25 +115,6 @@ async fn a_caller_that_is_not_polled_again_delays_nobody() {
     is_at_rest(&client, &nodes).await;
 }
 
-#[tokio::test]
-async fn a_caller_who_waits_for_another_client_may_leave() {
-    let Some(nodes) = five("a_caller_who_waits_for_another_client_may_leave") else { return };
-    let (holder, other) = (client(&nodes), client(&nodes));
-    let guard = holder.acquire("orders").await.unwrap();
-    eventually("all nodes have given their votes", || guard.votes() == 5).await;
-    let waiting = tokio::spawn(other.acquire("orders").wait_forever().into_future());
-    eventually("it tries", || other.stats().nodes.iter().all(|node| node.commands > 3)).await;
-    waiting.abort();
-    let _ = waiting.await;
-    eventually("no call waits", || other.stats().calls_waiting == 0).await;
-    eventually("nothing is owed", || other.stats().releases_owed == 0).await;
-    for node in &nodes {
-        assert_eq!(get(node, "orders"), Some(guard.token().to_string()), "the holder's is intact");
-    }
-    assert!(guard.release().await.is_released());
-    is_at_rest(&other, &nodes).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_may_be_dropped_anywhere() {
     let Some(nodes) = five("a_guard_may_be_dropped_anywhere") else { return };
@@ -197,20 +155,6 @@ async fn a_guard_may_be_dropped_anywhere() {
     assert!(guard.extend().await.is_ok(), "a guard needs no client");
     drop(guard);
     no_key_is_left(&nodes).await;
-}
-
-/// The release is part of the call, not of the future.
-#[tokio::test]
-async fn a_release_need_not_be_awaited() {
-    let Some(nodes) = five("a_release_need_not_be_awaited") else { return };
-    let client = client(&nodes);
-    let guard = client.acquire("orders").await.unwrap();
-    drop(guard.release());
-    is_at_rest(&client, &nodes).await;
-    let guard = client.acquire("orders").await.unwrap();
-    let later = guard.release();
-    no_key_is_left(&nodes).await;
-    assert_eq!(later.await.outcome, Outcome::Released);
 }
 
 #[test]

@@ -37,22 +37,6 @@ async fn a_lock_whose_keys_are_gone_from_a_majority_is_lost_at_once() {
     assert!(next.extend().await.is_ok(), "the late release has deleted nothing");
 }
 
-/// The automatic extension notices it as well.
-#[tokio::test]
-async fn the_holder_of_vanished_keys_is_told_by_the_next_automatic_extension() {
-    let Some(nodes) = five("the_holder_of_vanished_keys_is_told_by_the_next_automatic_extension")
-    else {
-        return;
-    };
-    let client = builder(&nodes).ttl(Duration::from_secs(8)).build().unwrap();
-    let guard = client.acquire("orders").await.unwrap();
-    for node in &nodes {
-        run(node, &["FLUSHALL"]);
-    }
-    let cause = tokio::time::timeout(PATIENCE, guard.lost()).await.unwrap();
-    assert_eq!(cause, LossCause::KeyGone, "before the validity has run out");
-}
-
 #[tokio::test]
 async fn a_node_that_lost_the_key_gets_it_back_with_the_next_extension() {
     let Some(nodes) = five("a_node_that_lost_the_key_gets_it_back_with_the_next_extension") else {

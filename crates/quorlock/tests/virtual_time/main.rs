@@ -19,9 +19,6 @@ const MS: Duration = Duration::from_millis(1);
 /// The default ttl.
 const TTL: Duration = Duration::from_secs(10);
 
-/// ttl × 0.01 + 2 ms.
-const DRIFT: Duration = Duration::from_millis(102);
-
 /// For how long the holder of a lock may rely on it: the margin of 2 % is no part of that.
 const HELD_FOR: Duration = Duration::from_millis(10_000 - 102 - 200);
 
