@@ -20,13 +20,13 @@ pub struct Ticket {
 }
 
 /// The answer of one node to one command.
-#[derive(Debug)]
-pub(crate) struct NodeAnswer {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeAnswer<'a> {
     pub(crate) node: NodeId,
     /// A reading from before the first byte of the command could leave (S4).
     pub(crate) sent: Reading,
     pub(crate) ticket: Ticket,
-    pub(crate) answer: Answer,
+    pub(crate) answer: &'a Answer,
 }
 
 /// The purpose of a command.

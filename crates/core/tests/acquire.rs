@@ -142,7 +142,7 @@ fn run(quorum: Quorum, min_validity: i64, schedule: &Schedule) -> Option<Decided
         let decision = match *step {
             Step::Answer(node, does) => {
                 oracle.heard[node] = Some(does);
-                attempt.handle_answer(NodeId::new(node), at(0), answer(does), at(*time))
+                attempt.handle_answer(NodeId::new(node), at(0), &answer(does), at(*time))
             }
             Step::TimeIsUp => {
                 let mut timed_out = 0;
@@ -328,7 +328,7 @@ fn the_lock_is_valid_until_the_quorum_th_largest_end_of_votes_sent_at_different_
                     assert_eq!(decision, Decision::Wait);
                     let sent = at(sent_at[*node]);
                     decision =
-                        attempt.handle_answer(NodeId::new(*node), sent, Answer::Granted, now);
+                        attempt.handle_answer(NodeId::new(*node), sent, &Answer::Granted, now);
                 }
                 let Decision::Acquired(validity) = decision else { panic!("{order:?}") };
                 let ends =
@@ -356,7 +356,7 @@ fn giving_up_releases_on_every_node_and_owes_only_where_the_key_may_be() {
             for (step, time) in prompt(&does, 0, &order).steps {
                 let _ = match step {
                     Step::Answer(node, does) => {
-                        attempt.handle_answer(NodeId::new(node), at(0), answer(does), at(time))
+                        attempt.handle_answer(NodeId::new(node), at(0), &answer(does), at(time))
                     }
                     Step::TimeIsUp => attempt.handle_time(at(time), |_| {}),
                 };
@@ -370,7 +370,7 @@ fn giving_up_releases_on_every_node_and_owes_only_where_the_key_may_be() {
             for (node, does) in quorum.node_ids().zip(does) {
                 assert!(!release.is_over(), "every node's answer is awaited");
                 let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
-                release.handle_answer(node, failed, at(NODE_TIMEOUT));
+                release.handle_answer(node, &failed, at(NODE_TIMEOUT));
                 assert_eq!(release.is_owed_to(node), does != Does::FailUnsent, "{does:?}");
             }
         }

@@ -198,13 +198,14 @@ impl Engine {
                     self.paths.round_trips.observe(node, cx.now.elapsed_since(sent));
                 }
                 let distrust_reason = self.look_at(node, sent, evidence, cx);
-                for (ticket, answer) in answers.drain(..) {
-                    let answer = match &distrust_reason {
-                        Some(distrust_reason) => Self::distrusted(ticket, answer, distrust_reason),
-                        None => answer,
-                    };
+                for (ticket, answer) in &answers {
+                    let distrusted = distrust_reason
+                        .as_ref()
+                        .map(|reason| Self::distrusted(*ticket, answer.clone(), reason));
+                    let (ticket, answer) = (*ticket, distrusted.as_ref().unwrap_or(answer));
                     self.on_answer(NodeAnswer { node, sent, ticket, answer }, cx);
                 }
+                answers.clear();
                 spare = answers;
             }
             Event::Connecting { node } => self.on_connecting(node, cx.now),
@@ -357,9 +358,9 @@ impl Engine {
         }
     }
 
-    fn on_answer(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+    fn on_answer(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let node = answer.node;
-        match &answer.answer {
+        match answer.answer {
             Answer::Failed(failure) if failure.kind().is_about_reach() => {
                 self.paths.links[node.index()].away = true;
             }

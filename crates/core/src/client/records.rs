@@ -228,6 +228,21 @@ struct OfLock<T> {
 }
 
 impl<T> OfLock<T> {
+    /// Adds a record, or replaces the record of the same round. Returns whether the round is new.
+    fn insert(&mut self, round: u32, record: T) -> bool {
+        let mut new = (round, record);
+        if let Some(known) = self.iter_mut().find(|(known, _)| *known == round) {
+            *known = new;
+            return false;
+        }
+        if new.0 < self.first.0 {
+            mem::swap(&mut new, &mut self.first);
+        }
+        let place = self.others.partition_point(|(other, _)| *other < new.0);
+        self.others.insert(place, new);
+        true
+    }
+
     fn iter_mut(&mut self) -> impl Iterator<Item = &mut (u32, T)> {
         core::iter::once(&mut self.first).chain(&mut self.others)
     }
@@ -263,18 +278,14 @@ impl<T> Rounds<T> {
     }
 
     pub(crate) fn insert(&mut self, (lock, round): (LockId, u32), record: T) {
-        self.discard(&(lock, round));
-        self.len += 1;
-        let Some(OfLock { first, others }) = self.records.get_mut(&lock) else {
-            self.records.insert(lock, OfLock { first: (round, record), others: Vec::new() });
-            return;
+        let is_new = match self.records.get_mut(&lock) {
+            Some(known) => known.insert(round, record),
+            None => {
+                let first = (round, record);
+                self.records.insert(lock, OfLock { first, others: Vec::new() })
+            }
         };
-        let mut new = (round, record);
-        if new.0 < first.0 {
-            mem::swap(&mut new, first);
-        }
-        let place = others.partition_point(|(other, _)| *other < new.0);
-        others.insert(place, new);
+        self.len += usize::from(is_new);
     }
 
     pub(crate) fn remove(&mut self, (lock, round): &(LockId, u32)) -> Option<T> {

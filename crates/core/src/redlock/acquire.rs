@@ -113,7 +113,7 @@ impl Attempt {
         &mut self,
         node: NodeId,
         sent: Reading,
-        answer: Answer,
+        answer: &Answer,
         now: Reading,
     ) -> Decision {
         let took = now.elapsed_since(self.started);
@@ -130,7 +130,7 @@ impl Attempt {
             *slot = match (answer, &mut self.fence_request) {
                 (Answer::Granted, None) => Slot::Granted { sent, took },
                 (Answer::Refused, None) => Slot::Refused { took, holding: None },
-                (Answer::Failed(failure), _) => Slot::Failed { failure, took },
+                (Answer::Failed(failure), _) => Slot::Failed { failure: failure.clone(), took },
                 (answer, Some(request)) => fencing::vote(request, node, answer, sent, took),
                 (_, None) => Slot::Failed { failure: Failure::new(FailureKind::Protocol), took },
             };

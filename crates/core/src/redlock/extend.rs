@@ -99,7 +99,7 @@ impl Extension {
         self.due
     }
 
-    pub(crate) fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
+    pub(crate) fn handle_answer(&mut self, node: NodeId, answer: &Answer, now: Reading) {
         let slot = &mut self.slots[node.index()];
         if slot.state != SlotState::Outstanding {
             return;
@@ -109,7 +109,7 @@ impl Extension {
             Answer::Extended | Answer::Downgraded => SlotState::Extended,
             Answer::Absent => SlotState::Absent,
             Answer::Other => SlotState::Other,
-            Answer::Failed(failure) => SlotState::Failed(failure),
+            Answer::Failed(failure) => SlotState::Failed(failure.clone()),
             _ => SlotState::Failed(Failure::new(FailureKind::Protocol)),
         };
     }

@@ -61,15 +61,17 @@ impl Inspection {
         is_new
     }
 
-    pub(crate) fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
+    pub(crate) fn handle_answer(&mut self, node: NodeId, answer: &Answer, now: Reading) {
         let slot = &mut self.slots[node.index()];
         if *slot != Slot::Outstanding {
             return;
         }
         let took = now.elapsed_since(self.started);
         *slot = match answer {
-            Answer::Seen(holding) | Answer::Watched(holding) => Slot::Seen { holding, at: now },
-            Answer::Failed(failure) => Slot::Failed { failure, took },
+            Answer::Seen(holding) | Answer::Watched(holding) => {
+                Slot::Seen { holding: holding.clone(), at: now }
+            }
+            Answer::Failed(failure) => Slot::Failed { failure: failure.clone(), took },
             _ => Slot::Failed { failure: Failure::new(FailureKind::Protocol), took },
         };
     }

@@ -163,7 +163,7 @@ impl Release {
     }
 
     /// Takes the answer of a node.
-    pub fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
+    pub fn handle_answer(&mut self, node: NodeId, answer: &Answer, now: Reading) {
         if !self.answers.awaited.contains(node) {
             return;
         }
@@ -173,7 +173,7 @@ impl Release {
             Answer::Absent => &mut self.answers.absent,
             Answer::Other => &mut self.answers.other,
             Answer::NotOurs => &mut self.answers.not_ours,
-            Answer::Failed(failure) => return self.fail(node, failure, now),
+            Answer::Failed(failure) => return self.fail(node, failure.clone(), now),
             _ => return self.fail(node, Failure::new(FailureKind::Protocol), now),
         };
         said.insert(node);

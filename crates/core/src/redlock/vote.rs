@@ -156,7 +156,7 @@ impl Validity {
 
     /// The number of votes that still count.
     pub fn votes(&self, now: Reading) -> usize {
-        self.ages(now).filter(|age| *age < self.term_ns).count()
+        self.sent_when().filter(|sent| now.nanos_since(*sent) < self.term_ns).count()
     }
 
     /// Whether this node's vote is held, including votes that have expired.
@@ -196,17 +196,15 @@ impl Validity {
         let mut youngest = [u64::MAX; NODE_COUNT_MAX];
         let less = usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
         let youngest = &mut youngest[..self.quorum.needed() - less];
-        for mut age in self.ages(now) {
-            for place in &mut *youngest {
-                (*place, age) = (age.min(*place), age.max(*place));
+        for (node, sent) in self.sent.all().iter().enumerate() {
+            if self.held.contains(NodeId::new(node)) {
+                let mut age = now.nanos_since(*sent);
+                for place in &mut *youngest {
+                    (*place, age) = (age.min(*place), age.max(*place));
+                }
             }
         }
         self.term_ns.saturating_sub(youngest[youngest.len() - 1])
-    }
-
-    /// The age of each held vote, in nanoseconds.
-    fn ages(&self, now: Reading) -> impl Iterator<Item = u64> {
-        self.sent_when().map(move |sent| now.nanos_since(sent))
     }
 
     /// The time of sending of each held vote.

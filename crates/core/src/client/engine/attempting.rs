@@ -73,10 +73,10 @@ impl Engine {
     }
 
     /// Handles a vote or refusal. It belongs to the call's attempt, or to the lease that followed from the attempt.
-    pub(super) fn on_vote(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+    pub(super) fn on_vote(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
         if ticket.verb == Verb::Acquire
-            && let Answer::Failed(failure) = &answer.answer
+            && let Answer::Failed(failure) = answer.answer
             && !failure.may_have_been_executed()
         {
             self.note_unreached(answer.node, ticket, cx);
@@ -86,10 +86,10 @@ impl Engine {
         };
         // A vote for an earlier attempt is void, because its release is queued behind it (S1).
         if call.round != ticket.round && !mutant!(LateGrantBehindRelease) {
-            return call.history.note_number(&answer.answer);
+            return call.history.note_number(answer.answer);
         }
         let Phase::Attempting(attempt) = &mut call.phase else {
-            call.history.note_number(&answer.answer);
+            call.history.note_number(answer.answer);
             return self.on_late_answer(answer, cx);
         };
         // An answer never makes the attempt's deadline earlier, so the deadline index stays as it is.
@@ -99,7 +99,7 @@ impl Engine {
     }
 
     /// Handles an answer to an attempt that failed before it arrived. It is no vote, but the report should be complete.
-    fn on_late_answer(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+    fn on_late_answer(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket: Ticket { lock, .. }, answer, .. } = answer;
         if matches!(answer, Answer::Refused | Answer::RefusedFenced { .. }) {
             self.look_at_late(lock, node, cx);
@@ -114,7 +114,7 @@ impl Engine {
     }
 
     /// Handles the answer to a raise. It belongs to the call's attempt, or to the lease that followed from the attempt.
-    pub(super) fn on_raised(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+    pub(super) fn on_raised(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
         let Some(call) = self.calls.get_mut(&ticket.lock) else {
             return self.on_lease_raised(answer, cx);

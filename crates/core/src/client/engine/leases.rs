@@ -14,7 +14,7 @@ use crate::time::Reading;
 
 impl Engine {
     /// Handles a late vote of the attempt, or the answer to a heal.
-    pub(super) fn on_lease_vote(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+    pub(super) fn on_lease_vote(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
         let Some(lease) = self.lease_of_answer(ticket.lock, cx) else {
             return;
@@ -22,19 +22,19 @@ impl Engine {
         if ticket.verb == Verb::Acquire && ticket.round != lease.acquire_round() {
             return;
         }
-        if let Answer::Superseded { fence } = answer.answer
+        if let Answer::Superseded { fence } = *answer.answer
             && lease.handle_superseded(fence)
         {
             cx.emit(Effect::Superseded { lock: lease.holder(), fence });
         }
         // A vote only postpones the loss (S11), so the deadline index stays as it is.
-        if lease.handle_vote(&answer, cx.now) {
+        if lease.handle_vote(answer, cx.now) {
             Self::emit_changed(lease, cx);
         }
     }
 
     /// Handles the answer to a raise.
-    pub(super) fn on_lease_raised(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+    pub(super) fn on_lease_raised(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let lock = answer.ticket.lock;
         let Some(lease) = self.lease_of_answer(lock, cx) else {
             return;
@@ -44,12 +44,12 @@ impl Engine {
     }
 
     /// Handles the answer to an extension.
-    pub(super) fn on_extended(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+    pub(super) fn on_extended(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
         let Some(lease) = self.lease_of_answer(ticket.lock, cx) else {
             return;
         };
-        let changed = lease.handle_extended(&answer, cx.now);
+        let changed = lease.handle_extended(answer, cx.now);
         if let Some(extension) = lease.extension_mut()
             && extension.round() == ticket.round
         {

@@ -43,7 +43,7 @@ impl Engine {
     }
 
     /// Handles a node's answer to a release.
-    pub(super) fn on_released(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+    pub(super) fn on_released(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket, answer, .. } = answer;
         let id = (ticket.lock, ticket.round);
         let Some(release) = self.releases.get_mut(&id) else {

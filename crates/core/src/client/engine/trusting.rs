@@ -95,7 +95,7 @@ impl Engine {
     }
 
     /// Handles the answer to a command about trust.
-    pub(super) fn on_trust(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+    pub(super) fn on_trust(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket, answer, .. } = answer;
         let Some(monitor) =
             self.monitor.as_mut().filter(|monitor| monitor.node(node).review.round == ticket.round)
@@ -103,7 +103,7 @@ impl Engine {
             return;
         };
         let mut todo = Todo::new();
-        monitor.handle_answer(node, answer, cx.now, &mut todo);
+        monitor.handle_answer(node, answer.clone(), cx.now, &mut todo);
         self.follow_trust(todo, cx);
     }
 

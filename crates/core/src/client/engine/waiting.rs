@@ -61,7 +61,7 @@ impl Engine {
     }
 
     /// Handles the answer to a look of a call or to an inspection.
-    pub(super) fn on_seen(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+    pub(super) fn on_seen(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket, answer, .. } = answer;
         if let Some(inspection) = self.inspections.get_mut(&ticket.lock) {
             inspection.handle_answer(node, answer, cx.now);
@@ -77,7 +77,7 @@ impl Engine {
             return;
         };
         if let Some(waiting) = &mut call.waiting {
-            waiting.handle_answer(node, &answer, cx.now);
+            waiting.handle_answer(node, answer, cx.now);
         }
         inspection.handle_answer(node, answer, cx.now);
         if call.has_seen_enough(self.quorum, cx.now) {
@@ -172,7 +172,7 @@ impl Engine {
     ///
     /// If a node has the intent of another process's writer, the call watches it and sets its own intent as soon as the other
     /// is gone. Its next renewal would be too late to keep readers out (V13).
-    pub(super) fn on_announced(&mut self, answer: NodeAnswer, cx: &mut Context<'_>) {
+    pub(super) fn on_announced(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket, answer, .. } = answer;
         if let Some(unheard) = self.closing.withdrawals.get_mut(&ticket) {
             unheard.remove(node);

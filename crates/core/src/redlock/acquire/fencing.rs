@@ -15,19 +15,19 @@ use crate::time::Reading;
 pub(super) fn vote(
     request: &mut FenceRequest,
     node: NodeId,
-    answer: Answer,
+    answer: &Answer,
     sent: Reading,
     took: Duration,
 ) -> Slot {
-    match answer {
+    match *answer {
         Answer::GrantedFenced { fence } if fence < Counter::LIMIT => {
             request.note(fence);
             request.write_back.handle_vote(node, fence);
             Slot::Granted { sent, took }
         }
-        Answer::RefusedFenced { fence, holding } => {
+        Answer::RefusedFenced { fence, ref holding } => {
             request.note(fence);
-            Slot::Refused { took, holding: Some(holding) }
+            Slot::Refused { took, holding: Some(holding.clone()) }
         }
         _ => Slot::Failed { failure: Failure::new(FailureKind::Protocol), took },
     }
@@ -61,20 +61,20 @@ impl Attempt {
     }
 
     /// Takes the answer of `node` to [`Attempt::raise_command`]. A missing or foreign key proves that the vote is gone.
-    pub fn handle_raised(&mut self, node: NodeId, answer: Answer, now: Reading) -> Decision {
+    pub fn handle_raised(&mut self, node: NodeId, answer: &Answer, now: Reading) -> Decision {
         let took = now.elapsed_since(self.started);
         let slot = &mut self.slots[node.index()];
         let (Some(fence_request), Slot::Granted { .. }) = (&mut self.fence_request, &slot) else {
             return Decision::Wait;
         };
-        match answer {
+        match *answer {
             Answer::Raised { fence } => {
                 fence_request.note(fence);
                 fence_request.write_back.handle_raised(node, fence);
             }
             Answer::Absent => *slot = Slot::Gone { took },
             Answer::Other => *slot = Slot::Refused { took, holding: None },
-            Answer::Failed(failure) => fence_request.write_back.fail(node, failure),
+            Answer::Failed(ref failure) => fence_request.write_back.fail(node, failure.clone()),
             _ => fence_request.write_back.fail(node, Failure::new(FailureKind::Protocol)),
         }
         if !matches!(slot, Slot::Granted { .. }) {

@@ -59,8 +59,8 @@ impl HeldVotes {
 impl Lease {
     /// Takes the grant of a late answer or a heal. The vote counts from its own time of sending, and only while the lease
     /// is held. Returns whether the votes changed.
-    pub(crate) fn handle_vote(&mut self, answer: &NodeAnswer, now: Reading) -> bool {
-        let NodeAnswer { node, sent, ref answer, .. } = *answer;
+    pub(crate) fn handle_vote(&mut self, answer: NodeAnswer<'_>, now: Reading) -> bool {
+        let NodeAnswer { node, sent, answer, .. } = answer;
         let number = match (answer, &self.fenced) {
             (Answer::Granted, None) => None,
             (Answer::GrantedFenced { fence }, Some(_)) => Some(*fence),
@@ -85,8 +85,8 @@ impl Lease {
     /// Takes an answer to an extension of this round or an older one. A confirmation raises the end of this node's vote.
     /// An answer that the key is gone drops the vote. A failure changes nothing (S11, S12). Returns whether the votes
     /// changed.
-    pub(crate) fn handle_extended(&mut self, answer: &NodeAnswer, now: Reading) -> bool {
-        let NodeAnswer { node, sent, ticket: Ticket { round, .. }, ref answer } = *answer;
+    pub(crate) fn handle_extended(&mut self, answer: NodeAnswer<'_>, now: Reading) -> bool {
+        let NodeAnswer { node, sent, ticket: Ticket { round, .. }, answer } = answer;
         if self.lost.is_some() {
             return false;
         }
@@ -113,13 +113,13 @@ impl Lease {
 
     /// Takes an answer to a raise of the attempt or of a hand-over. An answer that the key is gone drops the vote. Returns
     /// whether the votes changed.
-    pub(crate) fn handle_raised(&mut self, answer: NodeAnswer) -> bool {
+    pub(crate) fn handle_raised(&mut self, answer: NodeAnswer<'_>) -> bool {
         let NodeAnswer { node, sent, ticket: Ticket { round, .. }, answer } = answer;
         if self.lost.is_some() {
             return false;
         }
         if matches!(answer, Answer::Absent | Answer::Other) && !self.is_before_downgrade(round) {
-            return self.drop_vote(node, sent, &answer);
+            return self.drop_vote(node, sent, answer);
         }
         let Some(fenced) = self.fenced.as_mut().filter(|_| self.votes.validity.has_vote_of(node))
         else {
@@ -128,13 +128,13 @@ impl Lease {
         let handover = fenced.handover.as_mut().filter(|handover| handover.round == round);
         let write_back = handover.map(|handover| &mut handover.write_back);
         match (answer, write_back) {
-            (Answer::Raised { fence }, Some(write_back)) => {
+            (&Answer::Raised { fence }, Some(write_back)) => {
                 let above = mutant!(HandOverRecordedAbove);
                 let counted = if above { fence.min(write_back.number()) } else { fence };
                 write_back.handle_raised(node, counted);
             }
-            (Answer::Raised { fence }, None) => fenced.note(fence),
-            (Answer::Failed(failure), Some(write_back)) => write_back.fail(node, failure),
+            (&Answer::Raised { fence }, None) => fenced.note(fence),
+            (Answer::Failed(failure), Some(write_back)) => write_back.fail(node, failure.clone()),
             (_, Some(write_back)) => write_back.fail(node, Failure::new(FailureKind::Protocol)),
             _ => {}
         }

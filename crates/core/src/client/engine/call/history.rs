@@ -89,7 +89,7 @@ impl AttemptHistory {
         &mut self,
         quorum: Quorum,
         node: NodeId,
-        answer: Answer,
+        answer: &Answer,
         now: Reading,
     ) {
         let Some((why @ (FailureReason::Contended | FailureReason::NoQuorum), nodes)) =
@@ -104,8 +104,8 @@ impl AttemptHistory {
         report.said = match answer {
             Answer::Granted | Answer::GrantedFenced { .. } => NodeOutcome::Granted,
             Answer::Refused => NodeOutcome::Refused(None),
-            Answer::RefusedFenced { holding, .. } => NodeOutcome::Refused(Some(*holding)),
-            Answer::Failed(failure) => NodeOutcome::Failed(failure),
+            Answer::RefusedFenced { holding, .. } => NodeOutcome::Refused(Some((**holding).clone())),
+            Answer::Failed(failure) => NodeOutcome::Failed(failure.clone()),
             _ => return,
         };
         report.took = now.elapsed_since(self.began);
