@@ -4,19 +4,18 @@
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum LossCause {
-    /// Its validity ran out: too few nodes confirmed an extension in time, or none was asked for.
+    /// The validity ended: too few nodes confirmed an extension in time, or there was no extension.
     Expired,
-    /// By their answers, so few nodes still have the key that no quorum is left. It was deleted, or the nodes'
-    /// clocks ran ahead.
+    /// Answers show that fewer than a quorum of nodes still have the key. It was deleted, or the nodes' clocks run fast.
     KeyGone,
-    /// As `KeyGone`, and at least one node holds another value under the key: another client has
-    /// the lock, or is about to get it.
+    /// As `KeyGone`, and at least one node has another value under the key: another client has the lock, or will have it
+    /// soon.
     KeyOverwritten,
-    /// The wall clock moved ahead of the boot clock past the end of the validity: it was set, or the
-    /// virtual machine was paused. Whether that time has really passed cannot be told.
+    /// The wall clock moved ahead of the boot clock, past the end of the validity. It was set, or the virtual machine was
+    /// paused. The client cannot know whether the time has really passed.
     ClockJumped,
-    /// The holder kept it as long as `max_hold` allows.
+    /// The holder kept the lock as long as `max_hold` allows.
     HoldLimit,
-    /// The client was shut down.
+    /// The client closed.
     Shutdown,
 }

@@ -151,6 +151,7 @@ impl Engine {
         }
     }
 
+    /// Turns a successful attempt into a lease. Records are large, so the lease is built from the call in its place.
     fn begin_lease(&mut self, lock: LockId, validity: Validity, cx: &mut Context<'_>) {
         let Some(Call { request, phase, round, history, pace, .. }) = self.calls.get_mut(&lock)
         else {

@@ -104,7 +104,9 @@ impl AttemptHistory {
         report.said = match answer {
             Answer::Granted | Answer::GrantedFenced { .. } => NodeOutcome::Granted,
             Answer::Refused => NodeOutcome::Refused(None),
-            Answer::RefusedFenced { holding, .. } => NodeOutcome::Refused(Some((**holding).clone())),
+            Answer::RefusedFenced { holding, .. } => {
+                NodeOutcome::Refused(Some((**holding).clone()))
+            }
             Answer::Failed(failure) => NodeOutcome::Failed(failure.clone()),
             _ => return,
         };
