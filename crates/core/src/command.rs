@@ -1,4 +1,4 @@
-//! What a node is asked, and the three kinds of answer: yes, a definite no, and a failure.
+//! The commands to a node, and the three kinds of answer: yes, a definite no, and a failure.
 
 mod failure;
 mod holding;
@@ -15,8 +15,7 @@ pub use self::holding::{Holding, Reader};
 
 /// One command for one node. Each is carried out in one atomic step.
 ///
-/// A command about a lock names all keys of the lock. Where it says that a key holds something, that is meant of each
-/// of them, unless it says otherwise.
+/// A command about a lock names all keys of the lock. Its conditions apply to each of the keys, unless stated otherwise.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Command {
@@ -69,15 +68,15 @@ pub enum Command {
     Inspect {
         /// The keys on the node.
         keys: Keys,
-        /// Where writers that wait leave word, if that matters: it does to readers.
+        /// The keys of waiting writers' intents, for readers.
         intents: Option<Keys>,
     },
-    /// Look at the keys, and ask to be told, once, when one of them changes. Answered by
+    /// Look at the keys, and ask for one push when one of them changes. Answered by
     /// [`Answer::Watched`], or by [`Answer::Seen`] if the node cannot tell.
     Watch {
         /// The keys on the node.
         keys: Keys,
-        /// Where writers that wait leave word, if that matters: it does to readers.
+        /// The keys of waiting writers' intents, for readers.
         intents: Option<Keys>,
     },
     /// As [`Command::Acquire`], and if it is granted, the counters move on:
@@ -142,7 +141,7 @@ pub enum Command {
     AcquireShared {
         /// The keys on the node.
         keys: Keys,
-        /// Where writers that wait leave word.
+        /// The keys of waiting writers' intents.
         intents: Keys,
         /// The whole value.
         value: Value,
@@ -221,13 +220,13 @@ pub enum Command {
     Adopt {
         /// The key on the node.
         key: Key,
-        /// What to write.
+        /// The new text.
         text: Arc<str>,
         /// The one that may be replaced.
         replaces: Option<Arc<str>>,
         /// Where the marker is.
         marker: Key,
-        /// What was seen there: this text, or nothing.
+        /// The text that was seen there, if any.
         seen: Option<Arc<str>>,
     },
     /// Write the marker, in one atomic step with looking at what is there instead. Answered by
@@ -235,9 +234,9 @@ pub enum Command {
     Mark {
         /// The key on the node.
         key: Key,
-        /// What to write.
+        /// The new text.
         text: Arc<str>,
-        /// What must be there: this text, or nothing.
+        /// The text that must be there, if any.
         replaces: Option<Arc<str>>,
         /// The adoption that must be there and old enough; it is deleted. `None`: none is needed.
         adoption: Option<Adopted>,
@@ -265,7 +264,7 @@ impl Counter {
 pub struct Adopted {
     /// The key on the node.
     pub key: Key,
-    /// What must be there.
+    /// The text that must be there.
     pub text: Arc<str>,
     /// How old it must be, in milliseconds.
     pub age_ms: u64,
@@ -343,7 +342,7 @@ pub enum Answer {
     Extended,
     /// The key holds our value as a reader's, for as long as it would have lived.
     Downgraded,
-    /// What a writer that waits has said, or has taken back, is done.
+    /// A waiting writer's intent was set or deleted.
     Announced,
     /// The key held our value and is gone.
     Deleted,
@@ -353,9 +352,9 @@ pub enum Answer {
     Other,
     /// The key does not hold our value: it is absent or another's.
     NotOurs,
-    /// What an inspection saw.
+    /// The state of the keys.
     Seen(Holding),
-    /// What an inspection saw; when that changes, the node says so, once.
+    /// The state of the keys. The node pushes once when it changes.
     Watched(Holding),
     /// As [`Answer::Granted`]; the counter is now this.
     GrantedFenced {
@@ -366,7 +365,7 @@ pub enum Answer {
     RefusedFenced {
         /// The counter's value.
         fence: u64,
-        /// What the key holds.
+        /// The state of the keys.
         holding: Box<Holding>,
     },
     /// The key holds our value, and the counter is now this: what it was to be, unless it was above.
@@ -380,18 +379,18 @@ pub enum Answer {
         /// The counter's value.
         fence: u64,
     },
-    /// What the node is has been said beside the answers.
+    /// The evidence beside the answers has the node's `INFO`.
     Identified,
     /// The adoption as it is now.
     Adopting {
-        /// What it says.
+        /// The text of the adoption.
         text: Arc<str>,
         /// How old it is.
         age: Duration,
     },
     /// The marker has been written.
     Marked,
-    /// It has not: what was to be there was not, or the adoption is not old enough.
+    /// The marker has not been written: another text was there, or the adoption is not old enough.
     NotMarked,
     /// No answer that says anything about the key.
     Failed(Failure),

@@ -1,13 +1,12 @@
-//! The driver's alarm clock.
+//! The driver's timer.
 //!
-//! tokio's timers count in milliseconds and fire up to one late. That is nothing to a ttl, and a lot
-//! to a waiter that steps aside for two round trips of fifty microseconds. So what is due soon is
-//! left to a timer of the kernel's, where there is one.
+//! tokio's timers count in milliseconds and fire up to one millisecond late. That is short beside a ttl, but long for a
+//! waiting call that backs off for two round trips of 50 µs. So deadlines in the near future use a timer of the kernel,
+//! where there is one.
 //!
-//! Both run on the monotonic clock, which stands still while the machine sleeps and knows nothing of
-//! the wall clock. So a third one tells when the clocks have made a step: the kernel cancels it when
-//! the wall clock is set, and when the machine wakes up. A task that waits for a time then looks
-//! again.
+//! Both timers run on the monotonic clock, which stops while the machine sleeps and does not follow the wall clock. A third
+//! timer detects steps of the clocks: the kernel cancels it when the wall clock is set and when the machine wakes up. A
+//! task that waits for a time then reads the clocks again.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -18,7 +17,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::clock::Clock;
 
-/// What is due sooner than this is not left to tokio's timer.
+/// Delays below this use the kernel's timer.
 const SOON: Duration = Duration::from_millis(3);
 
 pub(crate) struct DriverTimer {
@@ -29,18 +28,18 @@ pub(crate) struct DriverTimer {
     fine_at: Option<Instant>,
     steps: Option<fine::Steps>,
     stepped: bool,
-    /// What it was set for last, on the boot clock, as long as it has not rung since.
+    /// The time on the boot clock by which the timer fires, if it is set.
     rings_by: Option<BootTime>,
     #[cfg(quorlock_stepped_clock)]
     look: Option<tokio::time::Interval>,
 }
 
 impl DriverTimer {
-    /// Must be called inside the runtime that is to run it.
+    /// Must be called inside the driver's runtime.
     pub(crate) fn new(clock: Clock) -> Self {
         let (fine, steps) = match clock {
             Clock::System => (fine::Timer::new(), fine::Steps::new()),
-            // Time may stand still there, and the kernel's does not.
+            // tokio's time can be paused; the kernel's cannot.
             Clock::Tokio => (None, None),
         };
         let coarse = Box::pin(tokio::time::sleep(Duration::ZERO));
@@ -58,21 +57,21 @@ impl DriverTimer {
         }
     }
 
-    /// Whether it rings by then as it is. Its timers stand still while the machine sleeps: so if nobody tells when it
-    /// wakes up, this says no.
+    /// Whether the timer already fires by `at`. Returns false if the timer cannot detect that the machine has slept, because
+    /// it stops during the sleep.
     pub(crate) fn is_set(&self, at: BootTime) -> bool {
-        let is_told = self.steps.is_some() || self.clock == Clock::Tokio;
-        is_told && self.rings_by.is_some_and(|by| by <= at)
+        let detects_sleep = self.steps.is_some() || self.clock == Clock::Tokio;
+        detects_sleep && self.rings_by.is_some_and(|by| by <= at)
     }
 
-    /// Rings by then at the latest, which is `delay` from now; see [`set`](Self::set).
+    /// Sets the timer to fire by `at`, which is `delay` from now; see [`set`](Self::set).
     pub(crate) fn set_by(&mut self, at: BootTime, delay: Duration) -> bool {
         self.rings_by = Some(self.rings_by.map_or(at, |by| by.min(at)));
         self.set(delay)
     }
 
-    /// Rings after `delay` at the latest. An earlier time that was set before stays: to ring for
-    /// nothing is cheaper than to set a timer anew at every turn. Returns whether it is to be polled for that.
+    /// Sets the timer to fire after `delay` at the latest. An earlier time stays set, because firing too early is cheaper than
+    /// setting a timer in every tick. Returns whether the timer must be polled.
     fn set(&mut self, delay: Duration) -> bool {
         let at = Instant::now() + delay;
         let is_set = |set: Option<Instant>| set.is_some_and(|set| set <= at);
@@ -97,7 +96,7 @@ impl DriverTimer {
         std::mem::take(&mut self.stepped)
     }
 
-    /// Ready when it rings, and then it is no longer set; or when the clocks have made a step.
+    /// Ready when the timer fires, which also resets it, or when the clocks have made a step.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let coarse = self.coarse_at.is_some() && self.coarse.as_mut().poll(cx).is_ready();
         let fine = match &self.fine {

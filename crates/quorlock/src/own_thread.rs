@@ -1,8 +1,8 @@
 //! A client's own thread, and the threads that drive the client in its place.
 //!
-//! A thread that waits for the client can as well do the work that it waits for: then nothing changes threads on its
-//! way to the nodes and back. So a thread in a blocking call drives the client's runtime, and the own thread steps
-//! aside. It comes back when no call has been made for a while, or when something is asked and no call is under way.
+//! A thread in a blocking call drives the client's runtime itself, so that no work changes threads on its way to the nodes
+//! and back. The client's own thread steps aside meanwhile. It drives the runtime again when no call has been made for a
+//! while, or when an event is queued and no thread is in a call.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,8 +19,8 @@ use tokio::task::JoinHandle;
 
 use crate::exhausted::current_thread_runtime;
 
-/// After the last call the own thread comes back between once and twice this later. What falls due meanwhile waits
-/// for so long: an extension, a release that is owed. No guard is valid for longer by it.
+/// The own thread comes back between one and two of these periods after the last call. Extensions and owed releases that are
+/// due meanwhile are late by as much; no guard is valid for longer because of that.
 const LINGER: Duration = Duration::from_millis(1);
 
 /// The runtime of a client with a thread of its own. One thread drives it at a time.
@@ -38,11 +38,11 @@ pub(crate) struct OwnThread {
 struct Turns {
     /// The own thread drives.
     is_own: bool,
-    /// So many threads are in a call, or about to be.
+    /// Threads that are in a call or about to be.
     callers: usize,
-    /// So many of them wait for a reply. One of these drives, unless the own thread does.
+    /// Threads of `callers` that wait for a reply. One of them drives, unless the own thread does.
     waiting: usize,
-    /// So many waits have ended.
+    /// Waits that have ended so far.
     ended: u64,
     /// The own thread is to come back at once.
     is_wanted: bool,
@@ -76,7 +76,7 @@ impl OwnThread {
         let Some(runtime) = &self.runtime else { return };
         let mut turn = async || {
             tokio::select! {
-                // If it has panicked, all have been told by its being dropped.
+                // If the driver has panicked, it was dropped, which closes the channels of all replies.
                 _ = &mut driver => true,
                 () = self.step_aside.notified() => false,
             }
@@ -106,7 +106,7 @@ impl OwnThread {
         (turns.is_own, turns.is_wanted) = (true, false);
     }
 
-    /// Something was asked. If no call is under way, the own thread sees to it.
+    /// An event was queued. If no thread is in a call, the own thread comes back to handle it.
     pub(crate) fn want(&self) {
         let mut turns = self.turns();
         if turns.callers == 0 && !turns.is_own {
@@ -116,13 +116,13 @@ impl OwnThread {
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {
-        // What stands there is right at every moment.
+        // A panic leaves the turns consistent.
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for OwnThread {
-    /// Does not wait, for the last call may end where that is not allowed.
+    /// Does not block, because the last reference may be dropped inside an async runtime.
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -130,11 +130,11 @@ impl Drop for OwnThread {
     }
 }
 
-/// A thread in a blocking call, which drives the client while it waits. To be made before anything is asked.
+/// A thread in a blocking call, which drives the client while it waits. Created before the call queues its event.
 pub(crate) struct Caller {
-    /// `None`: the thread has ended, and the client with it; or it is another process's.
+    /// `None`: the client has ended, or it belongs to another process.
     thread: Option<Arc<OwnThread>>,
-    /// It has waited, and so it may have driven.
+    /// The thread has waited, and may have driven the client.
     has_waited: bool,
 }
 
@@ -151,17 +151,17 @@ impl Caller {
         Self { thread, has_waited: false }
     }
 
-    /// Nobody drives in a fork of the client's process.
+    /// For a fork of the client's process, where no thread drives.
     pub(crate) fn in_fork() -> Self {
         Self { thread: None, has_waited: false }
     }
 
-    /// Waits for a reply. The call is over then: what the caller does with the reply keeps nobody from driving.
+    /// Waits for a reply, and ends the call: the caller does not drive while it uses the reply.
     ///
     /// # Panics
     /// Inside an async runtime.
     pub(crate) fn wait<F: Future + Unpin>(mut self, mut reply: F) -> F::Output {
-        // A thread that ends has no place for a runtime any more. The own thread drives.
+        // A thread that ends cannot enter a runtime any more. The own thread drives.
         if Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed()) {
             drop(self);
             return wait_alone(reply);
@@ -175,7 +175,7 @@ impl Caller {
         };
         runtime.block_on(poll_fn(|cx| {
             let polled = Pin::new(&mut reply).poll(cx);
-            // A reply that is there already is taken without driving.
+            // A reply that is ready is taken without driving.
             if polled.is_pending() && !std::mem::replace(&mut self.has_waited, true) {
                 let mut turns = thread.turns();
                 turns.waiting += 1;
@@ -186,14 +186,14 @@ impl Caller {
     }
 }
 
-/// A thread that may not wait must not wait, even if the reply is there.
+/// Panics in a thread of an async runtime, which must not block, even if the reply is ready.
 fn panic_in_a_runtime() {
-    let (nobody, told) = oneshot::channel::<()>();
-    drop(nobody);
-    let _ = told.blocking_recv();
+    let (sender, receiver) = oneshot::channel::<()>();
+    drop(sender);
+    let _ = receiver.blocking_recv();
 }
 
-/// Waits without a runtime, and without anything that the thread keeps for itself: it may be ending.
+/// Waits without a runtime and without thread-local variables, because the thread may be ending.
 fn wait_alone<F: Future + Unpin>(mut reply: F) -> F::Output {
     let bell = Arc::<Bell>::default();
     let waker = bell.clone().into();
@@ -231,7 +231,7 @@ impl Drop for Caller {
                 turns.waiting -= 1;
                 turns.ended += 1;
             } else {
-                // It has made the own thread step aside for nothing.
+                // The own thread has stepped aside, and no other thread drives.
                 turns.is_wanted = true;
             }
             if turns.waiting == 0 && (turns.is_wanted || std::mem::take(&mut turns.sleeps)) {

@@ -55,12 +55,12 @@ impl Failure {
         Self { sent: true, ..self }
     }
 
-    /// What kind of failure it was.
+    /// The kind of failure.
     pub const fn kind(&self) -> FailureKind {
         self.kind
     }
 
-    /// What the node or the operating system said.
+    /// The message of the node or the operating system.
     pub fn detail(&self) -> Option<&str> {
         self.detail.as_deref()
     }
@@ -100,7 +100,7 @@ pub enum FailureKind {
     ConnectTimeout,
     /// No answer within the node timeout.
     Silent,
-    /// The node has been silent for so long that nothing is sent to it but a probe.
+    /// The node has been silent too long: only probes and releases are sent.
     Suspended,
     /// More commands wait for this node than its queue holds.
     QueueFull,
@@ -134,7 +134,7 @@ pub enum FailureKind {
     /// The node was started, or lost its data, or was taken into use, so short a time ago that locks
     /// may be held of which it knows nothing (S10).
     Quarantined,
-    /// What the node is makes its votes worthless: a replica, part of a cluster, one that evicts keys.
+    /// The node's role or settings make its votes worthless: a replica, part of a cluster, or a server that evicts keys.
     UnsafeNode,
     /// The node is marked for clients with other nodes, another quorum or another longest ttl (S17).
     OtherConfiguration,

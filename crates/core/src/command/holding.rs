@@ -1,4 +1,4 @@
-//! What nodes show of a lock to a client that looks.
+//! The state of a lock's keys, as nodes report it.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -8,7 +8,7 @@ use crate::keys::Mode;
 use crate::shown::shown_value;
 use crate::token::Value;
 
-/// What a lock's keys look like from outside.
+/// The state of a lock's keys.
 ///
 /// `Debug` shows the beginning of a value: it may be a holder's token.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,7 +25,7 @@ pub enum Holding {
     },
     /// Readers hold the key: shared locks of this family.
     Shared {
-        /// The readers, as far as they were told; at most [`Holding::READERS_MAX`].
+        /// The readers that the node reported; at most [`Holding::READERS_MAX`].
         readers: Vec<Reader>,
         /// How many readers there are.
         count: usize,
@@ -96,7 +96,7 @@ impl Holding {
     /// At most this number of a key's readers is listed.
     pub const READERS_MAX: usize = 64;
 
-    /// What the keys of one lock hold together, of what each of them holds.
+    /// Combines the states of the keys of one lock.
     pub fn of_all(mut holdings: Vec<Self>) -> Self {
         match holdings.pop() {
             Some(only) if holdings.is_empty() => only,

@@ -1,4 +1,4 @@
-//! What goes with a batch of answers to show that they may count.
+//! The evidence with a batch of answers, which shows that they may count.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -6,20 +6,18 @@ use core::fmt;
 use crate::command::{Failure, FailureKind};
 use crate::shown::shown_text;
 
-/// What goes with a batch of answers: from which connection they come, and what the node said of
-/// itself on it.
+/// The evidence with a batch of answers: their connection, and the node's statements about itself on that connection.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Evidence {
-    /// Nobody looks: the restart guard is off, or the node keeps its promises by itself, as one in
-    /// memory does.
+    /// There is no evidence: the restart guard is off, or the node cannot lose votes, as a node in memory.
     #[default]
     NotRequired,
-    /// It was looked.
+    /// The node was asked.
     Seen {
-        /// On which connection, counted from one and growing.
+        /// Number of the connection, counted from one.
         epoch: u64,
-        /// How often the node had said on this connection, before the last of these answers, that all of its
-        /// data was deleted or replaced. A node that cannot say so leaves it at zero.
+        /// Times that the node had announced on this connection, before the last of these answers, that all of its data was
+        /// deleted or replaced. Zero if the node cannot announce that.
         flushes: u64,
         /// The answer to `INFO`, which was asked for before any other command of the batch. Part of the
         /// first batch on every connection, and of every one with a [`Command::Identify`](crate::Command::Identify);
@@ -32,8 +30,8 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    /// This, and what was seen when some of the commands were asked again, on the same connection. Votes count
-    /// only if both looks saw the same marker: otherwise neither is told.
+    /// Combines this evidence with that of a later sending of some commands on the same connection. Votes count only if both
+    /// have the same marker.
     #[must_use]
     pub fn and_later(self, later: Self) -> Self {
         let Self::Seen { epoch, flushes, info, marker: second } = later else { return self };
@@ -48,23 +46,23 @@ impl Evidence {
                 Failure::new(FailureKind::Unverified).with_detail("its marker changed meanwhile"),
             ),
         };
-        // What it was before its data were replaced says nothing of what it is now.
+        // If the data were replaced since, `INFO` describes an earlier state.
         let info = info.or(first.filter(|_| before == flushes));
         Self::Seen { epoch, flushes, info, marker }
     }
 }
 
-/// A look at a node's marker. `Debug` shows as much of it as a message would.
+/// The outcome of reading a node's marker. `Debug` shows as much of the marker as a message does.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub enum MarkerSeen {
-    /// There was none.
+    /// The marker was not read.
     #[default]
     NotAsked,
     /// There is no marker.
     Missing,
-    /// This is what it says. Looks at one connection that see the same share it.
+    /// The text of the marker. Equal texts on one connection are shared.
     Text(Arc<str>),
-    /// There was no answer.
+    /// Reading the marker failed.
     Failed(Failure),
 }
 

@@ -1,4 +1,4 @@
-//! What a server says of itself: the parts of `INFO` that decide whether its votes count.
+//! The parts of a server's `INFO` that decide whether its votes count.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -7,7 +7,7 @@ use core::fmt;
 
 use crate::shown::{WORD_MAX, shown};
 
-/// What a server says of itself.
+/// A server's `INFO`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Info {
     /// Random, and new with every start of the process.
@@ -35,7 +35,7 @@ pub struct Info {
     pub rests_on_rewrite: Option<bool>,
 }
 
-/// A part that was not there, or was not what it should be.
+/// A part of `INFO` that is missing or malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Incomplete(&'static str);
 
@@ -45,13 +45,13 @@ impl fmt::Display for Incomplete {
     }
 }
 
-/// The sections that are asked for where a server lets one choose.
+/// The sections to ask for, if the server supports a choice.
 pub const SECTIONS: [&str; 5] = ["server", "replication", "memory", "persistence", "stats"];
 
-/// No server's name for its run is longer: they have 40 digits.
+/// The longest run id; those of known servers have 40 digits.
 const RUN_ID_MAX: usize = 128;
 
-/// What is looked for.
+/// The names of these parts.
 const NAMES: [&str; 16] = [
     "run_id",
     "uptime_in_seconds",

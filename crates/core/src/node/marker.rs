@@ -1,14 +1,14 @@
-//! The marker: a key on every node that says for which clients it votes, and that nothing it was
-//! given has been deleted since.
+//! The marker: a key on every node. It names the clients for which the node votes, and shows that no data has been deleted
+//! since it was written.
 //!
 //! ```text
 //! <prefix>quorlock:node   quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=30000 run_id=0d2f… promoted=-1 floor=0
 //! <prefix>quorlock:adopt  quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=30000 run_id=0d2f… promoted=-1 floor=0 wait_ms=32300 since=1795…
 //! ```
 //!
-//! It has no time to live. It is read behind every command that may be given a vote, on the same
-//! connection. If it is what it was, nothing has been deleted since it was written, so no earlier
-//! vote was lost. Texts are compared whole; they are taken apart only when they differ.
+//! The marker has no time to live. Clients read it behind every command that may return a vote, on the same connection. If the
+//! text is unchanged, nothing has been deleted since it was written, so no earlier vote was lost. Texts are compared whole,
+//! and parsed only if they differ.
 
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
@@ -17,7 +17,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// What all clients of some nodes must agree on (invariant S17).
+/// The settings that all clients of the nodes must share (invariant S17).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Cluster {
     text: Arc<str>,
@@ -25,7 +25,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The nodes of these names, in whatever order, with this quorum and longest ttl.
+    /// The nodes of these names, in any order, with this quorum and longest ttl.
     pub fn new<S: AsRef<str>>(
         names: impl IntoIterator<Item = S>,
         quorum: usize,
@@ -59,19 +59,19 @@ impl fmt::Display for Cluster {
     }
 }
 
-/// What the texts begin with: whose they are, and by which rules.
+/// The beginning of each text: the library, and the version of the format.
 const VERSION: &str = "quorlock 1";
 
-/// What is written on a node that votes.
+/// The marker of a node that votes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Marker {
-    /// For whom it votes.
+    /// The clients for which it votes.
     pub cluster: Cluster,
-    /// Which run of the server this was written for.
+    /// The run of the server for which this was written.
     pub run_id: Box<str>,
     /// The offset at which it was promoted from a replica, if it ever was; else -1.
     pub promoted_at: i64,
-    /// Fences given out by this node are not below this.
+    /// The smallest fencing token that this node gives out.
     pub floor: u64,
 }
 
@@ -80,7 +80,7 @@ impl Marker {
     /// clock, and the clocks of nodes may differ by as much.
     pub const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000;
 
-    /// Reads a marker; `None` if it is none of ours.
+    /// Parses a marker; `None` if it is not a marker of this library.
     pub fn parse(text: &str) -> Option<Self> {
         let (cluster, rest) = Cluster::parse(text)?;
         Some(Self {
@@ -99,48 +99,39 @@ impl fmt::Display for Marker {
     }
 }
 
-/// What is written on a node that is to vote in a while.
+/// The adoption of a node: the node will vote after a wait.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Adoption {
-    /// For whom it is to vote.
+    /// The clients for which it will vote.
     pub cluster: Cluster,
-    /// Which run of the server this was written for.
+    /// The run of the server for which this was written.
     pub run_id: Box<str>,
     /// The offset at which it had been promoted from a replica, if it ever was; else -1. One that was
     /// promoted since is another adoption.
     pub promoted_at: i64,
-    /// The floor in the marker that was taken away for it.
+    /// The floor of the marker that the adoption has replaced.
     pub floor: u64,
-    /// How old this must be first.
+    /// The age of the adoption at which the node votes.
     pub wait_ms: u64,
 }
 
 impl Adoption {
-    /// The time to live of an adoption, longer than any wait; its age is this less what is left.
+    /// The time to live of an adoption, which is longer than any wait. Its age is this less the remaining time.
     pub const TTL_MS: u64 = 2 * 86_400_000;
 
-    /// Reads an adoption; `None` if it is none of ours. Since when it is there is the node's word, and only
-    /// compared.
+    /// Parses an adoption; `None` if it is not an adoption of this library. The field `since`, which the node writes, is
+    /// ignored here.
     pub fn parse(text: &str) -> Option<Self> {
-        let (cluster, rest) = Cluster::parse(text)?;
-        Some(Self {
-            cluster,
-            run_id: field(rest, "run_id")?.into(),
-            promoted_at: field(rest, "promoted")?.parse().ok()?,
-            floor: field(rest, "floor")?.parse().ok()?,
-            wait_ms: field(rest, "wait_ms")?.parse().ok()?,
-        })
+        let Marker { cluster, run_id, promoted_at, floor } = Marker::parse(text)?;
+        let wait_ms = field(text, "wait_ms")?.parse().ok()?;
+        Some(Self { cluster, run_id, promoted_at, floor, wait_ms })
     }
 }
 
 impl fmt::Display for Adoption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cluster, run_id, promoted_at, floor, wait_ms } = self;
-        let cluster = &cluster.text;
-        write!(
-            f,
-            "{cluster} run_id={run_id} promoted={promoted_at} floor={floor} wait_ms={wait_ms}"
-        )
+        let Self { cluster, run_id, promoted_at, floor, wait_ms } = self.clone();
+        write!(f, "{} wait_ms={wait_ms}", Marker { cluster, run_id, promoted_at, floor })
     }
 }
 

@@ -1,8 +1,8 @@
-//! The commands for one node: which wait, which are under way, and in which order the answers are told.
+//! The commands for one node: decides when they are sent, in which batches, and in which order the answers are reported.
 //!
-//! A command that finds nothing before it is sent at once. While a batch is on its way, commands gather, and go
-//! with the next one (group commit). A few batches are in flight at a time. Their answers are told in the
-//! order of sending, also across connections: an old "extended" is never taken for news after a newer "gone".
+//! A command is sent at once if no batch waits for a connection and few batches are in flight. Otherwise commands wait, and
+//! go together in the next batch (group commit). The answers are reported in the order of sending, also across
+//! connections: the engine never takes an old "extended" for newer than a later "gone".
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,20 +15,20 @@ use crate::node::evidence::Evidence;
 use crate::redlock::quorum::NodeId;
 use crate::time::Reading;
 
-/// A command and what it belongs to.
+/// A command, and the ticket that its answer carries.
 pub type TicketedCommand = (Ticket, Command);
 
 /// Whether a node can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeState {
-    /// It is connected.
+    /// There is a connection.
     Up,
-    /// It is being connected to; commands wait, for a bounded time.
+    /// The client is connecting. Commands wait, for a bounded time.
     Connecting,
-    /// It has been silent for too long: nothing but releases is sent until it answers again.
+    /// The node has been silent for too long: only releases are sent until it answers.
     Suspended(Failure),
-    /// It cannot be reached; commands fail at once.
+    /// The node cannot be reached. Commands fail at once.
     Down(Failure),
 }
 
@@ -44,51 +44,51 @@ impl NodeState {
     }
 }
 
-/// Names a batch of one pipeline.
+/// Identifies a batch of one pipeline.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BatchId(pub u64);
 
-/// What waits for one node, and what is in flight.
+/// The commands that wait for one node, and the batches in flight.
 ///
-/// Each event that comes of a call is added to `told`, and is to be handed to the engine.
+/// Each method adds the resulting events for the engine to `events`.
 #[derive(Clone, Debug)]
 pub struct NodePipeline {
     node: NodeId,
     batch_max: usize,
     waiting: VecDeque<TicketedCommand>,
-    /// The node is suspended, and nothing but releases waits: looked through once, not with every command.
+    /// The node is suspended, and `waiting` was searched for other commands than releases already.
     only_releases: bool,
-    /// Of the batches in flight, in the order of sending.
+    /// The tickets of the batches in flight, in the order of sending.
     tickets: VecDeque<Ticket>,
     in_flight: VecDeque<InFlight>,
-    /// The name of the first batch in flight, or of the next one.
+    /// The id of the first batch in flight, or of the next batch.
     first: u64,
-    /// Empty; kept for their memory.
+    /// Empty vectors, reused for answers.
     spare: Vec<Vec<(Ticket, Answer)>>,
 }
 
-/// A batch that was given away to be sent.
+/// A batch that is to be sent, or was sent.
 #[derive(Clone, Debug)]
 struct InFlight {
     count: usize,
-    /// `None`: it waits for a connection.
+    /// The reading before the first byte could leave. `None`: the batch waits for a connection.
     sent: Option<Reading>,
-    /// The engine has been told that it waits.
+    /// The engine knows that the batch waits.
     announced: bool,
     outcome: Option<(Vec<Answer>, Evidence)>,
 }
 
 impl NodePipeline {
-    /// At most so many commands travel together.
+    /// The most commands in a batch.
     pub const BATCH_MAX: usize = 512;
 
-    /// At most so many batches are in flight.
+    /// The most batches in flight.
     pub const IN_FLIGHT_MAX: usize = 4;
 
-    /// At most so many commands wait; further ones fail.
+    /// The most commands that wait. Further commands fail.
     pub const QUEUE_MAX: usize = 65_536;
 
-    /// Nothing waits, and nothing is in flight.
+    /// An empty pipeline.
     pub const fn new(node: NodeId) -> Self {
         Self {
             node,
@@ -102,7 +102,7 @@ impl NodePipeline {
         }
     }
 
-    /// At most so many commands travel together, instead of [`BATCH_MAX`](Self::BATCH_MAX).
+    /// Sets the most commands in a batch, instead of [`BATCH_MAX`](Self::BATCH_MAX).
     #[must_use]
     pub const fn with_batch_max(mut self, batch_max: usize) -> Self {
         self.batch_max = batch_max;
@@ -115,29 +115,35 @@ impl NodePipeline {
         commands: &mut Vec<TicketedCommand>,
         state: &NodeState,
         now: Reading,
-        told: &mut Vec<Event>,
+        events: &mut Vec<Event>,
     ) {
         if let NodeState::Suspended(failure) = state {
-            self.keep_releases(commands, failure, now, told);
+            self.keep_releases(commands, failure, now, events);
         } else {
             self.only_releases = false;
         }
         if commands.len() <= Self::QUEUE_MAX.saturating_sub(self.waiting.len()) {
-            self.waiting.extend(commands.drain(..));
+            if self.waiting.is_empty() {
+                // Moves no command: the two collections swap their memory.
+                let empty = mem::replace(&mut self.waiting, mem::take(commands).into());
+                *commands = empty.into();
+            } else {
+                self.waiting.extend(commands.drain(..));
+            }
         } else {
             let full = Failure::unsent(FailureKind::QueueFull);
-            self.fail(commands.drain(..), &full, now, told);
+            self.fail(commands.drain(..), &full, now, events);
         }
     }
 
-    /// The next batch, if one is to be sent; its commands are added to `commands`. Only one batch at a time waits
-    /// for a connection: of several, any could be sent first, and a release must not overtake its acquire.
+    /// The next batch, if it can be sent now or must wait for a connection. Adds its commands to `commands`. One batch waits
+    /// for a connection at a time, so that a release does not overtake its acquire.
     pub fn next_batch(
         &mut self,
         state: &NodeState,
         now: Reading,
         commands: &mut Vec<Command>,
-        told: &mut Vec<Event>,
+        events: &mut Vec<Event>,
     ) -> Option<BatchId> {
         if self.waiting.is_empty() {
             return None;
@@ -145,12 +151,12 @@ impl NodePipeline {
         match state {
             NodeState::Down(failure) => {
                 let waiting = mem::take(&mut self.waiting);
-                self.fail(waiting, failure, now, told);
+                self.fail(waiting, failure, now, events);
                 return None;
             }
             NodeState::Suspended(failure) if !self.only_releases => {
                 let mut waiting = mem::take(&mut self.waiting).into();
-                self.keep_releases(&mut waiting, failure, now, told);
+                self.keep_releases(&mut waiting, failure, now, events);
                 self.waiting = waiting.into();
                 self.only_releases = true;
             }
@@ -161,6 +167,8 @@ impl NodePipeline {
             return None;
         }
         let count = self.waiting.len().min(self.batch_max);
+        self.tickets.reserve(count);
+        commands.reserve(count);
         for (ticket, command) in self.waiting.drain(..count) {
             self.tickets.push_back(ticket);
             commands.push(command);
@@ -170,43 +178,43 @@ impl NodePipeline {
         Some(id)
     }
 
-    /// Whether something waits.
+    /// Whether commands wait.
     pub fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Says that a batch waits for its connection, if one does and that has not been said.
-    pub fn announce(&mut self, told: &mut Vec<Event>) {
+    /// Reports that a batch waits for its connection, once for each batch.
+    pub fn announce(&mut self, events: &mut Vec<Event>) {
         let last = self.in_flight.back_mut().filter(|it| it.sent.is_none() && it.outcome.is_none());
         if let Some(batch) = last.filter(|batch| !batch.announced) {
             batch.announced = true;
-            told.push(Event::Connecting { node: self.node });
+            events.push(Event::Connecting { node: self.node });
         }
     }
 
-    /// The batch is being sent: votes count from this reading, which was taken before its first byte could
-    /// leave (S4).
-    pub fn sent(&mut self, id: BatchId, at: Reading, told: &mut Vec<Event>) {
+    /// The batch is being sent. Its votes count from the reading `at`, which was taken before the first byte could leave
+    /// (S4).
+    pub fn sent(&mut self, id: BatchId, at: Reading, events: &mut Vec<Event>) {
         let node = self.node;
         let Some(batch) = self.batch(id).filter(|batch| batch.sent.is_none()) else { return };
         batch.sent = Some(at);
         if batch.announced {
-            told.push(Event::Connected { node });
+            events.push(Event::Connected { node });
         }
     }
 
-    /// The answers to a batch have come, one for each command, or its failure. They are told when those of all
-    /// batches before it are.
+    /// The answers to a batch have come: one answer or failure for each command. They are reported behind those of all
+    /// earlier batches.
     ///
-    /// Answers of a wrong number cannot be told apart, and an answer to what was never sent is no vote: they
-    /// count as failures. What was sent may have been executed, whatever is said of its connection (S8).
+    /// If the number of answers is wrong, they belong to no commands, and all fail. An answer to a batch that was never
+    /// sent is no vote, and fails too. A command that was sent may have been executed, even if its connection failed (S8).
     pub fn answered(
         &mut self,
         id: BatchId,
         answers: &mut Vec<Answer>,
         evidence: Evidence,
         now: Reading,
-        told: &mut Vec<Event>,
+        events: &mut Vec<Event>,
     ) {
         let is_first = id.0 == self.first;
         let Some(batch) = self.batch(id) else { return };
@@ -232,22 +240,28 @@ impl NodePipeline {
             batch.outcome = Some((mem::take(answers), evidence));
             return;
         }
-        self.tell(answers, evidence, now, told);
+        self.report(answers, evidence, now, events);
         while let Some(batch) = self.in_flight.front_mut()
             && let Some((mut answers, evidence)) = batch.outcome.take()
         {
-            self.tell(&mut answers, evidence, now, told);
+            self.report(&mut answers, evidence, now, events);
         }
     }
 
     /// The batch has failed as a whole.
-    pub fn failed(&mut self, id: BatchId, failure: &Failure, now: Reading, told: &mut Vec<Event>) {
+    pub fn failed(
+        &mut self,
+        id: BatchId,
+        failure: &Failure,
+        now: Reading,
+        events: &mut Vec<Event>,
+    ) {
         let count = self.tickets(id).count();
         let mut answers = alloc::vec![Answer::Failed(failure.clone()); count];
-        self.answered(id, &mut answers, Evidence::NotRequired, now, told);
+        self.answered(id, &mut answers, Evidence::NotRequired, now, events);
     }
 
-    /// What the commands of a batch belong to.
+    /// The tickets of a batch.
     pub fn tickets(&self, id: BatchId) -> impl Iterator<Item = Ticket> {
         let place = usize::try_from(id.0.wrapping_sub(self.first)).unwrap_or(usize::MAX);
         let before = self.in_flight.iter().take(place).map(|batch| batch.count).sum();
@@ -260,13 +274,13 @@ impl NodePipeline {
         self.in_flight.get_mut(place).filter(|batch| batch.outcome.is_none())
     }
 
-    /// Tells the answers to the first batch in flight.
-    fn tell(
+    /// Reports the answers to the first batch in flight.
+    fn report(
         &mut self,
         answers: &mut Vec<Answer>,
         evidence: Evidence,
         now: Reading,
-        told: &mut Vec<Event>,
+        events: &mut Vec<Event>,
     ) {
         let Some(InFlight { count, sent, .. }) = self.in_flight.pop_front() else { return };
         self.first += 1;
@@ -281,12 +295,12 @@ impl NodePipeline {
         }
         let event = Event::Answered { node: self.node, sent, evidence, answers: both };
         match mutant!(AnswersOutOfOrder) {
-            true => told.insert(0, event),
-            false => told.push(event),
+            true => events.insert(0, event),
+            false => events.push(event),
         }
     }
 
-    /// Takes back what came with [`Event::Answered`], for its memory.
+    /// Reuses the memory of an [`Event::Answered`].
     pub fn reuse(&mut self, mut answers: Vec<(Ticket, Answer)>) {
         if self.spare.len() < Self::IN_FLIGHT_MAX && answers.capacity() <= 2 * Self::BATCH_MAX {
             answers.clear();
@@ -294,34 +308,34 @@ impl NodePipeline {
         }
     }
 
-    /// Of what is meant for a suspended node, releases go behind what is in its silent connection. All else
-    /// fails at once.
+    /// Keeps the releases for a suspended node, which go behind the commands in its silent connection. All other commands
+    /// fail at once.
     fn keep_releases(
         &self,
         commands: &mut Vec<TicketedCommand>,
         failure: &Failure,
         now: Reading,
-        told: &mut Vec<Event>,
+        events: &mut Vec<Event>,
     ) {
         let (releases, rest): (Vec<_>, Vec<_>) =
             mem::take(commands).into_iter().partition(|(_, command)| command.is_release());
         *commands = releases;
-        self.fail(rest, failure, now, told);
+        self.fail(rest, failure, now, events);
     }
 
-    /// Commands that are not even tried.
+    /// Reports that commands have failed without being sent.
     fn fail(
         &self,
         commands: impl IntoIterator<Item = TicketedCommand>,
         failure: &Failure,
         now: Reading,
-        told: &mut Vec<Event>,
+        events: &mut Vec<Event>,
     ) {
         let failed = |(ticket, _)| (ticket, Answer::Failed(failure.clone()));
         let answers: Vec<_> = commands.into_iter().map(failed).collect();
         if !answers.is_empty() {
             let (node, evidence) = (self.node, Evidence::NotRequired);
-            told.push(Event::Answered { node, sent: now, evidence, answers });
+            events.push(Event::Answered { node, sent: now, evidence, answers });
         }
     }
 }

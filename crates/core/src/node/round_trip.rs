@@ -1,7 +1,7 @@
-//! How long a round trip takes: what the nodes' answers tell of it.
+//! Estimates the duration of a round trip from the nodes' answers.
 //!
-//! Nothing that must hold depends on it. It says when an attempt has waited long enough for a node, and in
-//! what steps those who wait for a lock follow each other.
+//! No guarantee depends on the estimate. It decides how long an attempt waits for a node, and the intervals at which waiting
+//! calls follow each other.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -19,19 +19,19 @@ const OUTLIER_NS: u64 = 100_000_000;
 pub(crate) struct RoundTrips {
     /// Smoothed, in nanoseconds; zero before the first answer.
     nodes: Vec<u64>,
-    /// What is told whatever is observed.
+    /// A fixed estimate, which ignores the observations.
     fixed: Option<Duration>,
     /// To a quorum, if that was reckoned since the last answer.
     to_quorum: Option<Duration>,
 }
 
 impl RoundTrips {
-    /// Nothing has been observed.
+    /// Without observations.
     pub(crate) fn new(quorum: Quorum) -> Self {
         Self { nodes: alloc::vec![0; quorum.nodes()], fixed: None, to_quorum: None }
     }
 
-    /// Observes nothing, and always says the same.
+    /// With a fixed estimate.
     pub(crate) const fn fixed(round_trip: Duration) -> Self {
         Self { nodes: Vec::new(), fixed: Some(round_trip), to_quorum: None }
     }

@@ -1,9 +1,9 @@
-//! One connection's exchanges: what is asked beside the commands of a batch, in which form the commands are sent,
-//! and which of them are asked again.
+//! The batches of one connection: decides what is asked beside a batch's commands, in which form the commands are sent, and
+//! which of them are sent again.
 //!
-//! A node that does not know a script has not run it. So its command may be sent once more, with the script's text;
-//! that repeats nothing (S8). A server that deletes natively does not say what it found instead of our key; where
-//! that matters it is asked by the script, which finds nothing of ours to delete.
+//! A node that does not know a script has not run the script. So the command may be sent again with the script's text:
+//! nothing is executed twice (S8). A server that deletes natively does not say what it found instead of our key. If the
+//! caller needs to know, the script is sent as well, and finds nothing of ours to delete.
 
 mod untold;
 
@@ -17,28 +17,28 @@ use crate::token::Value;
 
 use self::untold::Untold;
 
-/// In which form commands are sent.
+/// The form in which commands are sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Form {
-    /// As the server does it best.
+    /// By the server's own commands where it has them, otherwise as [`Script`](Self::Script).
     #[default]
     Usual,
-    /// By scripts that it should know.
+    /// By scripts that the server has loaded.
     Script,
     /// By scripts, with their texts.
     Text,
 }
 
-/// What is asked beside the commands of a batch, if the node has to prove that its votes count.
+/// What is asked beside the commands of a batch, so that the node proves that its votes count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EvidenceRequest {
-    /// What the node is, before all commands.
+    /// The node's `INFO`, before all commands.
     pub info: bool,
-    /// Its marker, behind them.
+    /// The node's marker, behind all commands.
     pub marker: bool,
 }
 
-/// A batch on one connection: its commands, and their answers as far as they are known.
+/// A batch on one connection: its commands, and their answers so far.
 #[derive(Clone, Debug, Default)]
 pub struct Exchange {
     commands: Vec<Command>,
@@ -46,60 +46,64 @@ pub struct Exchange {
     evidence: Evidence,
     evidence_request: EvidenceRequest,
     form: Form,
-    /// Which commands are to be asked again, and in which form.
+    /// The commands that must be sent again, by their index, and the form for that.
     unclear: Vec<(usize, Form)>,
-    /// Those that are being asked again; all commands, if none is.
+    /// If commands are being sent again: their indexes.
     places: Vec<usize>,
     is_again: bool,
-    /// Of those that are being asked, so many have been answered.
-    heard: usize,
-    parcels: Parcels,
-    /// What the session's marker was when it was sent.
+    /// Answers to this sending.
+    answered: usize,
+    sendings: Sendings,
+    /// The session's marker when the exchange was sent.
     marker: Option<Arc<str>>,
 }
 
-/// Which of the connection's parcels an exchange was sent with.
+/// Numbers of an exchange's sendings on the connection.
 #[derive(Clone, Copy, Debug, Default)]
-struct Parcels {
+struct Sendings {
     last: u64,
-    /// The last one with nothing else sent since the first.
+    /// The last sending that no other exchange's sending precedes since the first.
     unbroken: u64,
 }
 
-/// One connection, as far as exchanges go.
+/// The state of one connection that its exchanges share.
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     is_guarded: bool,
-    /// How many parcels have been sent.
-    parcels: u64,
+    /// Sendings on this connection so far.
+    sendings: u64,
     untold: Untold,
-    /// What the node's marker said when it was last read on this connection.
+    /// The text of the node's marker when it was last read on this connection.
     marker: Option<Arc<str>>,
 }
 
 impl Exchange {
-    /// Of these commands.
+    /// An exchange of these commands.
     pub fn new(commands: Vec<Command>) -> Self {
         Self { commands, ..Self::default() }
     }
 
-    /// Forgets everything, and keeps its memory. Returns where the commands go that it is to be of.
+    /// Clears the exchange and reuses its memory. Returns the vector for the new commands.
     pub fn renew(&mut self) -> &mut Vec<Command> {
         self.commands.clear();
         self.answers.clear();
         self.unclear.clear();
         self.places.clear();
         (self.evidence, self.evidence_request, self.form) = Default::default();
-        (self.is_again, self.heard) = (false, 0);
+        (self.is_again, self.answered) = (false, 0);
         &mut self.commands
     }
 
     /// The commands that are to be sent now, in order.
     pub fn to_send(&self) -> impl Iterator<Item = &Command> {
-        (0..self.count()).filter_map(|nth| self.asked(nth))
+        let (all, places) = match self.is_again {
+            false => (&self.commands[..], &[][..]),
+            true => (&[][..], &self.places[..]),
+        };
+        all.iter().chain(places.iter().map(|place| &self.commands[*place]))
     }
 
-    /// In which form they are to be sent.
+    /// The form in which they are to be sent.
     pub const fn form(&self) -> Form {
         self.form
     }
@@ -109,78 +113,77 @@ impl Exchange {
         self.evidence_request
     }
 
-    /// They are not sent for the first time.
+    /// Whether commands are being sent again.
     pub const fn is_again(&self) -> bool {
         self.is_again
     }
 
-    /// The commands that are being asked again, by their places among all.
+    /// The indexes of the commands that are being sent again.
     pub fn places(&self) -> &[usize] {
         &self.places
     }
 
-    /// The next command whose answer is to be told with [`answer`](Self::answer).
+    /// The command of the next [`answer`](Self::answer).
     pub fn awaited(&self) -> Option<&Command> {
-        self.asked(self.heard)
+        self.asked(self.answered)
     }
 
-    /// Takes the answer to the next command; or the form in which it must be asked instead. It counts as failed until
-    /// then. What is heard beyond the last command is passed over.
+    /// Takes the answer to the next command, or the form in which the command must be sent again. The command counts as
+    /// failed until then. Ignores answers beyond the last command.
     pub fn answer(&mut self, answer: Result<Answer, Form>) {
-        if self.heard >= self.count() {
+        if self.answered >= self.count() {
             return;
         }
-        let place = match self.is_again {
-            true if mutant!(AgainMisplaced) => self.heard,
-            true => self.places[self.heard],
-            false => self.answers.len(),
-        };
-        self.heard += 1;
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(form) => {
-                self.unclear.push((place, form));
-                Answer::Failed(Failure::new(FailureKind::Protocol))
-            }
-        };
-        match answer {
-            answer if !self.is_again => self.answers.push(answer),
-            // It is known that it was not ours, if not what it was.
-            Answer::Failed(_) if self.commands[place].is_release() && self.form == Form::Script => {
-                self.answers[place] = Answer::NotOurs;
-            }
-            answer => self.answers[place] = answer,
+        let nth = self.answered;
+        self.answered += 1;
+        if !self.is_again {
+            let answer = answer.unwrap_or_else(|form| self.note_unclear(nth, form));
+            return self.answers.push(answer);
         }
+        let place = if mutant!(AgainMisplaced) { nth } else { self.places[nth] };
+        self.answers[place] = match answer.unwrap_or_else(|form| self.note_unclear(place, form)) {
+            // The first answer has shown that the key was not ours, if not what it was.
+            Answer::Failed(_) if self.commands[place].is_release() && self.form == Form::Script => {
+                Answer::NotOurs
+            }
+            answer => answer,
+        };
     }
 
-    /// What the marker says that was read behind the commands. Nearly always it is what it said before on this
-    /// connection: then that text is shared. All of it is compared, each time (S9).
+    /// The command must be sent again in this form. Returns its answer until then.
+    fn note_unclear(&mut self, place: usize, form: Form) -> Answer {
+        self.unclear.push((place, form));
+        Answer::Failed(Failure::new(FailureKind::Protocol))
+    }
+
+    /// Reads the marker behind the commands. Nearly always it equals the last marker on this connection; then the text is
+    /// shared. All bytes are compared each time (S9).
     #[inline]
     pub fn marker(&self, said: &[u8]) -> MarkerSeen {
         MarkerSeen::Text(match &self.marker {
             Some(last) if last.as_bytes() == said || mutant!(MarkerChangeUnseen) => last.clone(),
-            // Ours is plain text; what is not is another's, and need only be shown.
+            // Our markers are plain text. Another value is only displayed.
             _ => String::from_utf8_lossy(said).into(),
         })
     }
 
-    /// All that were being asked have failed, whatever was heard of them.
+    /// Fails all commands of this sending, also those that were answered.
     pub fn fail(&mut self, failure: &Failure) {
         if self.is_again {
-            // What was heard of them now; what was to be asked later still is.
+            // Forgets the forms that this sending asked for. Commands that wait for a later form still do.
             let (places, form) = (&self.places, self.form);
             self.unclear.retain(|(place, other)| *other <= form || !places.contains(place));
         } else {
             self.answers.clear();
             self.unclear.clear();
         }
-        self.heard = 0;
+        self.answered = 0;
         for _ in 0..self.count() {
             self.answer(Ok(Answer::Failed(failure.clone())));
         }
     }
 
-    /// The answers, once [`Session::conclude`] has said that no others are to be waited for.
+    /// The answers, after [`Session::conclude`] has returned false.
     pub fn take(&mut self) -> (&mut Vec<Answer>, Evidence) {
         (&mut self.answers, core::mem::take(&mut self.evidence))
     }
@@ -189,7 +192,7 @@ impl Exchange {
         if self.is_again { self.places.len() } else { self.commands.len() }
     }
 
-    /// Whether one like this is to be sent now.
+    /// Whether any command of this sending is one like this.
     fn has(&self, is_it: impl Fn(&Command) -> bool) -> bool {
         match self.is_again {
             true => self.places.iter().any(|place| is_it(&self.commands[*place])),
@@ -205,12 +208,12 @@ impl Exchange {
         }
     }
 
-    /// Whether the command at this place may be asked again. `has_moved_on`: something else was sent on this
-    /// connection since.
+    /// Whether the command at this index may be sent again. `has_moved_on`: another exchange was sent on this connection
+    /// since.
     ///
-    /// A command that sets a lock must not come behind its release: nobody would take back what it sets. Nor behind
-    /// any other command about the same lock, whose answer is told after its own. So it is asked again only if none
-    /// of those can have been sent since.
+    /// A command that sets a lock must not follow the lock's release, because no release would delete what it sets. It must
+    /// also not follow another command about the same lock, whose answer is reported after its own. So it is sent again
+    /// only if no such command can have been sent since.
     fn may_ask_again(&self, place: usize, has_moved_on: bool) -> bool {
         fn subject(command: &Command) -> Option<&Value> {
             match command {
@@ -229,24 +232,24 @@ impl Exchange {
 }
 
 impl Session {
-    /// Of a new connection. `is_guarded`: the node has to prove that its votes count.
+    /// The session of a new connection. `is_guarded`: the node has to prove that its votes count.
     pub fn new(is_guarded: bool) -> Self {
         Self { is_guarded, ..Self::default() }
     }
 
     /// Whether nothing has been sent.
     pub const fn is_new(&self) -> bool {
-        self.parcels == 0
+        self.sendings == 0
     }
 
-    /// A marker was read on this connection.
+    /// Whether a marker was read on this connection.
     pub const fn has_marker(&self) -> bool {
         self.marker.is_some()
     }
 
-    /// The exchange's commands are being sent, for the first time or again. Says what is asked beside them: what the
-    /// node is with the first of all, and with every [`Command::Identify`]; its marker then, and with every command
-    /// about votes (S9).
+    /// Prepares to send an exchange, for the first time or again. Decides what is asked beside its commands: the node's
+    /// `INFO` with the first exchange and with every [`Command::Identify`]; the marker then, and with every command about
+    /// votes (S9).
     pub fn send(&mut self, exchange: &mut Exchange) {
         let mut request = EvidenceRequest::default();
         if self.is_guarded {
@@ -262,12 +265,12 @@ impl Session {
             let is_told = self.untold.is_told_with(&exchange.commands);
             exchange.form = if is_told { Form::Text } else { Form::Usual };
         }
-        self.parcels += 1;
-        exchange.parcels.last = self.parcels;
+        self.sendings += 1;
+        exchange.sendings.last = self.sendings;
     }
 
-    /// All that were asked have been answered, or have failed. Returns whether some must be asked again: then the
-    /// exchange is to be sent once more. It ends: each form is more explicit than the one before.
+    /// All commands of a sending were answered, or have failed. Returns whether the exchange must be sent again, for some
+    /// commands. This ends, because each form is more explicit than the one before.
     pub fn conclude(&mut self, exchange: &mut Exchange, evidence: Evidence) -> bool {
         if let Evidence::Seen { marker: MarkerSeen::Text(text), .. } = &evidence
             && !is_very_same(self.marker.as_ref(), Some(text))
@@ -276,26 +279,26 @@ impl Session {
             self.marker = Some(text.clone());
         }
         if exchange.is_again {
-            // A later look that came to nothing says nothing of what was answered before it.
+            // A later sending without evidence does not invalidate earlier answers.
             exchange.evidence = core::mem::take(&mut exchange.evidence).and_later(evidence);
-            let parcels = &mut exchange.parcels;
-            if parcels.last == parcels.unbroken + 1 {
-                parcels.unbroken = parcels.last;
+            let sendings = &mut exchange.sendings;
+            if sendings.last == sendings.unbroken + 1 {
+                sendings.unbroken = sendings.last;
             }
         } else {
             exchange.evidence = evidence;
-            exchange.parcels.unbroken = exchange.parcels.last;
+            exchange.sendings.unbroken = exchange.sendings.last;
         }
         if exchange.unclear.is_empty() {
             return false;
         }
-        let has_moved_on = self.parcels != exchange.parcels.unbroken;
+        let has_moved_on = self.sendings != exchange.sendings.unbroken;
         [Form::Script, Form::Text]
             .into_iter()
             .any(|form| form > exchange.form && self.ask_again(exchange, form, has_moved_on))
     }
 
-    /// Chooses what is to be asked in this form; whether there is anything.
+    /// Chooses the commands that are sent again in this form. Returns whether there are any.
     fn ask_again(&mut self, exchange: &mut Exchange, form: Form, has_moved_on: bool) -> bool {
         let unclear = exchange.unclear.iter().filter(|(_, other)| *other == form);
         let (places, late): (Vec<usize>, Vec<usize>) = unclear
@@ -311,12 +314,12 @@ impl Session {
             return false;
         }
         (exchange.places, exchange.form) = (places, form);
-        (exchange.is_again, exchange.heard) = (true, 0);
+        (exchange.is_again, exchange.answered) = (true, 0);
         true
     }
 }
 
-/// Whether these are one text. That two are equal goes unnoticed.
+/// Whether these are the same allocation. Equal texts in two allocations count as different.
 fn is_very_same(one: Option<&Arc<str>>, other: Option<&Arc<str>>) -> bool {
     matches!((one, other), (Some(one), Some(other)) if Arc::ptr_eq(one, other))
 }

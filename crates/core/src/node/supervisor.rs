@@ -1,5 +1,5 @@
-//! Keeps a node connected: when a connection is made, suspended, probed and replaced, and for how long a server
-//! is left alone.
+//! Keeps a node connected: decides when a connection is made, suspended, probed and replaced, and how long the client stays
+//! away from a server that misbehaves.
 //!
 //! ```text
 //!              connected                  silent for too long
@@ -12,10 +12,10 @@
 //!               └── the server flooded us or spoke another language, on the connection or where there is none
 //! ```
 //!
-//! A silent connection is kept until the new one is there: if the server only slept, what it was sent is
-//! executed in order. No command has a time-out here: deadlines are the engine's.
+//! A silent connection is kept until the new connection is made: if the server only slept, it executes the commands in
+//! order. No command has a timeout here: deadlines belong to the engine.
 //!
-//! Moments are durations since any fixed one, on a clock that is never set.
+//! Times are durations since a fixed time, on a clock that is never set.
 
 use alloc::format;
 use core::time::Duration;
@@ -30,7 +30,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// The longest delay for a server that floods us or does not speak our language.
 const BACKOFF_OFFENDED: Duration = Duration::from_secs(30);
 
-/// After a connection that has lived for so long, a server's offences are forgotten.
+/// A connection that has lived for this long clears the server's offences.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
 
 /// One node's connections.
@@ -40,9 +40,9 @@ pub struct Supervisor {
     replace_after: Duration,
     state: NodeState,
     connection: Option<LiveConnection>,
-    /// Since when a connection is being made, if one is.
+    /// Start of the attempt to connect, if one is in progress.
     connecting_since: Option<Duration>,
-    /// None is to be made before this.
+    /// No attempt to connect starts before this time.
     retry_at: Duration,
     failures: u32,
     offences: u32,
@@ -52,37 +52,37 @@ pub struct Supervisor {
 #[derive(Clone, Copy, Debug)]
 struct LiveConnection {
     made_at: Duration,
-    /// So long without an answer is a silence.
+    /// The node is silent after this time without an answer.
     silence: Duration,
 }
 
-/// What the traffic on a connection shows.
+/// The traffic on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Activity {
-    /// Something was sent that has not been answered.
+    /// A command awaits its answer.
     pub is_awaited: bool,
-    /// When the node last gave a sign of life, or was first asked after a pause.
+    /// Time of the node's last message, or of the first command after a pause.
     pub heard_at: Duration,
 }
 
-/// What is to be done for a node now.
+/// A decision of the supervisor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Task {
-    /// Make a connection, and tell what came of it: [`Supervisor::connected`], [`Supervisor::not_connected`].
+    /// Make a connection, and report the outcome: [`Supervisor::connected`], [`Supervisor::not_connected`].
     Connect,
-    /// Ask for a sign of life, without waiting for it.
+    /// Send a probe, without waiting for its reply.
     Probe,
 }
 
 impl Supervisor {
-    /// A silent connection is replaced so long after it was suspended.
+    /// A silent connection is replaced this long after it was suspended.
     pub const REPLACE_AFTER: Duration = Duration::from_secs(2);
 
-    /// A connection without traffic is probed this often, so that a dead one is noticed.
+    /// A connection without traffic is probed at this interval, which detects dead connections.
     pub const PROBE_EVERY: Duration = Duration::from_secs(15);
 
-    /// Of a node that is to be connected to at once. After `silence` without an answer it is suspended; later if
-    /// it is so far away that making the connection took more than half as long.
+    /// The supervisor of a node to connect to at once. After `silence` without an answer it suspends the node. If making the
+    /// connection took more than half of `silence`, it waits for twice the time that this took.
     pub const fn new(silence: Duration) -> Self {
         Self {
             silence,
@@ -96,7 +96,7 @@ impl Supervisor {
         }
     }
 
-    /// Replaces a silent connection so long after it was suspended, instead of
+    /// Replaces a silent connection this long after it was suspended, instead of
     /// [`REPLACE_AFTER`](Self::REPLACE_AFTER).
     #[must_use]
     pub const fn with_replace_after(mut self, replace_after: Duration) -> Self {
@@ -109,13 +109,13 @@ impl Supervisor {
         &self.state
     }
 
-    /// Looks whether there is something to do. Without a connection the activity is of no account.
+    /// Decides what to do now. Ignores the activity if there is no connection.
     pub fn look(&mut self, now: Duration, activity: Activity) -> Option<Task> {
         if self.connection.is_none() {
             return self.connect(now);
         }
         let Some(silent_for) = self.silent_for(now, activity) else {
-            // Nothing is awaited for too long. Where only a probe was answered, this is what ends the suspension.
+            // No answer is late. A suspension that only a probe has ended is noticed here.
             self.heard();
             if self.lived_for(now) >= BACKOFF.1 {
                 self.failures = 0;
@@ -131,9 +131,9 @@ impl Supervisor {
         if is_too_long { self.connect(now) } else { None }
     }
 
-    /// When to look again; `None`: not before [`connected`](Self::connected),
-    /// [`not_connected`](Self::not_connected) or [`broken`](Self::broken) was called. After each of these a look is due
-    /// at once. To be asked after each look, and when something is awaited again.
+    /// The time of the next [`look`](Self::look). `None`: no look is due before [`connected`](Self::connected),
+    /// [`not_connected`](Self::not_connected) or [`broken`](Self::broken) was called; after each of these a look is due at
+    /// once. To be asked after each look, and when a command awaits its answer again.
     pub fn next_look(&self, now: Duration, activity: Activity) -> Option<Duration> {
         let Some(LiveConnection { silence, .. }) = self.connection else {
             return self.connecting_since.is_none().then_some(self.retry_at);
@@ -144,21 +144,20 @@ impl Supervisor {
         if self.silent_for(now, activity).is_none() {
             return Some(activity.heard_at + silence);
         }
-        // An answer may come at any time, and the state says for how long there was none.
+        // An answer may come at any time, and the state shows how long the node has been silent.
         let soon = now + silence / 3;
         Some(self.replace_at(activity).map_or(soon, |at| at.min(soon)))
     }
 
-    /// The node gave a sign of life: a suspended connection is as good as before. [`look`](Self::look) notices that
-    /// by itself, later.
+    /// The node has answered: ends the suspension. [`look`](Self::look) does the same later.
     pub fn heard(&mut self) {
         self.state.resume();
     }
 
     /// A connection has been made.
     ///
-    /// Returns whether it is to be used: it takes the place of the one before, which is to be closed then; unless
-    /// that answers again.
+    /// Returns whether it is to be used. It then replaces the former connection, which is to be closed. It is not used if the
+    /// former connection answers again.
     pub fn connected(&mut self, now: Duration, activity: Activity) -> bool {
         let took = now.saturating_sub(self.connecting_since.take().unwrap_or(now));
         if self.connection.is_some() && self.silent_for(now, activity).is_none() {
@@ -183,8 +182,7 @@ impl Supervisor {
         self.pause(now, entropy);
     }
 
-    /// The connection is gone. One that is being made in its place is not wanted any more: it was begun while the
-    /// server was silent.
+    /// The connection is gone. An attempt to replace it, which began while the server was silent, is to be given up.
     pub fn broken(&mut self, now: Duration, failure: Failure, entropy: u64) {
         let lived_for = self.lived_for(now);
         self.connection = None;
@@ -195,26 +193,25 @@ impl Supervisor {
             }
             return self.shut_out(now, failure, entropy);
         }
-        // Perhaps only the connection broke, so the first attempt to make a new one has the benefit of the doubt,
-        // and commands wait for it.
+        // Perhaps only the connection broke, so commands wait for the first attempt to make a new one.
         self.state = NodeState::Connecting;
         if lived_for >= BACKOFF.1 {
             self.failures = 0;
             self.retry_at = now;
         } else {
-            // But a server that takes every connection and breaks it at once is not asked as fast as we can.
+            // Backs off from a server that accepts connections and breaks them at once.
             self.pause(now, entropy);
         }
     }
 
-    /// For how long answers have been awaited in vain, if that is too long.
+    /// How long an answer has been missing, if that is too long.
     fn silent_for(&self, now: Duration, activity: Activity) -> Option<Duration> {
         let silent_for = now.saturating_sub(activity.heard_at);
         let is_silent = |it: &LiveConnection| activity.is_awaited && silent_for >= it.silence;
         self.connection.as_ref().filter(|it| is_silent(it)).map(|_| silent_for)
     }
 
-    /// When a connection is to be made in place of a silent one, unless one is being made.
+    /// When to replace a silent connection, unless an attempt is in progress.
     fn replace_at(&self, activity: Activity) -> Option<Duration> {
         let LiveConnection { silence, .. } = self.connection?;
         let at = (activity.heard_at + silence + self.replace_after).max(self.retry_at);
@@ -238,21 +235,21 @@ impl Supervisor {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// Leaves the server alone for a while, for longer each time.
+    /// Backs off from a server that has misbehaved, for longer each time.
     fn shut_out(&mut self, now: Duration, failure: Failure, entropy: u64) {
-        // What comes now is not sent.
+        // Later commands are not sent.
         self.state = NodeState::Down(failure.unexecuted());
         self.retry_at = now + backoff(self.offences, BACKOFF_OFFENDED, entropy);
         self.offences = self.offences.saturating_add(1);
     }
 }
 
-/// The connection did not fail: the server said what none of ours would say.
+/// Whether the server has misbehaved: it flooded the client, or its messages are not valid.
 pub const fn is_offence(failure: &Failure) -> bool {
     matches!(failure.kind(), FailureKind::Protocol | FailureKind::Flooding)
 }
 
-/// Doubling, jittered in its upper half.
+/// Doubles with each failure, with jitter in the upper half.
 fn backoff(failures: u32, longest: Duration, entropy: u64) -> Duration {
     let full = BACKOFF.0.saturating_mul(1 << failures.min(10)).min(longest);
     full / 2 + fraction(full / 2, entropy)

@@ -46,25 +46,24 @@ use crate::shown::seconds;
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
 
-/// How much is made of what nodes say of themselves.
+/// How the client treats nodes that may have lost their data.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum RestartGuard {
-    /// Votes of nodes that are not to be trusted, or not yet, do not count.
+    /// The votes of nodes that are not trusted, or not yet, do not count.
     #[default]
     Strict,
-    /// Nodes are looked at as by `Strict`, and what is found is told; but all votes count, and nothing
-    /// is written.
+    /// The client examines nodes as with `Strict`, and reports the outcome. All votes count, and nothing is written.
     Observe,
-    /// Nodes are not looked at. For tests, and for servers whose locks nobody relies on.
+    /// Nodes are not examined. For tests, and for servers without important locks.
     Off,
 }
 
-/// What nodes are measured by.
+/// The rules for whether a node's votes count.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Rules {
-    /// How much is made of it. With [`RestartGuard::Off`] there are no rules.
+    /// The mode of the restart guard. With [`RestartGuard::Off`] there are no rules.
     pub guard: RestartGuard,
-    /// What all clients must agree on.
+    /// The settings that all clients must share.
     pub cluster: Cluster,
     /// The nodes' names, in the order of the list.
     pub names: Vec<Arc<str>>,
@@ -72,10 +71,10 @@ pub struct Rules {
     pub marker: Key,
     /// The key of the adoption.
     pub adoption: Key,
-    /// The nodes of which the operator says that they forget nothing when they stop: every write is on
-    /// the disk before it is answered, and was so before the last stop.
+    /// The nodes that the operator declares durable: every write is on the disk before it is answered, and was so before the
+    /// last stop.
     pub durable: NodeSet,
-    /// How a fault of a node is told to people.
+    /// Describes the faults of nodes to people.
     pub words: Words,
 }
 
@@ -83,19 +82,19 @@ pub struct Rules {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum TrustState {
-    /// It has not been looked at on this connection yet: it may be asked, and what it answers counts
-    /// once it has been.
+    /// The node has not been examined on this connection yet. It gets commands, and its answers count after the
+    /// examination.
     Unverified,
     /// Its votes count.
     Trusted,
-    /// They do not yet.
+    /// Its votes do not count yet.
     Quarantined {
-        /// When it is looked at again; its votes count from then on if nothing comes between.
+        /// Time of the next examination. Its votes count from then on unless something else is found.
         until: BootTime,
-        /// Why they do not.
+        /// The reason.
         why: Arc<str>,
     },
-    /// They do not.
+    /// Its votes do not count.
     Refused(Failure),
 }
 
@@ -119,22 +118,22 @@ impl Rules {
     }
 }
 
-/// A node that is trusted is looked at again this often; that also keeps its connection alive.
+/// The interval of examinations of a trusted node. They also keep its connection alive.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 
-/// A node that is not is looked at again after so long, if nothing else is known.
+/// The interval of examinations of a node that is not trusted, if no better time is known.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
-/// But not sooner than this: an uptime is told in whole seconds, and may be short by a moment for long.
+/// The shortest such interval. Servers round uptimes down to whole seconds, so a node may seem too young for a while.
 const LOOK_SOONEST: Duration = Duration::from_millis(50);
 
-/// For so long other nodes are asked for their time before one is marked without it.
+/// How long the client waits for the times of other nodes before it marks a node without them.
 pub(crate) const GATHER_FOR: Duration = Duration::from_secs(1);
 
 /// A node's clock that was read longer ago is read again.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// What is known of all nodes.
+/// The trust in all nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct NodeMonitor {
     rules: Arc<Rules>,
@@ -142,14 +141,14 @@ pub(crate) struct NodeMonitor {
     nodes: Vec<NodeTrust>,
 }
 
-/// What is known of one node.
+/// The trust in one node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct NodeTrust {
     /// The connection that it was looked at on, if it has been, and which of the data seen on it: how often
     /// they had been deleted or replaced.
     epoch: (u64, u64),
     trust_state: TrustState,
-    /// What the marker must say, while it is trusted.
+    /// The text that the marker must have while the node is trusted.
     marker: Option<Arc<str>>,
     run: Run,
     /// The server can be reached, as far as is known.
@@ -160,35 +159,35 @@ pub(crate) struct NodeTrust {
     /// How long its quarantine lasts is not known yet: it is no longer than its standing says.
     is_guess: bool,
     pub(crate) review: Review,
-    /// What has been told of its standing.
+    /// The trust state that was last reported.
     pub(crate) told: Option<TrustState>,
-    /// Its floor has been set by the clocks of so few nodes, and that is to be told.
+    /// To be reported: the floor rests on the clocks of this many nodes, fewer than a quorum.
     pub(crate) few_clocks: Option<usize>,
 }
 
-/// What is being done about a node, and when it is next looked at.
+/// The current step of a node's examination, and the time of the next one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Review {
     step: Step,
     /// The number of the last command about this.
     pub(crate) round: u32,
     pub(crate) due: Option<BootTime>,
-    /// Where it stands in the engine's deadlines.
+    /// The entry in the engine's deadlines.
     pub(crate) wake: Option<BootTime>,
 }
 
-/// What is being done about a node.
+/// A step of a node's examination.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Step {
-    /// Nothing, until it is due.
+    /// None until the next examination is due.
     Rest,
-    /// It has been asked what it is.
+    /// The node was asked for its `INFO`.
     Identifying,
-    /// Its adoption has been asked for.
+    /// The adoption is being written or read.
     Adopting(Box<MarkerPlan>),
-    /// Others have been asked for their time.
+    /// Other nodes were asked for their times.
     Gathering(Box<MarkerPlan>),
-    /// Its marker is being written.
+    /// The marker is being written.
     Marking,
 }
 
@@ -214,7 +213,7 @@ pub fn in_time(left: Duration) -> String {
     if left.is_zero() { "at the next use".into() } else { format!("in {} s", seconds(left)) }
 }
 
-/// What is to be sent.
+/// Commands to send.
 pub(crate) type Todo = Vec<(NodeId, Command)>;
 
 impl NodeMonitor {

@@ -4,28 +4,28 @@ use quorlock_core::{LockId, Token};
 
 /// Random bytes from the operating system.
 ///
-/// Fetched in the turn that uses them, for all of its attempts at a time, and never kept for a later
-/// one: of a process or a virtual machine that is copied while it waits, each copy must draw bytes of
-/// its own, or two would share a token.
+/// The driver fetches the bytes in the tick that uses them, for all attempts of the tick at a time, and never keeps them
+/// for a later tick. If a process or a virtual machine is copied while it waits, each copy must draw its own bytes:
+/// otherwise two clients share a token.
 #[derive(Debug, Default)]
 pub(super) struct Entropy {
     bytes: Vec<u8>,
     expected: usize,
 }
 
-/// What one attempt needs: a token and a random word.
+/// Bytes for one attempt: a token and a random word.
 const DRAW: usize = Token::BYTES + size_of::<u64>();
 
-/// No more than this is fetched at a time.
+/// The most attempts whose bytes are fetched together.
 const DRAWS_MAX: usize = 64;
 
 impl Entropy {
-    /// This turn may draw so often.
+    /// Announces the number of draws in this tick.
     pub(super) fn expect(&mut self, draws: usize) {
         self.expected = draws.clamp(1, DRAWS_MAX);
     }
 
-    /// The turn is over.
+    /// Ends the tick, and forgets its bytes.
     pub(super) fn forget(&mut self) {
         if mutant!(TokenReused) {
             return;

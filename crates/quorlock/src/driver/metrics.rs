@@ -1,4 +1,4 @@
-//! What a client counts and measures.
+//! Counters and measurements of a client.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +23,7 @@ pub(crate) struct NodeMetrics {
     pub(crate) round_trip_ns: AtomicU64,
     pub(crate) timeouts: AtomicU64,
     pub(crate) commands: AtomicU64,
-    /// Whether its votes count; `None` if nobody looks.
+    /// Whether its votes count; `None` without a restart guard.
     trust_state: Mutex<Option<TrustState>>,
 }
 
@@ -48,7 +48,7 @@ impl NodeMetrics {
         let trust_state = self.trust_state.lock().unwrap_or_else(PoisonError::into_inner);
         trust_state
             .as_ref()
-            .map_or(NodeTrustState::Unguarded, |told| NodeTrustState::new(told, now))
+            .map_or(NodeTrustState::Unguarded, |state| NodeTrustState::new(state, now))
     }
 
     pub(super) fn set_trust_state(&self, trust_state: TrustState) {

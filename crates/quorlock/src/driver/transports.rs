@@ -1,4 +1,4 @@
-//! The lines to all nodes: what waits for each of them, and what they do besides.
+//! The transports to all nodes, and the commands of a tick for each of them.
 
 use std::iter::repeat_n;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,9 +18,9 @@ use crate::node::transport::Transport;
 use crate::node::{ClientNode, Inbox};
 
 pub(super) struct Transports {
-    /// The ways to the nodes; `None` for one whose node has panicked.
+    /// One for each node; `None` if the node has panicked.
     transports: Vec<Option<Transport>>,
-    /// What this tick sends to each of them.
+    /// The commands of this tick for each node.
     outbox: Vec<Vec<TicketedCommand>>,
     encoder: Encoder,
     /// Pushes from the nodes.
@@ -42,8 +42,7 @@ impl Transports {
         Self { transports, outbox, encoder: Encoder::default(), inbox }
     }
 
-    /// Lets the lines work that have something to do, and takes in what has come from the nodes. `woken` has a bit for
-    /// each line.
+    /// Polls the transports that were woken, and takes the pushes from the nodes. `woken` has a bit for each transport.
     pub(super) fn poll(
         &mut self,
         woken: u32,
@@ -60,27 +59,27 @@ impl Transports {
         self.inbox.take(cx, answered);
     }
 
-    /// The command goes to each of these nodes at the end of the tick.
+    /// Sends the command to each of these nodes at the end of the tick.
     pub(super) fn send(&mut self, nodes: NodeSet, ticket: Ticket, command: Command) {
         for (node, command) in nodes.iter().zip(repeat_n(command, nodes.len())) {
             self.outbox[node.index()].push((ticket, command));
         }
     }
 
-    /// Gives each node's line what it is to send. `told`: of what is not even tried.
+    /// Gives each transport its commands. Adds to `answered` the commands that fail at once.
     pub(super) fn flush(
         &mut self,
         now: Reading,
         ready: &Ready,
         metrics: &Metrics,
-        told: &mut Vec<Event>,
+        answered: &mut Vec<Event>,
     ) {
         for (place, orders) in self.outbox.iter_mut().enumerate() {
             if !orders.is_empty() {
                 let count = u64::try_from(orders.len()).unwrap_or(u64::MAX);
                 metrics.nodes[place].commands.fetch_add(count, Ordering::Relaxed);
                 work(&mut self.transports[place], |transport| {
-                    transport.take(orders, now, &mut self.encoder, told);
+                    transport.take(orders, now, &mut self.encoder, answered);
                     if transport.sends_when_polled() {
                         ready.note(place);
                     }
@@ -92,7 +91,7 @@ impl Transports {
         self.encoder.forget();
     }
 
-    /// Takes back what came with a node's answers, for its memory.
+    /// Reuses the memory of an event's answers.
     pub(super) fn reuse(&mut self, node: NodeId, answers: Vec<(Ticket, Answer)>) {
         if let Some(transport) = &mut self.transports[node.index()] {
             transport.reuse(answers);
@@ -100,8 +99,7 @@ impl Transports {
     }
 }
 
-/// Lets a line work. A node that panics takes no other down with it, and no client: its votes are out, and the
-/// engine's time-outs see to the rest.
+/// Lets a transport work. If its node panics, the client goes on without the node: its commands time out in the engine.
 fn work(transport: &mut Option<Transport>, work: impl FnOnce(&mut Transport)) {
     if let Some(working) = transport
         && catch_unwind(AssertUnwindSafe(|| work(working))).is_err()
@@ -111,5 +109,5 @@ fn work(transport: &mut Option<Transport>, work: impl FnOnce(&mut Transport)) {
     }
 }
 
-/// Memory for so many commands to a node is kept; more of them in one tick are rare.
+/// Memory for this many commands to a node is reused. Ticks with more commands are rare.
 const ORDERS_KEPT: usize = 256;

@@ -1,4 +1,4 @@
-//! What a user says about a node, and what is wrong with it.
+//! A node's configuration by the user, and its errors.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ impl NodeConfig {
         if let Some(name) = name
             && !is_name(name)
         {
-            // What has marks of a URL may be one, cut at a `=` in its password.
+            // A name with these characters may be a URL that was cut at a `=` in its password.
             let may_be_a_url = name.contains([':', '@', '/', '?', '#']);
             let shown = || format!("\"{}\"", printable(name).chars().take(120).collect::<String>());
             let name = if may_be_a_url { redacted(name) } else { shown() };
@@ -194,7 +194,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// What is wrong with a node's configuration. Nothing was sent.
+/// An error in a node's configuration. Nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeConfigError {
@@ -203,7 +203,7 @@ pub enum NodeConfigError {
     Url {
         /// The URL, in quotes, without its password.
         url: String,
-        /// What is wrong with it.
+        /// The error in words.
         reason: String,
     },
     /// The name is not one.
@@ -217,7 +217,7 @@ pub enum NodeConfigError {
     Tls {
         /// The node's name.
         node: String,
-        /// What is wrong with it.
+        /// The error in words.
         reason: String,
     },
 }

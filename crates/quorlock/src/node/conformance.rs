@@ -36,8 +36,8 @@ pub use self::meanings::*;
 pub use self::subject::Subject;
 pub use self::votes::*;
 
-/// What another client can do to the node's keys and see of them, past the node under test: the
-/// suite sets traps with it and looks whether anything was touched.
+/// Access to the node's keys without the node under test. The suite writes keys of other clients with it, and checks that
+/// the node does not touch them.
 ///
 /// Its functions may block for as long as a command takes, and panic if they cannot do their work.
 pub trait Outside: Send + Sync + 'static {

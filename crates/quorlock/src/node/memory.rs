@@ -201,7 +201,7 @@ impl MemoryNode {
         self.inner().store.all(now_us()).count()
     }
 
-    /// Who shares a key, and for how long; nobody, if it is no shared lock.
+    /// The readers that share a key, and their remaining times. Empty if the key is no shared lock.
     pub fn readers_of(&self, key: &str) -> Vec<(Vec<u8>, Duration)> {
         let inner = self.inner();
         let readers = inner.stored(key).filter(|stored| stored.is_of_readers());

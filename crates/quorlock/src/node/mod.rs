@@ -99,11 +99,10 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
     /// known to be down answers at once, with [`Batch::fail`].
     fn execute(&self, batch: Batch) -> BoxFuture<Answers>;
 
-    /// What the node does in the background; runs as long as the client, on the client's runtime.
+    /// The node's background task. Runs as long as the client, on the client's runtime.
     ///
-    /// `news` takes what the node says unasked. One that answers [`Command::Watch`] with
-    /// [`Answer::Watched`] promises to say so, once, when the key changes; one that cannot answers
-    /// with [`Answer::Seen`].
+    /// `push_sink` takes the node's pushes. A node that answers [`Command::Watch`] with [`Answer::Watched`] must push, once,
+    /// when the key changes. A node that cannot push answers with [`Answer::Seen`].
     fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
         let _ = push_sink;
         Box::pin(std::future::pending())
@@ -130,8 +129,8 @@ impl Deref for ClientNode {
     }
 }
 
-/// Commands for one node. They can be had only by saying that they are being sent now
-/// ([`Batch::send`]), so no vote can be counted from too late a moment (invariant S4).
+/// Commands for one node. [`Batch::send`] hands them out and takes the time of sending, so no vote can be counted from a
+/// later time (invariant S4).
 #[derive(Debug)]
 pub struct Batch {
     commands: Vec<Command>,
@@ -164,7 +163,7 @@ impl Batch {
 pub struct Answers {
     /// One for each command, in order.
     pub answers: Vec<Answer>,
-    /// What the node said of itself, if it was to be asked: see [`PushSink::marker`].
+    /// The evidence that the answers count, if the client has a restart guard: see [`PushSink::marker`].
     pub evidence: Evidence,
 }
 

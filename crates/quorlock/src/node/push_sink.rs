@@ -1,4 +1,4 @@
-//! What nodes say unasked, on its way to the driver: each key once, however often it is said.
+//! Pushes from the nodes to the driver. A key that is pushed several times is delivered once.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,17 +11,16 @@ use quorlock_core::{Event, NodeId};
 
 use super::Key;
 
-/// Of one node, no more keys are kept, nor more bytes of them: then all may have changed.
+/// The most keys, and bytes of keys, that are kept for one node. Beyond that, all keys count as changed.
 const KEYS_MAX: usize = 1024;
 const BYTES_MAX: usize = 64 * 1024;
 
-/// Takes what a node says unasked: that keys have changed which a client is waiting for.
+/// Receives a node's pushes: keys that a client waits for have changed.
 ///
-/// A hint, and no more: clients ask again before they believe anything, and a lock that nobody
-/// speaks of is tried when its keys must have expired. So it may be said too often, or for nothing;
-/// but what is not said makes a client wait longer. What is said again before the client has heard it
-/// is heard once, and beyond a thousand keys all are taken to have changed: no node can fill a client's
-/// memory.
+/// A push is only a hint. Clients ask the nodes before they act on it, and try a lock without pushes when its keys must have
+/// expired. So a node may push too often or without a reason; a push that is missing makes a client wait longer. The client
+/// takes repeated pushes of a key as one, and more than a thousand keys as a change of all keys: no node can fill a
+/// client's memory.
 #[derive(Clone)]
 pub struct PushSink {
     node: NodeId,
@@ -32,7 +31,7 @@ pub struct PushSink {
 }
 
 impl PushSink {
-    /// The operator says that the node forgets nothing when it stops.
+    /// Sets whether the operator declared the node durable: it forgets nothing when it stops.
     pub(crate) fn durable(self, is_durable: bool) -> Self {
         Self { is_durable, ..self }
     }
@@ -45,7 +44,7 @@ impl PushSink {
         Self { marker, ..self }
     }
 
-    /// The client writes down which of a server's databases it uses, if nobody has.
+    /// Sets whether the client registers its database on servers without a registration.
     pub(crate) fn registering(self, registers: bool) -> Self {
         Self { registers, ..self }
     }
@@ -54,23 +53,22 @@ impl PushSink {
         self.registers
     }
 
-    /// Under which key the node's marker is, if the client looks whether its nodes are to be trusted.
-    /// A node that can be restarted, or lose its data, then has to prove itself with every batch
-    /// ([`Evidence::Seen`](super::Evidence::Seen)). If the connection is new, or the batch has a
-    /// [`Command::Identify`](super::Command::Identify), what the node says of itself comes before
-    /// all else. If there is a command about votes, or the node has said what it is, its marker
-    /// comes behind all else.
+    /// The key of the node's marker, if the client has a restart guard.
+    ///
+    /// A node that can be restarted, or lose its data, must then add [`Evidence::Seen`](super::Evidence::Seen) to the
+    /// answers of every batch. It reads its `INFO` before all commands of the batch if the connection is new or the batch
+    /// has a [`Command::Identify`](super::Command::Identify). It reads its marker behind all commands if it has read its
+    /// `INFO`, or if the batch has a command about votes.
     pub fn marker(&self) -> Option<&Key> {
         self.marker.as_ref()
     }
 
-    /// These keys have changed: been set, deleted, given another time to live, or have expired.
+    /// These keys have changed: they were set, deleted or given another time to live, or have expired.
     pub fn changed(&self, keys: Vec<Key>) {
         self.tell(|said| said.changed(keys));
     }
 
-    /// All keys may have changed, and none is watched any more: there is a new connection, or all
-    /// data has been deleted.
+    /// All keys may have changed, and no key is watched any more: there is a new connection, or all data has been deleted.
     pub fn all_changed(&self) {
         self.tell(Unread::all_changed);
     }
@@ -81,7 +79,7 @@ impl PushSink {
     }
 
     fn tell(&self, tell: impl FnOnce(&mut Unread)) {
-        // The client is gone, and with it who would care.
+        // The client may be gone.
         let Some(shared) = self.shared.upgrade() else { return };
         tell(&mut shared.lock()[self.node.index()]);
         shared.has_pushes.store(true, Ordering::Release);
@@ -95,19 +93,19 @@ impl fmt::Debug for PushSink {
     }
 }
 
-/// Where the driver finds what the nodes have said since it last looked.
+/// The pushes that the driver has not taken yet.
 #[derive(Debug)]
 pub(crate) struct Inbox(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     nodes: Mutex<Vec<Unread>>,
-    /// Something has been said since the driver last looked.
+    /// There are pushes.
     has_pushes: AtomicBool,
     task: AtomicWaker,
 }
 
-/// What one node has said.
+/// The pushes of one node.
 #[derive(Debug, Default)]
 struct Unread {
     all: bool,
@@ -122,7 +120,7 @@ impl Inbox {
         Self(Arc::new(Shared { nodes: Mutex::new(nodes), has_pushes, task }))
     }
 
-    /// By which this node speaks.
+    /// The sink for the pushes of this node.
     pub(crate) fn push_sink(&self, node: NodeId) -> PushSink {
         PushSink {
             node,
@@ -133,8 +131,7 @@ impl Inbox {
         }
     }
 
-    /// Takes out what has been said: one event for each node that has. Wakes the task when there is
-    /// more.
+    /// Takes the pushes: one event for each node that has pushed. Wakes the task when there are more.
     pub(crate) fn take(&self, cx: &mut Context<'_>, events: &mut Vec<Event>) {
         self.0.task.register(cx.waker());
         if !self.0.has_pushes.swap(false, Ordering::Acquire) {
@@ -152,7 +149,7 @@ impl Inbox {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Vec<Unread>> {
-        // Nothing is left half done by a panic that anything here would trip over.
+        // A panic leaves the pushes consistent.
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -193,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_again_is_heard_once() {
+    fn a_repeated_push_is_one_event() {
         let inbox = Inbox::new(2);
         let (first, second) = (inbox.push_sink(NodeId::new(0)), inbox.push_sink(NodeId::new(1)));
         for _ in 0..100_000 {
@@ -205,7 +202,11 @@ mod tests {
         assert_eq!(taken(&inbox), [pushed(0, Some(vec![key(1)])), once]);
         assert_eq!(taken(&inbox), []);
         second.changed(vec![key(1)]);
-        assert_eq!(taken(&inbox), [pushed(1, Some(vec![key(1)]))], "news again, once it was heard");
+        assert_eq!(
+            taken(&inbox),
+            [pushed(1, Some(vec![key(1)]))],
+            "an event again, after it was taken"
+        );
         second.changed(vec![key(1)]);
         second.all_changed();
         second.changed(vec![key(3)]);
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_node_is_bounded() {
+    fn the_memory_for_the_pushes_of_a_node_is_bounded() {
         let inbox = Inbox::new(1);
         let push_sink = inbox.push_sink(NodeId::new(0));
         let kept = || {
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken() {
+    fn a_task_that_waits_for_pushes_is_woken() {
         let inbox = Inbox::new(1);
         let mut task = futures_util::future::poll_fn(|cx| {
             let mut events = Vec::new();
@@ -249,7 +250,7 @@ mod tests {
             threads.spawn(|| push_sink.all_changed());
             runtime.block_on(async {
                 let waiting = tokio::time::timeout(std::time::Duration::from_secs(30), &mut task);
-                waiting.await.expect("it was told");
+                waiting.await.expect("it was woken");
             });
         });
     }

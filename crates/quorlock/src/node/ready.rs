@@ -1,5 +1,5 @@
-//! Which of the things that the driver polls have something to do: each line has a waker of its own, and so has the
-//! alarm.
+//! Wakers for the parts of the driver's task: one for each transport and one for the timer, so that the driver polls only
+//! the parts that were woken.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,14 +8,14 @@ use std::task::{Context, Wake, Waker};
 use futures_util::task::AtomicWaker;
 use quorlock_core::NODE_COUNT_MAX;
 
-/// What was woken since it was last polled.
+/// The parts that were woken since they were last polled.
 #[derive(Debug)]
 pub(crate) struct Ready {
     shared: Arc<Shared>,
     wakers: Vec<Waker>,
 }
 
-/// The alarm's place, behind those of all lines.
+/// The timer's index, behind those of the transports.
 pub(crate) const TIMER: usize = NODE_COUNT_MAX;
 
 const _: () = assert!(TIMER < u32::BITS as usize, "each has a bit");
@@ -43,7 +43,7 @@ impl Wake for TransportWaker {
 }
 
 impl Ready {
-    /// All of them have something to do.
+    /// All parts count as woken.
     pub(crate) fn new() -> Self {
         let shared = Arc::new(Shared { woken: AtomicU32::new(u32::MAX), task: AtomicWaker::new() });
         let waker =
@@ -51,18 +51,18 @@ impl Ready {
         Self { wakers: (0..=TIMER).map(waker).collect(), shared }
     }
 
-    /// The one at this place has something to do, and its task is awake.
+    /// Marks a part as woken, without waking the task.
     pub(crate) fn note(&self, place: usize) {
         self.shared.woken.fetch_or(1 << place, Ordering::Relaxed);
     }
 
-    /// What was woken, as bits; what is woken later wakes this task.
+    /// Takes the bits of the parts that were woken. Parts that are woken later wake this task.
     pub(crate) fn take(&self, cx: &Context<'_>) -> u32 {
         self.shared.task.register(cx.waker());
         self.shared.woken.swap(0, Ordering::Acquire)
     }
 
-    /// With what to poll the one at this place.
+    /// The context in which to poll the part.
     pub(crate) fn context(&self, place: usize) -> Context<'_> {
         Context::from_waker(&self.wakers[place])
     }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_woken_is_polled() {
+    fn only_parts_that_were_woken_are_polled() {
         let ready = Ready::new();
         let task = Context::from_waker(Waker::noop());
         assert_eq!(ready.take(&task) & 0b111, 0b111, "all, at first");

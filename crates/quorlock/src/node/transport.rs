@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use crate::node::Inbox;
 
-    /// A node that sends and answers when it is told to.
+    /// A node that sends and answers when the test says so.
     #[derive(Clone, Debug, Default)]
     struct Told(Arc<Mutex<Inner>>);
 
@@ -253,7 +253,7 @@ mod tests {
         (Ticket { verb: Verb::Release, ..ticket }, Command::Release { keys, value, tell: true })
     }
 
-    /// What the driver does with a line.
+    /// Polls a transport as the driver does.
     async fn run(
         mut transport: Adapted,
         mut orders: UnboundedReceiver<Vec<TicketedCommand>>,
@@ -306,7 +306,7 @@ mod tests {
             }
         }
 
-        /// What the engine was told: of answers, which locks they belong to.
+        /// The answers for the engine, with the numbers of their locks.
         fn told(&mut self) -> Vec<(Vec<u64>, Vec<Answer>)> {
             let mut told = Vec::new();
             while let Ok(event) = self.events.try_recv() {

@@ -1,15 +1,15 @@
-//! Scripts that a node does not know, and could not be told in time.
+//! Scripts that a node may not know, and whose text it is too late to send again.
 
 use crate::command::Command;
 
-/// The scripts that a node does not know, or may not, and that it was too late to tell: the next commands of their kind
-/// bring them along. A bit for each kind of command.
+/// Scripts that a node may not know. The next command of each kind is sent with the script's text. A bit for each kind of
+/// command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Untold(u8);
 
 impl Default for Untold {
-    /// Those of a new connection: the scripts with which readers get a lock and release it are not sent before a reader
-    /// comes. A release that has to be sent twice would come behind the next acquire.
+    /// The scripts that a new connection does not load: those with which readers acquire and release. A release that is sent
+    /// twice would arrive behind the next acquire.
     fn default() -> Self {
         Self(Self::READERS | Self::RELEASE_SHARED)
     }
@@ -19,15 +19,15 @@ impl Untold {
     const READERS: u8 = 16;
     const RELEASE_SHARED: u8 = 64;
 
-    /// The bit of a command that must not be asked again late.
+    /// The bit of a command that must not be sent again late.
     fn of(command: &Command) -> u8 {
         match command {
-            // With a single key they need no script.
+            // With a single key the command needs no script.
             Command::Acquire { keys, .. } => u8::from(keys.single().is_none()),
             Command::Heal { keys, .. } => 2 * u8::from(keys.single().is_none()),
             Command::AcquireFenced { .. } => 4,
             Command::HealFenced { .. } => 8,
-            // The same script.
+            // Both commands use one script.
             Command::AcquireShared { .. } | Command::HealShared { .. } => Self::READERS,
             Command::Announce { .. } => 32,
             Command::ReleaseShared { .. } => Self::RELEASE_SHARED,
@@ -35,12 +35,12 @@ impl Untold {
         }
     }
 
-    /// It was too late to ask this command again.
+    /// It was too late to send this command again.
     pub(super) fn note(&mut self, command: &Command) {
         self.0 |= Self::of(command);
     }
 
-    /// Whether these commands are to be sent with the text of their scripts. Then the node knows those of them.
+    /// Whether these commands are to be sent with the text of their scripts. The node knows these scripts then.
     pub(super) fn is_told_with(&mut self, commands: &[Command]) -> bool {
         if self.0 == 0 {
             return false;

@@ -1,4 +1,4 @@
-//! What a node says of itself is held against what was seen of it: may its votes count?
+//! Compares a node's evidence with earlier observations, and decides whether its votes count.
 
 use alloc::format;
 use alloc::string::String;
@@ -216,7 +216,7 @@ pub(super) fn told_uptime(info: &Info) -> u64 {
     u64::try_from(info.uptime_s).unwrap_or(0)
 }
 
-/// What makes a server's votes worthless, whatever it has been through.
+/// The fault that makes a server's votes worthless, whatever its history.
 pub(super) fn unsound(info: &Info, words: Words) -> Option<Failure> {
     let fault = if !info.is_master {
         Fault::Replica

@@ -1,4 +1,4 @@
-//! What makes a node's votes worthless. What that means for people is not said here, but by [`Words`] that are given.
+//! The faults that make a node's votes worthless. [`Words`], which the library supplies, describe them to people.
 
 use alloc::format;
 use alloc::string::String;
@@ -10,12 +10,12 @@ use crate::node::info::Incomplete;
 use crate::node::marker::Cluster;
 use crate::token::Key;
 
-/// What is wrong with a node, such that its votes do not count until a person fixes it.
+/// A fault of a node: its votes do not count until a person fixes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault<'a> {
     /// Its `INFO` lacks something.
     Incomplete(Incomplete),
-    /// It does not answer `INFO`, but says this.
+    /// It answers `INFO` with this error.
     NoInfo(&'a str),
     /// It is a replica.
     Replica,
@@ -34,11 +34,11 @@ pub enum Fault<'a> {
         /// Settings of this client.
         ours: &'a Cluster,
     },
-    /// One of the library's own keys holds what this version does not write.
+    /// One of the library's own keys holds a text that this version does not write.
     ForeignKey {
         /// The key's name.
         key: &'a Key,
-        /// What is there.
+        /// The text of the key.
         text: &'a str,
     },
 }

@@ -1,4 +1,4 @@
-//! What is known of one node.
+//! The trust in one node.
 
 use alloc::string::String;
 use alloc::sync::Arc;

@@ -202,8 +202,8 @@ pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
     outside.remove(&other);
 }
 
-/// What was answered was sent, and said to be sent ([`Batch::send`](crate::node::Batch::send)) at a time that lies between
-/// the giving and the answer.
+/// A batch that was answered has a time of sending ([`Batch::send`](crate::node::Batch::send)), between the call of
+/// `execute` and the answer.
 pub async fn a_batch_is_stamped_before_it_is_answered(subject: &Subject) {
     let key = new_key("stamped");
     for _ in 0..20 {

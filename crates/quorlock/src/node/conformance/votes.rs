@@ -171,7 +171,7 @@ pub async fn an_inspection_tells_what_the_key_holds(subject: &Subject) {
     assert_eq!(seen(&key).await, Holding::Free);
 }
 
-/// A node that has just answered is [`NodeState::Up`], and it can be told from others.
+/// A node that has just answered is [`NodeState::Up`], and has a name.
 pub async fn the_node_is_up_and_has_a_name(subject: &Subject) {
     assert_eq!(subject.ask(inspect(&new_key("up"))).await, Answer::Seen(Holding::Free));
     assert_eq!(subject.node.state(), NodeState::Up);

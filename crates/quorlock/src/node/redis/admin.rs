@@ -44,14 +44,14 @@ impl AdminConnection {
         self.database != 0
     }
 
-    /// Asks which database has the locks, and perhaps writes it.
+    /// Reads which database has the locks, and writes it if `what` says so.
     pub async fn register(&self, marker: &Key, what: Do) -> Result<(), Failure> {
         let Some(registration) = Registration::beside(marker, self.database) else { return Ok(()) };
         let replies = self.ask(&[registration.ask(what).to_vec()]).await?;
         replies.first().map_or(Ok(()), |reply| registration.check(reply))
     }
 
-    /// The database that has the locks, as far as it is written; whether it is this client's or another one.
+    /// The registered database, of this client or another.
     pub async fn registered(&self, marker: &Key) -> Result<Option<u32>, Failure> {
         let Some(registration) = Registration::beside(marker, self.database) else {
             return Ok(None);
@@ -70,7 +70,7 @@ impl AdminConnection {
         self.database
     }
 
-    /// The server can push, so who waits for a lock is told when it changes.
+    /// The server can push, so it notifies waiting calls when a lock changes.
     pub fn speaks_resp3(&self) -> bool {
         self.speaks_resp3
     }
@@ -83,13 +83,12 @@ impl AdminConnection {
         })
     }
 
-    /// Why no lock can be had on this server, if it lacks a command.
+    /// The failure of all locks on this server, if it lacks a command that they need.
     pub fn no_locks(&self) -> Option<Failure> {
         self.capabilities.lacking.no_locks(true)
     }
 
-    /// Asks all of this in one round trip. Errors that the server answers are replies; none of them
-    /// ends the others.
+    /// Sends all commands in one round trip. Errors of the server are replies, and do not affect the other commands.
     pub async fn ask<C: AsRef<[W]>, W: AsRef<[u8]>>(
         &self,
         commands: &[C],
@@ -109,7 +108,7 @@ impl AdminConnection {
     }
 }
 
-/// What an error means that a server answered.
+/// The failure for an error of a server.
 pub fn failure_of(error: &str) -> Failure {
     rejected(error)
 }

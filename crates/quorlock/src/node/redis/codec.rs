@@ -1,4 +1,4 @@
-//! How each command is said to a server, and what its replies mean.
+//! Encodes each command for a server, and decodes its replies.
 
 mod errors;
 mod replies;
@@ -141,7 +141,7 @@ pub(super) fn replies_to(command: &Command, way: Encoding) -> usize {
         | Command::Withdraw { .. }
         | Command::Adopt { .. }
         | Command::Mark { .. } => 1,
-        // What the first asks for is said beside the commands: see `evidence`. The others are commands of a later core:
+        // `Identify` is asked beside the commands: see `evidence`. The others are commands of a later core:
         // answered as out of protocol, since nothing is sent.
         _ => 0,
     }
@@ -253,8 +253,7 @@ pub(super) fn encode(command: &Command, way: Encoding, scripts: &Scripts, out: &
             None => scripts.release.call(form, [keys], [value.as_bytes()], out),
         },
         Command::Watch { keys, intents } | Command::Inspect { keys, intents } => {
-            // CACHING is about the one command that follows it, so nothing may come in between: they
-            // are one command of ours, and go together.
+            // CACHING is about the next command only, so both are written together.
             if way.watches && matches!(command, Command::Watch { .. }) {
                 resp::write(out, &[b"CLIENT", b"CACHING", b"YES"]);
             }
@@ -286,7 +285,7 @@ pub(super) fn encode(command: &Command, way: Encoding, scripts: &Scripts, out: &
 fn look(keys: &Keys, intents: Option<&Keys>, way: Encoding, scripts: &Scripts, out: &mut Vec<u8>) {
     match keys.single().filter(|_| !is_seen_by_script(keys, intents, way)) {
         Some(key) => {
-            // Of the two, it is the first that is told of changes.
+            // The server tracks the key of the first command.
             resp::write(out, &[b"GET", key.as_bytes()]);
             resp::write(out, &[b"PTTL", key.as_bytes()]);
         }

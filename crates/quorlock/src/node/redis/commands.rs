@@ -6,14 +6,14 @@ use quorlock_core::{Failure, FailureKind};
 use super::resp::Reply;
 use crate::text::for_people;
 
-/// What becomes of locks without a command, or without the right to it.
+/// The effect on locks if a command, or the right to it, is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// There are none.
+    /// No lock works.
     Needed,
-    /// They are slower, or less is told.
+    /// Locks are slower, or errors say less.
     Wanted,
-    /// Readers cannot share one; all others are as they were.
+    /// Readers cannot share a lock. Other locks work.
     Shared,
     /// They work, but cannot be listed.
     Listing,
@@ -89,7 +89,7 @@ pub(super) fn question() -> impl Iterator<Item = Vec<&'static str>> {
 }
 
 /// The same, each by itself, of a server that does not answer the question: without arguments none of them does
-/// anything, and a command that is missing is told before the arguments and the rights are looked at.
+/// anything, and the server reports a missing command before it checks the arguments and the rights.
 pub(super) fn questions() -> impl Iterator<Item = [&'static str; 1]> {
     checked().map(|(_, (.., call))| [call[0]])
 }
@@ -236,7 +236,7 @@ fn is_missing_in_script(error: &str) -> bool {
     calls_unknown || error.contains("command is not allowed from script")
 }
 
-/// What an error says of a command that the server does not have, if that is what it says.
+/// The failure for an error that says that the server lacks a command.
 pub(super) fn missing_command(error: &str) -> Option<Failure> {
     if !is_missing(error) {
         return None;

@@ -29,14 +29,14 @@ pub(super) struct Dialer {
     pub(super) resolver: Resolver,
     #[cfg(feature = "tls")]
     pub(super) encryption: Option<Encryption>,
-    /// What was sent and is not confirmed for so long breaks the connection.
+    /// Data without acknowledgement for this long break the connection.
     pub(super) give_up_after: Duration,
-    /// The server has taken a connection, and has not answered in TLS on it.
+    /// The server has accepted a connection, and has not answered in TLS.
     pub(super) awaits_tls: AtomicBool,
 }
 
 impl Dialer {
-    /// What may be wrong with the URL, if the server answers nothing that can be understood.
+    /// A hint at the URL's scheme, if the server's answer is not readable.
     fn scheme_hint(&self) -> &'static str {
         match self.target.address {
             Address::Port { encrypted: true, .. } => {
@@ -49,14 +49,14 @@ impl Dialer {
         }
     }
 
-    /// The failure of an attempt to connect that took so long.
+    /// The failure of an attempt to connect that timed out.
     pub(super) fn timed_out(&self, after: Duration) -> Failure {
         let hint = if self.awaits_tls.load(Ordering::Relaxed) { self.scheme_hint() } else { "" };
         let detail = format!("nothing within {after:?}{hint}");
         Failure::unsent(FailureKind::ConnectTimeout).with_detail(detail)
     }
 
-    /// Connects, resolving the name anew.
+    /// Resolves the name and connects.
     pub(super) async fn dial(&self) -> io::Result<Box<dyn Socket>> {
         match &self.target.address {
             Address::Port { host, port, encrypted } => {
@@ -224,7 +224,7 @@ async fn handshake(
     handshake.exchange(wire, resp2, login.is_some()).await
 }
 
-/// What is said on a new connection, and what for.
+/// The commands on a new connection, and the purpose of each.
 #[derive(Default)]
 struct Handshake {
     bytes: Vec<u8>,
@@ -241,7 +241,7 @@ enum Purpose {
     Capabilities {
         names: usize,
     },
-    /// What the user may not do.
+    /// Asks for the user's missing rights.
     Rights,
     /// A user without the right to it may still have the right to lock.
     Convenience,
@@ -347,8 +347,8 @@ fn tells_sections(about: &[Reply]) -> bool {
     major.is_some_and(|major| major >= 7)
 }
 
-/// Whether `HELLO` failed because there is no such command. Some tell nobody which commands they know
-/// who has not logged in, although that is what this `HELLO` was to do.
+/// Whether `HELLO` failed because the server does not have the command. Some of these servers answer `NOAUTH` to unknown
+/// commands, although this `HELLO` was to log in.
 fn knows_no_resp3(error: &str, logs_in: bool) -> bool {
     code(error) == "NOPROTO"
         || code(error) == "NOAUTH" && logs_in
@@ -395,7 +395,7 @@ fn unsent(failure: &Failure) -> Failure {
     }
 }
 
-/// What it says is not what a server of ours would say.
+/// The failure if the messages are not those of Redis or Valkey.
 fn stranger() -> Failure {
     Failure::unsent(FailureKind::Unreachable).with_detail("this is no Redis or Valkey")
 }
@@ -408,7 +408,7 @@ mod tests {
     use super::*;
     use crate::node::Inbox;
 
-    /// What becomes of a connection on which the server answers a login like this, and then a PING.
+    /// The outcome of a connection on which the server answers a login like this, and then a PING.
     async fn after_login(resp2: bool, answer: &str) -> Result<Capabilities, NotConnected> {
         let (ours, mut server) = duplex(1024);
         let mut wire = Wire::new(Box::new(ours), Inbox::new(1).push_sink(NodeId::new(0)));
@@ -445,7 +445,7 @@ mod tests {
         assert_eq!(kind(false, "-LOADING wait\r\n").await, FailureKind::Loading);
     }
 
-    /// Which of the commands are missing cannot be told from that: each is tried.
+    /// The list does not show which commands are missing, so the client tries each command.
     #[tokio::test(start_paused = true)]
     async fn a_list_of_commands_that_does_not_fit_says_nothing() {
         let (ours, mut server) = duplex(4096);
@@ -476,10 +476,10 @@ mod tests {
         assert!(said.contains("no command EVAL (renamed"), "{said}");
     }
 
-    /// Who answers `HELLO 3` as if it were any command does not speak RESP3: pushes would never come, or
-    /// it is no server of ours at all.
+    /// A server that answers `HELLO 3` as any other command does not speak RESP3: it would never push, or it is neither
+    /// Redis nor Valkey.
     #[tokio::test(start_paused = true)]
-    async fn who_says_ok_to_hello_does_not_speak_resp3() {
+    async fn a_server_that_says_ok_to_hello_does_not_speak_resp3() {
         let map = "%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:3\r\n";
         assert!(after_login(false, map).await.is_ok());
         for answer in [

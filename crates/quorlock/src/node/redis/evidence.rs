@@ -1,5 +1,5 @@
-//! What a server says of itself beside the answers of a batch, so that votes may count: `INFO` before
-//! all commands, and the marker behind them, on the same connection.
+//! Evidence beside the answers of a batch, so that votes may count: the server's `INFO` before all commands, and its marker
+//! behind them, on the same connection.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use super::codec::rejected;
 use super::registration::{Do, Registration};
 use super::resp::{self, Reply};
 
-/// What is asked beside the commands of a batch.
+/// The questions beside the commands of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Beside {
     evidence_request: EvidenceRequest,
-    /// What of its settings says whether it forgets anything when it stops: asked with `INFO`.
+    /// The settings that show whether the server forgets anything when it stops: asked with `INFO`.
     settings: bool,
-    /// Which database has the locks: asked with `INFO`, and written with a marker.
+    /// The database that has the locks: asked with `INFO`, and written with a marker.
     registration: Option<Do>,
-    /// So many replies come before those to the commands.
+    /// Number of replies before those to the commands.
     pub(super) before: usize,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Beside {
 const SETTINGS: [&str; 2] = ["appendfsync", "no-appendfsync-on-rewrite"];
 
 impl Beside {
-    /// What must be asked, for these looks, on a connection like this.
+    /// The questions for this evidence, on a connection to a server that is durable or not.
     pub(super) fn new(
         evidence_request: EvidenceRequest,
         is_durable: bool,
@@ -46,12 +46,12 @@ impl Beside {
         Self { before, ..Self::default() }
     }
 
-    /// What is asked behind the commands: one reply, or none.
+    /// Number of replies behind those to the commands.
     pub(super) fn behind(self) -> usize {
         self.evidence_request.marker.into()
     }
 
-    /// Said before all commands.
+    /// Writes the questions before the commands.
     pub(super) fn say_before(
         self,
         sections: bool,
@@ -74,9 +74,8 @@ impl Beside {
         }
     }
 
-    /// Takes the replies to what was said before all commands: what `INFO` says, and behind it the settings
-    /// in the same form; and which database has the locks. A user who may not ask for the settings is not told, and
-    /// nothing contradicts the operator.
+    /// Takes the replies before those to the commands. Returns `INFO`, with the settings appended in the same form, and the
+    /// registered database. If the user may not read the settings, they are left out.
     pub(super) fn take_before(
         self,
         replies: &mut impl Iterator<Item = Reply>,
@@ -112,18 +111,18 @@ impl Beside {
     }
 }
 
-/// What is said behind all commands, to ask for the marker.
+/// The bytes that ask for the marker.
 pub(super) fn ask_marker(marker: &Key) -> Box<[u8]> {
     let mut asked = Vec::new();
     resp::write(&mut asked, &[b"GET", marker.as_bytes()]);
     asked.into()
 }
 
-/// What it takes to look which database has the locks.
+/// The rights that reading the registered database needs.
 const REGISTRATION_RIGHTS: &str = "the rights +eval, +get, +set, +select for databases but the first, and ~<prefix>quorlock:* for its keys";
 
-/// Reads the first reply, if it was asked for, beside what the marker says and what came of the registration. `flushes`: how
-/// often the server had said that its data are others, before the first reply and before the last. `None`: it is out of step.
+/// Combines the reply to `INFO`, the marker and the outcome of the registration. `flushes`: how often the server had announced
+/// that its data were replaced, before the first reply and before the last. `None`: the stream is out of step.
 pub(super) fn read(
     before: Option<Reply>,
     marker: MarkerSeen,
@@ -133,9 +132,9 @@ pub(super) fn read(
 ) -> Option<Evidence> {
     let info = before.map(info_of);
     let info = info.map_or(Some(None), |info| info.map(Some))?;
-    // What it was before its data were replaced says nothing of what it is now.
+    // If the data were replaced since, `INFO` describes an earlier state.
     let info = info.filter(|_| first == flushes);
-    // Whatever the marker of another database says.
+    // The marker of another database does not count.
     let marker = match registered {
         Some(Err(failure)) => MarkerSeen::Failed(with_help(failure, REGISTRATION_RIGHTS)),
         _ => marker,
@@ -147,7 +146,7 @@ fn info_of(reply: Reply) -> Option<Result<Arc<str>, Failure>> {
     match reply {
         Reply::Bytes(bytes) => {
             let text = String::from_utf8_lossy(&bytes);
-            // Version 3 says first what kind of text it is.
+            // RESP3 puts the kind of text in front.
             Some(Ok(text.strip_prefix("txt:").unwrap_or(&text).into()))
         }
         Reply::Error(error) => {
@@ -157,7 +156,7 @@ fn info_of(reply: Reply) -> Option<Result<Arc<str>, Failure>> {
     }
 }
 
-/// What the marker says, which was asked for behind the commands of this exchange. `None`: that is out of step.
+/// The marker from the reply behind those to the commands. `None`: the stream is out of step.
 pub(super) fn marker_of(reply: &Reply, exchange: &Exchange) -> Option<MarkerSeen> {
     match reply {
         Reply::Nil => Some(MarkerSeen::Missing),
@@ -170,7 +169,7 @@ pub(super) fn marker_of(reply: &Reply, exchange: &Exchange) -> Option<MarkerSeen
     }
 }
 
-/// What is missing, and what to do about it.
+/// Adds the missing right, and the remedy, to a failure.
 fn with_help(failure: Failure, right: &str) -> Failure {
     if failure.kind() != FailureKind::Forbidden {
         return failure;

@@ -1,5 +1,5 @@
-//! What must hold of everything that is read from a server, whatever it says: the bodies of the fuzz targets
-//! in `fuzz/`, which the tests here run on some ten thousand inputs of their own.
+//! The bodies of the fuzz targets in `fuzz/`. The tests here run them on some thousand inputs. Each asserts properties of
+//! everything that is read from a server.
 
 #![allow(unreachable_pub, reason = "public where cargo-fuzz builds it, and nowhere else")]
 #![allow(missing_docs, clippy::panic, reason = "each says what it asserts")]
@@ -15,7 +15,7 @@ use super::resp::{self, Found, Malformed, Reply};
 
 pub use self::answers::answers;
 
-/// Inputs are split at no more places than this; long ones at fewer, such that so many bytes are read.
+/// The most places at which an input is split. Long inputs are split less often: at most `READ_MAX` bytes are read.
 const SPLITS_MAX: usize = 256;
 const READ_MAX: usize = 1024 * 1024;
 
@@ -46,7 +46,7 @@ fn short_values(data: &[u8]) -> usize {
     values.count()
 }
 
-/// What is written is read again as it was.
+/// A command that is written is read again unchanged.
 pub fn commands(data: &[u8]) {
     let data = &data[..data.len().min(16 * 1024)];
     let words: Vec<&[u8]> = data.split(|byte| *byte == b'|').collect();
@@ -56,7 +56,7 @@ pub fn commands(data: &[u8]) {
     let found = Found::Reply { reply: list, length: out.len(), surplus: 0 };
     match resp::read(&out) {
         Ok(read) => assert_eq!(read, found),
-        // So many words that they are longer than any reply may be.
+        // The words together are longer than any reply may be.
         Err(Malformed) => assert!(out.len() > resp::REPLY_MAX, "{} bytes", out.len()),
     }
 }
@@ -92,7 +92,7 @@ fn read_in_parts(parts: &[&[u8]]) -> (Vec<Reply>, bool) {
     (replies, true)
 }
 
-/// So many bytes of memory a reply has, beside itself.
+/// Bytes that a reply has allocated.
 fn held_by(reply: &Reply) -> usize {
     match reply {
         Reply::Text(text) | Reply::Error(text) => text.capacity(),

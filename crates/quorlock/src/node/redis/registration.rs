@@ -18,14 +18,14 @@ pub(crate) struct Registration {
     database: u32,
 }
 
-/// What is done about it.
+/// The action on the registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Do {
-    /// It is looked at.
+    /// Read it.
     Look,
-    /// It is written if there is none.
+    /// Write it if there is none.
     Register,
-    /// It is written whatever there was.
+    /// Write it, and replace any other.
     Replace,
 }
 

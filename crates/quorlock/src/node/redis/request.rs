@@ -171,6 +171,7 @@ struct Known {
     encoding: Encoding,
     start: usize,
     end: usize,
+    replies: usize,
 }
 
 impl Encoder {
@@ -196,32 +197,38 @@ impl Encoder {
         self.next = 0;
         let mut replies = 0;
         for command in request.exchange.to_send() {
-            replies += replies_to(command, request.encoding);
-            self.write_one(command, request.encoding, scripts, out);
+            replies += self.write_one(command, request.encoding, scripts, out);
         }
         replies
     }
 
+    /// Writes a command, and returns the number of its replies.
     fn write_one(
         &mut self,
         command: &Command,
         encoding: Encoding,
         scripts: &Scripts,
         out: &mut Vec<u8>,
-    ) {
+    ) -> usize {
         match self.known.get(self.next) {
             Some(known) if known.encoding == encoding && is_same(&known.command, command) => {
                 self.next += 1;
                 out.extend_from_slice(&self.bytes[known.start..known.end]);
+                known.replies
             }
-            Some(_) => encode(command, encoding, scripts, out),
+            Some(_) => {
+                encode(command, encoding, scripts, out);
+                replies_to(command, encoding)
+            }
             None => {
                 let start = self.bytes.len();
                 encode(command, encoding, scripts, &mut self.bytes);
                 out.extend_from_slice(&self.bytes[start..]);
-                let (command, end) = (command.clone(), self.bytes.len());
-                self.known.push(Known { command, encoding, start, end });
+                let (replies, end) = (replies_to(command, encoding), self.bytes.len());
+                let command = command.clone();
+                self.known.push(Known { command, encoding, start, end, replies });
                 self.next += 1;
+                replies
             }
         }
     }

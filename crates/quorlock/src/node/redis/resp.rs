@@ -1,6 +1,6 @@
-//! RESP, the servers' language, in its versions 2 and 3: how a command is written and a reply read.
+//! RESP, the servers' protocol, in its versions 2 and 3: writes commands and reads replies.
 
-/// What a server says.
+/// A message of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// The status `OK`.
@@ -21,7 +21,7 @@ pub enum Reply {
     Push(Vec<Reply>),
 }
 
-/// More of a value is not kept: a key of ours may hold anything that a stranger has put there.
+/// The most bytes of a value that are kept: another client may have written any value under our keys.
 pub(super) const BYTES_KEPT: usize = 64 * 1024;
 
 /// No server holds a longer value.
@@ -66,18 +66,18 @@ fn write_length(out: &mut Vec<u8>, mark: u8, length: usize) {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// A reply, which takes up so many bytes; and so many after these are of no interest.
+    /// A reply of `length` bytes. The next `surplus` bytes belong to a long value, and are to be skipped.
     Reply { reply: Reply, length: usize, surplus: usize },
-    /// A part of one. It is no use to look again before there are so many bytes.
+    /// A part of a reply. The input must have `needed` bytes before it is read again.
     Part { needed: usize },
 }
 
-/// The input is not RESP, or longer than any reply that was asked for.
+/// The input is not RESP, or longer than any reply to a command here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
 pub(super) fn read(input: &[u8]) -> Result<Found, Malformed> {
-    // What is answered to nearly all that is asked.
+    // The most frequent replies.
     let short = match input {
         [b'+', b'O', b'K', b'\r', b'\n', ..] => Some((Reply::Okay, 5)),
         [b':', digit @ b'0'..=b'9', b'\r', b'\n', ..] => {
@@ -91,7 +91,7 @@ pub(super) fn read(input: &[u8]) -> Result<Found, Malformed> {
     }
     let mut reader = Reader { input, at: 0, surplus: 0 };
     match reader.reply(0) {
-        // So it is the same whether it comes at once or in parts.
+        // The result must not depend on how the reply is split.
         Ok(_) if reader.at > REPLY_MAX => Err(Malformed),
         Ok(reply) => Ok(Found::Reply { reply, length: reader.at, surplus: reader.surplus }),
         Err(Stop::Part { needed }) if needed <= REPLY_MAX => Ok(Found::Part { needed }),
@@ -99,8 +99,8 @@ pub(super) fn read(input: &[u8]) -> Result<Found, Malformed> {
     }
 }
 
-/// A value of less than a thousand bytes that the input begins with, if the whole of it is there; and how long the
-/// reply is. What is found here, [`read`] would find.
+/// Reads a value of less than 1000 bytes at the input's beginning. Returns the value and the length of the reply if it is
+/// complete. [`read`] finds the same value.
 #[inline]
 pub(super) fn short_value(input: &[u8]) -> Option<(&[u8], usize)> {
     let digit = |byte: u8| Some(usize::from(byte.checked_sub(b'0').filter(|digit| *digit < 10)?));
@@ -147,7 +147,7 @@ impl<'a> Reader<'a> {
             b'*' | b'~' => self.list(length(rest)?, depth)?.map_or(Reply::Nil, Reply::List),
             b'>' => Reply::Push(self.list(length(rest)?, depth)?.ok_or(Stop::Malformed)?),
             b'%' => self.list(twice(length(rest)?), depth)?.map_or(Reply::Nil, Reply::List),
-            // Something about the reply that follows, which nobody has asked for.
+            // An attribute of the reply that follows.
             b'|' => {
                 self.list(twice(length(rest)?), depth)?;
                 self.reply(depth + 1)?

@@ -1,4 +1,4 @@
-//! What servers are given to execute in one atomic step.
+//! The scripts that servers execute, each in one atomic step.
 
 use quorlock_core::{Form, Key};
 
@@ -32,7 +32,7 @@ macro_rules! script {
     ($name:literal) => {
         Script::new(include_str!(concat!("../scripts/", $name, ".lua")))
     };
-    // With what it takes to know readers, and its name before all that.
+    // Behind the functions for readers, and with a comment that names the script.
     ($name:literal with readers) => {
         Script::new(concat!(
             "-- ",
@@ -65,7 +65,8 @@ impl Scripts {
         }
     }
 
-    /// The texts of those that writers use often, to be loaded. What readers use is told when a reader comes.
+    /// The texts of the scripts that writers use often, to be loaded at once. The scripts for readers are sent with the first
+    /// command of a reader.
     pub(super) fn texts(&self) -> [&'static str; 6] {
         let Self { acquire, acquire_fenced, extend, heal_fenced, raise, release, .. } = self;
         [acquire, acquire_fenced, extend, heal_fenced, raise, release].map(|script| script.text)

@@ -47,7 +47,7 @@ impl Target {
         if cfg!(not(feature = "tls")) && matches!(scheme, "rediss" | "valkeys") {
             return Err("this build has no TLS (feature \"tls\")".to_owned());
         }
-        // What could not be read is not repeated: it may be a part of a password.
+        // The error does not repeat the unreadable part, which may belong to a password.
         let tail = text.find(['?', '#']).map_or("", |place| &text[place..]);
         if tail.contains('@') && !scheme.ends_with("unix") {
             return Err(

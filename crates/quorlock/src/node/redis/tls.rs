@@ -21,7 +21,7 @@ pub(super) struct Encryption {
 }
 
 impl Encryption {
-    /// What is wrong with a certificate or key is told without showing it.
+    /// Errors do not show the certificate or the key.
     pub(super) fn new(tls: Tls, name: Option<&str>) -> Result<Self, String> {
         let name = name.map(|name| ServerName::try_from(name.to_owned())).transpose();
         let name = name.map_err(|_| "tls-server-name: a server has no such name")?;
@@ -53,7 +53,7 @@ impl Encryption {
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
     }
 
-    /// What was answered is no TLS, or nothing was.
+    /// Whether the server answered without TLS.
     pub(super) fn is_without_tls(error: &std::io::Error) -> bool {
         let reason = error.get_ref().and_then(|it| it.downcast_ref::<rustls::Error>());
         matches!(reason, Some(rustls::Error::InvalidMessage(_)))

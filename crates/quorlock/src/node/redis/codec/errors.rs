@@ -1,4 +1,4 @@
-//! What a server's errors mean.
+//! The meaning of a server's errors.
 
 use quorlock_core::{Failure, FailureKind};
 
@@ -10,7 +10,7 @@ pub(in crate::node::redis) fn rejected(error: &str) -> Failure {
     if let Some(missing) = missing_command(error) {
         return missing;
     }
-    // What a script may not do is told without the code for it, and by each server in its own words.
+    // For a command inside a script, servers report missing rights without the code, each in its own words.
     let is_forbidden = ["The user executing the script", "ACL failure in script"]
         .iter()
         .any(|words| error.contains(words));

@@ -1,4 +1,4 @@
-//! What the replies to each command mean.
+//! Decodes the replies to each command.
 
 use std::time::Duration;
 
@@ -192,7 +192,7 @@ fn adopting(adoption: Vec<Reply>) -> Answer {
     }
 }
 
-/// What a look has found.
+/// Reads the replies to a command that inspects keys.
 fn look(
     keys: &Keys,
     intents: Option<&Keys>,
@@ -211,8 +211,8 @@ fn look(
     }
 }
 
-/// What `GET` and `PTTL` say together. They are two commands, so the key may have gone in between. If it is no text,
-/// only the script tells whether readers hold it.
+/// Combines the replies to `GET` and `PTTL`. The key may have expired between these two commands. If the key is no text,
+/// the script must find out whether readers hold it.
 fn holding(value: Reply, ttl: Reply) -> Result<Answer, Form> {
     let ttl = match ttl {
         Reply::Int(-2) => return Ok(Answer::Seen(Holding::Free)),
@@ -232,16 +232,16 @@ fn is_other_type(error: &str) -> bool {
     code(error) == "WRONGTYPE" || explanation(error).starts_with("Key should be of string type")
 }
 
-/// What scripts tell of the keys together; `None` if that is not what was asked.
+/// Reads a script's list of the keys' states; `None` if it does not fit the keys.
 fn holdings(told: impl ExactSizeIterator<Item = Reply>, keys: &Keys) -> Option<Holding> {
     if told.len() != keys.len() {
         return None;
     }
-    Some(Holding::of_all(told.map(told_of_one).collect::<Option<_>>()?))
+    Some(Holding::of_all(told.map(holding_of_one).collect::<Option<_>>()?))
 }
 
-/// What scripts tell of one key.
-fn told_of_one(told: Reply) -> Option<Holding> {
+/// Reads the state of one key.
+fn holding_of_one(told: Reply) -> Option<Holding> {
     let told = match told {
         Reply::Int(-2) => return Some(Holding::Free),
         Reply::List(told) => told,

@@ -1,4 +1,4 @@
-//! What is kept of the replies to commands.
+//! The memory that answers keep of replies.
 
 use quorlock_core::{Answer, Command, Counter, Form, Holding, Keys, Reader, Token, Value};
 

@@ -3,8 +3,8 @@
 use quorlock_core::{Failure, FailureKind};
 use tokio::time::Instant;
 
-/// How much a server may still push. It pushes once for each key that it was asked to watch, and when
-/// all data is deleted; who pushes more than that by far is not heard for long.
+/// How much a server may still push. A server pushes once for each watched key, and when all data is deleted. The client
+/// closes the connection of a server that pushes far more.
 #[derive(Debug)]
 pub(super) struct Allowance {
     left: u64,
@@ -12,10 +12,10 @@ pub(super) struct Allowance {
 }
 
 impl Allowance {
-    /// So many pushes at once, of up to a kilobyte each; longer ones count for more.
+    /// The most pushes at once, of up to a kilobyte each. Longer pushes count for more.
     pub(super) const MAX: u64 = 65_536;
 
-    /// So many a second that were not asked for.
+    /// Further pushes per second that are allowed without watched keys.
     const PER_SECOND: u64 = 1024;
 
     pub(super) fn new(now: Instant) -> Self {
