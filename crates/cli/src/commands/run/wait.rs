@@ -433,7 +433,7 @@ mod tests {
         let why = "votes count in 33 s: node c (quarantined: it is new)";
         let line = waiting_line("for 59.5s more", &"k".repeat(200), why, 67);
         let shown = cut(&line, 67);
-        assert!(shown.ends_with("…\": votes count in 33 s:…"), "{shown}");
+        assert!(shown.contains("k…\": votes count in 33 s: "), "{shown}");
         let line = waiting_line("for ever", "deploy", why, 67);
         assert_eq!(line, format!("waiting for ever for \"deploy\": {why}"));
         let log = waiting_line("for ever", &"k".repeat(200), why, usize::MAX);
