@@ -102,12 +102,8 @@ impl Output {
     pub(crate) fn event(&mut self, event: Value, line: Option<&str>) {
         self.status(&event);
         self.clear();
-        if self.args.json && !self.args.quiet {
-            self.stderr.line(format!("{event}\n"));
-        } else if let Some(line) = line
-            && !self.args.quiet
-        {
-            self.stderr.line(format!("quorlock: {line}\n"));
+        if !self.args.quiet {
+            self.write(&event, line);
         }
     }
 
@@ -115,11 +111,15 @@ impl Output {
     pub(crate) fn error(&mut self, event: Value, line: &str) {
         self.status(&event);
         self.clear();
-        self.stderr.line(if self.args.json {
-            format!("{event}\n")
-        } else {
-            format!("quorlock: {line}\n")
-        });
+        self.write(&event, Some(line));
+    }
+
+    fn write(&self, event: &Value, line: Option<&str>) {
+        if self.args.json {
+            self.stderr.line(format!("{event}\n"));
+        } else if let Some(line) = line {
+            self.stderr.line(format!("quorlock: {line}\n"));
+        }
     }
 
     /// A line that the next one replaces; only on a terminal. Elsewhere only the first is said. `line` makes the line for

@@ -202,25 +202,14 @@ impl Layers {
         let is_here = |long: &str| args.iter().any(|arg| arg.get_long() == Some(long));
         // A typo is a typo, whichever command would use the value.
         let all = self.command.get_subcommands().flat_map(clap::Command::get_arguments);
-        let others = all.filter(|arg| arg.get_long().is_some_and(|long| !is_here(long)));
-        for (arg, variable) in
-            others.filter_map(|arg| Some((arg, self.variables.get(arg.get_long()?)?)))
-        {
-            if let Some(text) = value_of(variable) {
-                check(arg, &text)
-                    .map_err(|reason| Refused::config(format!("{variable}: {reason}")))?;
-            }
-        }
+        let mut others = all.filter(|arg| arg.get_long().is_some_and(|long| !is_here(long)));
+        others.try_for_each(|arg| self.variable(arg).map(drop))?;
         for arg in &args {
             let Some(long) = arg.get_long() else { continue };
             if typed.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine) {
                 self.origins.given.insert(long.to_owned(), Origin::Typed(long.to_owned()));
-            } else if let Some(variable) = self.variables.get(long)
-                && let Some(text) = value_of(variable)
-            {
-                check(arg, &text)
-                    .map_err(|reason| Refused::config(format!("{variable}: {reason}")))?;
-                self.origins.given.insert(long.to_owned(), Origin::Variable(variable.clone()));
+            } else if let Some((variable, text)) = self.variable(arg)? {
+                self.origins.given.insert(long.to_owned(), Origin::Variable(variable));
                 self.defaults.insert(long.to_owned(), vec![text.into()]);
             }
         }
@@ -253,6 +242,16 @@ impl Layers {
         }
         self.origins.file = Some(path);
         Ok(())
+    }
+
+    /// The variable of an option, with its value if it is set and good.
+    fn variable(&self, arg: &Arg) -> Result<Option<(String, OsString)>, Refused> {
+        let variable = arg.get_long().and_then(|long| self.variables.get(long));
+        let Some((variable, text)) = variable.and_then(|it| Some((it, value_of(it)?))) else {
+            return Ok(None);
+        };
+        check(arg, &text).map_err(|reason| Refused::config(format!("{variable}: {reason}")))?;
+        Ok(Some((variable.clone(), text)))
     }
 
     /// The option, of any command, that a key of the file sets.

@@ -9,30 +9,21 @@ use quorlock_core::{Failure, Token};
 
 use super::acl;
 
-/// What a user lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rights {
-    /// Without these there are no locks; as an ACL spells them.
-    pub(crate) needed: Vec<&'static str>,
-    /// Without these it is slower, or tells less.
-    pub(crate) wanted: Vec<&'static str>,
-    /// Without these no lock can be shared.
-    pub(crate) shared: Vec<&'static str>,
-    /// Without these nobody can list the locks.
-    pub(crate) listing: Vec<&'static str>,
-    /// The library's own keys are out of bounds.
+    /// The rights that the user lacks, as an ACL spells them.
+    pub(crate) denied: Vec<(&'static str, Weight)>,
+    /// The user may not use the library's own keys.
     pub(crate) keys: bool,
-    /// Why nothing can be written, if not for want of a right.
+    /// The error of a write, unless a right is missing.
     pub(crate) cannot_write: Option<String>,
-    /// Commands that the server does not know, as an ACL spells them.
-    pub(crate) unknown: Vec<&'static str>,
-    /// Of these, the commands with which locks work, or work better: each with what becomes of locks without it.
+    /// The rights to commands that the server lacks, as an ACL spells them.
+    unknown: Vec<&'static str>,
+    /// The commands that the server lacks, and that locks use.
     pub(crate) missing: Vec<(&'static str, Weight)>,
     /// The keys are not in the first database.
-    pub(crate) selects: bool,
+    selects: bool,
 }
-
-use Weight::{Listing, Needed, Nicety, Shared, Wanted};
 
 /// Tries each right, all in one round trip.
 pub(crate) async fn test(
@@ -60,7 +51,7 @@ impl Rights {
             let is_own = matches!(*right, "+delifeq" | "+delex");
             if is_unknown(error) {
                 rights.unknown.push(right);
-                if !is_own && *weight != Nicety {
+                if !is_own {
                     rights.missing.push((call[0], *weight));
                 }
             } else if is_own && own_delete != Some(call[0]) {
@@ -68,13 +59,7 @@ impl Rights {
             } else if is_about_keys(error) {
                 rights.keys = true;
             } else if error.starts_with("NOPERM") {
-                match weight {
-                    Needed => rights.needed.push(right),
-                    Wanted => rights.wanted.push(right),
-                    Shared => rights.shared.push(right),
-                    Listing => rights.listing.push(right),
-                    Nicety => {}
-                }
+                rights.denied.push((right, *weight));
             } else if *right == "+set" {
                 rights.cannot_write = Some(shown(error, LINE_MAX));
             }
@@ -84,7 +69,12 @@ impl Rights {
 
     /// Whether this command, or the right to it, is missing.
     pub(crate) fn lacks(&self, command: &str, right: &str) -> bool {
-        self.needed.contains(&right) || self.missing.iter().any(|(name, _)| *name == command)
+        self.denied.contains(&(right, Weight::Needed))
+            || self.missing.iter().any(|(name, _)| *name == command)
+    }
+
+    pub(crate) fn is_denied(&self, weight: Weight) -> bool {
+        self.denied.iter().any(|(_, other)| *other == weight)
     }
 
     /// The least with which everything works on this server.

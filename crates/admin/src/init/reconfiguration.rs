@@ -332,8 +332,7 @@ impl State {
 
     /// Of the wait of an adoption that was there before.
     fn left(&self) -> Duration {
-        let Ours::Adopted(wait_ms) = self.ours else { return Duration::ZERO };
-        Duration::from_millis(wait_ms).saturating_sub(self.adopted_for)
+        self.waits_for().saturating_sub(self.adopted_for)
     }
 
     /// The change to a marker that fits nobody. None is needed where nobody's votes are in question,

@@ -1,5 +1,6 @@
 //! `quorlock ls`: every lock on the nodes.
 
+use quorlock::admin;
 use quorlock::node::FailureKind;
 use quorlock_admin::locks::{Incomplete, Lock, LockKind, Locks, NodeLook, list};
 use serde_json::{Value, json};
@@ -15,9 +16,7 @@ pub(crate) fn main(args: &Ls) -> Result<ExitCode, Refused> {
         return Err(Refused::usage("the pattern is empty, and no lock has an empty name"));
     }
     let builder = options::builder(&args.nodes)?;
-    let runtime = super::runtime()
-        .map_err(|error| Refused { message: error.to_string(), code: ExitCode::Internal })?;
-    let found = runtime.block_on(list(&builder, args.glob.as_deref()));
+    let found = super::runtime()?.block_on(list(&builder, args.glob.as_deref()));
     let mut found = found.map_err(|error| options::blamed(error, &args.nodes))?;
     let text = args.holder.as_deref().unwrap_or_default();
     found.locks.retain(|lock| who(&lock.holder).contains(text) && (lock.stale || !args.stale));
@@ -76,15 +75,7 @@ fn as_table(found: &Locks) -> String {
 pub(crate) fn not_looked_at<'a>(
     nodes: impl Iterator<Item = (&'a str, &'a Incomplete)>,
 ) -> Vec<String> {
-    let mut reasons: Vec<(&Incomplete, Vec<&str>)> = Vec::new();
-    for (node, why) in nodes {
-        match reasons.iter_mut().find(|(other, _)| *other == why) {
-            Some((_, nodes)) => nodes.push(node),
-            None => reasons.push((why, vec![node])),
-        }
-    }
-    let line = |(why, nodes): (&Incomplete, Vec<&str>)| {
-        let plural = if nodes.len() == 1 { "" } else { "s" };
+    let line = |(nodes, why): (Vec<&str>, &Incomplete)| {
         let hint = match why.kind() {
             Some(FailureKind::Forbidden) => {
                 "; quorlock doctor --acl USER prints the command that gives the rights"
@@ -94,9 +85,9 @@ pub(crate) fn not_looked_at<'a>(
             }
             _ => "",
         };
-        format!("node{plural} {}: not all keys were looked at: {why}{hint}", nodes.join(", "))
+        format!("{}: not all keys were looked at: {why}{hint}", admin::names(&nodes))
     };
-    reasons.into_iter().map(line).collect()
+    admin::group(nodes, |one, other| one == other).into_iter().map(line).collect()
 }
 
 fn row(lock: &Lock, nodes: usize) -> [String; 8] {

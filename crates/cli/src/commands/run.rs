@@ -18,7 +18,7 @@ use quorlock::admin::{exhausted, list_nodes};
 use quorlock::node::Failure;
 use quorlock::{AcquireError, Client, NodeAnswer, Waiting};
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::plan::RunPlan;
 use self::wait::Waited;
@@ -115,16 +115,9 @@ impl Keeper<'_> {
             _ => "",
         };
         let message = error.told_with(hint);
-        let nodes: Vec<_> = error.nodes().iter().map(node_json).collect();
-        let event = json!({
-            "event": "not_acquired",
-            "key": self.args.key,
-            "contended": error.is_contended(),
-            "untrusted": matches!(error, AcquireError::NodesUntrusted(_)),
-            "retry_after_ms": error.retry_after().map(millis),
-            "message": message,
-            "nodes": nodes,
-        });
+        let mut event = self.not_acquired(&message, error.is_contended(), error.nodes());
+        event["untrusted"] = json!(matches!(error, AcquireError::NodesUntrusted(_)));
+        event["retry_after_ms"] = json!(error.retry_after().map(millis));
         if error.is_contended() && self.args.if_held == IfHeld::Skip {
             self.output.event(event, None);
             return ExitCode::Success;
@@ -139,25 +132,26 @@ impl Keeper<'_> {
             _ => ExitCode::NoQuorum,
         }
     }
-}
 
-impl Keeper<'_> {
     /// No descriptor of this process becomes free while it only waits.
     fn exhausted(&mut self, waiting: &Waiting) -> ExitCode {
         let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());
         let message =
             format!("lock \"{}\" not acquired: {}", self.args.title(), list_nodes(failed));
-        let event = json!({
+        self.output.error(self.not_acquired(&message, false, &waiting.nodes), &message);
+        ExitCode::Internal
+    }
+
+    fn not_acquired(&self, message: &str, contended: bool, nodes: &[NodeAnswer]) -> Value {
+        json!({
             "event": "not_acquired",
             "key": self.args.key,
-            "contended": false,
+            "contended": contended,
             "untrusted": false,
             "retry_after_ms": null,
             "message": message,
-            "nodes": waiting.nodes.iter().map(node_json).collect::<Vec<_>>(),
-        });
-        self.output.error(event, &message);
-        ExitCode::Internal
+            "nodes": nodes.iter().map(node_json).collect::<Vec<_>>(),
+        })
     }
 
     /// The exit code of a lock that others hold.

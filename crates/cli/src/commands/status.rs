@@ -159,17 +159,16 @@ impl Look<'_> {
         }
         table.push_str(&trust_states(inspection, nodes));
         for (place, answer) in inspection.nodes.iter().enumerate() {
-            if let Some(line) = self.removal(place, answer) {
-                let node = &answer.node;
-                table.push_str(&format!(
-                    "  node {node}: its key never expires; if no program uses it: {line}\n"
-                ));
-            }
-            if let Some(line) = self.intent_removal(place) {
-                let node = &answer.node;
-                table.push_str(&format!(
-                    "  node {node}: a writer's intent never expires and keeps readers out; it is a leftover: {line}\n"
-                ));
+            let leftovers = [
+                (self.removal(place, answer), "its key never expires; if no program uses it"),
+                (
+                    self.intent_removal(place),
+                    "a writer's intent never expires and keeps readers out; it is a leftover",
+                ),
+            ];
+            for (line, what) in leftovers {
+                let line = line.map(|line| format!("  node {}: {what}: {line}\n", answer.node));
+                table.push_str(&line.unwrap_or_default());
             }
         }
         table
@@ -178,16 +177,18 @@ impl Look<'_> {
     /// The command line that removes a key that never expires: every lock expires, so it is a leftover, or no lock.
     fn removal(&self, place: usize, answer: &NodeAnswer) -> Option<String> {
         answer.holder().filter(|holder| holder.remaining.is_none())?;
-        let server = self.topology.servers.get(place)?;
-        let key = format!("{}{}", self.topology.prefix, self.key);
-        Some(server.redis_cli().line_about("DEL", key.as_bytes()))
+        self.deletion(place, &format!("{}{}", self.topology.prefix, self.key))
     }
 
     /// The same for the intent of a writer.
     fn intent_removal(&self, place: usize) -> Option<String> {
         self.intents.get(place).filter(|is_endless| **is_endless)?;
+        self.deletion(place, &self.topology.intent(self.key))
+    }
+
+    fn deletion(&self, place: usize, key: &str) -> Option<String> {
         let server = self.topology.servers.get(place)?;
-        Some(server.redis_cli().line_about("DEL", self.topology.intent(self.key).as_bytes()))
+        Some(server.redis_cli().line_about("DEL", key.as_bytes()))
     }
 
     fn as_json(&self) -> Value {

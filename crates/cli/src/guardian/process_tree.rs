@@ -354,27 +354,24 @@ fn is_the_same(member: &procfs::Process) -> bool {
         .is_some_and(|now| (now.started, now.session) == (member.started, member.session))
 }
 
-/// Whether a child has died and was not reaped yet.
-#[cfg(target_os = "linux")]
 fn somebody_died() -> bool {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    matches!(waitid(WaitId::All, options), Ok(Some(_)))
+    dead_child() == Ok(true)
 }
 
-#[cfg(target_os = "linux")]
 fn is_childless() -> bool {
+    dead_child() == Err(Errno::CHILD)
+}
+
+/// Whether a child has died and was not reaped yet. It stays unreaped.
+#[cfg(target_os = "linux")]
+fn dead_child() -> rustix::io::Result<bool> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    matches!(waitid(WaitId::All, options), Err(Errno::CHILD))
+    waitid(WaitId::All, options).map(|status| status.is_some())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn somebody_died() -> bool {
-    false
-}
-
-#[cfg(not(target_os = "linux"))]
-fn is_childless() -> bool {
-    false
+fn dead_child() -> rustix::io::Result<bool> {
+    Ok(false)
 }
 
 fn me() -> i32 {

@@ -6,7 +6,7 @@ use quorlock_core::{Failure, FailureKind};
 use super::Case;
 use super::trust_state::is_for_its_kind;
 use crate::doctor::Finding;
-use crate::doctor::Severity::{Error, Note, Warning};
+use crate::doctor::Severity::{self, Error, Note, Warning};
 use crate::doctor::look::Facts;
 
 /// What mends a want of rights.
@@ -19,12 +19,34 @@ const NEW_CERTIFICATE: &str = "\
     for an address); name both files in its configuration (tls-key-file, tls-cert-file), restart it, and give a copy of \
     redis.crt to --tls-ca";
 
-/// Locks without what is wanted.
 const SLOWER: &str =
     "locks work, but a waiting client notices a free lock late, or commands need more bytes";
 
-/// Locks without what lists them.
+const NOT_SHARED: &str = "locks work, but not those that readers share";
+
 const NOT_LISTED: &str = "locks work, but neither quorlock ls nor quorlock init --fresh can look for those that are held";
+
+/// The effect of what is missing: the severity of a right and of a command, and the reason for each.
+const WITHOUT: [(Weight, Severity, Severity, &str, &str); 4] = [
+    (
+        Weight::Needed,
+        Error,
+        Error,
+        "without these a lock cannot be taken, extended or given back here",
+        "without it no lock can be taken, extended or given back here",
+    ),
+    (Weight::Wanted, Warning, Note, SLOWER, SLOWER),
+    (Weight::Shared, Warning, Warning, NOT_SHARED, NOT_SHARED),
+    (Weight::Listing, Note, Note, NOT_LISTED, NOT_LISTED),
+];
+
+/// The names of this weight, each once.
+fn of(weight: Weight, names: &[(&'static str, Weight)]) -> Vec<&'static str> {
+    let mut names: Vec<_> =
+        names.iter().filter(|(_, other)| *other == weight).map(|(name, _)| *name).collect();
+    names.dedup();
+    names
+}
 
 impl Case<'_> {
     pub(super) fn unreached(&self, failure: &Failure) -> Finding {
@@ -99,40 +121,52 @@ impl Case<'_> {
     pub(super) fn rights(&self, facts: &Facts) -> Vec<Finding> {
         let rights = &facts.rights;
         let mut findings = Vec::new();
-        let fix = || LACKS_RIGHTS.to_owned();
+        let mut denied = |severity, what, why| {
+            let fix = LACKS_RIGHTS.to_owned();
+            findings.push(Finding { severity, check: "rights", what, why, fix });
+        };
         if rights.keys {
+            let prefix = self.topology.own_key("");
+            let what = format!("the user may not use keys that begin with {prefix:?}");
+            denied(
+                Error,
+                what,
+                "there the node keeps who it votes for, and how far fences have been counted",
+            );
+        }
+        for (weight, severity, _, why, _) in WITHOUT {
+            let names = of(weight, &rights.denied);
+            if !names.is_empty() {
+                denied(severity, format!("the user lacks {}", names.join(" ")), why);
+            }
+        }
+        for (weight, _, severity, _, why) in WITHOUT {
+            let names = of(weight, &rights.missing);
+            if names.is_empty() {
+                continue;
+            }
+            let lines: Vec<String> =
+                names.iter().map(|name| format!("rename-command {name}")).collect();
+            let commands = if names.len() == 1 { "command" } else { "commands" };
             findings.push(Finding {
-                severity: Error,
-                check: "rights",
+                severity,
+                check: "command",
                 what: format!(
-                    "the user may not use keys that begin with {:?}",
-                    self.topology.own_key("")
+                    "the server has no {commands} {} (renamed or disabled)",
+                    names.join(", ")
                 ),
-                why: "there the node keeps who it votes for, and how far fences have been counted",
-                fix: fix(),
+                why,
+                fix: format!(
+                    "remove what begins with {} from {} and restart it; a service that disables commands cannot be a node",
+                    lines.join(" and "),
+                    self.configuration_file()
+                ),
             });
         }
-        let lacking = [
-            (
-                Error,
-                &rights.needed,
-                "without these a lock cannot be taken, extended or given back here",
-            ),
-            (Warning, &rights.wanted, SLOWER),
-            (Warning, &rights.shared, "locks work, but not those that readers share"),
-            (Note, &rights.listing, NOT_LISTED),
-        ];
-        findings.extend(self.missing(&rights.missing));
-        for (severity, rights, why) in
-            lacking.into_iter().filter(|(_, rights, _)| !rights.is_empty())
-        {
-            let what = format!("the user lacks {}", rights.join(" "));
-            findings.push(Finding { severity, check: "rights", what, why, fix: fix() });
-        }
         if let Some(error) = &rights.cannot_write {
-            let is_told = facts.info.as_ref().is_ok_and(|info| is_for_its_kind(error, info));
+            let is_reported = facts.info.as_ref().is_ok_and(|info| is_for_its_kind(error, info));
             findings.push(Finding {
-                severity: if is_told { Note } else { Error },
+                severity: if is_reported { Note } else { Error },
                 check: "write",
                 what: format!("nothing can be written: {error}"),
                 why: "a vote is a key that is written",
@@ -140,38 +174,6 @@ impl Case<'_> {
             });
         }
         findings
-    }
-
-    /// Commands that the server does not have.
-    fn missing(&self, missing: &[(&'static str, Weight)]) -> Vec<Finding> {
-        let weights = [
-            (Weight::Needed, Error, "without it no lock can be taken, extended or given back here"),
-            (Weight::Shared, Warning, "locks work, but not those that readers share"),
-            (Weight::Wanted, Note, SLOWER),
-            (Weight::Listing, Note, NOT_LISTED),
-        ];
-        let findings = weights.into_iter().filter_map(|(weight, severity, why)| {
-            let mut names: Vec<&str> =
-                missing.iter().filter(|(_, other)| *other == weight).map(|(name, _)| *name).collect();
-            names.dedup();
-            let (first, rest) = names.split_first()?;
-            let lines: Vec<String> =
-                names.iter().map(|name| format!("rename-command {name}")).collect();
-            let commands = if rest.is_empty() { "command" } else { "commands" };
-            let names = rest.iter().fold((*first).to_owned(), |all, name| all + ", " + name);
-            Some(Finding {
-                severity,
-                check: "command",
-                what: format!("the server has no {commands} {names} (renamed or disabled)"),
-                why,
-                fix: format!(
-                    "remove what begins with {} from {} and restart it; a service that disables commands cannot be a node",
-                    lines.join(" and "),
-                    self.configuration_file()
-                ),
-            })
-        });
-        findings.collect()
     }
 
     /// What mends that nothing can be written, by what the server says.

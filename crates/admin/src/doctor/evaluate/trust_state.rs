@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use quorlock::admin::Weight;
 use quorlock_core::info::Info;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::shown::{SETTINGS_MAX, seconds, shown, shown_text};
@@ -227,7 +228,8 @@ impl Case<'_> {
         }
         let lacks_right = error.starts_with("NOPERM");
         // What it is, or what its user lacks, is then an error by itself, with a fix of its own.
-        let is_told = (lacks_right && (facts.rights.keys || !facts.rights.needed.is_empty()))
+        let is_told = (lacks_right
+            && (facts.rights.keys || facts.rights.is_denied(Weight::Needed)))
             || facts.rights.lacks("GET", "+get")
             || is_for_its_kind(error, info);
         Finding {

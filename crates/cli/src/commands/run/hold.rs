@@ -107,19 +107,13 @@ impl Keeper<'_> {
             self.hold_on(lease, rest).await;
             return code;
         }
-        match self.give_back(lease, gone).await {
-            Outcome::Expired => {
-                let loss = Loss::Of(LossCause::KeyGone);
-                self.say_lost(loss, &health, None, end_in_words(None));
-                ExitCode::Lost
-            }
-            Outcome::TakenByOther => {
-                let loss = Loss::Of(LossCause::KeyOverwritten);
-                self.say_lost(loss, &health, None, end_in_words(None));
-                ExitCode::Lost
-            }
-            _ => code,
-        }
+        let cause = match self.give_back(lease, gone).await {
+            Outcome::Expired => LossCause::KeyGone,
+            Outcome::TakenByOther => LossCause::KeyOverwritten,
+            _ => return code,
+        };
+        self.say_lost(Loss::Of(cause), &health, None, end_in_words(None));
+        ExitCode::Lost
     }
 
     /// Tells the guardian each new deadline, and the command each signal, until the command ends.

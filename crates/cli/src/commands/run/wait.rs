@@ -159,12 +159,11 @@ impl Keeper<'_> {
             _ if waiting.contended => "others hold it or want it".to_owned(),
             _ => self.why_no_quorum(waiting),
         };
-        let event = json!({
-            "attempts": waiting.attempts,
-            "contended": waiting.contended,
-            "untrusted": waiting.untrusted,
-            "nodes": waiting.nodes.iter().map(node_json).collect::<Vec<_>>(),
-        });
+        let mut event = self.lock_event("waiting");
+        event["attempts"] = json!(waiting.attempts);
+        event["contended"] = json!(waiting.contended);
+        event["untrusted"] = json!(waiting.untrusted);
+        event["nodes"] = waiting.nodes.iter().map(node_json).collect();
         self.say_progress(event, &why, said);
     }
 
@@ -195,11 +194,6 @@ impl Keeper<'_> {
     /// A line that counts down on a terminal, and one every half a minute elsewhere.
     fn say_progress(&mut self, mut event: Value, why: &str, said: &mut Said) {
         let waited = time_since(said.since);
-        event["event"] = json!("waiting");
-        event["key"] = json!(self.args.key);
-        if !self.args.also.is_empty() {
-            event["also"] = json!(self.args.also);
-        }
         event["why"] = json!(why);
         event["waited_ms"] = json!(millis(waited));
         let patience = match self.plan.wait {
@@ -310,25 +304,15 @@ impl Keeper<'_> {
             if rest.is_zero() {
                 let message =
                     format!("{}, and still is after {}", holders.description, time(waited));
-                let event = json!({
-                    "event": "not_acquired",
-                    "key": self.args.key,
-                    "contended": true,
-                    "untrusted": false,
-                    "retry_after_ms": null,
-                    "message": message,
-                    "nodes": [],
-                });
-                self.output.error(event, &message);
+                self.output.error(self.not_acquired(&message, true, &[]), &message);
                 return self.held();
             }
             if waited >= A_WAIT {
                 let why = format!("{}; its end is waited for", holders.description);
-                self.say_progress(
-                    json!({ "contended": true, "untrusted": false }),
-                    &why,
-                    &mut said,
-                );
+                let mut event = self.lock_event("waiting");
+                event["contended"] = json!(true);
+                event["untrusted"] = json!(false);
+                self.say_progress(event, &why, &mut said);
             }
             tokio::select! {
                 () = sleep(pause.min(rest)) => {}
