@@ -1,8 +1,8 @@
-//! Are these nodes fit to hold locks? Looks at each as a client would, and at what a client does
-//! not look at. Says what is found, why it matters for locks, and what fixes it.
+//! Examines nodes: looks at each one as a client does, and at more than a client looks at. A finding says what was
+//! found, why it matters for locks, and how to fix it.
 //!
-//! Nothing is changed. To find out which rights a user has, they are used, on one key of the
-//! library's own that is gone afterwards.
+//! Nothing is changed. To find out which rights a user has, [`examine`] uses them on one key of the library's own,
+//! which is deleted afterwards.
 
 pub(crate) mod acl;
 mod evaluate;
@@ -18,15 +18,15 @@ use quorlock::admin::Topology;
 use quorlock::{BuildError, ClientBuilder};
 use quorlock_core::shown::seconds;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Severity {
     /// Good to know.
     Note,
-    /// Locks work, or will when the node has been waited for; something may surprise.
+    /// Locks work, or will work after a wait; something may surprise.
     Warning,
-    /// The node's votes do not count, or must not be relied on; or too few nodes vote.
+    /// The node's votes do not count or must not be relied on, or too few nodes vote.
     Error,
 }
 
@@ -40,29 +40,29 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something that was found on a node.
+/// One result of the examination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// What was looked at, in a word that stays the same: `reach`, `role`, `eviction`, ….
+    /// Stable name of the check: `reach`, `role`, `eviction`, ….
     pub check: &'static str,
-    /// What was found.
+    /// Fault or fact that was found.
     pub what: String,
-    /// Why that matters for locks.
+    /// Consequence for locks.
     pub why: &'static str,
-    /// What fixes it: mostly a command. If only time fixes it, this says so.
+    /// Remedy: in most cases a command. If only time helps, the text says so.
     pub fix: String,
 }
 
-/// The clock of a server beside ours.
+/// A server's wall clock compared with this machine's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClockOffset {
-    /// Microseconds by which it is ahead; behind, if negative.
+    /// Microseconds by which the server's clock is ahead; negative if it is behind.
     pub ahead_us: i64,
-    /// The offset may be wrong by this: half the round trip.
+    /// Largest error of the offset: half the round trip.
     pub error: Duration,
 }
 
@@ -72,15 +72,15 @@ pub struct ClockOffset {
 pub enum Votes {
     /// The votes count.
     Count,
-    /// They will after this time, at the next use.
+    /// The votes count after this time, from the next use on.
     CountIn(Duration),
-    /// They will this time after the next use, which begins the wait.
+    /// The votes count this long after the next use, which begins the wait.
     CountAfterUse(Duration),
-    /// They do not.
+    /// The votes do not count.
     DoNotCount,
 }
 
-/// What was found on one node.
+/// Result for one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeReport {
@@ -88,64 +88,62 @@ pub struct NodeReport {
     pub node: Arc<str>,
     /// `host:port`, or the path of the socket.
     pub address: String,
-    /// What runs there, such as `Redis 7.0.15`.
+    /// Name and version of the server, such as `Redis 7.0.15`.
     pub server: Option<String>,
-    /// For how long, by its own clock, in seconds.
+    /// Uptime by the server's own clock, in seconds.
     pub uptime_s: Option<i64>,
-    /// The median of some round trips.
+    /// Median of several round trips.
     pub latency: Option<Duration>,
-    /// Its clock beside ours.
+    /// The server's clock compared with this machine's.
     pub clock: Option<ClockOffset>,
-    /// Whether its votes count.
+    /// Whether the node's votes count.
     pub votes: Votes,
-    /// What was found, the worst first.
+    /// Findings, the worst first.
     pub findings: Vec<Finding>,
 }
 
 impl NodeReport {
-    /// How bad the worst finding is; `None`: there is none.
+    /// Severity of the worst finding; `None` if there is none.
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|finding| finding.severity).max()
     }
 }
 
-/// What was found on all nodes.
+/// Result for all nodes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Examination {
-    /// Per node, in the order of the list.
+    /// One report per node, in the order of the list.
     pub nodes: Vec<NodeReport>,
-    /// What is wrong with them together: fewer than a quorum vote at present.
+    /// A fault of all nodes together: fewer than a quorum vote at present.
     pub together: Option<Finding>,
-    /// For how long a node that was restarted, or is new, does not vote: a bit more than the longest
-    /// ttl.
+    /// Time for which a new or restarted node does not vote: a bit more than the longest ttl.
     pub quarantine: Duration,
-    /// How many nodes must grant a lock.
+    /// Number of nodes that must grant a lock.
     pub quorum: usize,
     acl: BTreeMap<String, Vec<Arc<str>>>,
 }
 
-/// What systemd allows a service to start within by itself, in seconds.
+/// Systemd's default limit for the start of a service, in seconds.
 const STARTS_WITHIN_S: u64 = 90;
 
 impl Examination {
-    /// How bad the worst finding is; `None`: there is none.
+    /// Severity of the worst finding; `None` if there is none.
     pub fn worst(&self) -> Option<Severity> {
         let together = self.together.as_ref().map(|finding| finding.severity);
         self.nodes.iter().filter_map(NodeReport::worst).chain(together).max()
     }
 
-    /// The command that makes a user who may lock on these nodes, and nothing else: the nodes that
-    /// know the same commands have the same. A password is to be put into it. For each, on which
-    /// nodes it is to be given.
+    /// The command that makes a user who may lock on these nodes and do nothing else, with the nodes that it is for.
+    /// Nodes whose servers know the same commands share one entry. A password replaces the word in it.
     pub fn acl(&self, user: &str) -> Vec<(String, Vec<Arc<str>>)> {
         let named =
             |(rules, nodes): (&String, &Vec<Arc<str>>)| (acl::line(user, rules), nodes.clone());
         self.acl.iter().map(named).collect()
     }
 
-    /// A drop-in for the servers' unit: systemd then starts a server only after the quarantine, which
-    /// protects also those who lock by other libraries and do not look for restarts.
+    /// A drop-in for the servers' systemd unit: systemd then starts a server only after the quarantine. This also
+    /// protects clients of other libraries, which do not check for restarts.
     pub fn systemd(&self) -> String {
         let seconds = seconds(self.quarantine);
         let limit = seconds + STARTS_WITHIN_S;
@@ -161,15 +159,14 @@ impl Examination {
     }
 }
 
-/// Examines the nodes of a client that need not be built, all at once; each within its connect
-/// timeout, and as much again for every answer. Nodes that are not servers are left out.
+/// Examines the nodes of a client that need not be built, all at once. Connecting to a node takes at most its connect
+/// timeout, and so does each answer. Nodes that are not servers are left out.
 ///
 /// # Errors
-/// [`BuildError`], as from [`ClientBuilder::build`]; nothing was sent. What is wrong with a node is no
-/// error but a finding.
+/// [`BuildError`], as from [`ClientBuilder::build`]; nothing was sent. A fault of a node is not an error but a finding.
 ///
 /// # Cancel safety
-/// One key of the library's own may be left, for ten seconds.
+/// One key of the library's own may remain for ten seconds.
 pub async fn examine(settings: &ClientBuilder) -> Result<Examination, BuildError> {
     let topology = Topology::of(settings)?;
     let looked = look::look_at_all(&topology, &topology.servers, true).await;
@@ -193,7 +190,7 @@ fn judged(topology: &Topology, looked: &[look::Looked]) -> Examination {
     }
 }
 
-/// The nodes that must not vote whatever their markers say, and why.
+/// The nodes that must not vote, whatever their markers say, each with the reason.
 pub(crate) fn unfit(topology: &Topology, looked: &[look::Looked]) -> Vec<(Arc<str>, String)> {
     const WHAT_THEY_ARE: [&str; 6] =
         ["role", "cluster", "loading", "eviction", "same_server", "clock_stands"];

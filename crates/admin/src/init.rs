@@ -1,7 +1,7 @@
-//! What an operator decides about nodes, and no client may: that no lock is in use ([`fresh`]), and
-//! that nodes, quorum or longest ttl change ([`reconfigure`]).
+//! Decisions about nodes that only an operator can make: that no lock is in use ([`fresh`]), and that nodes, quorum or
+//! longest ttl change ([`reconfigure`]).
 //!
-//! Both write the markers by which nodes say for whom they vote; see [`guarantees`](quorlock::guarantees).
+//! Both write the markers by which nodes say for which clients they vote; see [`guarantees`](quorlock::guarantees).
 
 mod in_use;
 mod keys;
@@ -23,42 +23,42 @@ pub use self::reconfiguration::{Reconfiguration, reconfigure};
 use crate::doctor::look::{Facts, Looked, Seen, look_at_all};
 use crate::doctor::unfit;
 
-/// What became of one node.
+/// Result for one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChangedNode {
     /// The node's name.
     pub node: Arc<str>,
-    /// What was done there, or why nothing was.
+    /// The change, or the reason why there was none.
     pub change: Result<NodeChange, String>,
 }
 
-/// What was done on a node.
+/// A change of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeChange {
-    /// It is marked: its votes count.
+    /// The node is marked, and its votes count.
     Marked,
-    /// It was marked for these settings before.
+    /// The node was marked for these settings before.
     WasMarked,
-    /// It votes for nobody until the wait is over.
+    /// The node votes for no client until the wait is over.
     Waits,
-    /// It belongs to the old nodes alone, and votes for nobody any more.
+    /// The node belongs to the old nodes only, and votes for no client any more.
     Retired,
 }
 
-/// What became of all nodes.
+/// Result for all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Initialized {
-    /// Per node: the new ones in order, then old ones that were given besides.
+    /// One entry per node: the new nodes in order, then old nodes that were given in addition.
     pub nodes: Vec<ChangedNode>,
-    /// How many nodes must grant a lock.
+    /// Number of nodes that must grant a lock.
     pub needed: usize,
 }
 
 impl Initialized {
-    /// How many nodes vote now.
+    /// Number of nodes that vote now.
     pub fn voting(&self) -> usize {
         let votes = |node: &&ChangedNode| {
             matches!(node.change, Ok(NodeChange::Marked | NodeChange::WasMarked))
@@ -67,20 +67,20 @@ impl Initialized {
     }
 }
 
-/// Why nothing could be done, or not enough.
+/// The reason why nothing was done, or not enough.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InitError {
     /// The settings are wrong; nothing was sent.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// Some nodes must not vote at all. Nothing was written.
+    /// Some nodes must not vote. Nothing was written.
     #[error("nothing was changed: {}", list(nodes))]
     Unfit {
-        /// Each, and why.
+        /// The nodes with the reasons.
         nodes: Vec<(Arc<str>, String)>,
     },
-    /// Too few nodes were reached. Nothing was written.
+    /// Too few nodes can be used. Nothing was written.
     #[error(
         "nothing was changed: {reached} of {all} nodes can be used, but {needed} must; {}; then run the same command \
          again ({})",
@@ -89,48 +89,48 @@ pub enum InitError {
         list(nodes)
     )]
     TooFew {
-        /// How many can be used.
+        /// Number of nodes that can be used.
         reached: usize,
-        /// How many there are.
+        /// Number of all nodes.
         all: usize,
-        /// How many must be usable.
+        /// Number of nodes that are needed.
         needed: usize,
-        /// The others would be enough, but they refuse the user or lack a command.
+        /// The other nodes would be enough, but they refuse the user or lack a command.
         barred: bool,
-        /// The others, and why.
+        /// The other nodes with the reasons.
         nodes: Vec<(Arc<str>, String)>,
     },
-    /// Too few of the nodes that vote for the old settings were reached: the others could still make a
-    /// quorum. Nothing was written.
+    /// Too few of the nodes that vote for the old settings were reached: the other nodes could still form a quorum.
+    /// Nothing was written.
     #[error(
         "nothing was changed: {needed} of the nodes that vote for \"{old}\" must answer, or the others \
          could still grant locks; {reached} did{}",
         advice(missing, unmarked)
     )]
     OldNodes {
-        /// The old settings.
+        /// The old settings, as a marker has them.
         old: String,
-        /// How many of their nodes answered.
+        /// Number of old nodes that answered.
         reached: usize,
-        /// How many must answer.
+        /// Number of old nodes that must answer.
         needed: usize,
-        /// Those that were not reached.
+        /// Old nodes that were not reached.
         missing: Vec<String>,
-        /// Those in whose name a server answers that has no marker of these settings.
+        /// Names under which another server answers, one without a marker of the old settings.
         unmarked: Vec<String>,
     },
-    /// No node says that it voted for other settings than the new ones, nor that it was moved before:
-    /// the old nodes, if there are any, are others, and would go on granting locks. Nothing was written.
+    /// No node has a marker of other settings, or a trace of an earlier move. If there are old nodes, they are other
+    /// servers and would go on granting locks. Nothing was written.
     #[error(
         "nothing was changed: under this key prefix none of these nodes was ever marked for other nodes; name the old \
          ones with --old-node, or, if no lock is in use, run quorlock init --fresh, also for another key prefix"
     )]
     NothingOld,
-    /// Some of the old nodes could not be taken out of use, and too few are left that were. They vote
-    /// for nobody now; run the command again.
+    /// Some old nodes could not be taken out of use, so the change did not go on. The nodes that were taken out vote
+    /// for no client now. Call again.
     #[error("not finished; run the same command again ({})", list(nodes))]
     Interrupted {
-        /// What failed where.
+        /// The nodes with the failures.
         nodes: Vec<(Arc<str>, String)>,
     },
 }
@@ -141,23 +141,20 @@ fn list(nodes: &[(Arc<str>, String)]) -> String {
     lines.collect::<Vec<_>>().join("; ")
 }
 
-/// What nodes say of the settings that they vote for, before anything is changed.
+/// The settings for which nodes are marked before a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Before {
     /// The new settings.
     pub new: String,
-    /// Other ones, and the nodes that are marked for them. Of nodes that do not answer nothing is known.
+    /// Other settings, with the nodes that are marked for them. Nodes that do not answer are left out.
     pub old: Vec<(String, Vec<Arc<str>>)>,
     /// [`fn@reconfigure`] makes the change: it does not change a database, a key prefix, or a marker that is not of this
     /// version.
     pub is_reconfigurable: bool,
 }
 
-/// Looks for what settings the nodes, and these others, are marked so far. Writes nothing.
-///
-/// # Errors
-/// [`InitError::Build`] if the settings are wrong; nothing was sent.
+/// Reads the settings for which the nodes, and these others, are marked. Writes nothing.
 pub async fn before(settings: &ClientBuilder, others: &[NodeConfig]) -> Result<Before, InitError> {
     let topology = Topology::of(settings)?;
     let servers = with_others(&topology, Topology::others(settings, others)?)?;
@@ -209,7 +206,7 @@ impl Before {
     }
 }
 
-/// The node has no marker, or one that this version can read.
+/// Whether the node has no marker, or one that this version can read.
 fn is_of_this_version(facts: &Facts) -> bool {
     match &facts.marker {
         Seen::Nothing => true,
@@ -218,8 +215,8 @@ fn is_of_this_version(facts: &Facts) -> bool {
     }
 }
 
-/// The settings that a node's marker names; or its adoption, if it has none. `None`: there are neither, or
-/// these.
+/// The settings in a node's marker, or in its adoption if it has no marker. `None`: the node has neither, or has the
+/// new settings.
 fn marked_for(facts: &Facts, new: &Cluster) -> Option<String> {
     let other = |cluster: Cluster| (cluster != *new).then(|| settings_shown(&cluster));
     match &facts.marker {
@@ -239,7 +236,7 @@ fn settings_shown(cluster: &Cluster) -> String {
     shown(&cluster.to_string(), SETTINGS_MAX)
 }
 
-/// What to do about old nodes that were not found.
+/// Advice about old nodes that were not found.
 fn advice(missing: &[String], unmarked: &[String]) -> String {
     let mut advice = String::new();
     if !missing.is_empty() {
@@ -256,18 +253,18 @@ fn advice(missing: &[String], unmarked: &[String]) -> String {
     advice
 }
 
-/// Marks all nodes for clients of these settings, **on the word of the operator that no lock is in
-/// use**: their votes count from now on, without a wait. It does not look for locks; [`fn@in_use`] does.
+/// Marks all nodes for clients of these settings, **because the operator says that no lock is in use**: their votes
+/// count from now on, without a wait. This function does not look for locks; [`fn@in_use`] does.
 ///
-/// Whatever markers there were are replaced; fences go on from above theirs. Nodes that cannot be
-/// reached are told in the result; they join later, after a wait.
+/// All markers are replaced, and fencing tokens continue above the old ones. Nodes that cannot be reached are listed in
+/// the result. They join later, after a wait.
 ///
 /// # Errors
-/// [`InitError::Unfit`] if a node must not vote, [`InitError::TooFew`] if fewer than a quorum
-/// answered; nothing was written.
+/// [`InitError::Unfit`] if a node must not vote, [`InitError::TooFew`] if fewer than a quorum answered; nothing was
+/// written.
 ///
 /// # Cancel safety
-/// Some nodes may be marked, others not. It can be called again.
+/// Some nodes may be marked and others not. Call again.
 pub async fn fresh(settings: &ClientBuilder) -> Result<Initialized, InitError> {
     let topology = Topology::of(settings)?;
     let looked = look_at_all(&topology, &topology.servers, false).await;
@@ -299,7 +296,7 @@ async fn mark_fresh(
     change.make(topology, server, Do::Replace).await.map(|()| NodeChange::Marked)
 }
 
-/// What must still be there when it is changed; see [`Change`].
+/// The value that must still be there at the change; see [`Change`].
 fn written(seen: &Seen) -> String {
     match seen {
         Seen::Nothing => String::new(),
@@ -308,7 +305,7 @@ fn written(seen: &Seen) -> String {
     }
 }
 
-/// Whether all that answered may vote, and a quorum did.
+/// Checks that all nodes that answered may vote, and that they are a quorum.
 fn check(topology: &Topology, looked: &[Looked]) -> Result<(), InitError> {
     let nodes = unfit(topology, looked);
     if !nodes.is_empty() {
@@ -331,7 +328,7 @@ fn check(topology: &Topology, looked: &[Looked]) -> Result<(), InitError> {
     Ok(())
 }
 
-/// The node answers, but refuses the user or lacks a command.
+/// Whether the node answers, but refuses the user or lacks a command.
 fn is_barred(node: &Looked) -> bool {
     match &node.facts {
         Err(failure) => failure.kind().is_about_rights(),
@@ -339,7 +336,7 @@ fn is_barred(node: &Looked) -> bool {
     }
 }
 
-/// What is known of a node: facts, its run, and when it was promoted.
+/// The facts about a node, its run, and the time of its promotion.
 fn known(node: &Looked) -> Result<(&Facts, Box<str>, i64), String> {
     let facts = node.facts.as_ref().map_err(ToString::to_string)?;
     if let Some(error) = facts.refusal() {
@@ -349,18 +346,18 @@ fn known(node: &Looked) -> Result<(&Facts, Box<str>, i64), String> {
     Ok((facts, info.run_id.clone(), info.promoted_at.unwrap_or(-1)))
 }
 
-/// Above every clock, and every floor that was; no lower than `least`.
+/// A floor above every clock and every earlier floor, and not below `least`.
 fn floor(looked: &[Looked], least: u64) -> u64 {
     let facts = || looked.iter().filter_map(|node| node.facts.as_ref().ok());
     let times = facts().filter_map(|facts| u64::try_from(facts.times.last_us?).ok());
     let floors = facts().filter_map(|facts| match (&facts.marker, &facts.adoption) {
         (Seen::Text(text), _) => Some(Marker::parse(text)?.floor),
-        // That of the marker that was there before.
+        // The floor of the marker that the adoption has replaced.
         (_, Seen::Text(text)) => Some(Adoption::parse(text)?.floor),
         _ => None,
     });
     let ahead = times.max().map_or(0, |time| time.saturating_add(Marker::FLOOR_AHEAD_US));
     let floor = ahead.max(floors.max().unwrap_or(0)).max(least);
-    // A clock that is far off must not leave room for no fence at all.
+    // A clock that is far ahead must leave room for fencing tokens.
     floor.min(Counter::LIMIT - 1)
 }

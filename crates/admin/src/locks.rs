@@ -15,13 +15,11 @@ use quorlock::{BuildError, ClientBuilder, Holder};
 pub use crate::scan::Incomplete;
 use crate::scan::{Scan, Scanned, Votes, get_ranges, pattern, read_all};
 
-/// At most this number of votes is listed of one node. More are reported as [`Incomplete::TooMany`].
+/// Limit of the votes that are listed of one node. More are reported as [`Incomplete::TooMany`].
 pub const VOTES_MAX: usize = 50_000;
 
-/// Digits of the largest fencing token.
 const TOKEN_DIGITS: usize = 16;
 
-/// Fencing tokens that are asked for at once.
 const AT_A_TIME: usize = 250;
 
 /// The kind of an entry in the list.
@@ -49,36 +47,36 @@ pub struct Lock {
     pub holder: Holder,
     /// The nodes that have the holder's value.
     pub nodes: Vec<Arc<str>>,
-    /// The fencing token, if a quorum of nodes has one.
+    /// Fencing token, if a quorum of nodes has the same.
     pub fencing_token: Option<u64>,
     /// Fewer than a quorum of nodes can have the holder's value: the lock is lost, being taken or being released.
     pub stale: bool,
 }
 
-/// How a look at one node went.
+/// Result of the look at one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeLook {
     /// The node's name.
     pub node: Arc<str>,
-    /// Why not all of its keys were looked at; `None`: they were.
+    /// The reason if not all keys were read.
     pub incomplete: Option<Incomplete>,
 }
 
-/// What was found on all nodes.
+/// Result for all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Locks {
-    /// By resource; of one resource, the holder with the most nodes first.
+    /// Sorted by resource. Of one resource, the holder with the most nodes comes first.
     pub locks: Vec<Lock>,
-    /// In the order of the list.
+    /// One entry per node, in the order of the list.
     pub nodes: Vec<NodeLook>,
-    /// How many nodes must grant a lock.
+    /// Number of nodes that must grant a lock.
     pub quorum: usize,
 }
 
 impl Locks {
-    /// How many nodes were looked at completely. With at least a quorum of them, every lock that was held throughout
+    /// Number of nodes that were read completely. If they are at least a quorum, every lock that was held throughout
     /// the look is listed.
     pub fn complete(&self) -> usize {
         self.nodes.iter().filter(|node| node.incomplete.is_none()).count()
@@ -148,16 +146,15 @@ pub async fn list(settings: &ClientBuilder, glob: Option<&str>) -> Result<Locks,
     Ok(Locks { locks, nodes, quorum: needed })
 }
 
-/// The votes of one value under one key.
 pub(crate) struct Found {
     pub(crate) shared: bool,
-    /// The longest time of any node; `None` if one of them has no end.
+    /// The longest time of any node; `None` if a node's key never expires.
     pub(crate) left: Option<Duration>,
     /// Places in the list of nodes.
     pub(crate) nodes: Vec<usize>,
 }
 
-/// The votes of nodes, by key and value. Each node is given with its place in the list.
+/// The votes of all nodes, by key and value. Each node comes with its place in the list.
 pub(crate) fn merged<'a>(
     nodes: impl Iterator<Item = (usize, &'a Votes)>,
 ) -> BTreeMap<(Arc<str>, Arc<[u8]>), Found> {
@@ -179,8 +176,8 @@ pub(crate) fn merged<'a>(
     merged
 }
 
-/// Nodes reach a key at different times, so a lock that is taken or released meanwhile seems to have too few votes.
-/// Keys on which the nodes differ are read once more, on all nodes at once.
+/// Reads the keys on which nodes differ once more, on all nodes at once. The scans reach a key at different times, so a
+/// lock that is taken or released meanwhile seems to have too few votes.
 async fn look_again(scans: &mut [Scanned]) {
     let whole = scans.iter().filter(|scan| scan.connection.is_some()).count();
     let found = merged(scans.iter().map(|scan| &scan.votes).enumerate());

@@ -37,55 +37,50 @@ const PAUSE: Duration = Duration::from_millis(4);
 /// A key of this library has at most this number of readers.
 const READERS_MAX: i64 = 1024;
 
-/// Readers that one command reads.
 const READERS_AT_A_TIME: i64 = 64;
 
-/// At most this number of other clients' key prefixes is noted.
+/// Limit of the key prefixes of other clients that are kept.
 const PREFIXES_MAX: usize = 16;
 
 /// One vote: a value of this library under a lock's key.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Vote {
     pub(crate) value: Arc<[u8]>,
-    /// Time until it ends; `None`: never, so it is no lock but a leftover.
+    /// Time until it expires; `None`: never, so it is no lock but a leftover.
     pub(crate) left: Option<Duration>,
-    /// A reader's.
     pub(crate) shared: bool,
 }
 
 /// The votes of one node, by key.
 pub(crate) type Votes = BTreeMap<Arc<str>, Vec<Vote>>;
 
-/// Which keys are looked at, and for how long.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Scan<'a> {
     /// Only keys that match this pattern.
     pub(crate) pattern: Option<&'a str>,
-    /// Keys of the client begin with this. If the user may not read other keys, only these are read.
+    /// Prefix of the client's keys. If the user may not read other keys, only these are read.
     pub(crate) prefix: &'a str,
-    /// Keys that begin with this are intents of waiting writers, and are looked at like locks.
+    /// Prefix of the intents of waiting writers, which are read like locks.
     pub(crate) intents: Option<&'a str>,
-    /// In this database instead of the client's own.
+    /// A database other than the client's own.
     pub(crate) database: Option<u32>,
-    /// The scan ends then, complete or not.
+    /// Latest end of the scan.
     pub(crate) until: Option<BootTime>,
-    /// The scan ends when this number of votes was found on the node.
+    /// Limit of the votes on one node, at which the scan ends.
     pub(crate) votes_max: usize,
 }
 
-/// What was found on one node.
 #[derive(Default)]
 pub(crate) struct Scanned {
     pub(crate) votes: Votes,
     /// Prefixes of clients that have a marker on the node.
     pub(crate) prefixes: Vec<String>,
-    /// Why not all keys were looked at.
+    /// The reason if not all keys were read.
     pub(crate) incomplete: Option<Incomplete>,
-    /// For further reads.
     pub(crate) connection: Option<AdminConnection>,
 }
 
-/// Why not all keys of a node were looked at.
+/// The reason why not all keys of a node were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Incomplete {
@@ -93,20 +88,20 @@ pub enum Incomplete {
     Failed(Failure),
     /// The time was up.
     TimeIsUp,
-    /// More locks than are listed.
+    /// The node has more locks than are listed.
     TooMany {
-        /// How many are listed of this node.
+        /// Number of locks that are listed of this node.
         max: usize,
     },
 }
 
 impl Incomplete {
-    /// The user lacks a right or is not known, or the server lacks a command.
+    /// Whether the user lacks a right or is not known, or the server lacks a command.
     pub fn is_about_rights(&self) -> bool {
         self.kind().is_some_and(FailureKind::is_about_rights)
     }
 
-    /// How the node failed; `None`: it did not.
+    /// The kind of the node's failure; `None` if it did not fail.
     pub fn kind(&self) -> Option<FailureKind> {
         match self {
             Self::Failed(failure) => Some(failure.kind()),
@@ -140,7 +135,6 @@ pub(crate) fn pattern(prefix: &str, glob: Option<&str>) -> Option<String> {
 }
 
 impl Scan<'_> {
-    /// Looks at the keys of one node.
     pub(crate) async fn of(&self, server: &RedisNode) -> Scanned {
         let mut scanned = Scanned::default();
         scanned.incomplete = self.run(server, &mut scanned).await.err();
@@ -159,7 +153,7 @@ impl Scan<'_> {
                 }
                 let started = now();
                 let (next, keys) = match self.page(&connection, kind, &cursor, count).await {
-                    // The names in the page are longer than a reply may be. The cursor is still good.
+                    // The names in the page are longer than a reply may be. The cursor remains valid.
                     Err(failure) if failure.kind() == FailureKind::Protocol && count > 1 => {
                         connection = self.open(server).await?;
                         count /= 8;
@@ -251,7 +245,7 @@ impl Scan<'_> {
         Ok(connection)
     }
 
-    /// One page of names, and where the next one begins.
+    /// One page of names, with the cursor of the next page.
     async fn page(
         &self,
         connection: &AdminConnection,
@@ -294,21 +288,20 @@ impl Scanned {
     }
 }
 
-/// The library's own keys are no locks, nor are names that no lock can have.
+/// The library's own keys are no locks, and neither are names that no lock can have.
 fn may_be_a_lock(key: &str) -> bool {
     !key.is_empty() && key.len() <= KEY_BYTES_MAX && !key.contains(RESERVED)
 }
 
-/// What was read of some keys.
 #[derive(Default)]
 pub(crate) struct Read {
     pub(crate) votes: Votes,
-    /// The user may not read one of them.
+    /// The refusal of a key that the user may not read.
     pub(crate) forbidden: Option<Failure>,
 }
 
 impl Read {
-    /// The reply, unless it says that there is no such value any more, or that the user may not read it.
+    /// The reply, unless the value is gone or of another type, or the user may not read it.
     fn take(&mut self, reply: Option<Reply>) -> Result<Option<Reply>, Failure> {
         match reply {
             Some(Reply::Error(error)) if error.starts_with("WRONGTYPE") => Ok(None),
@@ -325,7 +318,7 @@ impl Read {
     }
 }
 
-/// The votes under these keys, of whatever type they are.
+/// The votes under these keys, of both types.
 pub(crate) async fn read_all(
     connection: &AdminConnection,
     keys: &[Arc<str>],
@@ -354,7 +347,7 @@ async fn read_strings(connection: &AdminConnection, keys: &[Arc<str>]) -> Result
     let ttls: Vec<[&str; 2]> = some.iter().map(|key| ["PTTL", &**key]).collect();
     let ttls = ask(connection, &ttls).await?;
     for ((key, value), ttl) in some.into_iter().zip(values).zip(ttls) {
-        // No value of this library is as long as what was asked for.
+        // A value of this library is shorter than this limit.
         if let Some(Reply::Bytes(value)) = read.take(Some(value))?
             && value.len() < Holding::VALUE_BYTES_MAX
             && Value::owner_of(&value).is_some()
@@ -415,7 +408,7 @@ async fn read_sets(connection: &AdminConnection, keys: &[Arc<str>]) -> Result<Re
     Ok(read)
 }
 
-/// All readers of one key, those that have ended with no time left.
+/// All readers of one key. Readers that have ended have no time left.
 async fn readers(
     connection: &AdminConnection,
     key: &str,
@@ -431,7 +424,7 @@ async fn readers(
     let mut votes = Vec::new();
     for reply in ask(connection, &words.collect::<Vec<_>>()).await? {
         let Reply::List(members) = reply else { continue };
-        // In RESP3 a list of pairs.
+        // RESP3 has a list of pairs, RESP2 one flat list.
         let flat: Vec<Reply> = members
             .into_iter()
             .flat_map(|member| match member {
@@ -452,7 +445,7 @@ async fn readers(
     Ok(votes)
 }
 
-/// Time left by a reply to `PTTL`. `None`: there is no such key any more, or it lives for longer than any lock.
+/// Time left, from a reply to `PTTL`. `None`: the key is gone, or lives longer than any lock.
 fn time_left(reply: &Reply) -> Option<Option<Duration>> {
     match reply {
         Reply::Int(-1) => Some(None),
@@ -464,7 +457,7 @@ fn time_left(reply: &Reply) -> Option<Option<Duration>> {
     }
 }
 
-/// The node's clock, by a reply to `TIME`, in microseconds.
+/// The server's clock in microseconds, from a reply to `TIME`.
 pub(crate) fn time_us(reply: &Reply) -> Option<i64> {
     let Reply::List(parts) = reply else { return None };
     let number = |part: &Reply| match part {
@@ -475,7 +468,7 @@ pub(crate) fn time_us(reply: &Reply) -> Option<i64> {
     seconds.checked_mul(1_000_000)?.checked_add(number(parts.get(1)?)?)
 }
 
-/// A number that a server writes as text.
+/// A number that a server may write as text.
 fn score(reply: &Reply) -> Option<f64> {
     match reply {
         Reply::Bytes(digits) => std::str::from_utf8(digits).ok()?.parse().ok(),
@@ -485,16 +478,15 @@ fn score(reply: &Reply) -> Option<f64> {
     }
 }
 
-/// The replies to these commands. Errors are replies, too.
+/// The replies to these commands. An error is a reply as well.
 async fn ask<C: AsRef<[W]>, W: AsRef<[u8]>>(
     connection: &AdminConnection,
     commands: &[C],
 ) -> Result<Vec<Reply>, Failure> {
-    // No command, no round trip.
     if commands.is_empty() { Ok(Vec::new()) } else { connection.ask(commands).await }
 }
 
-/// The same, if none of them is an error.
+/// The replies, unless one of them is an error.
 async fn answers<C: AsRef<[W]>, W: AsRef<[u8]>>(
     connection: &AdminConnection,
     commands: &[C],

@@ -1,17 +1,16 @@
-//! How the least rights are given to a user.
+//! The command that gives a user the least rights.
 
-/// What a user is given who may lock with keys behind `prefix`, and nothing else.
+/// The rules for a user who may lock with keys behind `prefix` and do nothing else.
 pub(super) fn rules<'a>(prefix: &str, rights: impl Iterator<Item = &'a str>) -> String {
     let keys = quoted(&format!("~{}*", escaped(prefix)));
     std::iter::once(keys).chain(rights.map(quoted)).collect::<Vec<_>>().join(" ")
 }
 
-/// The command that makes `user` one by these rules.
 pub(super) fn line(user: &str, rules: &str) -> String {
     format!("ACL SETUSER {user} reset on '>PASSWORD' {rules}")
 }
 
-/// A prefix as a pattern that matches itself.
+/// The pattern that matches only this prefix.
 pub(crate) fn escaped(prefix: &str) -> String {
     let mut escaped = String::with_capacity(prefix.len());
     for c in prefix.chars() {

@@ -1,4 +1,4 @@
-//! What follows for locks from what was seen on the nodes. Reads facts, and asks nobody.
+//! Judges the facts that were seen on nodes. Sends nothing.
 
 mod access;
 mod clock;
@@ -16,7 +16,6 @@ use super::{Finding, NodeReport, Votes};
 
 pub(super) use together::together;
 
-/// A word on each node, in order.
 pub(super) fn evaluate(topology: &Topology, looked: &[Looked]) -> Vec<NodeReport> {
     let unused = looked.iter().all(|node| match &node.facts {
         Ok(facts) => facts.marker == Seen::Nothing && facts.adoption == Seen::Nothing,
@@ -25,12 +24,10 @@ pub(super) fn evaluate(topology: &Topology, looked: &[Looked]) -> Vec<NodeReport
     looked.iter().map(|node| Case { topology, looked, node, unused }.report()).collect()
 }
 
-/// One node among the others.
 struct Case<'a> {
     topology: &'a Topology,
     looked: &'a [Looked],
     node: &'a Looked,
-    /// No node has ever been used.
     unused: bool,
 }
 
@@ -71,7 +68,7 @@ impl Case<'_> {
                 findings.extend(self.leftovers(facts));
                 report.votes = votes;
             }
-            // A command or right that is missing is an error by itself.
+            // A missing command or right is a finding of its own.
             Err(_) if facts.rights.lacks("INFO", "+info") => {}
             Err(why) => findings.push(Finding {
                 severity: Error,
@@ -86,7 +83,7 @@ impl Case<'_> {
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         if findings.iter().any(|finding| finding.severity == Error) {
             report.votes = Votes::DoNotCount;
-            // No wait ends that, and none is told of.
+            // No wait ends an error, so findings about waits are left out.
             findings
                 .retain(|finding| !trust_state::WAITS.contains(&(finding.check, finding.severity)));
         }
@@ -98,7 +95,7 @@ impl Case<'_> {
         self.node.redis_cli.line(command)
     }
 
-    /// Settings that are in force at once, and after a restart.
+    /// The commands that change settings at once and keep them over a restart.
     fn set(&self, settings: &[&str]) -> String {
         let set = settings.iter().map(|setting| self.cli(&format!("CONFIG SET {setting}")));
         set.chain([self.cli("CONFIG REWRITE")]).collect::<Vec<_>>().join(" && ")

@@ -1,4 +1,4 @@
-//! What there is to be seen on a node, without a judgement.
+//! The facts about a node, without a judgement.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,40 +15,38 @@ use super::rights::{self, Rights};
 use crate::locks::VOTES_MAX;
 use crate::scan::{Incomplete, Scan, Vote, pattern, time_us};
 
-/// Keys are looked at for this time, complete or not.
+/// Limit of the time for a look at keys.
 const SCAN_MAX: Duration = Duration::from_secs(1);
 
-/// So many round trips are measured; the median of an odd number is one of them.
+/// Number of round trips that are measured. It is odd, so the median is one of them.
 const ROUND_TRIPS: usize = 7;
 
-/// A node, and what was seen on it.
 pub(crate) struct Looked {
     pub(crate) name: Arc<str>,
     pub(crate) address: String,
     pub(crate) redis_cli: RedisCli,
-    /// Or why nothing was.
+    /// The failure if nothing was seen.
     pub(crate) facts: Result<Facts, Failure>,
 }
 
-/// What was seen on a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) speaks_resp3: bool,
-    /// What decides whether its votes count, or why that is not known.
+    /// The part of `INFO` that decides whether votes count; the error if it is not known.
     pub(crate) info: Result<Info, String>,
     pub(crate) more: More,
     pub(crate) marker: Seen,
     pub(crate) adoption: Seen,
-    /// The locks are in another database, or it cannot be told.
+    /// The locks are in another database, or that is not known.
     pub(crate) elsewhere: Option<Failure>,
-    /// For how long the adoption has been there.
+    /// Age of the adoption.
     pub(crate) adopted_for: Duration,
     pub(crate) settings: Settings,
     pub(crate) rights: Rights,
     pub(crate) times: Times,
-    /// Keys that have a lock's value and never end; only of a thorough look.
+    /// Keys that have a lock's value and never expire. Only a thorough look finds them.
     pub(crate) leftovers: Vec<Arc<str>>,
-    /// Why not all keys were looked at for that.
+    /// The reason if not all keys were looked at.
     pub(crate) unscanned: Option<Incomplete>,
 }
 
@@ -64,7 +62,7 @@ impl Facts {
     }
 }
 
-/// How it is set up; `None`: the user may not ask.
+/// Settings of the server. `None`: the user may not read them.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) appendfsync: Option<String>,
@@ -72,37 +70,35 @@ pub(crate) struct Settings {
     pub(crate) debug: Option<String>,
 }
 
-/// What was measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {
-    /// Shortest first.
     pub(crate) round_trips: Vec<Duration>,
     pub(crate) offset: Option<ClockOffset>,
-    /// Its clock said the same all the time.
+    /// The clock has not advanced between the questions.
     pub(crate) clock_stands: bool,
-    /// Its wall clock in microseconds, as of the last look.
+    /// The last reading of the server's wall clock, in microseconds.
     pub(crate) last_us: Option<i64>,
 }
 
-/// A key of the library's own.
+/// The value of a key of the library's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Nothing,
     Text(String),
-    /// Something else, or no answer.
+    /// The value is no text, or the server answered with an error.
     Unreadable(String),
 }
 
-/// What `INFO` says beyond what decides whether votes count.
+/// Facts from `INFO` that do not decide whether votes count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct More {
     pub(crate) software: Option<String>,
     pub(crate) version: Option<(u32, u32)>,
     pub(crate) evicted_keys: u64,
     pub(crate) replicas: u64,
-    /// Where they are, as far as it tells.
+    /// Addresses of replicas, as far as the server knows them.
     pub(crate) replica_addresses: Vec<String>,
-    /// Whose replica it is.
+    /// Address of this server's master.
     pub(crate) master: Option<String>,
 }
 
@@ -112,7 +108,6 @@ impl Times {
     }
 }
 
-/// Looks at all nodes at once.
 pub(crate) async fn look_at_all(
     topology: &Topology,
     servers: &[RedisNode],
@@ -132,7 +127,7 @@ pub(crate) async fn look_at_all(
 
 async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result<Facts, Failure> {
     let connection = AdminConnection::open(server).await?;
-    // The doctor names each missing command itself.
+    // The doctor reports each missing command itself.
     if !thorough && let Some(failure) = connection.no_locks() {
         return Err(failure);
     }
@@ -175,7 +170,7 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
         more: info.as_deref().map(More::parse).unwrap_or_default(),
         info: info.and_then(|info| {
             let info = Info::parse(&info).map_err(|missing| missing.to_string())?;
-            // As a client asks for them.
+            // A client takes these settings from the same questions.
             Ok(Info {
                 appendfsync: settings.appendfsync.as_deref().map(Into::into),
                 rests_on_rewrite: settings.rests_on_rewrite,
@@ -211,8 +206,8 @@ async fn leftovers(topology: &Topology, server: &RedisNode) -> (Vec<Arc<str>>, O
     (keys.map(|(key, _)| key).collect(), found.incomplete)
 }
 
-/// Asks a few times, one at a time, for a sign of life and the time. Of the server's clock, what came
-/// by the shortest round trip tells most: it was read somewhere within that.
+/// Measures round trips, one at a time, and reads the clock with each. The reading with the shortest round trip has the
+/// smallest error.
 async fn times(connection: &AdminConnection) -> Result<Times, Failure> {
     let question = [vec!["PING"], vec!["TIME"]];
     let mut samples = Vec::with_capacity(ROUND_TRIPS);
@@ -247,7 +242,7 @@ fn seen(reply: Reply) -> Seen {
     }
 }
 
-/// A text, or what was said instead.
+/// The text of a reply, or the error in words.
 fn text(reply: Reply) -> Result<String, String> {
     match reply {
         Reply::Bytes(bytes) => {
@@ -259,13 +254,13 @@ fn text(reply: Reply) -> Result<String, String> {
     }
 }
 
-/// The value in the answer to `CONFIG GET`, of one setting.
+/// The value of one setting in a reply to `CONFIG GET`.
 fn setting(reply: Reply) -> Option<String> {
     let Reply::List(parts) = reply else { return None };
     text(parts.into_iter().nth(1)?).ok()
 }
 
-/// From a line of `INFO` such as `slave0:ip=127.0.0.1,port=6380,state=online,…`.
+/// The address in a line of `INFO` such as `slave0:ip=127.0.0.1,port=6380,state=online,…`.
 fn replica_address(line: &str) -> Option<String> {
     let (number, told) = line.strip_prefix("slave")?.split_once(':')?;
     number.parse::<u32>().ok()?;
@@ -273,7 +268,7 @@ fn replica_address(line: &str) -> Option<String> {
     address(find("ip=")?, find("port=")?)
 }
 
-/// An address that a server tells; `None` if it is none. It becomes a part of commands that people paste.
+/// An address that a server has reported; `None` if it is not one. It becomes a part of commands that people paste.
 fn address(host: &str, port: &str) -> Option<String> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
     let is_host =
@@ -288,7 +283,7 @@ impl More {
             info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
         };
         let number = |name| find(name).and_then(|number| number.parse().ok()).unwrap_or(0);
-        // Valkey says which Redis it can stand in for, too.
+        // Valkey also reports the version of Redis that it is compatible with.
         let (name, version) = match (find("valkey_version"), find("redis_version")) {
             (Some(version), _) => ("Valkey", Some(version)),
             (None, version) => ("Redis", version),
@@ -314,7 +309,7 @@ impl More {
 mod tests {
     use super::*;
 
-    /// What a server tells of others becomes a part of commands that people paste.
+    /// Addresses that a server reports become a part of commands that people paste.
     #[test]
     fn an_address_that_is_none_is_not_repeated() {
         let more = More::parse(

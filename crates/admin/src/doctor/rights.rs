@@ -1,7 +1,7 @@
-//! Which rights a client needs on a server, and which of them it has.
+//! The rights that a client needs on a server, and those that it lacks.
 //!
-//! Each is tried on a key that nobody else uses. The answer to the command itself says more than
-//! the answer to a question about it. And a user who may lock is seldom allowed to ask.
+//! Each command is tried on a key that no other client uses, because the server's answer to the command says more than
+//! its answer to a question about rights. Few users who may lock are also allowed to ask about rights.
 
 use quorlock::admin::{AdminConnection, KEY, RIGHTS, Reply, Right, Topology, Weight};
 use quorlock_core::shown::{LINE_MAX, shown};
@@ -25,13 +25,12 @@ pub(crate) struct Rights {
     selects: bool,
 }
 
-/// Tries each right, all in one round trip.
 pub(crate) async fn test(
     connection: &AdminConnection,
     topology: &Topology,
 ) -> Result<Rights, Failure> {
     let mut random = [0; Token::BYTES];
-    // Without random bytes two doctors may use one key, and both only find what is there.
+    // Without random bytes two doctors may use the same key. Then both only find that it exists.
     let _ = getrandom::fill(&mut random);
     let key = topology.own_key(&format!("doctor:{}", Token::new(random)));
     let call = |right: &Right| -> Vec<String> {
@@ -47,7 +46,7 @@ impl Rights {
         let mut rights = Self::default();
         for ((right, weight, call), reply) in RIGHTS.iter().zip(replies) {
             let Reply::Error(error) = reply else { continue };
-            // A command of the server's own is used only if it has told that it has it.
+            // The server's own command to compare and delete is used only if the server has reported it.
             let is_own = matches!(*right, "+delifeq" | "+delex");
             if is_unknown(error) {
                 rights.unknown.push(right);
@@ -67,7 +66,7 @@ impl Rights {
         rights
     }
 
-    /// Whether this command, or the right to it, is missing.
+    /// Whether this command is missing, or the right to it.
     pub(crate) fn lacks(&self, command: &str, right: &str) -> bool {
         self.denied.contains(&(right, Weight::Needed))
             || self.missing.iter().any(|(name, _)| *name == command)
@@ -77,7 +76,7 @@ impl Rights {
         self.denied.iter().any(|(_, other)| *other == weight)
     }
 
-    /// The least with which everything works on this server.
+    /// The least rights with which everything works on this server.
     pub(crate) fn acl(&self, prefix: &str) -> String {
         let known = RIGHTS.iter().map(|(right, ..)| *right);
         let known = known.filter(|right| !self.unknown.contains(right));

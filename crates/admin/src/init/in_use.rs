@@ -1,4 +1,4 @@
-//! What speaks against `init --fresh`: locks that are held, and clients with other settings.
+//! Reasons against `init --fresh`: locks that are held, and clients with other settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,48 +17,48 @@ use crate::doctor::look::look_at_all;
 use crate::locks::merged;
 use crate::scan::{Incomplete, Scan, Scanned};
 
-/// The look ends after this time, complete or not.
+/// Limit of the time for the look.
 const LOOK_MAX: Duration = Duration::from_secs(30);
 
-/// At most this number of votes is looked at on one node: any lock is a reason to refuse.
+/// Limit of the votes that are read of one node. One lock is enough to refuse.
 const VOTES_MAX: usize = 1000;
 
-/// A lock that ends by itself, and that may be held until then.
+/// A lock that expires, and that may be held until then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveLock {
-    /// The key, with whatever prefix it has.
+    /// The key with its prefix.
     pub key: Arc<str>,
-    /// The database that it is in.
+    /// Number of the key's database.
     pub database: u32,
-    /// The holder, and the time after which no node has the lock any more unless it is extended.
+    /// The holder, and the time after which no node has the lock any more unless the holder extends it.
     pub holder: Holder,
     /// The nodes that have the holder's value.
     pub nodes: Vec<Arc<str>>,
 }
 
-/// What speaks against marking the nodes at once.
+/// Reasons against marking the nodes at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InUse {
     /// Locks, under any prefix, in the database of these settings and in those that the node has registered.
     pub locks: Vec<LiveLock>,
-    /// Nodes that answer, but whose keys could not all be looked at.
+    /// Nodes whose keys could not all be read, with the reasons.
     pub incomplete: Vec<(Arc<str>, Incomplete)>,
-    /// For what settings the nodes are marked so far; also another database, and another key prefix if no node is
-    /// marked for that of these settings.
+    /// The settings for which the nodes are marked. Another database counts as another setting, and so does another key
+    /// prefix if no node is marked for the new prefix.
     pub before: Before,
 }
 
 /// Looks for locks that are held, and for the settings of other clients. Takes at most half a minute, and writes
-/// nothing. A node that does not answer is left out: a lock has a quorum of nodes, so it is seen on another one.
+/// nothing. A node that does not answer is left out: a held lock has a quorum of nodes, so another node shows it.
 ///
 /// # Errors
 /// [`InitError::Build`] if the settings are wrong; nothing was sent. [`InitError::Unfit`] and [`InitError::TooFew`] as
 /// from [`fresh`](super::fresh).
 ///
 /// # Cancel safety
-/// It may be dropped at any time.
+/// The future may be dropped at any time.
 pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     let topology = Topology::of(settings)?;
     let looked = look_at_all(&topology, &topology.servers, false).await;

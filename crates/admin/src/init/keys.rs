@@ -1,4 +1,3 @@
-//! Writing a node's marker and adoption, both in one atomic step.
 
 use quorlock::admin::{AdminConnection, Do, Reply, Topology};
 use quorlock::node::RedisNode;
@@ -7,22 +6,22 @@ use quorlock_core::shown::{LINE_MAX, shown};
 
 const SCRIPT: &str = include_str!("keys.lua");
 
-/// A change of both keys; an empty text stands for none.
+/// A change of a node's marker and adoption in one atomic step. An empty text stands for no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    /// What must be there; `*` is anything.
+    /// Marker and adoption before the change; `*` matches anything.
     pub(super) from: (String, String),
-    /// What is to be there.
+    /// Marker and adoption after the change.
     pub(super) to: (String, String),
-    /// How old the adoption must be, in milliseconds.
+    /// Least age of the adoption in milliseconds.
     pub(super) age_ms: Option<u64>,
 }
 
 impl Change {
-    /// Makes it, on a connection of its own; it is written first in which database that is.
+    /// Makes the change on a connection of its own. Writes first which database has the locks.
     ///
     /// # Errors
-    /// In words: it was not made, or that is not known.
+    /// In words: the change was not made, or that is not known.
     pub(super) async fn make(
         &self,
         topology: &Topology,

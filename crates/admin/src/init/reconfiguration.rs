@@ -1,16 +1,15 @@
-//! From old nodes, quorum or longest ttl to new ones, without two holders in between.
+//! Changes nodes, quorum or longest ttl without two holders in between.
 //!
-//! Clients of the old settings must not find a quorum any more before those of the new ones can find
-//! one, and locks that were granted before must have ended. So, in this order:
+//! Clients of the old settings must have lost their quorum before clients of the new settings can find one, and locks
+//! that were granted before must have ended. So these steps come in this order:
 //!
-//! 1. Of every old list so many nodes must answer that the others are no quorum: `N − Q + 1`.
-//! 2. The markers of all that answer are replaced by one that fits no client, old or new, and says
-//!    which settings become which. This is done on the new nodes too: clients of the new settings
-//!    may have taken them into use by themselves while the old ones were voting. Nothing else
-//!    happens before this is done on as many. If the process is killed before, it leaves nodes that
-//!    vote for nobody, and that say so.
-//! 3. On the new nodes it is replaced by an adoption, and they wait for longer than any lock may
-//!    still be held. From here on any client of the new settings can finish it.
+//! 1. Of every old list, `N − Q + 1` nodes must answer, so that the others are no quorum.
+//! 2. The markers of all nodes that answer are replaced by one that fits no client and names the old and the new
+//!    settings. The new nodes get it as well, because clients of the new settings may have taken them into use while
+//!    the old nodes were voting. The next step begins only after `N − Q + 1` nodes have the new marker. If the process
+//!    is killed before, these nodes vote for no client, and their markers say so.
+//! 3. On the new nodes an adoption replaces this marker, and they wait for longer than any lock can still be held. From
+//!    here on, any client of the new settings can finish the change.
 //! 4. The new markers are written.
 
 use std::collections::BTreeSet;
@@ -34,38 +33,37 @@ use crate::doctor::look::{Looked, Seen, look_at_all};
 
 mod settings;
 
-/// Ages are counted in whole milliseconds, on two machines.
+/// Added to the wait, because ages are counted in whole milliseconds on two machines.
 const GRACE: Duration = Duration::from_millis(10);
 
-/// A change of settings whose wait has begun.
+/// A change of settings that waits for the end of old locks.
 #[derive(Debug)]
 pub struct Reconfiguration {
     topology: Topology,
     over_at: BootTime,
     floor: u64,
-    /// What has been done on each node so far; the new ones first.
+    /// The changes so far: the new nodes first.
     pub nodes: Vec<ChangedNode>,
 }
 
-/// Behind a marker that fits nobody, with a number: the server had none before, so for all that is known
-/// it is no node of so many of the first settings named there, even if it has the name of one.
+/// Follows a marker that fits no client, with a number n: the server had no marker before. So for the first n settings
+/// that the marker names it counts as another server, even if a node of these settings has its name.
 const CAME: &str = " came=";
 
-/// Behind an adoption that was written here, when the old nodes had been taken out of use. What
-/// clients of the new settings write by themselves says nothing of old nodes.
+/// Follows an adoption that a reconfiguration wrote after it took the old nodes out of use. An adoption that a client
+/// writes proves nothing about old nodes.
 const MOVED: &str = " moved=1";
 
-/// Moves nodes from the settings that their markers tell of to these. Returns when the wait has
-/// begun; call [`Reconfiguration::finish`] when [`Reconfiguration::left`] is zero. `others` are nodes of the old
-/// settings that are not among the new ones, under the names that they had: needed only where too few
-/// of the old ones are.
+/// Moves nodes from the settings in their markers to these. Returns when the wait has begun. Call
+/// [`Reconfiguration::finish`] when [`Reconfiguration::left`] is zero. `others` are nodes of the old settings that are
+/// not among the new ones, under their old names. They are needed only if the new list has too few of the old nodes.
 ///
 /// # Errors
-/// [`InitError`]; see there what has been written.
+/// [`InitError`], which says for each kind what was written.
 ///
 /// # Cancel safety
-/// May be dropped, or the process killed, at any time, and be called again: no two can come to hold a
-/// lock by it. Until it is, nodes may vote for nobody.
+/// The future may be dropped, or the process killed, at any time. No two clients can hold one lock because of it. Call
+/// again; until then nodes may vote for no client.
 pub async fn reconfigure(
     settings: &ClientBuilder,
     others: &[NodeConfig],
@@ -102,7 +100,7 @@ pub async fn reconfigure(
     let wait = states.iter().flatten().map(State::waits_for).fold(wait, Duration::max);
     let in_force = old.iter().any(|old| old.is_in_force(&servers, &states, wait));
 
-    // Nobody's votes, first.
+    // First, no node votes.
     let blocked = each(&topology, &servers, &states, |state, place| {
         state.blocked(&topology.rules, in_force || place >= topology.servers.len(), &old)
     });
@@ -113,7 +111,7 @@ pub async fn reconfigure(
         });
         Err(InitError::Interrupted { nodes: failed.collect() })
     };
-    // Nor may clients of the new settings find a quorum of nodes that they have marked themselves.
+    // Clients of the new settings may not find a quorum of nodes that they have marked themselves.
     let free = blocked[..topology.servers.len()].iter().filter(|change| change.is_err()).count();
     if in_force && free >= topology.quorum.needed() {
         return failed();
@@ -128,7 +126,7 @@ pub async fn reconfigure(
             return failed();
         }
     }
-    // Then, the new ones' adoption.
+    // Then the new nodes are adopted.
     let after: Vec<Option<State>> = states
         .iter()
         .zip(&blocked)
@@ -141,7 +139,7 @@ pub async fn reconfigure(
     Ok(begun(topology, (servers, states), (blocked, adopted), (wait, floor)))
 }
 
-/// What follows from what was done.
+/// The result of the steps so far.
 fn begun(
     topology: Topology,
     (servers, states): (Vec<RedisNode>, Vec<Option<State>>),
@@ -172,16 +170,13 @@ fn begun(
 }
 
 impl Reconfiguration {
-    /// How much of the wait is left; by the clock that no one sets.
+    /// Rest of the wait, by the boot clock.
     pub fn left(&self) -> Duration {
         self.over_at.remaining(now())
     }
 
-    /// Writes the new markers.
-    ///
-    /// # Errors
-    /// None of its own: what became of each node is told. One that was restarted meanwhile waits once
-    /// more, and joins by itself.
+    /// Writes the new markers. The result reports failures. A node that was restarted meanwhile waits once more, and
+    /// joins by itself.
     ///
     /// # Cancel safety
     /// As [`reconfigure`].
@@ -214,7 +209,7 @@ async fn mark(
     let cluster = &topology.rules.cluster;
     let marker = Marker { cluster: cluster.clone(), run_id, promoted_at, floor };
     if let Seen::Text(text) = &facts.marker {
-        // A client of the new settings was faster.
+        // A client of the new settings has finished the change on this node.
         let is_ours = Marker::parse(text).is_some_and(|marker| marker.cluster == *cluster);
         return if is_ours {
             Ok(NodeChange::Marked)
@@ -241,7 +236,7 @@ async fn mark(
     change.make(topology, server, Do::Register).await.map(|()| NodeChange::Marked)
 }
 
-/// What a node's keys say.
+/// The contents of a node's keys.
 #[derive(Clone, Debug)]
 struct State {
     run_id: Box<str>,
@@ -249,27 +244,27 @@ struct State {
     marker: String,
     adoption: String,
     adopted_for: Duration,
-    /// For whom it votes, or may come to vote.
+    /// Settings of the clients for which the node votes, or may vote later.
     settings: Vec<Settings>,
-    /// So many of them, the first ones, were there before it came.
+    /// Number of these settings, from the first, for which the server came later.
     came: usize,
     ours: Ours,
 }
 
-/// Whether the node is on the new side already.
+/// How far the node has come with the new settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ours {
     No,
-    /// It is adopted, for so many milliseconds.
+    /// It is adopted for this wait, in milliseconds.
     Adopted(u64),
     Marked,
 }
 
-/// What was changed, if anything had to be.
+/// The change that was made, if one was needed.
 type Made = Result<Option<Change>, String>;
 
 impl State {
-    /// `None`: it does not answer.
+    /// `None` if the node does not answer.
     fn of(node: &Looked, rules: &Rules) -> Option<Self> {
         let (facts, run_id, promoted_at) = known(node).ok()?;
         let (marker, adoption) = (written(&facts.marker), written(&facts.adoption));
@@ -294,32 +289,32 @@ impl State {
         Some(Self { run_id, promoted_at, marker, adoption, adopted_for, settings, came, ours })
     }
 
-    /// The floor that its fences have, or had before it was adopted.
+    /// The floor of the node's fencing tokens, or the floor before its adoption.
     fn floor(&self) -> u64 {
         let marked = Marker::parse(&self.marker).map(|marker| marker.floor);
         marked.or_else(|| Some(Adoption::parse(&self.adoption)?.floor)).unwrap_or(0)
     }
 
-    /// For how long it was to wait for our settings.
+    /// The whole wait of the node's adoption for the new settings.
     fn waits_for(&self) -> Duration {
         let Ours::Adopted(wait_ms) = self.ours else { return Duration::ZERO };
         Duration::from_millis(wait_ms)
     }
 
-    /// Whether it was adopted by a move, hence after the old nodes had been taken out of use.
+    /// Whether a reconfiguration adopted the node, after it took the old nodes out of use.
     fn was_moved(&self) -> bool {
         matches!(self.ours, Ours::Adopted(_)) && self.adoption.ends_with(MOVED)
     }
 
-    /// Whether a move has been here before, or has ended.
+    /// Whether a reconfiguration has adopted the node, or is finished here.
     fn is_handled(&self) -> bool {
         self.is_ours() || self.was_moved()
     }
 
-    /// Whether it is the node of these settings that has its name, and not another server of that name
-    /// at another address: that one says nothing of what the old one grants.
+    /// Whether this server is the node of these settings that has its name. Another server of that name says nothing
+    /// about the locks that the old one grants.
     fn is_of(&self, old: &Settings) -> bool {
-        // Marked for yet others, it was a node under that name when these were tried.
+        // A server with a marker of other settings was a node under that name at that time.
         let was_a_node = self.came == 0 && !self.marker.is_empty();
         self.is_handled()
             || was_a_node
@@ -330,13 +325,13 @@ impl State {
         self.ours == Ours::Marked
     }
 
-    /// Of the wait of an adoption that was there before.
+    /// Rest of the wait of an adoption that existed before.
     fn left(&self) -> Duration {
         self.waits_for().saturating_sub(self.adopted_for)
     }
 
-    /// The change to a marker that fits nobody. None is needed where nobody's votes are in question,
-    /// but where `somebody` might take it into use, or has.
+    /// The change to a marker that fits no client. It is not needed for a node that can vote for no client, unless a
+    /// client may take it into use (`somebody`).
     fn blocked(&self, rules: &Rules, somebody: bool, old: &BTreeSet<Settings>) -> Option<Change> {
         let last = self.settings.last();
         let ours = rules.cluster.to_string();
@@ -344,7 +339,7 @@ impl State {
         let chain = match (&*self.settings, old.first()) {
             ([], Some(old)) if somebody => old.text.clone(),
             ([], _) => return None,
-            // It has been blocked for these settings before.
+            // The node already has the marker that fits no client, for these settings.
             (_, _) if becomes_ours && !self.marker.is_empty() => return None,
             (settings, _) => {
                 let texts: Vec<&str> = settings.iter().map(|settings| &*settings.text).collect();
@@ -353,7 +348,7 @@ impl State {
         };
         let floor = self.floor();
         let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
-        // As the new one will be, but for whom.
+        // The new marker, but with the chain of settings in place of the new ones.
         let marker = Marker { cluster, run_id, promoted_at: -1, floor }.to_string();
         let mut marker = marker.replacen(&ours, &format!("{chain}{BECOMES}{ours}"), 1);
         let is_new = self.settings.is_empty() && !self.is_handled();
@@ -368,7 +363,7 @@ impl State {
         })
     }
 
-    /// As it is after the change.
+    /// The state after a change.
     fn after(mut self, change: &Option<Change>) -> Self {
         if let Some(change) = change {
             (self.marker, self.adoption) = change.to.clone();
@@ -377,7 +372,7 @@ impl State {
         self
     }
 
-    /// The change to an adoption, unless there is one that will do, or the marker.
+    /// The change to an adoption, unless the node has one that is long enough, or the new marker.
     fn adopted(&self, rules: &Rules, wait: Duration) -> Option<Change> {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         match self.ours {
@@ -388,7 +383,8 @@ impl State {
         let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
         let (promoted_at, floor) = (self.promoted_at, self.floor());
         let adoption = Adoption { cluster, run_id, promoted_at, floor, wait_ms };
-        // No two adoptions are the same, as where a node adds its own time of day.
+        // No two adoptions have the same text, because each has a time. A node adds its own time of day for the same
+        // reason.
         let now_us = now().real_ns() / 1000;
         Some(Change {
             from: (self.marker.clone(), self.adoption.clone()),
@@ -420,8 +416,8 @@ async fn each(
     futures_util::future::join_all(changes).await
 }
 
-/// An old node that votes for the new settings already, only at another address: clients of both look the
-/// same to every node, so it could not be taken out of use.
+/// Refuses an old node that votes for the new settings already, at another address: to every node the clients of both
+/// look the same, so the old node cannot be taken out of use.
 fn same_settings_elsewhere(
     servers: &[RedisNode],
     states: &[Option<State>],
@@ -438,14 +434,14 @@ fn same_settings_elsewhere(
     }
 }
 
-/// The new nodes and the old ones, each once.
+/// The new and the old nodes, each once.
 pub(super) fn with_others(
     topology: &Topology,
     others: Vec<RedisNode>,
 ) -> Result<Vec<RedisNode>, BuildError> {
     let mut servers = topology.servers.clone();
     for other in others {
-        // One that has moved has its name twice: where it was, and where it is.
+        // A node that has moved appears twice under its name: with its old and its new address.
         let same = |server: &RedisNode| server.address() == other.address();
         if servers.iter().any(same) {
             let hint = "an old node is one that is not among the new ones";
@@ -456,7 +452,7 @@ pub(super) fn with_others(
     Ok(servers)
 }
 
-/// What is not of this version is nobody's here to replace.
+/// Refuses markers that this version cannot read.
 fn unknown_markers(topology: &Topology, looked: &[Looked]) -> Result<(), InitError> {
     let unknown = looked.iter().filter_map(|node| {
         let (facts, ..) = known(node).ok()?;

@@ -1,4 +1,4 @@
-//! Whether the server is reached, and what the user may do there.
+//! Whether the server is reachable, and what its user may do.
 
 use quorlock::admin::Weight;
 use quorlock_core::{Failure, FailureKind};
@@ -9,7 +9,7 @@ use crate::doctor::Finding;
 use crate::doctor::Severity::{self, Error, Note, Warning};
 use crate::doctor::look::Facts;
 
-/// What mends a want of rights.
+/// The remedy for missing rights.
 pub(super) const LACKS_RIGHTS: &str = "quorlock doctor --acl USER prints the command that gives them; then ACL SAVE, where an aclfile is used";
 
 /// Makes a certificate that a client accepts, whatever was wrong with the old one.
@@ -60,7 +60,7 @@ impl Case<'_> {
         }
     }
 
-    /// What mends that the server cannot be reached or logged in to.
+    /// The remedy if the server cannot be reached or refuses the login.
     fn to_reach(&self, failure: &Failure) -> String {
         let says = |words: &str| failure.detail().is_some_and(|detail| detail.contains(words));
         if failure.kind() == FailureKind::Unauthenticated {
@@ -176,7 +176,7 @@ impl Case<'_> {
         findings
     }
 
-    /// What mends that nothing can be written, by what the server says.
+    /// The remedy if nothing can be written, by the server's error.
     fn to_write(&self, error: &str) -> String {
         match error.split(' ').next().unwrap_or_default() {
             "OOM" => format!(

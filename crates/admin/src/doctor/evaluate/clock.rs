@@ -9,8 +9,7 @@ use crate::doctor::Severity::{Error, Warning};
 use crate::doctor::look::Facts;
 use crate::doctor::{ClockOffset, Finding};
 
-/// Clocks that differ by more are worth a word; a lock does not compare them, but its ttl does not
-/// survive a step.
+/// A larger difference is reported. Locks do not compare clocks, but a step of a clock changes how long a key lives.
 const OFFSET_MAX: Duration = Duration::from_secs(1);
 
 impl Case<'_> {

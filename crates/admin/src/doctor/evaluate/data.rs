@@ -1,4 +1,4 @@
-//! What the server keeps of its data: in its memory, and on disk.
+//! What the server keeps in memory and on disk.
 
 use quorlock::node::Node as _;
 use quorlock_core::info::Info;
@@ -26,7 +26,7 @@ impl Case<'_> {
         })
     }
 
-    /// The operator says that it forgets nothing when it stops.
+    /// The operator has declared that the node keeps its data over a restart.
     pub(super) fn is_declared_durable(&self) -> bool {
         let place =
             self.topology.servers.iter().position(|server| *server.name() == *self.node.name);
@@ -35,7 +35,7 @@ impl Case<'_> {
         })
     }
 
-    /// What is left of its data after a restart.
+    /// Reports data that a restart loses.
     pub(super) fn disk(&self, facts: &Facts, info: &Info) -> Option<Finding> {
         let rests = facts.settings.rests_on_rewrite == Some(true);
         let what = match (info.keeps_log, facts.settings.appendfsync.as_deref()) {
@@ -75,7 +75,7 @@ impl Case<'_> {
         })
     }
 
-    /// The settings that it lacks to forget nothing.
+    /// The settings that the server lacks to keep its data over a restart.
     fn to_last(&self, facts: &Facts, info: &Info) -> Vec<&'static str> {
         let lacks = [
             (info.keeps_log != Some(true), "appendonly yes"),

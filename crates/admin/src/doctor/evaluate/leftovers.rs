@@ -7,7 +7,6 @@ use crate::doctor::Finding;
 use crate::doctor::Severity::{Note, Warning};
 use crate::doctor::look::Facts;
 
-/// At most this number of keys is named.
 const NAMED_MAX: usize = 5;
 
 impl Case<'_> {

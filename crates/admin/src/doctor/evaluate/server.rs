@@ -1,4 +1,4 @@
-//! What the server is: a master of its own, listed once, of a version and with settings that suit locks.
+//! Whether the server is a master, is listed once, and has a version and settings that suit locks.
 
 use std::time::Duration;
 
@@ -11,14 +11,12 @@ use crate::doctor::Finding;
 use crate::doctor::Severity::{Error, Warning};
 use crate::doctor::look::{Facts, Looked};
 
-/// A lock takes a round trip at least; with more than this it is felt.
+/// A lock takes at least one round trip. A longer one than this is noticeable.
 const LATENCY_MAX: Duration = Duration::from_millis(100);
 
-/// The oldest servers that are supported.
 const VERSION_MIN: (u32, u32) = (6, 2);
 
 impl Case<'_> {
-    /// Whether it is a server that may vote at all.
     pub(super) fn kind(&self, facts: &Facts, info: &Info) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut error = |check, what: String, why, fix| {
@@ -101,7 +99,7 @@ impl Case<'_> {
         })
     }
 
-    /// What it can do, and what may be done to it.
+    /// Reports what the server cannot do, and what may be done to it.
     pub(super) fn server(&self, facts: &Facts) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut warning = |check, what: String, why, fix| {
@@ -162,7 +160,8 @@ impl Case<'_> {
     }
 }
 
-/// Replicas whose priority is 0 are promoted by no Sentinel. They are reached as their master is.
+/// The commands that set the priority of replicas to 0, so that Sentinel does not promote them. They are reached in the
+/// same way as their master.
 fn unpromoted(master: &RedisCli, replicas: &[String]) -> String {
     let command = "CONFIG SET replica-priority 0";
     if replicas.is_empty() {

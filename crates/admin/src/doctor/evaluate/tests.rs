@@ -17,7 +17,7 @@ fn cluster() -> Cluster {
     Topology::of(&Client::builder().nodes(["a=redis://a"])).unwrap().rules.cluster
 }
 
-/// Of that run of the server.
+/// A marker of this run of the server.
 fn marker(run_id: &str) -> String {
     let run_id = run_id.into();
     Marker { cluster: cluster(), run_id, promoted_at: -1, floor: 0 }.to_string()
@@ -49,7 +49,7 @@ fn facts() -> Facts {
     }
 }
 
-/// The checks that fail on a node of which this is so; notes are left out.
+/// The checks that fail on a node with these facts. Notes are left out.
 fn found(durable: bool, change: impl FnOnce(&mut Facts)) -> Vec<&'static str> {
     let report = report(durable, change);
     let bad = report.findings.iter().filter(|finding| finding.severity > Note);
@@ -71,7 +71,7 @@ fn report(durable: bool, change: impl FnOnce(&mut Facts)) -> NodeReport {
     evaluate(&topology, &[node]).remove(0)
 }
 
-/// What cannot be had from a server here.
+/// Faults that a real server does not show in a test.
 #[test]
 fn clocks_are_evaluated() {
     let none: [&str; 0] = [];
@@ -84,7 +84,7 @@ fn clocks_are_evaluated() {
     assert_eq!(found(false, |_| ()), none);
     assert_eq!(ahead(1_100_000, 50), ["clock"]);
     assert_eq!(ahead(-1_100_000, 50), ["clock"]);
-    // It may be within the bound, for all that is known.
+    // The error of the measurement reaches down to the bound.
     assert_eq!(ahead(1_100_000, 200), none);
     assert_eq!(found(false, |facts| facts.times.clock_stands = true), ["clock_stands"]);
     let set_back = |facts: &mut Facts| {
@@ -97,7 +97,7 @@ fn clocks_are_evaluated() {
     assert_eq!(found(false, old), ["version"]);
 }
 
-/// Who follows the fix on every node must not delete good markers.
+/// An operator who follows the fix on every node must not delete good markers.
 #[test]
 fn a_marker_is_deleted_only_if_it_is_none() {
     let fix_of = |error: &str, key_is_marker: bool| {

@@ -1,4 +1,4 @@
-//! Whether the nodes together can grant a lock at present, and if not, when they can.
+//! Whether the nodes together can grant a lock now, and if not, when.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use quorlock_core::shown::seconds;
 use crate::doctor::Severity::Error;
 use crate::doctor::{Finding, NodeReport, Votes};
 
-/// What is to be said if fewer than a quorum vote.
+/// A finding if fewer than a quorum of nodes vote.
 pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> Option<Finding> {
     let needed = topology.quorum.needed();
     // A node whose wait is over votes for the next client.
@@ -20,7 +20,7 @@ pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> 
         return None;
     }
     let missing = needed - voting;
-    // Those whose time runs come first.
+    // Nodes whose wait has begun come first.
     let mut waits: Vec<_> = nodes
         .iter()
         .filter_map(|node| match node.votes {
@@ -43,7 +43,7 @@ pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> 
         ),
         None => ("until the errors are fixed".to_owned(), "then look again: quorlock doctor"),
     };
-    // Who does not look at nodes is granted locks all the same, which may be another's.
+    // A client without the strict guard gets locks, but another client may hold them as well.
     let to_whom = match topology.rules.guard {
         RestartGuard::Strict => "",
         RestartGuard::Observe | RestartGuard::Off => " under the restart guard",
@@ -88,7 +88,7 @@ mod tests {
         let soon = |s| Votes::CountIn(Duration::from_secs(s));
         let used = Votes::CountAfterUse(Duration::from_secs(33));
         assert_eq!(said([yes, no, yes, used, yes]), "");
-        // The wait of idle nodes is over: a lock would be granted now.
+        // The wait of idle nodes is over, so a lock would be granted now.
         assert_eq!(said([soon(0), no, soon(0), used, soon(0)]), "");
         assert_eq!(
             said([yes, soon(30), soon(12), used, yes]),

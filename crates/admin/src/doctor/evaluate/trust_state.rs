@@ -1,4 +1,4 @@
-//! Whether a node's votes count, by its marker and its adoption, as a client would see it.
+//! Whether a node's votes count, by its marker and its adoption. A client decides in the same way.
 
 use std::time::Duration;
 
@@ -13,25 +13,25 @@ use crate::doctor::Severity::{self, Error, Note, Warning};
 use crate::doctor::look::{Facts, Seen};
 use crate::doctor::{Finding, Votes};
 
-/// Why a key of the library's own matters.
+/// The reason to care about a key of the library's own.
 const OWN_KEY: &str = "it is the library's own: what it says decides whether votes count";
 
-/// Why a server without its marker waits.
+/// The reason for the wait of a server without a marker.
 const FORGOTTEN: &str =
     "a server that quorlock does not know may have forgotten locks that are still held";
 
-/// What mends a wait that runs.
+/// The remedy for a wait that has begun.
 const TIME_MENDS: &str =
     "wait, then look again: quorlock doctor; or, if no lock is in use: quorlock init --fresh";
 
-/// What mends a wait that is over.
+/// The remedy for a wait that is over.
 const NOTHING: &str = "nothing needs to be fixed";
 
-/// What mends a wait that has not begun.
+/// The remedy for a wait that has not begun.
 const USE_MENDS: &str =
     "quorlock init --fresh, if no lock is in use; or have a client wait for a lock that long, once";
 
-/// What is said of a node that votes when it has been waited for.
+/// Findings that only say how long a node waits.
 pub(super) const WAITS: [(&str, Severity); 7] = [
     ("restarted", Warning),
     ("promoted", Warning),
@@ -42,11 +42,11 @@ pub(super) const WAITS: [(&str, Severity); 7] = [
     ("adoption", Note),
 ];
 
-/// So far ahead is what a floor was when it was written, and a minute.
+/// A floor lies this far ahead of the clock when it is written. One minute is added.
 const FLOOR_AHEAD_US: u64 = Marker::FLOOR_AHEAD_US + 60 * 1_000_000;
 
 impl Case<'_> {
-    /// Whether its votes count, and what is to be said about that.
+    /// Whether the node's votes count, with findings about that.
     pub(super) fn trust_state(&self, facts: &Facts, info: &Info) -> (Votes, Vec<Finding>) {
         let key = &self.topology.rules.marker;
         let marker = match &facts.marker {
@@ -70,7 +70,7 @@ impl Case<'_> {
         if marker.as_ref().is_some_and(is_of_this_run) {
             return (Votes::Count, findings);
         }
-        // With its data, it need only have been there for long enough.
+        // A server that has kept its data waits only until it has run for long enough.
         let would_tell = self.is_durable(info) || self.topology.rules.would_tell_of_promotions();
         let (votes, finding) = if marker.is_some() && info.promoted_at.is_none() && would_tell {
             self.restarted(info)
@@ -100,7 +100,7 @@ impl Case<'_> {
         (Votes::CountIn(young_for), Some(finding))
     }
 
-    /// It waits until its adoption is old enough, which the next client begins if nobody has.
+    /// The node waits until its adoption is old enough. The next client begins an adoption if there is none.
     fn adopted(&self, facts: &Facts, info: &Info) -> (Votes, Option<Finding>) {
         let no = |finding| (Votes::DoNotCount, Some(finding));
         let quarantine = self.topology.rules.quarantine();
@@ -116,7 +116,7 @@ impl Case<'_> {
                 None => return no(self.foreign(key, &quoted(text))),
             },
         };
-        // Begun for an earlier run, or before it was a replica, it is begun anew.
+        // An adoption for an earlier run, or from before a promotion, does not count. Another one is begun.
         let promoted_at = info.promoted_at.unwrap_or(-1);
         let begun = adoption.filter(|adoption| {
             *adoption.run_id == *info.run_id && adoption.promoted_at == promoted_at
@@ -135,7 +135,7 @@ impl Case<'_> {
                 (Votes::CountAfterUse(wait), format!("its votes count {left} s after the next use"))
             }
         };
-        // The wait is over: the next client that locks is granted its vote, and nothing need be done.
+        // The wait is over: the next client that locks gets the vote, and nothing needs to be done.
         let is_over = begun.is_some() && wait.is_zero();
         let bad = if is_over { Note } else { Warning };
         let mended = if is_over {
@@ -182,12 +182,12 @@ impl Case<'_> {
         (votes, Some(Finding { severity, check, what, why, fix }))
     }
 
-    /// The operator says that it forgets nothing when it stops, and it does not say otherwise itself.
+    /// The operator has declared that the node keeps its data, and the server's settings do not contradict.
     fn is_durable(&self, info: &Info) -> bool {
         self.is_declared_durable() && info.forgets_by().is_none()
     }
 
-    /// For how much longer it must run, by its own clock.
+    /// The time for which the server must still run, by its own clock.
     fn young_for(&self, info: &Info) -> Duration {
         if self.is_durable(info) {
             return Duration::ZERO;
@@ -208,7 +208,7 @@ impl Case<'_> {
         }
     }
 
-    /// A key of the library's own holds what it never wrote.
+    /// A key of the library's own holds a text that no client has written.
     fn foreign(&self, key: &str, what: &str) -> Finding {
         let delete = self.node.redis_cli.line_about("DEL", key.as_bytes());
         Finding {
@@ -220,14 +220,14 @@ impl Case<'_> {
         }
     }
 
-    /// The server did not say what a key of the library's own holds: that is no reason to delete it, for
-    /// it may be a good marker.
+    /// The server did not show the value of a key of the library's own. The key may be a good marker, so it is not
+    /// deleted.
     fn unread(&self, key: &str, error: &str, facts: &Facts, info: &Info) -> Finding {
         if error.starts_with("WRONGTYPE") {
             return self.foreign(key, &format!("no text: {error}"));
         }
         let lacks_right = error.starts_with("NOPERM");
-        // What it is, or what its user lacks, is then an error by itself, with a fix of its own.
+        // The server's role or a missing right is then a finding of its own.
         let is_told = (lacks_right
             && (facts.rights.keys || facts.rights.is_denied(Weight::Needed)))
             || facts.rights.lacks("GET", "+get")
@@ -272,7 +272,7 @@ fn floor(facts: &Facts, marker: &Marker) -> Vec<Finding> {
     }]
 }
 
-/// The server refuses because it is a replica, one of a cluster, or loading: as INFO says, too.
+/// The server refuses because it is a replica, part of a cluster, or loading. `INFO` says the same.
 pub(super) fn is_for_its_kind(error: &str, info: &Info) -> bool {
     let is_any = |codes: &[&str]| codes.iter().any(|code| error.starts_with(code));
     (!info.is_master && is_any(&["MASTERDOWN", "READONLY"]))

@@ -1,4 +1,4 @@
-//! The settings that markers tell of, and whether their clients may have a quorum.
+//! The settings that markers name, and whether clients of these settings may have a quorum.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use quorlock_core::{NODE_COUNT_MAX, Rules};
 use super::{Ours, State};
 use crate::init::InitError;
 
-/// What clients must agree on, as a marker has it.
+/// The settings that clients must agree on, as a marker has them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Settings {
     pub(super) text: String,
@@ -20,7 +20,7 @@ pub(super) struct Settings {
     pub(super) max_ttl_ms: u64,
 }
 
-/// Between the old settings and the new ones, in a marker that fits neither.
+/// Separates old and new settings in a marker that fits no client.
 pub(super) const BECOMES: &str = " becomes ";
 
 impl Settings {
@@ -40,8 +40,8 @@ impl Settings {
         cluster.to_string().split(BECOMES).filter_map(Self::parse).collect()
     }
 
-    /// Whether its clients may have had a quorum until now. Not if so many of its nodes are on the new
-    /// side that an earlier run must have taken it out of use: no node comes there before.
+    /// Whether clients of these settings may have had a quorum until now. If enough of the nodes have the new settings,
+    /// an earlier run has taken the old settings out of use, because no node gets the new ones before that.
     pub(super) fn is_in_force(
         &self,
         servers: &[RedisNode],
@@ -53,7 +53,7 @@ impl Settings {
         self.nodes_that(servers, states, changed).len() < self.needed()
     }
 
-    /// Its nodes, by name, of which the server that is reached is what is asked for.
+    /// Names of the nodes of these settings whose servers match the condition.
     pub(super) fn nodes_that(
         &self,
         servers: &[RedisNode],
@@ -66,26 +66,25 @@ impl Settings {
         names.filter(|name| self.names.contains(name)).collect()
     }
 
-    /// So many of its nodes must be out of use for it to be.
+    /// Number of nodes that must be out of use, so that the others are no quorum.
     pub(super) fn needed(&self) -> usize {
         (self.names.len() + 1).saturating_sub(self.quorum)
     }
 }
 
-/// A node's name as markers have it.
 fn name_in_marker(name: &str) -> String {
     let one = Settings::all_of(&Cluster::new([name], 1, 1)).pop();
     one.and_then(|one| one.names.into_iter().next()).unwrap_or_default()
 }
 
-/// All settings but ours that any node votes for, or may come to vote for.
+/// All settings except the new ones for which a node votes, or may vote later.
 pub(super) fn old_settings(states: &[Option<State>], rules: &Rules) -> BTreeSet<Settings> {
     let ours = rules.cluster.to_string();
     let all = states.iter().flatten().flat_map(|state| state.settings.iter());
     all.filter(|settings| settings.text != ours).cloned().collect()
 }
 
-/// Whether the nodes that answered are so many of the old ones that the others are no quorum.
+/// Checks that enough old nodes answered: the others must be no quorum.
 pub(super) fn enough_of(
     old: &Settings,
     servers: &[RedisNode],
@@ -111,7 +110,7 @@ pub(super) fn enough_of(
     })
 }
 
-/// Names from others' markers, which may be anything: the first of them.
+/// Names from markers of other clients, which may be anything, cut to a sane number and length.
 fn names_shown(names: Vec<String>) -> Vec<String> {
     let more = names.len().saturating_sub(NODE_COUNT_MAX);
     let first = names.iter().take(NODE_COUNT_MAX).map(|name| shown(name, WORD_MAX));
