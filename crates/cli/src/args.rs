@@ -1,4 +1,4 @@
-//! What can be typed, and nothing else: what it means is [`crate::options`]'s business.
+//! The options and arguments of all commands. [`crate::options`] has their meaning.
 
 use std::ffi::OsString;
 use std::num::{IntErrorKind, ParseIntError};
@@ -23,7 +23,7 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 
-    // The options that may also stand before the command. Each command has them too.
+    // Options that may also stand before the command. Each command has them too.
     #[command(flatten)]
     config: ConfigArg,
 
@@ -96,7 +96,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// The options about nodes; `None` for a command that uses none.
+    /// The options about nodes; `None` for a command without any.
     pub(crate) fn nodes_mut(&mut self) -> Option<&mut NodeArgs> {
         match self {
             Self::Run(args) => Some(&mut args.nodes),
@@ -109,7 +109,6 @@ impl Command {
         }
     }
 
-    /// How messages are written.
     pub(crate) fn output(&self) -> OutputArgs {
         match self {
             Self::Run(args) => args.output,
@@ -201,12 +200,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The names of what is locked.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.key).chain(&self.also).map(String::as_str)
     }
 
-    /// The names of what is locked, for a message that puts them between quotation marks.
+    /// The keys for a message that puts them between quotation marks.
     pub(crate) fn title(&self) -> String {
         let keys: Vec<String> = self.keys().map(|key| key.escape_debug().to_string()).collect();
         keys.join("\", \"")
@@ -494,7 +492,6 @@ pub(crate) struct NodeArgs {
     #[arg(long, env = "QUORLOCK_TLS_SERVER_NAME", value_name = "NAME")]
     pub(crate) tls_server_name: Option<String>,
 
-    /// Where each value came from.
     #[arg(skip)]
     pub(crate) origins: Origins,
 }
@@ -522,7 +519,6 @@ pub(crate) struct OutputArgs {
     pub(crate) json: bool,
 }
 
-/// What to do if others hold the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IfHeld {
     /// Fail with exit code 75, or that of -E.
@@ -533,12 +529,9 @@ pub(crate) enum IfHeld {
     Wait,
 }
 
-/// A time, or for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitArg {
-    /// For so long.
     For(Duration),
-    /// Until granted.
     Forever,
 }
 
@@ -553,7 +546,6 @@ impl std::str::FromStr for WaitArg {
     }
 }
 
-/// A number, as large as its type allows.
 fn number<T: std::str::FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
     text.trim().parse().map_err(|error: ParseIntError| match error.kind() {
         IntErrorKind::PosOverflow => "this number is too large".to_owned(),

@@ -22,8 +22,8 @@ use crate::exit_code::ExitCode as Code;
 use crate::settings::Stop;
 
 fn main() -> ExitCode {
-    // The guardian and its helpers must run before any thread or runtime exists, and what they are
-    // given is not for clap.
+    // The guardian and its helpers must run before any thread or runtime exists, and clap does not know their
+    // arguments.
     if let Some(code) = commands::hidden() {
         return code;
     }
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     match settings::parse(&typed) {
         Ok(cli) => run(cli.command).into(),
         Err(Stop::Clap(error)) => {
-            // Nothing can be done about a closed standard error.
+            // A closed standard error cannot be reported anywhere.
             let _ = error.print();
             match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Code::Success.into(),
@@ -45,11 +45,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// A shell ends its loop on Ctrl-C only if the command in it died of SIGINT itself; the code it sees
+/// A shell ends its loop on Ctrl-C only if the command in it died of SIGINT itself. The exit code that the shell sees
 /// is the same.
 fn as_shells_see_it(code: Code) -> Code {
     if code == Code::Signal(SIGINT) {
-        // It returns only if the signal cannot be raised, and then the code does.
+        // This returns only if the signal cannot be raised.
         let _ = emulate_default_handler(SIGINT);
     }
     code

@@ -1,6 +1,6 @@
-//! From the values of the options to a client, and what is wrong with them.
+//! Makes a client from the values of the options, and reports errors in them.
 //!
-//! An error names where the value came from. Its exit code is 64 for the command line, 78 for the environment and the
+//! An error names the origin of the value. The exit code is 64 for the command line, 78 for the environment and the
 //! file.
 
 use std::io;
@@ -14,12 +14,11 @@ use crate::args::NodeArgs;
 use crate::exit_code::ExitCode;
 use crate::settings::{self, Origin};
 
-/// Why quorlock cannot begin; nothing was sent.
+/// The reason why quorlock does not begin. Nothing was sent.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    /// For people.
     pub(crate) message: String,
-    /// 64, 78, or 70 for a fault of the machine.
+    /// 64 or 78; 70 for a fault of the machine.
     pub(crate) code: ExitCode,
 }
 
@@ -32,8 +31,8 @@ impl Refused {
         Self { message: message.into(), code: ExitCode::Config }
     }
 
-    /// A fault of these options' values: names where they came from. The exit code is that of the environment or
-    /// the file if none of the options was typed.
+    /// Refuses the values of these options, and names their origins. The exit code is that of the environment or the
+    /// file if none of the options was typed.
     pub(crate) fn about(options: &[&str], message: impl Into<String>, args: &NodeArgs) -> Self {
         let origins: Vec<&Origin> =
             options.iter().filter_map(|name| args.origins.of(name)).collect();
@@ -48,7 +47,6 @@ impl Refused {
     }
 }
 
-/// The machine lacks what quorlock needs to begin.
 impl From<io::Error> for Refused {
     fn from(error: io::Error) -> Self {
         let message = format!("cannot run on this machine: {}", explained(&error));
@@ -56,7 +54,6 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// Refuses what cannot be locked together.
 pub(crate) fn check_keys<'a>(
     keys: impl Iterator<Item = &'a str>,
     args: &NodeArgs,
@@ -76,16 +73,16 @@ pub(crate) fn check_keys<'a>(
     Ok(())
 }
 
-/// Refuses what cannot be locked, before a client exists that would connect.
+/// Refuses a key that cannot be locked, before a client connects.
 pub(crate) fn check_key(key: &str, args: &NodeArgs) -> Result<(), Refused> {
     quorlock::check_resource(key).map_err(|error| {
-        // Here a resource is called KEY.
+        // The command line calls a resource KEY.
         let told =
             error.to_string().replace("the resource's name", "KEY").replace("the resource", "KEY");
         Refused::usage(told)
     })?;
     let whole = format!("{}{key}", args.key_prefix.as_deref().unwrap_or_default());
-    // Only what the two make together is of interest: how long a key may be is up to its name.
+    // This checks only that key and prefix do not make a reserved name together. The length was checked above.
     match quorlock::check_resource(&whole) {
         Err(error @ InvalidRequest::ResourceReserved) => {
             Err(Refused::about(&["key-prefix"], error.to_string(), args))
@@ -94,10 +91,8 @@ pub(crate) fn check_key(key: &str, args: &NodeArgs) -> Result<(), Refused> {
     }
 }
 
-/// Makes the builder that the options describe.
 pub(crate) fn builder(args: &NodeArgs) -> Result<ClientBuilder, Refused> {
     let password = std::env::var("QUORLOCK_PASSWORD").ok().filter(|password| !password.is_empty());
-    // The environment wins over the file.
     let from_file = matches!(args.origins.of("password-file"), Some(Origin::File { .. }));
     let password_file = args.password_file.clone().filter(|_| password.is_none() || !from_file);
     let deployment = Deployment {
@@ -121,25 +116,22 @@ pub(crate) fn builder(args: &NodeArgs) -> Result<ClientBuilder, Refused> {
     deployment.builder().map_err(told)
 }
 
-/// The restart guard is off.
 pub(crate) fn guard_is_off(args: &NodeArgs) -> bool {
     args.restart_guard == Some(RestartGuard::Off)
 }
 
-/// Builds the client, on a thread of its own.
 pub(crate) fn build(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, Refused> {
     build_here(builder.own_thread(), args)
 }
 
-/// Builds the client as a task on the runtime that this is called on.
+/// Builds the client as a task on the current runtime.
 pub(crate) fn build_here(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, Refused> {
     builder.build().map_err(|error| blamed(error, args))
 }
 
-/// Names the options that an error is about.
 pub(crate) fn blamed(error: BuildError, args: &NodeArgs) -> Refused {
     let message = match &error {
-        // Here an option is spelled so.
+        // The command line spells options with hyphens.
         BuildError::Defaults(InvalidRequest::Timing(error)) => error.to_string().replace('_', "-"),
         error => error.to_string(),
     };
@@ -151,7 +143,7 @@ pub(crate) fn blamed(error: BuildError, args: &NodeArgs) -> Refused {
 
 fn nodes(args: &NodeArgs) -> Result<Vec<NodeConfig>, Refused> {
     if args.node.is_empty() {
-        // Set for the command of a `quorlock run`, whose variables about nodes are gone.
+        // `quorlock run` sets this variable for its command, and removes the variables about nodes.
         let nested = match std::env::var_os("QUORLOCK_KEY") {
             Some(_) => {
                 " (quorlock run removes them from the environment; its --pass-nodes keeps them)"

@@ -1,7 +1,7 @@
-//! What quorlock itself says: one line for people, or one JSON object, on standard error and,
-//! if wanted, on a file descriptor for scripts.
+//! Messages of quorlock itself: one line for people or one JSON object, on standard error and, if requested, on a file
+//! descriptor for scripts.
 //!
-//! Nothing here waits for a reader: see [`sink`].
+//! No function here waits for a reader: see [`sink`].
 
 mod sink;
 mod table;
@@ -28,21 +28,19 @@ use crate::guardian::clock::real_ns;
 use crate::options::Refused;
 use crate::window::{Window, cut};
 
-/// Where messages go.
 #[derive(Debug)]
 pub(crate) struct Output {
     args: OutputArgs,
     stderr: Sink,
     status: Option<Status>,
-    /// A line that is being rewritten stands on the terminal.
+    /// The terminal shows a line that the next one replaces.
     transient: bool,
     terminal: bool,
 }
 
-/// Where events go.
 #[derive(Debug)]
 enum Status {
-    /// Where the messages go, and in one order with them.
+    /// Standard error, in one order with the messages.
     Stderr,
     Own(Sink),
 }
@@ -58,8 +56,8 @@ impl Status {
     }
 }
 
-/// The descriptor opened anew by its name, which needs no unsafe code but is another file position: it
-/// writes at the end. A pipe that nobody reads any more is not waited for: what is written is dropped.
+/// Opens a descriptor again by its name, which needs no unsafe code. The new descriptor has its own file position, so
+/// it appends. If the descriptor is a pipe that no process reads any more, output is dropped.
 #[cfg(target_os = "linux")]
 fn open_anew(fd: u32) -> io::Result<File> {
     let open = |path: &str| {
@@ -69,7 +67,7 @@ fn open_anew(fd: u32) -> io::Result<File> {
     let path = format!("/dev/fd/{fd}");
     let is_pipe = || fs::metadata(&path).is_ok_and(|it| it.file_type().is_fifo());
     let file = match open(&path) {
-        // A socket says the same, and cannot be opened so at all.
+        // A socket reports the same error, and cannot be opened in this way at all.
         Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) && is_pipe() => {
             open("/dev/null")?
         }
@@ -80,17 +78,17 @@ fn open_anew(fd: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Elsewhere it may be the same description, whose flags are not ours.
+/// On other systems the new descriptor may share its flags with the old one, so the flags are not changed.
 #[cfg(not(target_os = "linux"))]
 fn open_anew(fd: u32) -> io::Result<File> {
     OpenOptions::new().append(true).open(format!("/dev/fd/{fd}"))
 }
 
 impl Output {
-    /// Messages as the arguments demand, and events to `status_fd` if it is given.
+    /// Opens standard error and, if given, `status_fd`.
     ///
     /// # Errors
-    /// If the descriptor is not open for writing, or there is no thread to be had.
+    /// The descriptor is not open for writing, or no thread can be started.
     pub(crate) fn new(args: OutputArgs, status_fd: Option<u32>) -> io::Result<Self> {
         let status = status_fd.map(Status::open).transpose()?;
         let dropped = if args.json { dropped_event } else { dropped_lines };
@@ -98,7 +96,7 @@ impl Output {
         Ok(Self { args, stderr, status, transient: false, terminal: io::stderr().is_terminal() })
     }
 
-    /// An event, and the line that tells people of it, unless nothing is to be said.
+    /// Writes an event, and the line for people if there is one.
     pub(crate) fn event(&mut self, event: Value, line: Option<&str>) {
         self.status(&event);
         self.clear();
@@ -107,7 +105,7 @@ impl Output {
         }
     }
 
-    /// The end without success; said also if nothing else is.
+    /// Writes the reason for an end without success, even with --quiet.
     pub(crate) fn error(&mut self, event: Value, line: &str) {
         self.status(&event);
         self.clear();
@@ -122,8 +120,8 @@ impl Output {
         }
     }
 
-    /// A line that the next one replaces; only on a terminal. Elsewhere only the first is said. `line` makes the line for
-    /// the number of characters that fit.
+    /// Writes a line that the next one replaces. Without a terminal only the first is written. `line` makes the line
+    /// for the number of characters that fit.
     pub(crate) fn progress(
         &mut self,
         event: Value,
@@ -139,14 +137,14 @@ impl Output {
         if first {
             self.status(&event);
         }
-        // The terminal writes the `^C` of a Ctrl-C behind it, which must not wrap either.
+        // The terminal writes `^C` behind the line, which must not wrap.
         let room = Window::of(io::stderr()).line().saturating_sub("quorlock: ^C".len());
         let line = format!("quorlock: {}", cut(&line(room), room));
         self.stderr.transient(format!("\r\x1b[K{line}"));
         self.transient = true;
     }
 
-    /// Takes away the line that was to be replaced.
+    /// Removes the line that would be replaced.
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.transient) {
             self.stderr.transient("\r\x1b[K".to_owned());
@@ -170,10 +168,10 @@ fn dropped_lines(count: u64) -> String {
     format!("quorlock: {count} messages are missing here: nobody read for a while\n")
 }
 
-/// Writes the result to standard output. A reader that has gone away has seen enough.
+/// Writes the result to standard output. If the reader has gone away, that is no error.
 ///
 /// # Errors
-/// If it cannot be written for another reason, such as a full disk.
+/// Standard output cannot be written for another reason, such as a full disk.
 pub(crate) fn print(text: &str) -> Result<(), Refused> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -185,18 +183,18 @@ pub(crate) fn print(text: &str) -> Result<(), Refused> {
     }
 }
 
-/// A refusal before anything began, in the form that was asked for.
+/// Writes the reason why quorlock does not begin.
 pub(crate) fn refused(json: bool, message: &str) {
     say(json, "refused", message);
 }
 
-/// A doubt that does not keep quorlock from its work.
+/// Writes a warning; quorlock goes on.
 pub(crate) fn warning(json: bool, message: &str) {
     say(json, "warning", message);
 }
 
 fn say(json: bool, event: &str, message: &str) {
-    // Nothing can be done about a closed standard error.
+    // A closed standard error cannot be reported anywhere.
     let _ = if json {
         writeln!(io::stderr(), "{}", json!({ "event": event, "message": message }))
     } else {
@@ -204,7 +202,7 @@ fn say(json: bool, event: &str, message: &str) {
     };
 }
 
-/// A duration for people: one decimal, the unit that fits.
+/// A duration for people: one decimal, in the unit that fits.
 pub(crate) fn time(duration: Duration) -> String {
     if duration >= Duration::from_secs(3600) {
         humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string()
@@ -215,7 +213,7 @@ pub(crate) fn time(duration: Duration) -> String {
     }
 }
 
-/// Since when, and for how long by now: `12:03:11Z (4m 10s)`. A time that is not today has its date.
+/// A time and its distance from now, such as `12:03:11Z (4m 10s)`. A time of another day has its date.
 pub(crate) fn since(then: SystemTime) -> String {
     let now = SystemTime::UNIX_EPOCH + Duration::from_nanos(real_ns());
     let [text, today] = [then, now].map(|it| humantime::format_rfc3339_seconds(it).to_string());
@@ -223,18 +221,16 @@ pub(crate) fn since(then: SystemTime) -> String {
         Some((date, time)) if today.starts_with(date) => time.to_owned(),
         _ => text,
     };
-    // The holder's clock may be ahead of this one.
+    // The clock of the holder may be ahead of this one.
     let Ok(held) = now.duration_since(then) else { return text };
     let held = humantime::format_duration(Duration::from_secs(held.as_secs()));
     format!("{text} ({held})")
 }
 
-/// A point in time for scripts.
 pub(crate) fn unix_millis(then: SystemTime) -> u64 {
     then.duration_since(SystemTime::UNIX_EPOCH).map_or(0, millis)
 }
 
-/// A duration for scripts.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,7 +1,7 @@
-//! The origin of each option's value: the command line, else the environment, else the file.
+//! Reads the value of each option from the command line, else the environment, else the file.
 //!
 //! A value from the environment or the file becomes the default of its option. So clap reads all values in the same
-//! way, and [`Origins`] remembers where each one came from, for messages and exit codes.
+//! way, and [`Origins`] keeps where each one came from, for messages and exit codes.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -27,16 +27,11 @@ const NOT_IN_FILE: &[&str] = &["config", "json", "quiet", "shared", "status-fd"]
 const LONG_HELP_ONLY: &[&str] =
     &["config", "held-exit-code", "kill-after", "label", "max-hold", "quiet", "status-fd"];
 
-/// Where a value came from.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
-    /// The option that was typed.
     Typed(String),
     Variable(String),
-    File {
-        key: String,
-        path: PathBuf,
-    },
+    File { key: String, path: PathBuf },
 }
 
 impl fmt::Display for Origin {
@@ -49,11 +44,10 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The origins of all options that have a value, by their long names.
+/// Origins of all options that have a value, by their long names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     given: BTreeMap<String, Origin>,
-    /// The file that was read.
     pub(crate) file: Option<PathBuf>,
 }
 
@@ -63,15 +57,13 @@ impl Origins {
     }
 }
 
-/// Why there is nothing to run.
 pub(crate) enum Stop {
-    /// Wrong arguments, or a wish for help.
+    /// Wrong arguments, or a request for help.
     Clap(clap::Error),
-    /// A wrong value; and whether to say so in JSON.
+    /// A wrong value, and whether the message is JSON.
     Refused(Refused, bool),
 }
 
-/// Reads the command line, the environment and the file.
 pub(crate) fn parse(typed: &[OsString]) -> Result<Cli, Stop> {
     let mut variables = BTreeMap::new();
     let command = prepared(Cli::command(), &mut variables);
@@ -121,7 +113,7 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Cli, Stop> {
     Ok(cli)
 }
 
-/// Whether a word looks like the value of the flag before it, which takes one only behind `=`.
+/// Whether a word looks like the value of the flag before it. A flag takes a value only behind `=`.
 fn is_unclear(flag: &OsStr, word: &OsStr) -> bool {
     let is_flag = |arg: &Arg| {
         let typed = flag.to_string_lossy();
@@ -142,8 +134,8 @@ fn is_json(matches: &ArgMatches) -> bool {
     typed || env::var("QUORLOCK_JSON").is_ok_and(|text| boolean(&text) == Ok(true))
 }
 
-/// Takes the variables out of clap's hands, makes flags that have one strict (`--flag`, `--flag=false`), and shortens
-/// what `-h` shows.
+/// Removes the variables from clap's options, makes flags with a variable strict (`--flag`, `--flag=false`), and
+/// shortens the text of `-h`.
 fn prepared(command: clap::Command, variables: &mut BTreeMap<String, String>) -> clap::Command {
     let command = command.mut_args(|arg| {
         let arg = shortened(arg);
@@ -168,12 +160,12 @@ fn prepared(command: clap::Command, variables: &mut BTreeMap<String, String>) ->
     command.mut_subcommands(|subcommand| prepared(subcommand, variables))
 }
 
-/// `-h` shows the beginning of each text, and of the section "Nodes" only `--node`.
+/// `-h` shows the beginning of each text, and only `--node` of the section "Nodes".
 fn shortened(arg: Arg) -> Arg {
     let Some(help) = arg.get_help().map(ToString::to_string) else { return arg };
     let long = arg.get_long_help().map_or_else(|| help.clone(), ToString::to_string);
     let ends = [". ", ": ", "; ", ", so ", " [default"];
-    // What ends sooner says too little.
+    // A shorter text says too little.
     let from = help.char_indices().nth(15).map_or(help.len(), |(place, _)| place);
     let end = ends.iter().filter_map(|end| help[from..].find(end)).min();
     let end = end.map_or(help.len(), |end| from + end);
@@ -183,10 +175,8 @@ fn shortened(arg: Arg) -> Arg {
     arg.help(help[..end].to_owned()).long_help(long).hide_short_help(is_hidden)
 }
 
-/// The values below the command line.
 struct Layers {
     command: clap::Command,
-    /// By the long name of the option.
     variables: BTreeMap<String, String>,
     origins: Origins,
     defaults: BTreeMap<String, Vec<ClapStr>>,
@@ -200,7 +190,7 @@ impl Layers {
             return Ok(());
         }
         let is_here = |long: &str| args.iter().any(|arg| arg.get_long() == Some(long));
-        // A typo is a typo, whichever command would use the value.
+        // A wrong value is refused even if another command would use it.
         let all = self.command.get_subcommands().flat_map(clap::Command::get_arguments);
         let mut others = all.filter(|arg| arg.get_long().is_some_and(|long| !is_here(long)));
         others.try_for_each(|arg| self.variable(arg).map(drop))?;
@@ -254,7 +244,7 @@ impl Layers {
         Ok(Some((variable.clone(), text)))
     }
 
-    /// The option, of any command, that a key of the file sets.
+    /// The option, of any command, that a key in the file sets.
     fn option_in_file(&self, long: &str) -> Option<&Arg> {
         let mut args = self.command.get_subcommands().flat_map(clap::Command::get_arguments);
         args.find(|arg| arg.get_long() == Some(long)).filter(|_| self.is_in_file(long))
@@ -276,12 +266,12 @@ impl Layers {
     }
 }
 
-/// The value of a variable; an empty one counts as not set.
+/// The value of a variable; `None` if it is unset or empty.
 fn value_of(variable: &str) -> Option<OsString> {
     env::var_os(variable).filter(|text| text.to_str().is_none_or(|text| !text.trim().is_empty()))
 }
 
-/// Checks a value as clap would. The reason shows the value: no option that is checked here is a secret.
+/// Checks a value as clap does. The reason shows the value, because no option that is checked here is a secret.
 fn check(arg: &Arg, text: &OsStr) -> Result<(), String> {
     let parser = arg.get_value_parser().clone();
     let value = Arg::new("value").value_parser(parser).allow_hyphen_values(true);
@@ -296,10 +286,10 @@ fn check(arg: &Arg, text: &OsStr) -> Result<(), String> {
     Err(format!("{shown:?}: {reason}"))
 }
 
-/// Where files are looked for if none is named, for messages.
+/// The default files, for messages.
 pub(crate) const PLACES: &str = "~/.config/quorlock/config.toml or /etc/quorlock/config.toml";
 
-/// The file that is read if none is named: the first of these that exists. Never one in the working directory.
+/// The first default file that exists. A file in the working directory is never a default.
 fn default_file() -> Result<Option<PathBuf>, Refused> {
     let absolute = |name, below: &str| {
         env::var_os(name)
@@ -320,14 +310,14 @@ fn default_file() -> Result<Option<PathBuf>, Refused> {
             }
             Ok(_) => return Ok(Some(path)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // A folder that is not for this user, or no folder.
+            // The user may not read the folder, or it is no folder.
             Err(_) => {}
         }
     }
     Ok(None)
 }
 
-/// Whether another user than root and this one can change the file. `ssh` has the same rule for its own.
+/// Whether a user other than root and this one can change the file. `ssh` has the same rule for its files.
 fn is_anothers(file: &fs::Metadata) -> bool {
     let owners = [0, rustix::process::geteuid().as_raw()];
     file.mode() & 0o022 != 0 || !owners.contains(&file.uid())
@@ -339,13 +329,13 @@ fn read_file(path: &Path, origin: &str) -> Result<toml::Table, Refused> {
         Refused::config(format!("{origin}the configuration in {}: {error}", path.display()))
     })?;
     text.parse().map_err(|error: toml::de::Error| {
-        // The message alone: the crate's full text quotes the line, which may hold a password.
+        // Only the message, because the full text quotes the line, which may hold a password.
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
         Refused::config(format!("{}, line {line}: {}", path.display(), error.message()))
     })
 }
 
-/// The value of a key as it would be typed: several values of an option that is repeatable.
+/// The value of a key as it would be typed. A repeatable option may have several values.
 fn texts(value: Value, repeatable: bool) -> Result<Vec<OsString>, String> {
     match value {
         Value::String(text) => Ok(vec![text.into()]),
@@ -398,7 +388,7 @@ mod tests {
             );
             let long = help("--help");
             assert!(name.is_empty() || long.contains("Examples:\n"), "{long}");
-            // A line of the table of exit codes that is wrapped would begin with a word.
+            // A wrapped line of the table of exit codes begins with a word.
             let codes = long.lines().skip_while(|line| !line.starts_with("Exit codes")).skip(2);
             let is_code = |line: &str| line.starts_with("  ") || line.starts_with("Of doctor");
             assert!(codes.take_while(|line| !line.is_empty()).all(is_code), "{long}");

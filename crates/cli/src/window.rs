@@ -1,21 +1,18 @@
-//! How much room there is on a terminal.
-
 use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 
-/// How many characters fit beside and below each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) columns: usize,
     pub(crate) rows: usize,
 }
 
-/// The size where the terminal does not tell, and the width elsewhere.
+/// The size if the terminal does not report one, and the width without a terminal.
 pub(crate) const USUAL: Window = Window { columns: 80, rows: 24 };
 
 impl Window {
-    /// As of now: people change it.
+    /// The current size.
     pub(crate) fn of(terminal: impl AsFd) -> Self {
         match tcgetwinsize(terminal) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
@@ -25,14 +22,14 @@ impl Window {
         }
     }
 
-    /// The width of a line that is written over: one that filled the row might wrap, and what wraps
-    /// stays behind.
+    /// The longest line that can be written over. A line that fills the row might wrap, and the wrapped part would
+    /// remain.
     pub(crate) const fn line(self) -> usize {
         self.columns.saturating_sub(1)
     }
 }
 
-/// The text, or as much of it as there is room for.
+/// The text, cut to this number of characters.
 pub(crate) fn cut(text: &str, room: usize) -> String {
     if text.chars().count() <= room {
         return text.to_owned();

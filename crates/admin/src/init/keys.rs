@@ -1,4 +1,3 @@
-
 use quorlock::admin::{AdminConnection, Do, Reply, Topology};
 use quorlock::node::RedisNode;
 use quorlock_core::marker::Adoption;

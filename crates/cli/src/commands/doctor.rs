@@ -36,7 +36,7 @@ pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
     };
     output::print(&text)?;
     Ok(match examined.worst() {
-        // Only what was asked for is printed, and it is right whatever else is found.
+        // The output is complete and right, whatever else was found.
         _ if args.systemd => ExitCode::Success,
         _ if args.acl.is_some() && is_whole(&examined) => ExitCode::Success,
         Some(Severity::Error) => ExitCode::Errors,
@@ -45,7 +45,7 @@ pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
     })
 }
 
-/// One line per node, and what was found below it; last, what was found about all of them.
+/// One line per node with its findings below it. The last line is about all nodes together.
 fn as_text(examined: &Examination, args: &Doctor, paint: bool) -> String {
     let mut text = match &args.nodes.origins.file {
         _ if args.output.quiet => String::new(),
@@ -121,7 +121,6 @@ fn row(node: &NodeReport) -> [String; 6] {
     ]
 }
 
-/// A time in its two largest units.
 fn rounded(seconds: u64) -> Duration {
     let unit = match seconds {
         ..3600 => 1,
@@ -132,18 +131,17 @@ fn rounded(seconds: u64) -> Duration {
 }
 
 fn offset(ahead_us: i64, error: Duration) -> String {
-    // Rounded first: what is behind by less is not shown as less than nothing.
+    // Rounded first, so that a small negative offset is not shown as -0.0.
     let tenths = (ahead_us as f64 / 100.0).round();
     let (ahead, error) = (tenths / 10.0 + 0.0, error.as_secs_f64() * 1000.0);
     format!("clock {ahead:+.1}±{error:.1}ms")
 }
 
-/// Every node has told what its line must be.
+/// Whether there is a line for every node.
 fn is_whole(examined: &Examination) -> bool {
     examined.acl("USER").iter().map(|(_, nodes)| nodes.len()).sum::<usize>() == examined.nodes.len()
 }
 
-/// The same line may be for several nodes.
 fn acl(examined: &Examination, user: &str) -> String {
     let mut text = String::new();
     let lines = examined.acl(user);

@@ -1,4 +1,4 @@
-//! `quorlock init`: what an operator decides about the nodes.
+//! `quorlock init`: decisions of an operator about nodes.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
             Err(error) => return failed(error, args, &mut output),
         }
     }
-    // Only from here on: who is asked may still press Ctrl-C.
+    // Signals are caught only from here on, so that Ctrl-C still ends the question.
     let signals = Signals::catch()?;
     let change = runtime.block_on(async {
         if args.fresh {
@@ -102,7 +102,6 @@ fn failed(error: InitError, args: &Init, output: &mut Output) -> Result<ExitCode
     Ok(if is_barred { ExitCode::NotAllowed } else { ExitCode::NoQuorum })
 }
 
-/// How it ended.
 enum Ended {
     Done(Initialized),
     Signal(Signal),
@@ -130,7 +129,7 @@ fn confirm(lines: &str, question: &str) -> Result<(), Refused> {
     }
 }
 
-/// A change of settings is a question of its own, which --yes does not answer.
+/// A change of settings is a separate question, which --yes does not answer.
 fn confirm_change(before: &Before) -> Result<(), Refused> {
     let lines = settings(before);
     if can_answer() {
@@ -149,7 +148,7 @@ fn confirm_change(before: &Before) -> Result<(), Refused> {
     )))
 }
 
-/// What was, and what will be: a line each.
+/// The old settings and the new ones, a line each.
 fn settings(before: &Before) -> String {
     let mut lines = String::new();
     for (settings, nodes) in &before.old {
@@ -158,7 +157,8 @@ fn settings(before: &Before) -> String {
     lines + &format!("quorlock: new settings: {}\n", before.new)
 }
 
-/// Why the nodes are not marked without --force: locks are in use, or that could not be found out.
+/// The objections to marking the nodes: locks are in use, or that could not be found out. `None`: there are none, or
+/// --force overrides them.
 fn objections(args: &Init, found: &InUse, output: &mut Output) -> Option<ExitCode> {
     let (locks, incomplete) = (&found.locks, &found.incomplete);
     if locks.is_empty() && incomplete.is_empty() {
@@ -217,7 +217,7 @@ fn objections(args: &Init, found: &InUse, output: &mut Output) -> Option<ExitCod
     Some(code)
 }
 
-/// Why it is not known whether locks are in use, and what to do instead of giving --force.
+/// The reason why it is not known whether locks are in use, with advice other than --force.
 fn not_looked<'a>(
     mut reasons: impl Iterator<Item = &'a Incomplete> + Clone,
 ) -> (ExitCode, &'static str, &'static str) {
@@ -236,7 +236,7 @@ fn not_looked<'a>(
             "the user may not look for locks",
             "give it the rights to SCAN, to SELECT, and to read all keys (~*), or ",
         ),
-        // There are too many keys, so another try does not help.
+        // Another try does not help, because there are too many keys.
         None if reasons.any(|why| *why == Incomplete::TimeIsUp) => {
             (ExitCode::NoQuorum, "not all keys could be looked at", "")
         }
@@ -244,7 +244,6 @@ fn not_looked<'a>(
     }
 }
 
-/// Moves the nodes, and counts the wait down.
 async fn moved(
     builder: &ClientBuilder,
     old: &[NodeConfig],
@@ -281,14 +280,13 @@ async fn moved(
     Ok(Ended::Done(reconfiguration.finish().await))
 }
 
-/// Tells what was done on each node.
 fn conclude(change: &Initialized, output: &mut Output) -> ExitCode {
     let groups =
         group(change.nodes.iter().map(|node| (node, in_words(node))), |one, other| one == other);
     for (nodes, what) in groups {
         let line =
             format!("{}: {what}", names(&nodes.iter().map(|it| &*it.node).collect::<Vec<_>>()));
-        // Each node has an event of its own, and all of them one line.
+        // Each node has its own event. Nodes with the same result share a line.
         for (place, node) in nodes.into_iter().enumerate() {
             let mut event = node_json(node);
             event["event"] = json!("node");

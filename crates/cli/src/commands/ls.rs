@@ -44,7 +44,6 @@ pub(crate) fn main(args: &Ls) -> Result<ExitCode, Refused> {
     Ok(if others < quorum { ExitCode::NotAllowed } else { ExitCode::NoQuorum })
 }
 
-/// The resources, each once.
 fn names(found: &Locks) -> String {
     let mut names: Vec<&str> = found.locks.iter().map(|lock| &*lock.resource).collect();
     names.dedup();
@@ -71,7 +70,7 @@ fn as_table(found: &Locks) -> String {
     table
 }
 
-/// A line for all nodes of which the same is true.
+/// One line for all nodes with the same reason.
 pub(crate) fn not_looked_at<'a>(
     nodes: impl Iterator<Item = (&'a str, &'a Incomplete)>,
 ) -> Vec<String> {

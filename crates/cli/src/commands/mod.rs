@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::guardian;
 
-/// Runs a hidden command, if that is what this process was started for.
+/// Runs a hidden command if the arguments name one.
 pub(crate) fn hidden() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     let first = args.next()?;
@@ -28,13 +28,13 @@ pub(crate) fn hidden() -> Option<ExitCode> {
     }
 }
 
-/// The runtime of a command: one thread. The lock's driver has a thread of its own, so that what
-/// this one waits for cannot keep it from extending.
+/// The runtime of a command, with one thread. The lock's driver has its own thread, so blocking here does not delay an
+/// extension.
 pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     quorlock::admin::current_thread_runtime()
 }
 
-/// The smallest of the sorted times that `percent` percent of them do not exceed.
+/// The smallest of the sorted times that at least `percent` percent of them do not exceed.
 pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.checked_sub(1)?).copied()

@@ -1,9 +1,8 @@
-//! `quorlock run KEY -- CMD`: take the lock, run the command while holding it, give it back.
+//! `quorlock run KEY -- CMD`: takes the lock, runs the command while holding it, and gives the lock back.
 //!
-//! This process is the *keeper*: it holds the lock, through a driver on a thread of its own. The
-//! command belongs to the *guardian* (see [`crate::child`]), which ends it in time whatever
-//! happens to the keeper; all the keeper does is to tell it each new deadline, and to give the lock
-//! back when nothing of the command is left.
+//! This process is the *keeper*: it holds the lock through a driver on its own thread. A second process, the *guardian*
+//! (see [`crate::child`]), runs the command, and ends it in time whatever happens to the keeper. The keeper sends each
+//! new deadline to the guardian, and gives the lock back when no process of the command is left.
 
 mod health;
 mod hold;
@@ -55,7 +54,7 @@ pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
         .ttl(plan.ttl)
         .max_hold(plan.max_hold)
         .owner(quorlock::this_process(&plan.label));
-    // From here on a signal is heard, also if it comes before anybody listens.
+    // Signals are caught from here on, even before a task reads them.
     let signals = Signals::catch()?;
     let client = options::build(builder, &args.nodes)?;
     let runtime = super::runtime()?;
@@ -69,9 +68,9 @@ struct Keeper<'a> {
     output: Output,
     signals: Signals,
     client: Client,
-    /// The keys are to expire by themselves.
+    /// No release: the keys expire.
     is_left: bool,
-    /// How long the lock was waited for, if that was said.
+    /// The time that the lock was waited for, if a message has said that it waits.
     waited: Option<Duration>,
 }
 
@@ -87,8 +86,8 @@ impl Keeper<'_> {
                 ExitCode::Signal(signal.as_raw())
             }
         };
-        // What is owed to nodes that answer takes a round trip; to the others it is worth no more
-        // than one node timeout of a person's time, since the keys expire.
+        // A node that answers confirms a release within a round trip. The other nodes get one node timeout, because
+        // their keys expire anyway.
         if !self.is_left {
             let _ = self.client.shutdown(self.plan.give_back).await;
         }
@@ -133,7 +132,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// No descriptor of this process becomes free while it only waits.
+    /// Ends the call, because no descriptor of this process becomes free while it only waits.
     fn exhausted(&mut self, waiting: &Waiting) -> ExitCode {
         let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());
         let message =
@@ -154,20 +153,19 @@ impl Keeper<'_> {
         })
     }
 
-    /// The exit code of a lock that others hold.
     fn held(&self) -> ExitCode {
         self.args.held_exit_code.map_or(ExitCode::Held, ExitCode::Own)
     }
 }
 
-/// Which signals end a wait at once. The others stop and continue quorlock itself.
+/// The signal, if it ends a wait. The others stop and continue quorlock itself.
 pub(super) fn ends_the_wait(signal: Signal) -> Option<Signal> {
     match signal {
         Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM | Signal::USR1 | Signal::USR2 => {
             Some(signal)
         }
         Signal::TSTP => {
-            // Caught for the command's sake; there is none yet, so it means quorlock itself.
+            // Quorlock catches this signal because of the command. Without a command it means quorlock itself.
             let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
             None
         }

@@ -17,20 +17,18 @@ use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
 use crate::output::{self, columns, millis, since, time, unix_millis};
 
-/// Time between two looks of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
-/// How many locks are looked at at a time.
 const LOOKS_AT_ONCE: usize = 64;
 
-/// More readers than this are not named in the headline.
+/// Limit of the readers that the headline names.
 const READERS_NAMED: usize = 10;
 
 pub(crate) fn main(args: &Status) -> Result<ExitCode, Refused> {
     args.keys.iter().try_for_each(|key| options::check_key(key, &args.nodes))?;
     let mut builder = options::builder(&args.nodes)?;
     if !options::guard_is_off(&args.nodes) {
-        // Who only looks writes nothing.
+        // A client that only looks writes no markers.
         builder = builder.restart_guard(RestartGuard::Observe);
     }
     let topology = Topology::of(&builder).map_err(|error| options::blamed(error, &args.nodes))?;
@@ -39,14 +37,14 @@ pub(crate) fn main(args: &Status) -> Result<ExitCode, Refused> {
 }
 
 async fn show(client: &Client, topology: &Topology, args: &Status) -> Result<ExitCode, Refused> {
-    // What follows from the first look at a node is asked behind it: with the second one it is known.
+    // The first look makes the client ask whether each node is trusted. After the second look the answers are known.
     inspect(client, &args.keys[..1]).await?;
     loop {
         let inspections = inspect(client, &args.keys).await?;
         let intents = endless_intents(topology, &args.keys).await;
         let nodes = client.stats().nodes;
         if args.watch && !args.output.json && io::stdout().is_terminal() {
-            // Home, and clear what follows: nothing is scrolled away.
+            // Moves the cursor home and clears the screen, so that nothing scrolls away.
             output::print("\x1b[H\x1b[2J")?;
         }
         for (place, (key, inspection)) in args.keys.iter().zip(&inspections).enumerate() {
@@ -70,7 +68,7 @@ async fn show(client: &Client, topology: &Topology, args: &Status) -> Result<Exi
     }
 }
 
-/// Looks at all of the keys, at many at a time.
+/// Inspects all keys, [`LOOKS_AT_ONCE`] at a time.
 async fn inspect(client: &Client, keys: &[String]) -> Result<Vec<Inspection>, Refused> {
     let mut inspections = Vec::with_capacity(keys.len());
     for keys in keys.chunks(LOOKS_AT_ONCE) {
@@ -87,8 +85,8 @@ async fn inspect(client: &Client, keys: &[String]) -> Result<Vec<Inspection>, Re
     Ok(inspections)
 }
 
-/// By node: the places of the keys whose waiting writer has an intent that never expires. Every intent expires, so it is
-/// a leftover. Of a node that does not answer, none.
+/// For each node the places of the keys with a writer's intent that never expires. Every intent expires, so such an
+/// intent is a leftover. A node that does not answer has none.
 async fn endless_intents(topology: &Topology, keys: &[String]) -> Vec<Vec<usize>> {
     let intents: Vec<_> = keys.iter().map(|key| topology.intent(key)).collect();
     let calls: Vec<[&str; 2]> = intents.iter().map(|intent| ["PTTL", &**intent]).collect();
@@ -103,7 +101,7 @@ async fn endless_intents(topology: &Topology, keys: &[String]) -> Vec<Vec<usize>
     join_all(looks).await.into_iter().map(places).collect()
 }
 
-/// What is unknown comes first; what is held counts only if that is asked for.
+/// The exit code: a lock that is unknown comes first. Held locks count only if `tells_held`.
 fn exit_code(inspections: &[Inspection], tells_held: bool) -> ExitCode {
     let of_verdict =
         |verdict: Verdict| inspections.iter().filter(move |it| it.verdict() == verdict);
@@ -131,13 +129,12 @@ fn why_unknown(inspection: &Inspection) -> ExitCode {
     }
 }
 
-/// What is shown of one lock.
 struct Look<'a> {
     key: &'a str,
     inspection: &'a Inspection,
     nodes: &'a [NodeStats],
     topology: &'a Topology,
-    /// By node: its intent never expires.
+    /// For each node, whether a leftover intent is there.
     intents: Vec<bool>,
 }
 
@@ -146,7 +143,6 @@ impl Look<'_> {
         let Self { key, inspection, nodes, .. } = self;
         let mut table = format!("{}: {}\n", key.escape_debug(), headline(inspection));
         let head = ["NODE", "STATE", "TTL LEFT", "HOLDER"];
-        // Nodes that failed alike have one row.
         let rows =
             group(inspection.nodes.iter().map(|node| (&*node.node, row(node))), |one, other| {
                 one[0] == "failed" && one == other
@@ -174,13 +170,13 @@ impl Look<'_> {
         table
     }
 
-    /// The command line that removes a key that never expires: every lock expires, so it is a leftover, or no lock.
+    /// The command line that deletes a key without expiry. Every lock expires, so it is a leftover, or no lock.
     fn removal(&self, place: usize, answer: &NodeAnswer) -> Option<String> {
         answer.holder().filter(|holder| holder.remaining.is_none())?;
         self.deletion(place, &format!("{}{}", self.topology.prefix, self.key))
     }
 
-    /// The same for the intent of a writer.
+    /// The same for a writer's intent.
     fn intent_removal(&self, place: usize) -> Option<String> {
         self.intents.get(place).filter(|is_endless| **is_endless)?;
         self.deletion(place, &self.topology.intent(self.key))
@@ -225,7 +221,7 @@ impl Look<'_> {
     }
 }
 
-/// A line for each node whose votes do not count. Of one that did not answer, the table says it all.
+/// A line for nodes whose votes do not count. The table already says why a node did not answer.
 fn trust_states(inspection: &Inspection, nodes: &[NodeStats]) -> String {
     let states = inspection.nodes.iter().zip(nodes).filter_map(|(answer, node)| {
         let hint = match node.trust_state {
@@ -268,7 +264,7 @@ fn headline(inspection: &Inspection) -> String {
     }
 }
 
-/// How many readers there are, and some of them, each with the time since when it reads if it tells.
+/// The number of readers, and some of them with the time since when they read.
 pub(super) fn readers(inspection: &Inspection) -> String {
     let readers = inspection.readers();
     let name = |reader: &Holder| match reader.since {
@@ -282,7 +278,7 @@ pub(super) fn readers(inspection: &Inspection) -> String {
     format!("{count} reader{plural}{shown}: {}", names.join(", "))
 }
 
-/// Since when somebody holds the lock, if it tells; and that the key never expires, if so.
+/// The time since when the holder has the lock, if it is known, or that the key never expires.
 pub(super) fn held_since(holder: &Holder) -> String {
     match (holder.since, holder.remaining) {
         (Some(then), _) => format!("since {}", since(then)),
@@ -305,7 +301,7 @@ fn row(node: &NodeAnswer) -> [String; 3] {
     }
 }
 
-/// The holder without the time, which has a column of its own.
+/// The holder without times, which have their own columns.
 pub(crate) fn who(holder: &Holder) -> String {
     match &holder.kind {
         HolderKind::Owner(owner) if owner.is_empty() => "a client without a name".to_owned(),
@@ -317,7 +313,7 @@ pub(crate) fn who(holder: &Holder) -> String {
     }
 }
 
-/// A node's answer, as `status --json` and the events of `run` show it.
+/// A node's answer, for `status --json` and the events of `run`.
 pub(crate) fn node_json(node: &NodeAnswer) -> Value {
     let holder = node.holder();
     let state = match (&node.said, &holder) {

@@ -1,9 +1,9 @@
-//! Lines on their way to somebody who may not read them.
+//! Writes lines without waiting for the reader.
 //!
-//! A pipe that nobody empties blocks its writer, and the keeper has a lock to extend and signals to
-//! hear. So a thread writes, and what it has no time for waits in a queue of bounded size; if that is
-//! full, the oldest lines go, and the reader is told how many. A descriptor that does not block would be
-//! simpler, but that is a setting of the open file, which the command shares.
+//! A pipe that is not read blocks its writer, and the keeper must extend a lock and handle signals. So a thread writes,
+//! and lines wait in a queue of bounded size. If the queue is full, the oldest lines are dropped, and the reader gets
+//! their number. A non-blocking descriptor would be simpler, but that flag belongs to the open file, which the command
+//! shares.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,6 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::stdio;
 
-/// What is written to.
 #[derive(Debug)]
 pub(super) enum Target {
     Stdout,
@@ -24,7 +23,7 @@ pub(super) enum Target {
     File(OwnedFd),
 }
 
-/// A descriptor with its queue and its thread. Dropping it waits for a moment until all is written.
+/// A descriptor with its queue and its thread. Dropping the sink waits for a moment until all lines are written.
 #[derive(Debug)]
 pub(super) struct Sink {
     queue: Arc<Queue>,
@@ -40,10 +39,10 @@ struct Queue {
 struct State {
     lines: VecDeque<QueuedLine>,
     bytes: usize,
-    /// So many that count have made room since this was told last.
+    /// Number of lines that were dropped since the last report. Transient lines do not count.
     dropped: u64,
     is_writing: bool,
-    /// The reader has gone: no reason to stop the work.
+    /// The reader has gone. That does not stop quorlock.
     is_broken: bool,
     is_closed: bool,
 }
@@ -51,15 +50,15 @@ struct State {
 #[derive(Debug)]
 struct QueuedLine {
     text: String,
-    /// Only the newest of these is worth a look.
+    /// Only the newest transient line is kept.
     is_transient: bool,
 }
 
 impl Sink {
-    /// `dropped` says in the reader's language how many lines are missing.
+    /// `dropped` makes the line that reports the number of missing lines.
     ///
     /// # Errors
-    /// If there is no thread to be had.
+    /// No thread can be started.
     pub(super) fn new(target: Target, dropped: fn(u64) -> String) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
         let writers = Arc::clone(&queue);
@@ -68,12 +67,12 @@ impl Sink {
         Ok(Self { queue })
     }
 
-    /// A whole line, or several. Never blocks.
+    /// Queues one or more whole lines. Never blocks.
     pub(super) fn line(&self, text: String) {
         self.queue.push(QueuedLine { text, is_transient: false });
     }
 
-    /// What the next text is to be written over. Never blocks.
+    /// Queues a text that the next one replaces. Never blocks.
     pub(super) fn transient(&self, text: String) {
         self.queue.push(QueuedLine { text, is_transient: true });
     }
@@ -110,7 +109,6 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// The thread's work.
     fn write_all(&self, target: &Target, dropped: fn(u64) -> String) {
         let mut state = self.state();
         loop {
@@ -146,14 +144,13 @@ impl Queue {
 }
 
 impl Target {
-    /// Blocks until all of it is written.
     fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match rustix::io::write(self, bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => bytes = &bytes[count..],
                 Err(Errno::INTR) => {}
-                // The program that opened it does not want to block.
+                // The program that opened the descriptor has made it non-blocking.
                 Err(Errno::AGAIN) => {
                     let _ = poll(&mut [PollFd::new(self, PollFlags::OUT)], None);
                 }
@@ -174,10 +171,10 @@ impl AsFd for Target {
     }
 }
 
-/// Hours of events of a long-lived lock.
+/// Limit of the queue: hours of events of a long-lived lock.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// How long the end waits for a reader.
+/// The longest wait for a reader at the end.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
@@ -191,7 +188,6 @@ mod tests {
         format!("dropped {count}\n")
     }
 
-    /// A pipe that nobody reads, and its sink.
     fn stalled() -> (BufReader<std::io::PipeReader>, Sink) {
         let (reader, writer) = std::io::pipe().unwrap();
         let sink = Sink::new(Target::File(writer.into()), dropped).unwrap();
@@ -201,7 +197,7 @@ mod tests {
     #[test]
     fn what_was_not_read_in_time_is_counted_and_the_newest_is_kept() {
         let (reader, sink) = stalled();
-        // More than the pipe and the queue hold together, and in whole lines.
+        // More than pipe and queue hold together, in whole lines.
         for number in 0..20_000 {
             sink.line(format!("line {number:020}\n"));
         }

@@ -1,6 +1,4 @@
-//! Tables.
-
-/// Rows as lines of columns. The columns in `right` are aligned to the right.
+/// Formats rows as lines of columns. The columns in `right` are aligned to the right.
 pub(crate) fn columns<const N: usize>(
     head: [&str; N],
     rows: impl Iterator<Item = [String; N]>,

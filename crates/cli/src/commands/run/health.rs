@@ -1,4 +1,4 @@
-//! What people and programs hear while nodes do not confirm the lock.
+//! Messages about nodes that do not confirm the lock.
 
 use quorlock::{Health, NodeAnswer, NodeOutcome};
 use serde_json::{Value, json};
@@ -10,21 +10,20 @@ use crate::commands::status::node_json;
 use crate::guardian::clock::boot_ns;
 use crate::output::{millis, time};
 
-/// While a quorum confirms the lock, a node is named at most once in this time.
+/// A node is named at most once in this time while a quorum confirms the lock.
 const NODE_PAUSE_NS: u64 = 10_000_000_000;
 
-/// How the nodes confirm the lock, and what was said about it last.
+/// The nodes' confirmations, and the last message about them.
 pub(super) struct Announced {
     health: watch::Receiver<Health>,
     is_confirmed: bool,
     nodes: Vec<NodeSaid>,
 }
 
-/// What was said about a node last.
 #[derive(Clone, Default)]
 struct NodeSaid {
     is_unconfirmed: bool,
-    /// By the boot clock; `None`: nothing yet.
+    /// Time of the last message, by the boot clock.
     at_ns: Option<u64>,
 }
 
@@ -34,7 +33,7 @@ impl Announced {
         Self { health, is_confirmed: true, nodes }
     }
 
-    /// Completes when there may be something to say.
+    /// Completes when the confirmations have changed.
     pub(super) async fn changed(&mut self) {
         if self.health.changed().await.is_err() {
             std::future::pending().await
@@ -43,8 +42,8 @@ impl Announced {
 }
 
 impl NodeSaid {
-    /// Takes note of a node's last answer, if it differs from what was said and `may_say` allows it. Returns whether it
-    /// did.
+    /// Records a node's last answer if it differs from the last message and `may_say` allows a message. Returns whether
+    /// it did.
     fn note(&mut self, node: &NodeAnswer, may_say: impl Fn(&Self) -> bool, now_ns: u64) -> bool {
         let is_unconfirmed = node.denial().is_some();
         let is_known = node.said != NodeOutcome::Nothing;
@@ -57,7 +56,6 @@ impl NodeSaid {
 }
 
 impl Keeper<'_> {
-    /// Says what has changed about the nodes' confirmations.
     pub(super) fn say_health(&mut self, announced: &mut Announced, told: &Told) {
         let health = announced.health.borrow_and_update().clone();
         let now_ns = boot_ns();
@@ -74,7 +72,7 @@ impl Keeper<'_> {
                 news.for_each(|node| self.say_node(node, &health));
             }
             (_, true) => {
-                // The line names the nodes that do not confirm.
+                // The line names all nodes that do not confirm.
                 nodes.for_each(|(node, said)| _ = said.note(node, |_| true, now_ns));
                 if health.is_confirmed() {
                     self.say_confirmed(&health);
@@ -113,7 +111,7 @@ impl Keeper<'_> {
         self.output.event(self.health_event("confirmed", health), Some(&line));
     }
 
-    /// A node does not confirm the lock any more, or does so again; a quorum confirms it.
+    /// Reports a node that has stopped or resumed confirming while a quorum confirms the lock.
     fn say_node(&mut self, node: &NodeAnswer, health: &Health) {
         let (key, name) = (self.args.title(), &node.node);
         let (event, line) = match node.denial() {

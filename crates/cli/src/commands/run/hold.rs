@@ -1,5 +1,5 @@
-//! While the lock is held: the command runs, every change of the validity is told to its guardian, and
-//! the lock is given back when nothing of the command is left.
+//! Runs the command while the lock is held, sends each change of the validity to the guardian, and gives the lock back
+//! when no process of the command is left.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -23,24 +23,23 @@ use crate::guardian::clock::{Moment, boot_ns};
 use crate::guardian::mutants::{Mutant, is_active};
 use crate::output::{millis, time};
 
-/// How the watch over a command ended.
 enum Watched {
-    /// Nothing of it is left.
+    /// No process of the command is left.
     Over { how: How, gone: Gone },
-    /// Some of it may be left.
+    /// Some processes of the command may be left.
     Left,
 }
 
-/// What the guardian was told last, and whether that has reached it.
+/// The last message to the guardian, and whether it was sent.
 pub(super) struct Told {
     pub(super) deadlines: Deadlines,
-    /// When SIGKILL is due, once the lock is lost.
+    /// Time of SIGKILL, once the lock is lost.
     loss: Option<Moment>,
     is_sent: bool,
 }
 
 impl Keeper<'_> {
-    /// Runs the command, and gives the lock back if nothing of the command is left.
+    /// Runs the command, and gives the lock back if no process of the command is left.
     pub(super) async fn hold(&mut self, guard: Guard) -> ExitCode {
         let lease = Lease::new(guard);
         let since = boot_ns();
@@ -59,7 +58,7 @@ impl Keeper<'_> {
             Watched::Over { how: How::Killed(killed), .. } => Some(killed),
             _ => None,
         };
-        // The guardian acts before the end, so the lock may not be lost yet, and may live on.
+        // The guardian acts before the validity ends, so the lock may not be lost yet.
         let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss_reason());
         let lost = lost.map(|cause| pulse.loss(cause));
         let health = lease.health().borrow().clone();
@@ -78,7 +77,7 @@ impl Keeper<'_> {
                 return code;
             }
             _ if lost.is_some() => {
-                // In the place of a dead or stopped guardian it is the keeper that kills, and does not ask first.
+                // If the guardian is dead or stopped, the keeper sends SIGKILL without a SIGTERM before.
                 let by = matches!(how, How::Unguarded).then_some(KilledBy::Kill);
                 let by = killed.map(|killed| killed.by).or(by);
                 let end = end_in_words(by);
@@ -116,7 +115,7 @@ impl Keeper<'_> {
         ExitCode::Lost
     }
 
-    /// Tells the guardian each new deadline, and the command each signal, until the command ends.
+    /// Sends each new deadline to the guardian, and each signal to the command, until the command ends.
     async fn watch_over(
         &mut self,
         mut child: Child,
@@ -124,7 +123,7 @@ impl Keeper<'_> {
         told: &mut Told,
         pulse: &mut Pulse,
     ) -> Watched {
-        // Changes are announced; looking in between as well costs nothing and forgives a missed one.
+        // Changes wake this loop. The ticks cover a change that was missed.
         let mut ticks = interval(self.plan.ttl / 10);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut announced = Announced::new(lease.health());
@@ -133,7 +132,7 @@ impl Keeper<'_> {
             pulse.beat(boot_ns(), told.deadlines);
             let changed = lease.changed();
             self.tell_validity(&child, lease, told);
-            // A loss is told as such.
+            // A loss has its own message.
             if told.loss.is_none() && lease.is_valid() {
                 self.say_health(&mut announced, told);
             }
@@ -172,7 +171,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// Tells the guardian what it does not know yet.
+    /// Sends the guardian the deadlines that it does not have yet.
     fn tell_validity(&mut self, child: &Child, lease: &Lease, told: &mut Told) {
         if let Some(kill) = told.loss {
             if !told.is_sent && !is_active(Mutant::TerminateUnlessExpired) {
@@ -180,7 +179,7 @@ impl Keeper<'_> {
             }
             return;
         }
-        // A loss is told as such.
+        // A loss has its own message.
         if !lease.is_valid() {
             return;
         }
@@ -198,7 +197,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// A user who lets votes count that strict clients would not count is told of each such node.
+    /// Reports the lock. With --restart-guard observe, names each node whose votes a strict client would not count.
     fn say_acquired(&mut self, lease: &Lease) {
         let mut event = self.validity_event("acquired", lease);
         let untrusted = if self.plan.observes { self.untrusted() } else { Vec::new() };
@@ -234,8 +233,8 @@ impl Keeper<'_> {
         environment
     }
 
-    /// What the command does not inherit: what describes this call or a lock around this one, and, unless they are
-    /// to be passed on, all variables that describe the nodes.
+    /// Variables that the command does not inherit: those that describe this call or an outer lock and, unless
+    /// --pass-nodes is given, those that describe the nodes.
     fn environment_to_remove(&self) -> Vec<OsString> {
         let stays = |class| match class {
             Class::Deployment => self.args.pass_nodes,
@@ -298,7 +297,7 @@ impl Keeper<'_> {
         released.outcome
     }
 
-    /// `end` says how the command ended; it is empty if that is not known.
+    /// `end` says how the command ended. It is empty if that is not known.
     fn say_lost(&mut self, loss: Loss, health: &Health, ended_by: Option<KilledBy>, end: &str) {
         let (name, why) = loss.describe(&health.reasons(), self.untrusted_in_words());
         let key = self.args.title();
@@ -314,7 +313,7 @@ impl Keeper<'_> {
         self.output.error(event, &line);
     }
 
-    /// What `--min-hold` still demands.
+    /// The rest of `--min-hold`.
     fn rest_of_min_hold(&self, since: u64) -> Option<Duration> {
         let held = time_since(since);
         self.args
@@ -324,8 +323,8 @@ impl Keeper<'_> {
             .filter(|rest| !rest.is_zero())
     }
 
-    /// Holds on for the rest of `--min-hold`, then leaves the key to expire: a machine whose clock
-    /// is late must still find it. A signal ends the holding on, and leaves the key as well.
+    /// Holds the lock for the rest of `--min-hold`, then leaves the key to expire, so that a machine whose clock is
+    /// late still finds it. A signal ends the hold, and leaves the key as well.
     async fn hold_on(&mut self, lease: Lease, rest: Duration) {
         let key = self.args.title();
         let line = format!("the command is done; \"{key}\" stays held for {} more", time(rest));
@@ -350,12 +349,11 @@ impl Keeper<'_> {
         }
     }
 
-    /// From here on the keys are left to expire: nothing releases them, a shutdown neither.
+    /// Leaves the keys to expire: neither a release nor a shutdown deletes them.
     fn leave(&mut self) {
         self.is_left = true;
     }
 
-    /// The beginning of an event about the lock.
     pub(super) fn lock_event(&self, name: &str) -> serde_json::Value {
         let mut event = json!({ "event": name, "key": self.args.key });
         if !self.args.also.is_empty() {
@@ -378,7 +376,6 @@ impl Keeper<'_> {
     }
 }
 
-/// How the command ended, for the message about a lost lock.
 fn end_in_words(ended_by: Option<KilledBy>) -> &'static str {
     match ended_by {
         Some(KilledBy::Term) => " (quorlock ended the command with SIGTERM)",
@@ -387,6 +384,6 @@ fn end_in_words(ended_by: Option<KilledBy>) -> &'static str {
     }
 }
 
-/// Deadlines that differ by less than this are the same, read twice: a fiftieth of the time that lies
-/// between the last deadline and the end of the validity.
+/// Deadlines that differ by less than this are equal. It is a fiftieth of the time between the last deadline and the
+/// end of the validity.
 const JITTER_NS: u64 = 1_000_000;

@@ -1,4 +1,4 @@
-//! Why a lock was lost while its command ran, for people and for programs.
+//! The cause of a loss, for people and for programs.
 
 use std::time::Duration;
 
@@ -8,18 +8,17 @@ use super::plan::{RunPlan, nanos};
 use crate::child::Deadlines;
 use crate::output::time;
 
-/// Why a lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loss {
-    /// As the library tells it.
+    /// The cause that the library reports.
     Of(LossCause),
-    /// Its validity ran out while this process stood still, for so long, and extended nothing.
+    /// The validity ended because this process stood still for this time and did not extend the lock.
     Stopped(Duration),
 }
 
 impl Loss {
-    /// Its name for programs, and what people can do. `reasons`: the nodes that did not confirm the lock, and what they
-    /// said; may be empty. `untrusted`: the nodes whose votes do not count, if there are any.
+    /// The name of the cause for programs, and a message for people. `reasons`: the nodes that did not confirm the
+    /// lock, with their answers; may be empty. `untrusted`: the nodes whose votes do not count.
     pub(super) fn describe(
         self,
         reasons: &str,
@@ -73,10 +72,9 @@ impl Loss {
     }
 }
 
-/// Whether this process ran when the lock was to be extended.
+/// Finds out whether this process ran when the lock was due for an extension.
 #[derive(Debug)]
 pub(super) struct Pulse {
-    /// The last beat, by the boot clock.
     at_ns: u64,
     half_ttl_ns: u64,
     kill_before_ns: u64,
@@ -89,9 +87,8 @@ impl Pulse {
         Self { at_ns: now_ns, half_ttl_ns, kill_before_ns: nanos(plan.kill_before), stood: None }
     }
 
-    /// This process runs. `deadlines`: those that were known until now. If more than half of the ttl was left at the
-    /// last beat, the lock was being extended until then; and if the command was to be asked to end since, it is
-    /// this process that did not go on with it.
+    /// Records that this process runs. `deadlines`: those known until now. If more than half of the ttl was left at the
+    /// last beat, the lock was being extended until then. If SIGTERM has become due since, this process stood still.
     pub(super) fn beat(&mut self, now_ns: u64, deadlines: Deadlines) {
         let end_ns = deadlines.kill.boot_ns.saturating_add(self.kill_before_ns);
         let was_extended = end_ns.saturating_sub(self.at_ns) > self.half_ttl_ns;
@@ -101,7 +98,7 @@ impl Pulse {
         self.at_ns = now_ns;
     }
 
-    /// The loss that library or guardian tell of, or why it came to that.
+    /// The loss for a cause that the library or the guardian reports.
     pub(super) fn loss(&self, cause: LossCause) -> Loss {
         match (cause, self.stood) {
             (LossCause::Expired, Some(stood)) => Loss::Stopped(stood),
@@ -115,13 +112,13 @@ mod tests {
     use super::*;
     use crate::guardian::clock::{Moment, NEVER_NS};
 
-    /// Of a lock of ten seconds that ends then, in seconds; the command is asked two seconds before.
+    /// The deadlines of a lock of ten seconds that ends at this second. SIGTERM comes two seconds before.
     fn deadlines(end: u64) -> Deadlines {
         let end = Moment { boot_ns: end * SECOND, real_ns: NEVER_NS };
         Deadlines::before(end, 2 * SECOND, SECOND / 2)
     }
 
-    /// The loss, when the process ran at these times, in seconds, and the last extension was at 0.
+    /// The loss if the process ran at these seconds and the last extension was at 0.
     fn loss(beats: &[u64], cause: LossCause) -> Loss {
         let (half_ttl_ns, kill_before_ns) = (5 * SECOND, SECOND / 2);
         let mut pulse = Pulse { at_ns: 0, half_ttl_ns, kill_before_ns, stood: None };

@@ -1,4 +1,4 @@
-//! What the arguments and the file mean for a run: times, and the deadlines that follow from them.
+//! The times and deadlines of a run.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -13,22 +13,21 @@ use crate::guardian::clock::{Moment, NEVER_NS};
 use crate::guardian::mutants::{Mutant, is_active};
 use crate::options::Refused;
 
-/// A command needs time to be stopped in; a lock shorter than this leaves none.
+/// The shortest ttl that leaves time to stop a command.
 const TTL_MIN: Duration = Duration::from_millis(500);
 
-/// What the arguments and the file mean for this run.
 pub(super) struct RunPlan {
     pub(super) ttl: Duration,
     pub(super) wait: WaitArg,
     pub(super) max_hold: Duration,
-    /// SIGTERM so long before the end.
+    /// Time between SIGTERM and the end of the validity.
     pub(super) term_before: Duration,
-    /// SIGKILL so long before the end.
+    /// Time between SIGKILL and the end of the validity.
     pub(super) kill_before: Duration,
     pub(super) label: String,
-    /// Votes count of nodes that are not to be trusted.
+    /// Votes of untrusted nodes count.
     pub(super) observes: bool,
-    /// How long the end waits for nodes that owe an answer to a release.
+    /// The longest wait for answers to the release.
     pub(super) give_back: Duration,
 }
 
@@ -38,7 +37,7 @@ impl RunPlan {
         let ttl = times.ttl.unwrap_or_else(|| default_ttl(args.nodes.max_ttl));
         let refuse = |options: &[&str], message| Err(Refused::about(options, message, &args.nodes));
         if ttl < TTL_MIN {
-            // Without one that was given, it is no longer than the longest.
+            // Without --ttl the ttl is at most --max-ttl.
             let name = if times.ttl.is_some() { "ttl" } else { "max-ttl" };
             return refuse(
                 &[name],
@@ -98,9 +97,9 @@ impl RunPlan {
         })
     }
 
-    /// The moments at which the command is ended if the validity does not change any more.
+    /// The times at which the command gets signals if the validity does not change.
     pub(super) fn deadlines(&self, guard: &Guard) -> Deadlines {
-        // The clocks first: see `Deadlines::before`.
+        // The clocks are read first: see `Deadlines::before`.
         let mut now = Moment::now();
         if is_active(Mutant::DeadlinesOnlyGrow) {
             now.real_ns = NEVER_NS;
@@ -109,7 +108,7 @@ impl RunPlan {
         Deadlines::before(end, nanos(self.term_before), nanos(self.kill_before))
     }
 
-    /// Why the command was ended, unless for a loss that was known.
+    /// The cause of the command's end, unless it is a loss that was known.
     pub(super) fn cause(&self, since: u64, killed: Killed) -> Option<LossCause> {
         let held = Duration::from_nanos(killed.at_ns.saturating_sub(since));
         match killed.why {

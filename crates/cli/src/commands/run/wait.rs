@@ -1,4 +1,4 @@
-//! The wait for the lock, and with `--if-held wait` the wait for the end of those that hold it.
+//! Waits for the lock and, with `--if-held wait`, for the end of its holders.
 
 use std::time::Duration;
 
@@ -21,39 +21,35 @@ use crate::guardian::mutants::{Mutant, is_active};
 use crate::output::{millis, time};
 use crate::window::cut;
 
-/// How the wait for the lock ended.
 pub(super) enum Waited {
     Acquired(Guard),
     Refused(AcquireError),
-    /// This process has no file descriptor for a connection to a quorum.
+    /// This process has no file descriptor left for a connection to a quorum.
     Exhausted(Waiting),
     Interrupted(Signal),
-    /// Others hold it, and `--if-held wait` waits for their end instead.
+    /// Others hold the lock, and `--if-held wait` waits for their end.
     HeldBy(Holders),
 }
 
-/// Those that held the keys when the lock was refused for the first time.
+/// The holders of the keys at the first refusal of the lock.
 pub(super) struct Holders {
-    /// Each key with the values that have a quorum of it.
+    /// Each key with the values that a quorum of nodes has.
     of_keys: Vec<(String, Vec<Stored>)>,
-    /// For people.
     description: String,
     since: u64,
 }
 
-/// What a holder has stored.
 #[derive(PartialEq)]
 enum Stored {
     Value(Vec<u8>),
-    /// A key of another type, whose content is not known.
     OtherType,
 }
 
-/// What was said of a wait, and when.
+/// The messages of a wait.
 struct Said {
-    /// When the wait began, by the boot clock.
+    /// Beginning of the wait, by the boot clock.
     since: u64,
-    /// When the last line or event was for a log, which does not count down.
+    /// Time of the last line for a log, which does not count down.
     logged: Option<u64>,
 }
 
@@ -62,7 +58,6 @@ impl Said {
         Self { since: boot_ns(), logged: None }
     }
 
-    /// Whether a log gets a line now.
     fn is_due(&mut self) -> bool {
         let is_due = self.logged.is_none_or(|logged| time_since(logged) >= LOG_EVERY);
         if is_due {
@@ -92,7 +87,7 @@ impl Keeper<'_> {
         };
         let mut call = std::pin::pin!(call.into_future());
         let mut said = Said::new();
-        // Shorter than this nothing is waited for that people or logs should know.
+        // A shorter wait is not reported.
         let mut next = Instant::now() + A_WAIT;
         loop {
             tokio::select! {
@@ -142,7 +137,7 @@ impl Keeper<'_> {
         without > 0 && count - without < self.args.nodes.quorum.unwrap_or(count / 2 + 1)
     }
 
-    /// The story is of the last attempt; how long this has lasted is as of now.
+    /// Reports the last attempt, with the time waited until now.
     fn say_waiting(&mut self, waiting: &Waiting, said: &mut Said) {
         let why = match waiting.holder() {
             Some(holder) if waiting.contended && self.args.also.is_empty() => match &holder.kind {
@@ -152,7 +147,6 @@ impl Keeper<'_> {
                 }
                 kind => format!("held by {kind}, {}", held_since(&holder)),
             },
-            // Of several keys, a node says which are held.
             Some(_) if waiting.contended => {
                 list_nodes(waiting.nodes.iter().filter(|node| node.holder().is_some()))
             }
@@ -191,7 +185,7 @@ impl Keeper<'_> {
         told.collect()
     }
 
-    /// A line that counts down on a terminal, and one every half a minute elsewhere.
+    /// Writes a line that counts down on a terminal, and a line every half a minute elsewhere.
     fn say_progress(&mut self, mut event: Value, why: &str, said: &mut Said) {
         let waited = time_since(said.since);
         event["why"] = json!(why);
@@ -206,7 +200,7 @@ impl Keeper<'_> {
         };
         let is_due = said.is_due();
         if self.args.if_held == IfHeld::Skip {
-            // A run that is skipped says nothing.
+            // A skipped run prints nothing.
             if is_due {
                 self.output.event(event, None);
             }
@@ -216,7 +210,7 @@ impl Keeper<'_> {
         self.output.progress(event, |room| waiting_line(&patience, &title, why, room), is_due);
     }
 
-    /// Nodes that are known not to be trusted, and why.
+    /// Nodes that are known to be untrusted, with the reason.
     pub(super) fn untrusted(&self) -> Vec<(String, NodeTrustState)> {
         let nodes = self.client.stats().nodes.into_iter();
         let untrusted = nodes.filter(|node| {
@@ -249,8 +243,8 @@ impl Keeper<'_> {
         (!told.is_empty()).then(|| told.join("; "))
     }
 
-    /// Those that hold one of the keys with a quorum, and so exclude this run. `None`: nobody does. Then the lock was
-    /// refused because several wanted it at once, and one of them gets it.
+    /// The holders that have a quorum of one of the keys, and so exclude this run. `None`: there are none. Then several
+    /// clients wanted the lock at once, and one of them gets it.
     async fn holders(&self, since: u64) -> Option<Holders> {
         let (mut of_keys, mut descriptions) = (Vec::new(), Vec::new());
         for key in self.args.keys() {
@@ -279,7 +273,8 @@ impl Keeper<'_> {
         (!of_keys.is_empty()).then_some(Holders { of_keys, description, since })
     }
 
-    /// Waits until none of these holders can have a quorum any more, at most for the rest of `--wait`. Nothing is run.
+    /// Waits until none of these holders can have a quorum any more, at most for the rest of `--wait`. The command is
+    /// not run.
     pub(super) async fn await_end(&mut self, holders: &Holders) -> ExitCode {
         let mut said = Said { since: holders.since, logged: None };
         let mut pause = LOOK_AGAIN_MIN;
@@ -327,11 +322,11 @@ impl Keeper<'_> {
         }
     }
 
-    /// Whether one of them may still have a quorum. A node that does not answer, or that may have forgotten what it
-    /// held, counts as one that holds.
+    /// Whether one of the holders may still have a quorum. A node that does not answer, or that may have forgotten its
+    /// keys, counts as held.
     async fn any_holds(&self, holders: &Holders) -> bool {
         for (key, stored) in &holders.of_keys {
-            // A look that fails says nothing about the holder.
+            // A failed look says nothing about the holder.
             let Ok(inspection) = self.client.inspect(key).await else { return true };
             let unknown = unknown(&inspection);
             let needed = inspection.quorum();
@@ -357,12 +352,11 @@ fn seen(inspection: &Inspection) -> impl Iterator<Item = &Holding> {
     })
 }
 
-/// How many nodes have not said what they hold, or say that it is nothing and are not believed.
+/// Number of nodes that did not answer, or that report a free key but are untrusted.
 fn unknown(inspection: &Inspection) -> usize {
     inspection.nodes.len() - seen(inspection).count() + inspection.untrusted()
 }
 
-/// On how many nodes this is stored.
 fn on(inspection: &Inspection, stored: &Stored) -> usize {
     seen(inspection).filter(|holding| stored_in(holding).contains(stored)).count()
 }
@@ -378,7 +372,7 @@ fn stored_in(holding: &Holding) -> Vec<Stored> {
     }
 }
 
-/// What a quorum of nodes holds.
+/// The values that a quorum of nodes has.
 fn with_quorum(inspection: &Inspection) -> Vec<Stored> {
     let mut found: Vec<Stored> = Vec::new();
     for stored in seen(inspection).flat_map(stored_in) {
@@ -389,10 +383,10 @@ fn with_quorum(inspection: &Inspection) -> Vec<Stored> {
     found
 }
 
-/// A wait that is over sooner is not told.
+/// A shorter wait is not reported.
 const A_WAIT: Duration = Duration::from_millis(100);
 
-/// A terminal's line counts down this often.
+/// Interval of the line on a terminal.
 const TICK: Duration = Duration::from_millis(500);
 
 /// The beginning of the reason that a long key must leave on the line: "votes count in 100 s".
@@ -401,10 +395,10 @@ const REASON_COLUMNS: usize = 22;
 /// The shortest beginning of a key that is shown.
 const TITLE_COLUMNS: usize = 8;
 
-/// A log gets a line this often.
+/// Interval of the lines in a log.
 const LOG_EVERY: Duration = Duration::from_secs(30);
 
-/// Pauses between two looks at holders whose end is waited for.
+/// Pauses between two looks at the holders.
 const LOOK_AGAIN_MIN: Duration = Duration::from_millis(50);
 const LOOK_AGAIN_MAX: Duration = Duration::from_secs(1);
 
