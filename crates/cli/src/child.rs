@@ -1,16 +1,14 @@
-//! The command of `quorlock run`, seen from the keeper: the process that holds the lock.
+//! The command of `quorlock run`, as the keeper sees it. The keeper is the process that holds the lock.
 //!
-//! The keeper starts the command through a guardian ([`super::guardian`]) and from then on only
-//! sends word: new deadlines, signals, the loss of the lock. It never waits for the guardian, and
-//! the guardian never waits for it.
+//! The keeper starts the command through a guardian ([`super::guardian`]). From then on it only sends messages: new
+//! deadlines, signals, the loss of the lock. Neither waits for the other.
 //!
-//! A thread starts the guardian and listens to it, because the keeper's runtime may be busy and the
-//! one thing that must not wait is the guardian's own death: when its end of the socket closes
-//! before it has told the command's end, or when it is stopped past the last deadline, the thread
-//! kills all of the command itself and sees to it that nothing is left. For that the keeper is a
-//! sub-reaper, too: the orphans of a dead guardian become its children.
+//! A thread starts the guardian and reads its messages, because the keeper's runtime may be busy, and the death of the
+//! guardian must be handled at once. If the guardian's end of the socket closes before the guardian has reported the
+//! end of the command, or if the guardian is stopped past the last deadline, the thread kills the whole command itself.
+//! For that the keeper is a sub-reaper too: the orphans of a dead guardian become its children.
 //!
-//! Who was seen to be gone is told by a [`Gone`], and only then is the lock given back.
+//! A [`Gone`] proves that no process of the command is left. Only with it is the lock given back.
 
 mod job;
 mod signals;
@@ -42,8 +40,8 @@ use super::guardian::wire::{Channel, Message};
 
 /// A command that is starting or runs, guarded.
 ///
-/// Dropping it before the last event makes the guardian end the command, SIGTERM at once and
-/// SIGKILL at the last deadline, as if the keeper had died.
+/// If it is dropped before the last event, the guardian ends the command as if the keeper had died: SIGTERM at once,
+/// and SIGKILL at the last deadline.
 #[derive(Debug)]
 pub(crate) struct Child {
     guardian: Channel,
@@ -51,7 +49,7 @@ pub(crate) struct Child {
     events: mpsc::UnboundedReceiver<ChildEvent>,
 }
 
-/// Finds out whether a guardian could be started here. To be called before a lock is asked for.
+/// Finds out whether a guardian could be started here. Call this before asking for a lock.
 ///
 /// # Errors
 /// This program or the process table cannot be read, because /proc or a file descriptor is missing.
@@ -60,77 +58,66 @@ pub(crate) fn check_machine() -> io::Result<()> {
     Strangers::look().map(drop)
 }
 
-/// What keeper and listening thread both know.
+/// State of keeper and listening thread.
 #[derive(Debug)]
 struct Shared {
     kill_policy: Mutex<KillPolicy>,
-    /// To wake the thread when the course has changed.
+    /// Wakes the thread after a change of the policy.
     waker: UnixStream,
-    /// The [`Child`] was dropped; the closing socket is its doing.
+    /// The [`Child`] was dropped, and closed the socket.
     abandoned: AtomicBool,
 }
 
-/// What happened to the command.
+/// A change of the command.
 #[derive(Debug)]
 pub(crate) enum ChildEvent {
-    /// It runs.
     Started,
-    /// It was stopped by this signal (Ctrl-Z), and the terminal is the keeper's again: call
-    /// [`Child::suspend`].
+    /// This signal (Ctrl-Z) stopped the command, and the keeper has the terminal again: call [`Child::suspend`].
     Stopped {
-        /// Its number.
         signal: i32,
     },
-    /// It goes on.
     Continued,
-    /// The guardian cannot end it, and the keeper has tried for a while, without success so far:
-    /// these processes do not die, or belong to another user.
+    /// The guardian cannot end the command, and the keeper has failed for a while as well: these processes do not die,
+    /// or belong to another user.
     Stubborn {
-        /// Their numbers.
         left: Vec<i32>,
     },
-    /// Nothing of it is left: none of its process group, and none of its descendants that stayed in
-    /// the session. The last event.
+    /// No process is left of the command's group, nor of its descendants that stayed in the session. The last event.
     Over {
-        /// How that came.
         how: How,
-        /// What gives the lock back.
         gone: Gone,
     },
-    /// The thread that watches it has panicked, so nobody knows. The last event.
+    /// The thread that watches the command has panicked, so its state is not known. The last event.
     OutOfSight,
 }
 
-/// How a command came to its end.
+/// The end of a command.
 #[derive(Debug)]
 pub(crate) enum How {
-    /// It ended with this code.
     Exited {
-        /// 0 to 255.
         code: i32,
     },
-    /// It ended by this signal, which was not the guardian's.
+    /// A signal that was not the guardian's ended the command.
     Signaled {
-        /// Its number.
         signal: i32,
     },
-    /// The guardian ended it, or the keeper in its place: a deadline passed or [`Child::terminate`] was
+    /// The guardian ended the command, or the keeper in its place: a deadline passed or [`Child::terminate`] was
     /// called.
     Killed(Killed),
-    /// The guardian was killed, or is stopped for good, and the keeper ended what was left.
+    /// The guardian was killed or is stopped for good, and the keeper ended the remaining processes.
     Unguarded,
-    /// It was never started.
+    /// The command was never started.
     NotStarted(SpawnError),
 }
 
 impl Child {
     /// Starts `command` under a guardian. Does not wait until it runs.
     ///
-    /// It gets this process's environment with the changes given, its standard streams and every
-    /// other inherited descriptor. This process becomes a sub-reaper.
+    /// The command inherits this process's environment with the changes, its standard streams and its other
+    /// descriptors. This process becomes a sub-reaper.
     ///
     /// # Errors
-    /// If this process has no descriptor or thread left. Nothing was started then, so the lock can be given back.
+    /// This process has no descriptor or thread left. No process was started, so the lock can be given back.
     pub(crate) fn spawn(
         command: &[OsString],
         env_set: &[(OsString, OsString)],
@@ -148,8 +135,8 @@ impl Child {
         env_remove: &[OsString],
         deadlines: Deadlines,
     ) -> io::Result<Self> {
-        // Caught, not ignored: with an ignored SIGCHLD the kernel buries children by itself, and nobody sees
-        // that one has died.
+        // SIGCHLD is caught and not ignored. If it were ignored, the kernel would reap children by itself, and their
+        // death would not be noticed.
         signal_hook::flag::register(signal_hook::consts::SIGCHLD, Arc::default())?;
         let strangers = Strangers::look()?;
         #[cfg(target_os = "linux")]
@@ -158,7 +145,7 @@ impl Child {
         let (ours, theirs) = UnixStream::pair()?;
         let listener = Channel::new(ours.try_clone()?);
         let guardian = Channel::new(ours);
-        // The first word lies in the socket before anything else can be said.
+        // The first message is in the socket before any other can be sent.
         let keeper_group = getpgrp().as_raw();
         guardian.send_with_stdin(Message::Start { keeper_group, deadlines })?;
         let (waker, woken) = UnixStream::pair()?;
@@ -173,34 +160,31 @@ impl Child {
         Ok(Self { guardian, shared, events })
     }
 
-    /// The lock is valid for longer now, or for a shorter time. Never blocks. Says whether the
-    /// guardian will hear of it; one that is stopped may have no room for another word, and is to be
-    /// told again.
+    /// Sends the deadlines of a validity that has grown or shrunk. Never blocks. Returns whether the guardian will read
+    /// them. A stopped guardian may have no room for the message; then call again.
     pub(crate) fn set_deadlines(&self, deadlines: Deadlines) -> bool {
         self.shared.change(|kill_policy| kill_policy.set(deadlines));
         self.send(Message::Deadlines(deadlines))
     }
 
-    /// The lock is lost: SIGTERM now, SIGKILL at the time given, or earlier if it is due then. Later
-    /// deadlines no longer count. Says the same as [`set_deadlines`](Self::set_deadlines).
+    /// The lock is lost: SIGTERM is due now, SIGKILL at this time or at the last deadline, whichever is earlier. Later
+    /// deadlines no longer count. Returns the same as [`set_deadlines`](Self::set_deadlines).
     pub(crate) fn terminate(&self, kill: Moment) -> bool {
         self.shared.change(|kill_policy| kill_policy.terminate(kill));
         self.send(Message::Terminate { kill })
     }
 
-    /// Sends a signal to the command's group; a second SIGTERM becomes a SIGKILL. SIGCONT also
-    /// hands the terminal back to a command that was stopped while it had it.
+    /// Sends a signal to the command's group. A second SIGTERM becomes a SIGKILL. SIGCONT also returns the terminal to
+    /// a command that was stopped while it had it.
     pub(crate) fn signal(&self, signal: Signal) {
         self.send(Message::Signal(signal.as_raw()));
     }
 
-    /// Stops quorlock's own process group, as a shell expects when [`ChildEvent::Stopped`] says
-    /// that `signal` stopped the command, and returns when it was continued. The SIGCONT that
-    /// does so has to be passed on like every other ([`Child::signal`]).
+    /// Stops quorlock's own process group, as a shell expects after [`ChildEvent::Stopped`] with this `signal`. Returns
+    /// when the group is continued. Pass the SIGCONT on as any other signal ([`Child::signal`]).
     ///
-    /// Where no shell could ever continue it, the command is treated the way the kernel treats
-    /// an orphaned group: a Ctrl-Z is undone, touching the terminal is a hang-up, and an
-    /// administrator's SIGSTOP is left to the administrator.
+    /// If no shell can continue the group, the command is treated as the kernel treats an orphaned group: a Ctrl-Z is
+    /// undone, a use of the terminal is a hang-up, and SIGSTOP has its effect.
     pub(crate) fn suspend(&self, signal: i32) {
         if job::has_shell() {
             return job::stop();
@@ -214,15 +198,15 @@ impl Child {
         }
     }
 
-    /// The next thing that happens to the command. Not to be called after a last event.
+    /// The next change of the command. Do not call this after a last event.
     ///
     /// # Cancel safety
-    /// An event is lost only by being returned.
+    /// No event is lost.
     pub(crate) async fn next_event(&mut self) -> ChildEvent {
         self.events.recv().await.unwrap_or(ChildEvent::OutOfSight)
     }
 
-    /// A dead guardian is the listening thread's concern, a stopped one the deadline's.
+    /// The listening thread handles a dead guardian, and the deadline a stopped one.
     fn send(&self, message: Message) -> bool {
         !matches!(self.guardian.send(message), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
@@ -231,7 +215,7 @@ impl Child {
 impl Shared {
     fn change(&self, change: impl FnOnce(&mut KillPolicy)) {
         change(&mut self.kill_policy());
-        // No room means that the thread is to be woken already.
+        // If there is no room, the thread has a wake-up waiting already.
         let _ = rustix::io::write(&self.waker, &[0]);
     }
 
@@ -243,7 +227,7 @@ impl Shared {
 impl Drop for Child {
     fn drop(&mut self) {
         self.shared.abandoned.store(true, Ordering::Relaxed);
-        // Both ends of both clones: the guardian sees the keeper's end, the thread sees its own.
+        // Shuts down both directions of both clones: the guardian sees that the keeper has gone, and the thread ends.
         let _ = shutdown(&self.guardian, Shutdown::Both);
     }
 }

@@ -1,24 +1,22 @@
-//! `quorlock __guardian …`: the process that owns the command and sees to its end.
+//! `quorlock __guardian …`: the process that owns the command and ends it in time.
 //!
-//! The command must be dead before the lock can be another's, whatever becomes of quorlock. The
-//! keeper (the quorlock process that holds the lock) can be stopped by Ctrl-Z, killed, swapped
-//! out, or busy in its runtime. So the deadlines are kept by a process that does nothing else:
-//! single-threaded, without a runtime, in a process group of its own that no terminal signal
-//! reaches. It gets each new deadline, later or earlier, through a socket. No deadline is ever moved
-//! by silence: when the keeper says nothing, the last word holds; when its end closes, the keeper is
-//! dead, the command is asked to end at once, and made to end when the lock may go to another.
+//! The command must be dead before another client can have the lock, whatever happens to quorlock. The keeper (the
+//! quorlock process that holds the lock) can be stopped by Ctrl-Z, killed, swapped out, or busy in its runtime. So a
+//! separate process watches the deadlines and does nothing else: it has one thread, no runtime, and a process group of
+//! its own that no terminal signal reaches. It reads each new deadline, later or earlier, from a socket. If the keeper
+//! is silent, the last deadline remains. If the keeper's end closes, the keeper is dead: the command gets SIGTERM at
+//! once, and SIGKILL when another client may get the lock.
 //!
 //! ```text
 //!  keeper ──socket── guardian ──socket── exec step ─exec→ command
 //!  own group         own group           the command's group
 //! ```
 //!
-//! The guardian calls itself `lock-guardian`, because `pkill -9 quorlock` is how people kill
-//! quorlock, and what then remains to be done is the guardian's. If it is killed as well, the
-//! kernel kills the command's own process (the parent-death signal that
-//! [`exec_step`] set) and the keeper, if it lives, everything else ([`process_tree`] serves both).
+//! The guardian calls itself `lock-guardian`, so that `pkill -9 quorlock` does not kill it. If it is killed as well,
+//! the kernel kills the command's own process (by the parent-death signal that [`exec_step`] sets). The keeper, if it
+//! lives, kills the rest ([`process_tree`] serves both).
 //!
-//! [`kill_policy`] decides; this file waits, asks it, and does.
+//! [`kill_policy`] decides. This file waits, asks it, and acts.
 
 pub(crate) mod clock;
 pub(crate) mod exec_step;
@@ -50,7 +48,7 @@ use self::process_tree::{Change, ProcessTree};
 use self::terminal::Terminal;
 use self::wire::{Channel, Message, Next};
 
-/// Guards `command` until nothing of it is left and the keeper knows.
+/// Guards `command` until no process of it is left and the keeper knows that.
 pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
     let unblock = signals::block();
     #[cfg(target_os = "linux")]
@@ -77,24 +75,23 @@ pub(crate) const GUARDIAN: &str = "__guardian";
 /// The first argument that makes it the exec step.
 pub(crate) const EXEC_STEP: &str = "__exec";
 
-/// The guardian at work.
 struct Guardian {
-    /// `None` once the keeper is dead.
+    /// `None` if the keeper is dead.
     keeper: Option<Channel>,
     kill_policy: KillPolicy,
     alarm: Alarm,
     child_signal: UnixStream,
-    /// `None` once the command runs or failed to.
+    /// `None` after the command has started or failed to start.
     exec_step: Option<Channel>,
-    /// The last word if the command was never started.
+    /// The last message if the command was never started.
     not_started: Option<Message>,
     process_tree: ProcessTree,
     terminal: Option<Terminal>,
-    /// The keeper was told of a stop, so it is to be told of its end.
+    /// The keeper has got a message about a stop, so it gets one about the continuation.
     stopped: bool,
     /// The command had the terminal when it was stopped.
     stopped_in_foreground: bool,
-    /// How long to wait before the process table is looked at again.
+    /// Pause before the next look at the process table.
     look_again_ns: u64,
 }
 
@@ -118,8 +115,7 @@ impl Guardian {
 
     fn guard(mut self) {
         loop {
-            // The dead first, their last words second: a command that has ended has said
-            // whether it ever ran.
+            // Reaps first and reads messages second: a command that has ended has sent by then whether it ever ran.
             let (changes, more_died) = self.process_tree.reap();
             self.hear_exec_step();
             for change in changes {
@@ -131,16 +127,17 @@ impl Guardian {
             {
                 return self.finish(ending);
             }
-            // Before whatever takes long when there are many processes.
+            // Comes before the steps that take long if there are many processes.
             let due = self.kill_policy.due(Moment::now());
             if due.is_some() {
                 self.look_again_ns = LOOK_AGAIN_MIN_NS;
-                // First of all: if this process stops or dies now, the keeper finds the command dead and must know why.
+                // This message comes first. If this process stops or dies now, the keeper finds the command dead and
+                // must know why.
                 if let Some(killed) = self.kill_policy.revoked() {
                     self.tell(Message::Ending(killed));
                 }
             }
-            // One SIGKILL is not enough, whether the command's own process has ended or cannot end.
+            // One SIGKILL is not enough, whether or not the command's own process has ended.
             if let Some(signal) = due.or(self.kill_policy.forced().then_some(Signal::KILL)) {
                 self.process_tree.signal_all(signal);
             }
@@ -192,7 +189,7 @@ impl Guardian {
                 }
             }
             Change::Ended(ending) => {
-                // By the newest deadlines, which may have been sent while this process stood still.
+                // Uses the newest deadlines, which may have arrived while this process stood still.
                 self.hear_keeper();
                 self.kill_policy.ended(ending, Moment::now());
             }
@@ -223,18 +220,17 @@ impl Guardian {
             return;
         };
         if signal == Signal::CONT && self.stopped_in_foreground {
-            // In the foreground again (fg): the command has to have it before it wakes up. In
-            // the background (bg) this does nothing.
+            // After fg the command needs the foreground before it wakes up. After bg this does nothing.
             let _ = self.terminal.as_mut().is_some_and(Terminal::give);
         }
         self.process_tree.signal_group(signal);
     }
 
-    /// Sleeps until something can have changed.
+    /// Sleeps until something may have changed.
     fn wait(&mut self) {
         let mut until = self.kill_policy.next_due();
         if self.kill_policy.ending().is_some() || self.kill_policy.forced() {
-            // Not every death is told to us: a grandchild's is told to its parent.
+            // This process gets no signal when a grandchild dies, because that signal goes to its parent.
             until = until.min(Moment::now().after(self.look_again_ns));
             self.look_again_ns = (2 * self.look_again_ns).min(LOOK_AGAIN_MAX_NS);
         }
@@ -250,8 +246,8 @@ impl Guardian {
 
     fn tell(&self, message: Message) {
         if let Some(keeper) = &self.keeper {
-            // A keeper that is stopped for so long that nothing more fits will have to do
-            // without this; its end, if that is why, shows when it is next heard.
+            // If the keeper is stopped for so long that the socket is full, it misses this message. If it is dead, the
+            // next read shows it.
             let _ = keeper.send(message);
         }
     }
@@ -270,7 +266,7 @@ impl Guardian {
     }
 }
 
-/// Sends the last message, waiting for room if need be. Without a listener it is dropped.
+/// Sends the last message, and waits for room. Without a reader the message is dropped.
 fn deliver(keeper: &Channel, message: Message) {
     while let Err(error) = keeper.send(message) {
         if error.kind() != io::ErrorKind::WouldBlock {
@@ -284,7 +280,7 @@ fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error())
 }
 
-/// What `ps` and `pkill` see.
+/// The name for `ps` and `pkill`.
 #[cfg(target_os = "linux")]
 const NAME: &std::ffi::CStr = c"lock-guardian";
 

@@ -1,8 +1,7 @@
 //! The signals that quorlock passes on to the command.
 //!
-//! A signal that the user had ignored (`nohup`, or a shell's background job) is left alone: to
-//! catch it would end the ignoring, for quorlock and for the command, which inherits ignored
-//! signals but not caught ones.
+//! A signal that the user has ignored (`nohup`, or a background job of a shell) stays ignored. The command inherits
+//! ignored signals but not caught ones, so catching it would end the ignoring for both.
 
 use std::{fs, io, thread};
 
@@ -10,7 +9,7 @@ use rustix::process::Signal;
 use signal_hook::iterator::{Handle, Signals as Caught};
 use tokio::sync::mpsc;
 
-/// Catches them from its making on, so that one that comes early waits for its reader.
+/// Catches signals from its creation on, so a signal that comes early waits for its reader.
 #[derive(Debug)]
 pub(crate) struct Signals {
     caught: mpsc::UnboundedReceiver<Signal>,
@@ -18,10 +17,8 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Starts to catch them.
-    ///
     /// # Errors
-    /// When the process has no descriptor or thread left.
+    /// The process has no descriptor or thread left.
     pub(crate) fn catch() -> io::Result<Self> {
         let ignored = ignored_bits();
         let wanted = PASSED_ON.map(Signal::as_raw).into_iter();
@@ -31,21 +28,19 @@ impl Signals {
         let (sender, caught) = mpsc::unbounded_channel();
         thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in source.forever().filter_map(Signal::from_named_raw) {
-                // Without a reader nobody wants to know.
+                // Without a reader the signal is dropped.
                 let _ = sender.send(signal);
             }
         })?;
         Ok(Self { caught, handle })
     }
 
-    /// The next signal.
-    ///
     /// # Cancel safety
-    /// A signal is lost only by being returned.
+    /// No signal is lost.
     pub(crate) async fn next(&mut self) -> Signal {
         match self.caught.recv().await {
             Some(signal) => signal,
-            // The thread ends with this value and not before, so there are no more signals.
+            // The thread does not end before this value is dropped, so this means that no signal will come.
             None => std::future::pending().await,
         }
     }
@@ -57,15 +52,15 @@ impl Drop for Signals {
     }
 }
 
-/// The ignored signals of this process, bit 0 for signal 1; none where the system does not tell.
+/// The ignored signals of this process, with bit 0 for signal 1. Zero if the system does not report them.
 fn ignored_bits() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// TSTP is among them for a quorlock that is in the foreground while its command is not (in
-/// a pipeline): the command is to stop first, and quorlock then stops with it.
+/// TSTP matters if quorlock is in the foreground and its command is not (in a pipeline): the command must stop first,
+/// and quorlock then stops with it.
 const PASSED_ON: [Signal; 9] = [
     Signal::HUP,
     Signal::INT,

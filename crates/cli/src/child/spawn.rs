@@ -1,4 +1,4 @@
-//! From a command line to a guardian, or to the reason why not.
+//! Starts the guardian, or says why the command cannot start.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -14,7 +14,7 @@ use thiserror::Error;
 use super::super::guardian::wire::Message;
 use super::super::guardian::{GUARDIAN, own_program};
 
-/// Why the command was not started. Nothing runs then.
+/// The reason why the command was not started. No process is left.
 #[derive(Debug, Error)]
 pub(crate) enum SpawnError {
     /// There is no such program (exit code 127).
@@ -24,28 +24,21 @@ pub(crate) enum SpawnError {
         "command not found"
     })]
     NotFound {
-        /// As the user named it.
         program: OsString,
-        /// The file exists.
+        /// The program's file exists.
         is_there: bool,
     },
-    /// It cannot be executed (exit code 126).
+    /// The program cannot be executed (exit code 126).
     #[error("{}: not executable: {source}", program.display())]
-    CannotRun {
-        /// As the user named it.
-        program: OsString,
-        /// What exec said.
-        source: io::Error,
-    },
+    CannotRun { program: OsString, source: io::Error },
     /// The lock's time was up before the command could start.
     #[error("the lock's time was up before the command could start")]
     TooLate,
-    /// The machine lacks what the guardian or the command's process needs.
+    /// The machine lacks a resource for the guardian or the command.
     #[error("cannot start the command: {}", explained(.0))]
     Machine(#[from] io::Error),
 }
 
-/// A guardian that is about to be started.
 #[derive(Debug)]
 pub(super) struct Launch {
     guardian: Command,
@@ -53,15 +46,15 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// This program again, as the guardian of `command`; `socket` is its end of the conversation.
+    /// This program as the guardian of `command`. `socket` is the guardian's end of the connection.
     pub(super) fn new(
         command: &[OsString],
         env_set: &[(OsString, OsString)],
         env_remove: &[OsString],
         socket: UnixStream,
     ) -> io::Result<Self> {
-        // The guardian's environment is the command's; its arguments are the command's alone, since
-        // everybody can read them.
+        // The guardian has the command's environment. Its arguments are only the command's, because all users can read
+        // them.
         let mut guardian = Command::new(own_program()?);
         for name in env_remove {
             guardian.env_remove(name);
@@ -77,14 +70,14 @@ impl Launch {
         Ok(Self { guardian, program })
     }
 
-    /// Starts it, and returns the command's name as well. The builder, and with it this process's copy
-    /// of the guardian's end, is gone then: the end must close when the guardian dies.
+    /// Starts the guardian, and returns the command's name as well. This drops the builder and with it this process's
+    /// copy of the guardian's end, which must close when the guardian dies.
     pub(super) fn start(mut self) -> io::Result<(process::Child, OsString)> {
         Ok((self.guardian.spawn()?, self.program))
     }
 }
 
-/// What the guardian's word means if it says that nothing was started.
+/// The error in a message of the guardian; `None` if the command was started.
 pub(super) fn not_started(word: Message, program: &OsStr) -> Option<SpawnError> {
     match word {
         Message::CannotRun { errno } => Some(cannot_run(program.to_owned(), errno)),
@@ -105,7 +98,7 @@ fn cannot_run(program: OsString, errno: i32) -> SpawnError {
     }
 }
 
-/// Whether the program's file exists, where exec looks for it.
+/// Whether the program's file exists where exec looks for it.
 fn is_there(program: &OsStr) -> bool {
     let path = Path::new(program);
     if program.as_encoded_bytes().contains(&b'/') {
@@ -115,5 +108,5 @@ fn is_there(program: &OsStr) -> bool {
     std::env::split_paths(&folders).any(|folder| folder.join(path).is_file())
 }
 
-/// What `ps` shows and `pkill -f quorlock` does not match.
+/// The guardian's name in `ps`. `pkill -f quorlock` does not match it.
 const GUARDIAN_NAME: &str = "lock-guardian";

@@ -1,4 +1,4 @@
-//! The thread that starts the guardian, listens to it, and takes its place if it dies.
+//! The thread that starts the guardian, reads its messages, and takes its place if it dies.
 
 use std::ffi::OsString;
 use std::io;
@@ -24,61 +24,60 @@ use super::super::guardian::wire::{Channel, Message, Next};
 use super::spawn::{Launch, SpawnError, not_started};
 use super::{ChildEvent, How, Shared};
 
-/// Nothing of the command is left, or it was never started. Made in two places: `ChildWatch::see_the_end`, and where
-/// its thread cannot be started. Nothing else gives the lock back.
+/// Proof that no process of the command is left, or that it was never started. It is made in two places: in
+/// `ChildWatch::see_the_end`, and where the thread cannot be started. Only with it is the lock given back.
 #[derive(Debug)]
 pub(crate) struct Gone(());
 
 impl Gone {
-    /// There is no thread that could have started a guardian.
+    /// No thread exists that could have started a guardian.
     pub(super) fn never_started() -> Self {
         Self(())
     }
 }
 
-/// What the thread works with.
 pub(super) struct ChildWatch {
     listener: Channel,
-    /// Has something to read when the course has changed.
+    /// Readable after a change of the policy.
     woken: UnixStream,
     strangers: Strangers,
     shared: Arc<Shared>,
     events: mpsc::UnboundedSender<ChildEvent>,
 }
 
-/// A guardian at work, and the processes that it guards.
+/// A running guardian, and the processes that it guards.
 struct Guarded {
     guardian: process::Child,
     process_tree: ProcessTree,
     program: OsString,
 }
 
-/// The guardian's silence, once it should have killed all of the command.
+/// State of a guardian that should have killed the command by now.
 #[derive(Default)]
 struct Silence {
     overdue: Option<Overdue>,
-    /// The keeper has killed the command in its place.
+    /// Set when the keeper has killed the command in the guardian's place.
     killed: Option<Killed>,
-    /// Before it fell silent, the guardian began to end the command.
+    /// Set when the guardian has begun to end the command.
     begun: Option<Killed>,
 }
 
-/// Times of the boot clock, in nanoseconds.
+/// Times of the boot clock in nanoseconds.
 struct Overdue {
-    /// Then there is no more patience with it.
+    /// The keeper takes over then.
     until: u64,
-    /// When the keeper sends the next SIGKILL, and how long it then waits for the one after.
+    /// Time of the keeper's next SIGKILL, and the pause after it.
     again_at: u64,
     pause: u64,
 }
 
-/// How the conversation with the guardian ended.
+/// The end of the conversation with the guardian.
 enum LastWord {
-    /// It said that nothing is left, and how that came.
+    /// The guardian has reported that no process is left, and how the command ended.
     Over(How),
-    /// It could do no work; what it left behind is to be looked at.
+    /// The guardian could not do its work. Processes may be left.
     Broken(How),
-    /// It is dead, or was silent when it had to speak.
+    /// The guardian is dead, or was silent when it had to report.
     None,
 }
 
@@ -92,14 +91,14 @@ impl ChildWatch {
         Self { listener, woken, strangers, shared, events }
     }
 
-    /// Passes on what the guardian tells until the command has ended.
+    /// Passes on the guardian's messages until the command has ended.
     pub(super) fn run(mut self, launch: Launch) {
         if let Some((how, gone)) = self.see_the_end(launch) {
             self.tell(ChildEvent::Over { how, gone });
         }
     }
 
-    /// Returns when nothing of the command is left; `None` if nobody wants to know any more.
+    /// Returns when no process of the command is left; `None` if the [`Child`](super::Child) was dropped.
     fn see_the_end(&mut self, launch: Launch) -> Option<(How, Gone)> {
         let how = match launch.start() {
             Err(error) => How::NotStarted(error.into()),
@@ -110,7 +109,7 @@ impl ChildWatch {
                 let mut silence = Silence::default();
                 match self.listen(&mut guarded, &mut silence) {
                     LastWord::Over(how) => {
-                        // It ends right after its last word, and a zombie is nothing to leave behind.
+                        // The guardian ends right after its last message. It must not remain as a zombie.
                         let _ = guarded.guardian.wait();
                         how
                     }
@@ -162,10 +161,10 @@ impl ChildWatch {
         }
     }
 
-    /// Until when the guardian may be silent. A little after the deadline the keeper sends the
-    /// SIGKILL itself, again and again, which does no harm if the guardian has sent it; long after, the
-    /// guardian must be stopped and there is no more patience. That is counted from when the keeper
-    /// notices: after a suspend the two wake up together.
+    /// The time until which the guardian may be silent. A little after the deadline the keeper sends SIGKILL itself,
+    /// again and again; this does no harm if the guardian has sent it. Much later the guardian must be stopped, and the
+    /// result is `None`. That time counts from the moment when the keeper notices, because both wake up together after
+    /// a suspend.
     fn patience(&self, process_tree: &ProcessTree, silence: &mut Silence) -> Option<Moment> {
         let now = Moment::now();
         let help_at = self.shared.kill_policy().kill_at().after(HELP_NS);
@@ -173,7 +172,7 @@ impl ChildWatch {
             silence.overdue = None;
             return Some(help_at);
         }
-        // A command that has ended already is not killed by this.
+        // A command that has already ended is not killed by this.
         if silence.overdue.is_none() && silence.killed.is_none() && process_tree.leader_lives() {
             silence.killed = Some(self.shared.kill_policy().killed_in_its_place(now));
         }
@@ -194,8 +193,8 @@ impl ChildWatch {
         (now.boot_ns < overdue.until).then(|| now.after(until.saturating_sub(now.boot_ns)))
     }
 
-    /// Does what the guardian can no longer do, and returns when nobody is left; `None` if nobody
-    /// waits for that any more.
+    /// Does the work of the guardian, and returns when no process is left; `None` if the [`Child`](super::Child) was
+    /// dropped.
     fn take_over(&mut self, guarded: &mut Guarded) -> Option<()> {
         let Guarded { guardian, process_tree, .. } = guarded;
         if self.abandoned() {
@@ -203,8 +202,8 @@ impl ChildWatch {
             return None;
         }
         process_tree.signal_all(Signal::KILL);
-        // A stopped one would come back and find numbers that mean others by then. Its death
-        // also makes the command's orphans ours, to bury.
+        // A stopped guardian could be continued and signal numbers that belong to other processes by then. Its death
+        // also makes the command's orphans children of this process, which reaps them.
         let _ = guardian.kill();
         let _ = guardian.wait();
         let (mut pause, mut waited) = (LOOK_AGAIN_MIN, Duration::ZERO);
@@ -229,7 +228,7 @@ impl ChildWatch {
             waited += pause;
             pause = (2 * pause).min(LOOK_AGAIN_MAX);
         }
-        // The guardian would have done that, too.
+        // The guardian also does this at the end.
         if let (Some(keeper), Some(group)) =
             (Pid::from_raw(getpgrp().as_raw()), process_tree.group())
         {
@@ -243,20 +242,20 @@ impl ChildWatch {
     }
 
     fn tell(&self, event: ChildEvent) {
-        // Without a receiver nobody wants to know.
+        // Without a receiver the event is dropped.
         let _ = self.events.send(event);
     }
 }
 
 impl Silence {
-    /// Why the command was ended for the lock's sake, if it was, by a guardian that does not finish that.
+    /// The first signal for the lock's sake, if the guardian does not report it.
     fn first(&self) -> Option<Killed> {
         let first = [self.killed, self.begun].into_iter().flatten().min_by_key(|it| it.at_ns);
         first.map(|killed| Killed { by: KilledBy::Kill, ..killed })
     }
 
-    /// A guardian that was stopped does not know that the keeper killed the command in its place. What came
-    /// first is why the command was ended.
+    /// Corrects the last message of a guardian that was stopped: it does not know that the keeper has killed the
+    /// command in its place. The first signal is the reason for the end.
     fn corrected(&self, word: Message) -> Message {
         let Some(killed) = self.killed else { return word };
         match word {
@@ -283,7 +282,7 @@ fn last_word(word: Message, program: &OsString) -> LastWord {
         }
         word => match not_started(word, program) {
             Some(error) => How::NotStarted(error),
-            // No guardian says anything else, so this one cannot be relied upon.
+            // A guardian sends no other message, so this one cannot be relied upon.
             None => {
                 let error = SpawnError::Machine(Errno::PROTO.into());
                 return LastWord::Broken(How::NotStarted(error));
@@ -292,18 +291,18 @@ fn last_word(word: Message, program: &OsString) -> LastWord {
     })
 }
 
-/// More than a guardian needs, and less than what lies between the deadline and the end of the
-/// lock's validity (50 ms at least).
+/// Longer than a guardian needs, and shorter than the time between the deadline and the end of the validity (at least
+/// 50 ms).
 const HELP_NS: u64 = 25_000_000;
 
-/// How long the keeper waits between two SIGKILLs that it sends in a silent guardian's place.
+/// Pauses between two SIGKILLs that the keeper sends in the place of a silent guardian.
 const AGAIN_MIN_NS: u64 = 5_000_000;
 const AGAIN_MAX_NS: u64 = 100_000_000;
 
-/// How long a kill may take, on a busy machine, before the guardian counts as stopped.
+/// The longest time for a kill on a busy machine. After that the guardian counts as stopped.
 const GIVE_UP_NS: u64 = 3_000_000_000;
 
-/// How long the keeper's own kill may take before somebody is told that it does not work.
+/// The longest time for the keeper's own kill. After that it is reported as failing.
 const STUBBORN: Duration = Duration::from_secs(1);
 
 const LOOK_AGAIN_MIN: Duration = Duration::from_millis(1);

@@ -1,9 +1,9 @@
-//! `quorlock __exec …`: what the command's process does before it becomes the command.
+//! `quorlock __exec …`: the steps of the command's process before it becomes the command.
 //!
-//! Some things a process can only do to itself: ask to be killed when its parent dies, take back
-//! a signal mask. Between fork and exec that would take unsafe code; in a program of its own it
-//! does not. The step is the same binary, already leads the command's process group, and waits
-//! for the guardian's word, so that the terminal is the command's before it can look at it.
+//! A process can do some things only to itself: ask for a signal when its parent dies, and restore its signal mask.
+//! Between fork and exec that would need unsafe code; a program of its own needs none. The exec step is the same
+//! binary. It already leads the command's process group, and waits for the guardian's message, so that the command has
+//! the terminal before it can use it.
 
 use std::ffi::OsString;
 use std::io;
@@ -18,10 +18,9 @@ use super::kill_policy::KillPolicy;
 use super::signals;
 use super::wire::{Channel, Message};
 
-/// Becomes `command`, or tells the guardian why not.
+/// Becomes `command`, or reports the error to the guardian.
 pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
-    // Whoever is killed here was to be killed at once anyway, so there is nobody to tell but the
-    // guardian, and without it nobody at all.
+    // If this fails, only the guardian could be notified, and without the guardian there is no reader.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let Ok((guardian, message)) = Channel::from_stdin() else {
@@ -30,11 +29,11 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
     let Message::Go { guardian: pid, unblock, deadlines } = message else {
         return ExitCode::FAILURE;
     };
-    // It may have died before its death could be watched.
+    // The guardian may have died before this process asked for the signal.
     if getppid() != Pid::from_raw(pid) {
         return ExitCode::FAILURE;
     }
-    // The last look: guardian and step may have stood still since theirs.
+    // Guardian and exec step may have stood still since the guardian checked the time.
     if KillPolicy::new(deadlines).too_late(Moment::now()) {
         let _ = guardian.send(Message::TooLate);
         return ExitCode::FAILURE;
@@ -45,7 +44,7 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Returns only if it failed. The channel closes itself on exec: that is how the guardian knows.
+/// Returns only if exec failed. Otherwise exec closes the channel, which tells the guardian that the command runs.
 fn become_command(command: &[OsString], unblock: u64) -> io::Error {
     let Some((program, arguments)) = command.split_first() else {
         return io::ErrorKind::InvalidInput.into();

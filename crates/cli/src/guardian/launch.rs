@@ -1,4 +1,4 @@
-//! The start of the command's process, up to the word that makes it the command.
+//! Starts the command's process, up to the message that makes it the command.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,9 +16,9 @@ use super::process_tree::ProcessTree;
 use super::terminal::Terminal;
 use super::wire::{Channel, Message};
 
-/// What a guardian has in its hands once the command was started.
+/// What the guardian needs after the start of the command.
 pub(super) struct Launch {
-    /// Has something to read when a child changed its state.
+    /// Readable when a child has changed its state.
     pub(super) child_signal: UnixStream,
     /// Closes when the command runs.
     pub(super) exec_step: Channel,
@@ -27,8 +27,8 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// Starts the exec step in a process group of its own and sends it off; `unblock` are the
-    /// signals that the guardian has blocked for itself.
+    /// Starts the exec step in its own process group, and sends it the message to go. `unblock`: the signals that the
+    /// guardian has blocked for itself.
     pub(super) fn new(
         command: &[OsString],
         (keeper_group, deadlines): (i32, Deadlines),
@@ -36,14 +36,14 @@ impl Launch {
     ) -> io::Result<Self> {
         let (child_signal, on_child) = UnixStream::pair()?;
         child_signal.set_nonblocking(true)?;
-        // Caught, not ignored: with an ignored SIGCHLD, which a careless parent may have left to
-        // us, the kernel would bury the command without telling how it ended.
+        // SIGCHLD is caught and not ignored. A parent may have left it ignored. Then the kernel would reap the command,
+        // and its exit code would be lost.
         signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, on_child)?;
         #[cfg(target_os = "linux")]
         rustix::process::set_child_subreaper(Some(getpid()))?;
         let (ours, theirs) = UnixStream::pair()?;
-        // The builder, and with it the guardian's copy of the other end, is gone after this
-        // statement: that end must close when the exec step becomes the command.
+        // This statement drops the builder, and with it the guardian's copy of the other end. That end must close when
+        // the exec step becomes the command.
         let child = Command::new(own_program()?)
             .arg(EXEC_STEP)
             .args(command)
@@ -64,7 +64,7 @@ impl Launch {
     }
 }
 
-/// How to start this very program again, also after its file was replaced by a newer version.
+/// A path that starts this program again, even if a newer version has replaced its file.
 pub(crate) fn own_program() -> io::Result<PathBuf> {
     let running = Path::new("/proc/self/exe");
     if cfg!(target_os = "linux") && running.exists() {

@@ -1,34 +1,29 @@
-//! Mistakes that can be put back, to see that the chaos with commands finds them.
+//! Deliberate mistakes, for a test that chaos with commands finds them.
 //!
-//! They exist only in a build with `--cfg quorlock_mutants`, where the environment variable
-//! `QUORLOCK_MUTANT` names the one that keeper and guardian make. In any other build
-//! [`is_active`] is the constant `false`.
+//! They exist only in a build with `--cfg quorlock_mutants`. There the environment variable `QUORLOCK_MUTANT` names the
+//! one that keeper and guardian make. In any other build [`is_active`] is the constant `false`.
 
-/// A mistake that was made once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mutant {
-    /// No deadline moves to an earlier time: a validity that shrinks is not told, the wall clock says
-    /// nothing, and after a loss SIGKILL comes when it was due anyway. A loss releases at once.
+    /// No deadline moves to an earlier time: the guardian does not learn of a validity that shrinks, the wall clock
+    /// does not count, and after a loss SIGKILL comes at the last deadline. A loss releases the lock at once.
     DeadlinesOnlyGrow,
-    /// Every loss is taken for the end of the validity, of which the guardian knows: it is told of none.
-    /// A loss releases at once.
+    /// The guardian gets no message about a loss. A loss releases the lock at once.
     TerminateUnlessExpired,
-    /// Instead of a dead or stopped guardian the keeper ends the command's own group, no more.
+    /// The keeper, in the place of a dead or stopped guardian, ends only the command's own group.
     TakeOverOfTheGroupOnly,
-    /// In the place of a guardian that is silent the keeper kills the processes that it sees, one by one, and
-    /// not again.
+    /// The keeper, in the place of a silent guardian, kills the processes that it sees, one by one, and only once.
     OneKillInItsPlace,
     /// The command's own end counts as the end of all of it.
     ReleaseBeforeGone,
 }
 
 #[cfg(not(quorlock_mutants))]
-/// Whether a mistake is made.
 pub(crate) const fn is_active(_: Mutant) -> bool {
     false
 }
 
-/// Whether a mistake is made. A name that is unknown here is one of the library's.
+/// Whether a mistake is made. A name that is unknown here belongs to the library.
 #[cfg(quorlock_mutants)]
 pub(crate) fn is_active(mutant: Mutant) -> bool {
     use std::sync::OnceLock;

@@ -38,14 +38,10 @@ use super::kill_policy::Ending;
 use super::mutants::{Mutant, is_active};
 use super::procfs;
 
-/// A change of the command's own process, which leads the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It was stopped by this signal.
     Stopped(i32),
-    /// It was continued.
     Continued,
-    /// It has ended.
     Ended(Ending),
 }
 
@@ -322,8 +318,8 @@ fn kill_group_of(member: &procfs::Process) {
     }
 }
 
-/// How many children are reaped before the time is looked at again: a command's orphans may die faster than they are
-/// reaped.
+/// Number of children that are reaped before the deadlines are checked again, because a command's orphans may die
+/// faster than they are reaped.
 const REAPED_AT_A_TIME: usize = 64;
 
 /// Sends a signal to one process, and SIGCONT after it, if its number still belongs to the process that the table showed.

@@ -11,10 +11,8 @@ use std::process::id;
 
 use rustix::io::Errno;
 
-/// One process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Its number.
     pub(crate) pid: i32,
     /// The number of its parent. 0 if the parent is outside of our container.
     pub(crate) parent: i32,

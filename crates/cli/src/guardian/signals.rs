@@ -1,16 +1,15 @@
-//! Which signals the guardian does not hear.
+//! The signals that do not reach the guardian.
 //!
-//! They are blocked, not ignored and not caught. An ignored signal would be inherited by the
-//! command through exec; a caught one would forget that the user had it ignored (nohup). A mask
-//! leaves every disposition as the user set it and is taken back by the exec step right before
-//! exec. A blocked SIGTTOU is also what lets a background process set the terminal's foreground
-//! group. SIGCHLD is not among them: it is what the guardian lives by.
+//! They are blocked, neither ignored nor caught. The command would inherit an ignored signal through exec, and catching
+//! a signal would lose that the user had it ignored (nohup). A mask keeps every disposition as the user has set it, and
+//! the exec step restores it right before exec. With SIGTTOU blocked, a background process may set the terminal's
+//! foreground group. SIGCHLD is not blocked, because the guardian needs it.
 
 use std::io;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
-/// Blocks them all; returns those that the user had not blocked already, as bits.
+/// Blocks them all. Returns bits of those that were not blocked before.
 pub(crate) fn block() -> io::Result<u64> {
     let mut all = SigSet::empty();
     for signal in UNHEARD {
@@ -21,7 +20,6 @@ pub(crate) fn block() -> io::Result<u64> {
     Ok(ours.fold(0, |bits, signal| bits | bit(*signal)))
 }
 
-/// Unblocks those that [`block`] returned.
 pub(crate) fn unblock(bits: u64) -> io::Result<()> {
     let mut ours = SigSet::empty();
     for signal in UNHEARD.into_iter().filter(|signal| bits & bit(*signal) != 0) {
@@ -34,8 +32,7 @@ fn bit(signal: Signal) -> u64 {
     1 << (signal as i32)
 }
 
-/// Everything that a terminal, a shell, a service manager or a resource limit may send to end or
-/// stop a process.
+/// All signals by which a terminal, a shell, a service manager or a resource limit may end or stop a process.
 const UNHEARD: [Signal; 15] = [
     Signal::SIGHUP,
     Signal::SIGINT,
