@@ -1,4 +1,4 @@
-//! `quorlock bench`: measures the nodes of a user.
+//! `quorlock bench`: measures a user's nodes.
 
 mod measure;
 
@@ -18,7 +18,7 @@ pub(crate) fn main(args: &Bench) -> Result<ExitCode, Refused> {
     let guarded = args.nodes.restart_guard.is_some();
     let build = || {
         let builder = options::builder(&args.nodes)?;
-        // Nobody relies on these locks, and with the guard, new nodes would have to wait first.
+        // No program relies on these locks, and with the guard, new nodes would have to wait first.
         let builder = if guarded { builder } else { builder.restart_guard(RestartGuard::Off) };
         options::build_here(builder, &args.nodes)
     };
@@ -86,7 +86,7 @@ fn count(count: u64) -> String {
     if count == 0 { String::new() } else { count.to_string() }
 }
 
-/// The median and the 99th percentile in milliseconds, for people.
+/// Median and 99th percentile in milliseconds.
 fn times(latency: &Latency) -> [String; 2] {
     [latency.p50_us, latency.p99_us].map(|micros| {
         micros.map_or_else(|| "-".to_owned(), |micros| format!("{:.2}ms", micros / 1000.0))

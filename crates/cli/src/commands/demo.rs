@@ -1,8 +1,8 @@
 //! `quorlock demo`: five nodes, a dozen workers, one fault after the other, and a verdict.
 //!
-//! The workers, in processes of their own, contend for one lock and change a file that nothing else
-//! protects. Each tells over a pipe when it held the lock, on a clock that all processes of
-//! a machine share; from this the verdict is computed, and not from what the lock believes.
+//! The workers run in processes of their own. They contend for one lock, and change a file that only the lock protects.
+//! Each worker reports over a pipe when it held the lock, on a clock that all processes of a machine share. The verdict
+//! comes from these reports, not from the lock's own view.
 
 mod nodes;
 mod observer;
@@ -39,40 +39,33 @@ use crate::exit_code::ExitCode;
 use crate::guardian::clock::boot_ns;
 use crate::options::Refused;
 
-/// The hidden command of a worker process.
 pub(crate) const WORKER: &str = "__demo-worker";
 
-/// The one lock.
 const KEY: &str = "demo";
 
-/// How long the nodes keep it. Short, so that nodes need not stay down for long.
+/// Short, so that nodes need not stay down for long.
 const TTL: Duration = Duration::from_secs(1);
 
-/// How long a worker waits for it.
 const WAIT: Duration = Duration::from_millis(1500);
 
-/// What happens while the demo runs.
 enum Event {
-    /// A worker told what became of a call.
+    /// The result of a worker's call.
     Report(Report),
-    /// Workers have ended, or why they cannot go on.
+    /// Workers have ended, or cannot go on.
     Left(Result<(), String>),
-    /// What the nodes say, in order.
     Seen {
-        /// When they were asked.
+        /// Time of the question.
         asked: Duration,
         seen: Box<[Seen; 5]>,
     },
-    /// The demo's own call for the lock: granted, or why not.
+    /// The result of the demo's own call for a lock.
     Answer(Result<(), String>),
-    /// A signal came.
     Signal(Signal),
 }
 
-/// What the nodes are.
 enum Kind {
     Servers(ServerBinary, Listen),
-    /// In memory, and why.
+    /// In memory, for this reason.
     Memory(String),
 }
 
@@ -85,7 +78,7 @@ pub(crate) fn main(args: &Demo) -> Result<ExitCode, Refused> {
             Err(Refused { message: format!("demo: {why}"), code: ExitCode::Internal })
         }
         Err(Ended::Signal(signal)) => {
-            // Without a standard error there is nobody to tell.
+            // A closed standard error cannot be reported anywhere.
             let number = signal.as_raw();
             let _ = writeln!(
                 io::stderr(),
@@ -96,10 +89,10 @@ pub(crate) fn main(args: &Demo) -> Result<ExitCode, Refused> {
     }
 }
 
-/// Plays the demo. When it returns, whatever the reason, nothing of it is left.
+/// Plays the demo. When it returns, even with an error, its processes and files are gone.
 fn play(kind: &Kind) -> Result<ExitCode, Ended> {
     let (events, received) = channel();
-    // From here on a signal is heard, also if it comes before anybody listens.
+    // Signals are caught from here on, even before a thread reads them.
     hear_signals(events.clone()).map_err(Ended::failed)?;
     let folder = tempfile::Builder::new().prefix("quorlock-demo-").tempdir();
     let folder = folder.map_err(|error| Ended::Failed(format!("no temporary folder: {error}")))?;
@@ -117,7 +110,6 @@ fn play(kind: &Kind) -> Result<ExitCode, Ended> {
     Ok(conclude(stage.into_screen(), kind, &result))
 }
 
-/// A worker process; see [`worker::process`].
 pub(crate) fn worker_main(args: Vec<OsString>) -> std::process::ExitCode {
     worker::process(&args)
 }
@@ -138,7 +130,7 @@ impl Kind {
                 Err(Refused { message, code: ExitCode::NoQuorum })
             }
             Err(help @ NotFound::Nowhere) => Ok(Self::Memory(help.to_string())),
-            // Somebody named a server and meant it.
+            // The user has named a server.
             Err(help) => Err(Refused::config(help.to_string())),
         }
     }
@@ -154,7 +146,6 @@ impl Kind {
     }
 }
 
-/// Says what is going to happen, to what, and where.
 fn introduce(screen: &mut Screen, kind: &Kind, nodes: &FiveNodes, counter: &Path) {
     screen.line(style::BOLD, &format!("One lock, five nodes, {WORKERS} workers."));
     let mut say = |text: &str| screen.line(style::PLAIN, text);
@@ -179,7 +170,6 @@ fn introduce(screen: &mut Screen, kind: &Kind, nodes: &FiveNodes, counter: &Path
     say("");
 }
 
-/// Says what came of it.
 fn conclude(mut screen: Screen, kind: &Kind, result: &DemoResult) -> ExitCode {
     let mut say = |style, text: &str| screen.line(style, text);
     say(style::PLAIN, "");
@@ -201,7 +191,7 @@ fn conclude(mut screen: Screen, kind: &Kind, result: &DemoResult) -> ExitCode {
     }
 }
 
-/// The servers' addresses as a shell would abbreviate them: `/tmp/quorlock-{x,y}/socket`.
+/// The servers' addresses as a shell abbreviates them: `/tmp/quorlock-{x,y}/socket`.
 fn in_braces(addresses: &[String]) -> String {
     fn parts(text: &str) -> (&str, &str, &str) {
         let (start, tail) = text.split_at(text.rfind('/').unwrap_or(text.len()));
@@ -221,7 +211,6 @@ fn in_braces(addresses: &[String]) -> String {
     }
 }
 
-/// Makes events of signals.
 fn hear_signals(events: Sender<Event>) -> io::Result<()> {
     let mut signals = Signals::catch()?;
     let runtime = super::runtime()?;
@@ -232,7 +221,7 @@ fn hear_signals(events: Sender<Event>) -> io::Result<()> {
     thread::Builder::new().name("listen".into()).spawn(listen).map(drop)
 }
 
-/// The time since the machine was started.
+/// Time since the start of the machine.
 fn now() -> Duration {
     Duration::from_nanos(boot_ns())
 }

@@ -16,26 +16,23 @@ use crate::commands::percentile;
 use crate::guardian::clock::real_ns;
 use crate::options::Refused;
 
-/// Numbers of lockers at a time. Each number is measured separately.
+/// Numbers of concurrent lockers. Each is measured separately.
 pub(super) const LOCKERS: [usize; 3] = [1, 8, 64];
 
-/// The time for which each of two clients holds the lock that both want.
+/// Time for which each of two contending clients holds the lock.
 const HOLD: Duration = Duration::from_millis(5);
 
-/// The wait for the first lock. A user who measures nodes has started them.
+/// Wait for the first lock. The nodes should be running.
 const FIRST: Duration = Duration::from_secs(3);
 
-/// The wait for the last releases at the end.
 const SHUTDOWN: Duration = Duration::from_secs(2);
 
-/// The result. Its fields are those of the JSON.
+/// The result, as the JSON shows it.
 #[derive(Serialize)]
 pub(super) struct Measured {
     /// The prefix of all keys that were locked, behind the client's own prefix.
     keys: String,
-    /// In the client's order.
     pub(super) nodes: Vec<RoundTrip>,
-    /// In the order of [`LOCKERS`].
     pub(super) pairs: Vec<Pairs>,
     pub(super) handover: Handover,
 }
@@ -46,7 +43,6 @@ pub(super) struct RoundTrip {
     pub(super) node: String,
     #[serde(flatten)]
     pub(super) latency: Latency,
-    /// Questions without an answer.
     pub(super) failed: u64,
 }
 
@@ -54,7 +50,6 @@ pub(super) struct RoundTrip {
 #[derive(Serialize)]
 pub(super) struct Pairs {
     pub(super) lockers: usize,
-    /// Sum of all lockers.
     pub(super) pairs_per_s: f64,
     #[serde(flatten)]
     pub(super) latency: Latency,
@@ -85,16 +80,15 @@ impl Latency {
     }
 }
 
-/// Why nothing was measured.
 pub(super) enum Failed {
     Build(Refused),
-    /// The nodes did not grant the first lock.
+    /// The first lock was not granted.
     Nodes(AcquireError),
     /// A fault of the machine or of the measurement.
     Internal(String),
 }
 
-/// Loads the nodes for about `time`, with two clients on a runtime of its own. Gives all keys back; a key that could
+/// Loads the nodes for about `time`, with two clients on a runtime of its own. Gives all keys back. A key that could
 /// not be given back expires after its ttl.
 pub(super) fn measure(
     build: impl Fn() -> Result<Client, Refused>,
@@ -200,8 +194,8 @@ async fn pairs_of(
 
 async fn handover(clients: [&Client; 2], keys: &str, time: Duration) -> Result<Handover, Failed> {
     let until = Instant::now() + time;
-    // The last client that had the lock, and when its call to release began. A client that has had the lock asks again
-    // only after the other one has had it.
+    // The last client that had the lock, and the time of its release. A client that has had the lock asks again only
+    // after the other client has had it.
     let last = watch::Sender::new((usize::MAX, None::<Instant>));
     let take_turns = |(me, client): (usize, &Client)| {
         let (client, key, last) = (client.clone(), format!("{keys}shared"), last.clone());

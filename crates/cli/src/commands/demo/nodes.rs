@@ -1,4 +1,4 @@
-//! The five nodes and what is done to them: servers, or their likeness in memory.
+//! The five nodes, which are servers or nodes in memory, and the faults.
 
 use std::time::Duration;
 
@@ -8,47 +8,42 @@ use quorlock_servers::{Listen, Nodes, ServerBinary, ServerOptions, StartError};
 
 use super::TTL;
 
-/// How the nodes are called.
 pub(super) const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// Waiting clients look at the lock again after this long at the latest: by default they are more
-/// patient, since few locks are held for milliseconds only.
+/// Waiting clients try again after this time at the latest. The default is longer, because few locks are held only for
+/// milliseconds.
 const LOOK_AGAIN: Duration = Duration::from_millis(30);
 
 /// Five independent nodes. Dropping them ends the servers and removes their folders.
 pub(super) enum FiveNodes {
-    /// Processes of a real server.
     Servers(Nodes),
-    /// Nodes in this process.
     Memory([MemoryNode; 5]),
 }
 
 impl FiveNodes {
-    /// Starts five servers.
     pub(super) fn servers(binary: &ServerBinary, listen: Listen) -> Result<Self, StartError> {
         let options = ServerOptions { listen, ..ServerOptions::default() };
         Nodes::start(binary, NAMES.len(), options).map(Self::Servers)
     }
 
-    /// Makes five nodes in memory.
     pub(super) fn in_memory() -> Self {
         Self::Memory(NAMES.map(MemoryNode::new))
     }
 
-    /// The servers as `NAME=URL`; none for nodes in memory.
+    /// The servers as `NAME=URL`; empty for nodes in memory.
     pub(super) fn urls(&self) -> Vec<String> {
         let Self::Servers(servers) = self else { return Vec::new() };
         let named = NAMES.iter().zip(servers.urls());
         named.map(|(name, url)| format!("{name}={url}")).collect()
     }
 
-    /// Where the servers listen; nothing for nodes in memory.
+    /// The servers' addresses; empty for nodes in memory.
     pub(super) fn addresses(&self) -> Vec<String> {
         let Self::Servers(servers) = self else { return Vec::new() };
         servers.iter().map(quorlock_servers::Server::address).collect()
     }
 
-    /// What is done to the nodes, in brackets: to those in memory it is not really done.
+    /// The cause of a fault, in parentheses. A node in memory only behaves as if it had the fault.
     pub(super) fn by(&self, means: &str) -> String {
         match self {
             Self::Servers(_) => format!("({means})"),
@@ -56,7 +51,7 @@ impl FiveNodes {
         }
     }
 
-    /// What a client of all five is made from.
+    /// The settings of a client of all five nodes.
     pub(super) fn client(&self) -> ClientBuilder {
         match self {
             Self::Servers(_) => client_of(&self.urls()),
@@ -64,7 +59,7 @@ impl FiveNodes {
         }
     }
 
-    /// Clients of one node each, in order; they run on the current runtime.
+    /// Clients of one node each, in order. They run on the current runtime.
     pub(super) fn clients_of_each(&self) -> Result<[Client; 5], String> {
         let builders: Vec<ClientBuilder> = match self {
             Self::Servers(_) => self.urls().into_iter().map(|url| client_of(&[url])).collect(),
@@ -78,7 +73,7 @@ impl FiveNodes {
         clients.try_into().map_err(|_| "five nodes have five clients".to_owned())
     }
 
-    /// SIGSTOP, or its likeness: the node takes what it is sent and says nothing.
+    /// SIGSTOP or its equivalent: the node accepts commands and does not answer.
     pub(super) fn freeze(&self, place: usize) -> Result<(), String> {
         match self {
             Self::Servers(servers) => servers[place].pause().map_err(|error| error.to_string()),
@@ -89,7 +84,7 @@ impl FiveNodes {
         }
     }
 
-    /// SIGCONT, or its likeness: the node goes on where it was.
+    /// SIGCONT or its equivalent: the node goes on where it was.
     pub(super) fn resume(&self, place: usize) -> Result<(), String> {
         match self {
             Self::Servers(servers) => servers[place].resume().map_err(|error| error.to_string()),
@@ -100,7 +95,7 @@ impl FiveNodes {
         }
     }
 
-    /// `kill -9`, or its likeness: the node is gone, and with it all that it knew.
+    /// `kill -9` or its equivalent: the node is gone with all of its data.
     pub(super) fn kill(&self, place: usize) -> Result<(), String> {
         match self {
             Self::Servers(servers) => servers[place].kill().map_err(|error| error.to_string()),
@@ -123,14 +118,14 @@ impl FiveNodes {
     }
 }
 
-/// What a client of these servers is made from.
+/// The settings of a client of these servers.
 pub(super) fn client_of<S: AsRef<str>>(urls: &[S]) -> ClientBuilder {
     settings().nodes(urls)
 }
 
-/// The same for every client of the demo, as it has to be.
+/// The settings that all clients of the demo share.
 fn settings() -> ClientBuilder {
     let retry = Retry { delay: Delay::Adaptive { ceiling: LOOK_AGAIN }, attempts_max: None };
-    // The servers are new, hold no lock but the demo's, and stay down for longer than that: see the script.
+    // The servers are new, hold no lock but the demo's, and stay down for longer than the ttl: see the script.
     Client::builder().ttl(TTL).max_ttl(TTL).retry(retry).restart_guard(RestartGuard::Off)
 }

@@ -1,7 +1,6 @@
-//! Asks every node, ten times a second, who holds the lock.
+//! Asks every node ten times a second which client holds the lock.
 //!
-//! Each node is asked by a client of its own, so that one that says nothing does not keep the
-//! answers of the others from being shown.
+//! Each node has its own client, so that a node that does not answer does not delay the others.
 
 use std::sync::mpsc::Sender;
 use std::thread;
@@ -14,40 +13,36 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::{Event, FiveNodes, KEY, now};
 use crate::commands::runtime;
 
-/// How often the nodes are asked.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// How long an answer may take: it is of no use to anybody after the next question.
+/// Limit of the time for an answer. After the next question it is of no use.
 const LIMIT: Duration = Duration::from_millis(90);
 
-/// What a node says, as its client hears it.
+/// A node's last answer, as its client sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// About the lock.
     pub(super) lock: Told,
-    /// The smoothed round trip, once there was one.
+    /// The smoothed round trip; `None` before the first.
     pub(super) round_trip: Option<Duration>,
 }
 
-/// What a node says about the lock.
+/// A node's answer about the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// Nobody holds it here.
     Free,
-    /// This owner does, for so long if it is not extended, or without an end.
+    /// The owner, and the time until the lock ends if it is not extended; `None` if the key never expires.
     Held(String, Option<Duration>),
-    /// It says nothing, and the client knows so much about why.
+    /// No answer, for this reason.
     Nothing(String),
 }
 
 impl Seen {
-    /// It says nothing, and this is why.
     pub(super) fn nothing(why: &str) -> Self {
         Self { lock: Told::Nothing(why.to_owned()), round_trip: None }
     }
 }
 
-/// Starts to ask, until nobody listens any more. The answers become events.
+/// Starts a thread that sends the answers as events until the receiver is gone.
 pub(super) fn start(nodes: &FiveNodes, events: Sender<Event>) -> Result<(), String> {
     let runtime = runtime().map_err(|error| error.to_string())?;
     let clients = {

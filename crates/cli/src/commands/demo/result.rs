@@ -1,4 +1,4 @@
-//! The verdict: what was measured, phase by phase, and whether the lock did what it promises.
+//! The verdict: the measurements of each phase, and whether the lock kept its promise.
 
 use std::time::Duration;
 
@@ -7,45 +7,32 @@ use super::tally::{Latency, Tally};
 use super::worker::Hold;
 use super::workers::WORKERS;
 
-/// A part of the demo.
 #[derive(Clone, Debug)]
 pub(super) struct Phase {
-    /// What was different.
     pub(super) title: String,
-    /// When it began, in nanoseconds of the boot clock.
+    /// In nanoseconds of the boot clock.
     pub(super) from_ns: u64,
-    /// When it ended.
     pub(super) to_ns: u64,
-    /// A majority of the nodes was up.
     pub(super) majority: bool,
 }
 
-/// All there is to judge by.
+/// The evidence for the verdict.
 pub(super) struct Observed<'a> {
-    /// What the workers told.
     pub(super) tally: &'a Tally,
-    /// The parts of the demo, in order.
     pub(super) phases: &'a [Phase],
-    /// What stands in the file in the end; not a number if somebody wrote rubbish.
+    /// The number in the file at the end; `None` if the file has no number.
     pub(super) counter: Option<u64>,
-    /// Where the workers were.
     pub(super) places: String,
-    /// What else went wrong.
     pub(super) faults: Vec<String>,
 }
 
-/// What comes of it.
 pub(super) struct DemoResult {
-    /// What was measured, for people.
     pub(super) lines: Vec<String>,
-    /// The same in short.
     pub(super) summary: String,
-    /// What is wrong, if anything is.
     pub(super) faults: Vec<String>,
 }
 
 impl Observed<'_> {
-    /// Judges.
     pub(super) fn evaluate(self) -> DemoResult {
         let mut lines = vec![
             format!("  {:20}{:>27}{:>26}", "", "mean", "time to acquire"),
@@ -141,7 +128,7 @@ impl Observed<'_> {
         faults
     }
 
-    /// How many writes do not show in the file.
+    /// Number of writes that the file does not show.
     fn lost_updates(&self) -> u64 {
         self.tally.writes().saturating_sub(self.counter.unwrap_or(0))
     }
@@ -150,19 +137,17 @@ impl Observed<'_> {
         self.tally.holds().iter().filter(move |hold| self.phase_of(hold) == Some(place))
     }
 
-    /// In which phase the nodes granted it.
     fn phase_of(&self, hold: &Hold) -> Option<usize> {
         let at = |phase: &Phase| (phase.from_ns..phase.to_ns).contains(&hold.acquired_ns);
         let place = self.phases.iter().position(at)?;
         let phase = &self.phases[place];
-        // Asked for while a majority was up, and granted by it: the worker just read the last
-        // answers after it had died.
+        // A majority granted the lock before it died. The worker only read the last answers afterwards.
         let before = !phase.majority && hold.asked_ns < phase.from_ns;
         if before { place.checked_sub(1) } else { Some(place) }
     }
 
-    /// A majority was up from the call to the grant: else the time that it took says how long the
-    /// nodes were down.
+    /// Whether a majority was up from the call to the grant. Otherwise the time to acquire is the time for which nodes
+    /// were down.
     fn is_undisturbed(&self, hold: &Hold) -> bool {
         let mut without = self.phases.iter().filter(|phase| !phase.majority);
         without.all(|phase| hold.acquired_ns < phase.from_ns || phase.to_ns <= hold.asked_ns)
@@ -176,7 +161,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Each held for 2 ms from the given millisecond on, asked for 1 ms before, and wrote a number.
+    /// Holds of 2 ms from these milliseconds on, asked for 1 ms before, each with a write.
     fn tally(held_from_ms: &[u64]) -> Tally {
         let mut tally = Tally::default();
         for (number, from) in held_from_ms.iter().enumerate() {
@@ -193,7 +178,6 @@ mod tests {
         tally
     }
 
-    /// 100 ms with a majority, and 100 ms without.
     fn phases() -> Vec<Phase> {
         let phase = |title: &str, from, to, majority| Phase {
             title: title.to_owned(),
@@ -235,7 +219,7 @@ mod tests {
     fn the_lock_is_to_be_had_with_a_majority_and_not_without() {
         assert!(judged(&[], Some(0)).faults[0].contains("nobody got the lock while: up"));
         assert!(judged(&[1, 150], Some(2)).faults[0].contains("without a majority"));
-        // Asked for before, and granted by nodes that were up.
+        // Asked for before the majority died, and granted by it.
         assert_eq!(judged(&[1, 100], Some(2)).faults, [""; 0]);
     }
 }

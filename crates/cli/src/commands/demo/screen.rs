@@ -1,5 +1,5 @@
-//! Where the demo is shown: on a terminal a few lines that are written again and again below those
-//! that stay; elsewhere a plain line every second.
+//! Shows the demo. On a terminal, a few lines are rewritten below the lines that stay. Elsewhere a plain line is
+//! written every second.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -7,37 +7,28 @@ use anstyle::Style;
 
 use crate::window::Window;
 
-/// How a piece of text stands out, where colours are welcome.
 pub(super) mod style {
     use anstyle::{AnsiColor, Style};
 
-    /// Not at all.
     pub(crate) const PLAIN: Style = Style::new();
-    /// It is what to look at.
     pub(crate) const BOLD: Style = Style::new().bold();
-    /// It is not.
     pub(crate) const DIM: Style = Style::new().dimmed();
-    /// All is well.
     pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-    /// Something is in the way.
     pub(crate) const ODD: Style = AnsiColor::Yellow.on_default();
-    /// Something is broken.
     pub(crate) const BAD: Style = AnsiColor::Red.on_default();
 }
 
-/// A line made of pieces.
 pub(super) type StyledLine = Vec<(Style, String)>;
 
-/// Standard output.
 pub(super) struct Screen {
-    /// How many lines will be written over; `None` where that is impossible.
+    /// Number of lines that the next call replaces; `None` if the output is not a terminal.
     live: Option<usize>,
     colours: bool,
     size: Window,
 }
 
 impl Screen {
-    /// Finds out what can be done; `rows` is how many lines are to be written again and again.
+    /// Examines the output. `rows`: number of lines to rewrite.
     pub(super) fn new(rows: usize) -> Self {
         let size = Window::of(io::stdout());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -50,16 +41,16 @@ impl Screen {
         screen
     }
 
-    /// To be called when the terminal may have got another size, or another program had it.
+    /// Call this when the terminal's size may have changed, or after another program had the terminal.
     pub(super) fn enter(&mut self) {
         self.size = Window::of(io::stdout());
         if self.is_live() {
-            // The cursor would jump about.
+            // Hides the cursor, which would jump.
             put("\x1b[?25l");
         }
     }
 
-    /// Leaves the terminal as others expect it.
+    /// Restores the terminal for other programs.
     pub(super) fn leave(&mut self) {
         self.erase();
         if self.is_live() {
@@ -67,26 +58,25 @@ impl Screen {
         }
     }
 
-    /// Lines can be written over.
+    /// Whether lines can be rewritten.
     pub(super) fn is_live(&self) -> bool {
         self.live.is_some()
     }
 
-    /// A line that stays.
     pub(super) fn line(&mut self, style: Style, text: &str) {
         self.erase();
         let line = vec![(style, text.to_owned())];
         put(&format!("{}\n", self.render(&line, usize::MAX)));
     }
 
-    /// The lines that the next call replaces; to be used only if the screen [`is_live`].
+    /// Shows lines that the next call replaces. Call this only if the screen [`is_live`].
     ///
     /// [`is_live`]: Screen::is_live
     pub(super) fn show(&mut self, lines: &[StyledLine]) {
         let mut text = self.up();
         for line in lines {
-            // A line that wraps would take two rows, and the count would be wrong. And it is
-            // cleared to its end, not before it is written, so that nothing flickers.
+            // A line that wraps would take two rows, and the count would be wrong. The rest of a line is cleared after
+            // it is written, so that nothing flickers.
             text += &self.render(line, self.size.line());
             text += "\x1b[K\n";
         }
@@ -95,7 +85,7 @@ impl Screen {
         self.live = Some(lines.len());
     }
 
-    /// Takes away the lines that were to be replaced.
+    /// Removes the lines that would be replaced.
     pub(super) fn erase(&mut self) {
         let up = self.up();
         if !up.is_empty() {
@@ -104,7 +94,7 @@ impl Screen {
         }
     }
 
-    /// Back to the first of the lines to replace.
+    /// Moves the cursor to the first of the lines to replace.
     fn up(&self) -> String {
         match self.live {
             None | Some(0) => String::new(),
@@ -130,7 +120,7 @@ impl Drop for Screen {
     }
 }
 
-/// Breaks a text's lines into lines of at most `width` characters, at spaces where there are any.
+/// Wraps the lines of a text at spaces. A word longer than `width` stays whole.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for long in text.lines() {
@@ -150,7 +140,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 fn put(text: &str) {
-    // A reader that has gone away has seen enough; the demo ends by itself.
+    // If the reader has gone away, the demo still ends by itself.
     let _ = io::stdout().write_all(text.as_bytes());
     let _ = io::stdout().flush();
 }

@@ -15,16 +15,14 @@ const C: usize = 2;
 const D: usize = 3;
 const E: usize = 4;
 
-/// How long nodes stay down before they are started again without their data: longer than any lock
-/// lives that they had a vote in. This is the paper's delayed restart.
+/// Time for which nodes stay down before they start again without their data: longer than any lock in which they had a
+/// vote. This is the paper's delayed restart.
 const DOWN: Duration = Duration::from_millis(3500);
 
 const _: () = assert!(TTL.as_millis() * 2 < DOWN.as_millis());
 
-/// How long the demo's own call tries.
 const OWN_WAIT: Duration = Duration::from_secs(1);
 
-/// Plays it all.
 pub(super) fn play(stage: &mut Stage, events: &Sender<Event>) -> Result<(), Ended> {
     stage.phase("all five up", true);
     stage.say("all five nodes are up", "All five nodes are up, and the workers contend.");
@@ -104,17 +102,17 @@ fn kill_three(stage: &mut Stage, events: &Sender<Event>) -> Result<(), Ended> {
     stage.play(Duration::from_millis(2500))
 }
 
-/// A lock that no worker wants: what the call is told is the nodes' doing alone.
+/// A lock that no worker wants, so that the result of the call depends only on the nodes.
 const FREE_KEY: &str = "another";
 
-/// The demo's own call for a lock, on a thread of its own: it takes its time.
+/// The demo's own call for a lock, on its own thread because it blocks.
 fn call(stage: &Stage, events: Sender<Event>) -> Result<(), Ended> {
     let builder = stage.nodes.client().owner("the demo itself");
     let client = builder.blocking().build().map_err(Ended::failed)?;
     let call = move || {
         let answer = client.acquire(FREE_KEY).wait(OWN_WAIT).call();
         let answer = answer.map(drop).map_err(|error| error.to_string());
-        // Nobody listens any more when the demo ends before its time.
+        // The receiver is gone if the demo ends early.
         let _ = events.send(Event::Answer(answer));
     };
     let thread = thread::Builder::new().name("call".into()).spawn(call);

@@ -1,4 +1,4 @@
-//! What goes on while the demo runs: events come in, time passes, and it is shown.
+//! The running demo: takes events, lets time pass, and draws.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -18,46 +18,41 @@ use super::workers::Workers;
 use super::{Event, now};
 use crate::options::Refused;
 
-/// How often the picture is drawn on a terminal.
 const DRAW_EVERY: Duration = Duration::from_millis(200);
 
-/// How often a line is written elsewhere.
 const SUMMARY_EVERY: Duration = Duration::from_secs(1);
 
-/// How long after a change a line is written that shows it.
+/// Time between a change and the line that shows it.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// What stands before a line that goes on with another: as wide as a [`stamp`].
+/// Indent of a continued line: as wide as a [`stamp`].
 const INDENT: &str = "     ";
 
-/// How wide the story may become, so that a terminal of 80 columns holds it.
+/// Width of the story, which fits a terminal of 80 columns.
 const STORY_COLUMNS: usize = 70;
 const QUOTE_COLUMNS: usize = 68;
 
-/// How long the workers may take to finish what they are at: a call for the lock, at most.
+/// Limit of the time for the workers' last calls.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why the demo ends before its time.
+/// The reason for an early end of the demo.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// It was told to.
     Signal(Signal),
-    /// It cannot go on.
+    /// The demo cannot go on.
     Failed(String),
-    /// It cannot even begin.
+    /// The demo cannot begin.
     Refused(Refused),
 }
 
 impl Ended {
-    /// It cannot go on because of this error.
     pub(super) fn failed(error: impl std::fmt::Display) -> Self {
         Self::Failed(error.to_string())
     }
 }
 
-/// The running demo.
 pub(super) struct Stage {
-    /// Before the nodes, because it is dropped before them: workers would complain.
+    /// Declared before the nodes and so dropped before them. Otherwise the workers would report errors.
     workers: Workers,
     pub(super) nodes: FiveNodes,
     events: Receiver<Event>,
@@ -66,11 +61,10 @@ pub(super) struct Stage {
     picture: Frame,
     began: Duration,
     draw_at: Duration,
-    /// The answer to the demo's own call, once it is there.
+    /// The answer to the demo's own call.
     answer: Option<Result<(), String>>,
 }
 
-/// What the verdict is made from.
 struct Record {
     counter: PathBuf,
     tally: Tally,
@@ -98,12 +92,11 @@ impl Record {
     }
 }
 
-/// What is shown, and what that is made from.
 struct Frame {
     view: View,
-    /// When the lock was acquired in the last second.
+    /// Times of the acquisitions in the last second.
     recent: VecDeque<Duration>,
-    /// When something was last done to each node.
+    /// Time of the last fault or repair of each node.
     changed: [Duration; 5],
 }
 
@@ -127,7 +120,7 @@ impl Frame {
         self.view.last_holder = Some(hold.worker);
     }
 
-    /// What a node said before something was done to it is of no interest any more.
+    /// Takes the answers, except those from before the node's last change.
     fn see(&mut self, asked: Duration, seen: [Seen; 5]) {
         for (place, seen) in seen.into_iter().enumerate() {
             if self.changed[place] <= asked {
@@ -172,22 +165,22 @@ impl Stage {
         }
     }
 
-    /// From now on something is different; what happens is counted by itself.
+    /// Begins a phase, which is counted separately.
     pub(super) fn phase(&mut self, title: &str, majority: bool) {
-        // The workers were at work before the first phase was announced.
+        // The workers started before the first phase was announced.
         let from_ns = nanos(if self.record.phases.is_empty() { self.began } else { now() });
         self.record.end_phase(from_ns);
         let phase = Phase { title: title.to_owned(), from_ns, to_ns: u64::MAX, majority };
         self.record.phases.push(phase);
     }
 
-    /// Tells what happened, in lines that stay, and shows what is going on from now on.
+    /// Writes lines that stay, and sets the line about the current activity.
     pub(super) fn say(&mut self, going_on: &str, text: &str) {
         self.picture.view.activity = going_on.to_owned();
         self.tell(text);
     }
 
-    /// Tells what somebody said, in full.
+    /// Writes a text and, below it, a quotation in full.
     pub(super) fn quote(&mut self, text: &str, said: &str) {
         self.tell(text);
         for line in wrapped(said, QUOTE_COLUMNS) {
@@ -201,13 +194,11 @@ impl Stage {
             self.screen.line(style::PLAIN, &format!("{before}  {line}"));
             before = INDENT.to_owned();
         }
-        // What is written over comes back at once. A line that stays waits until the nodes have
-        // been asked again.
+        // Lines that are rewritten come back at once. A line that stays waits until the nodes have been asked again.
         let pause = if self.screen.is_live() { Duration::ZERO } else { SETTLE };
         self.draw_at = now() + pause;
     }
 
-    /// Lets time pass.
     pub(super) fn play(&mut self, time: Duration) -> Result<(), Ended> {
         let until = now() + time;
         while let Some(left) = until.checked_sub(now()).filter(|left| !left.is_zero()) {
@@ -216,7 +207,6 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits for the answer to the demo's own call.
     pub(super) fn answer(&mut self, limit: Duration) -> Result<Result<(), String>, Ended> {
         self.wait_for(limit, "a call for the lock did not return", |stage| stage.answer.take())
     }
@@ -240,7 +230,7 @@ impl Stage {
         }
     }
 
-    /// Does something to some nodes, and shows what became of them.
+    /// Changes some nodes, and shows their new state.
     pub(super) fn each(
         &mut self,
         places: &[usize],
@@ -258,12 +248,12 @@ impl Stage {
         Ok(())
     }
 
-    /// Something is wrong that does not keep the demo from going on.
+    /// Records a fault that does not stop the demo.
     pub(super) fn fault(&mut self, what: &str) {
         self.record.faults.push(what.to_owned());
     }
 
-    /// Lets the workers finish, and judges.
+    /// Waits for the workers' end, and returns the verdict.
     pub(super) fn end(&mut self) -> Result<DemoResult, Ended> {
         self.workers.dismiss();
         self.wait_for(LEAVE_LIMIT, "a worker did not stop", |stage| {
@@ -277,12 +267,12 @@ impl Stage {
         Ok(self.record.evaluate(self.workers.places()))
     }
 
-    /// Takes away what is written over, and goes on with plain lines.
+    /// Ends the rewriting, and returns the screen for plain lines.
     pub(super) fn into_screen(self) -> Screen {
         self.screen
     }
 
-    /// Waits for one event, no longer than `limit`, and draws if it is time to.
+    /// Waits for one event, at most for `limit`, and draws if it is due.
     fn step(&mut self, limit: Duration) -> Result<(), Ended> {
         let until_drawn = self.draw_at.saturating_sub(now());
         match self.events.recv_timeout(limit.min(until_drawn)) {
@@ -319,7 +309,7 @@ impl Stage {
             }
             Event::Signal(Signal::TSTP) => {
                 self.screen.leave();
-                // As if it had not been caught. The nodes and the workers go on.
+                // Stops this process as if the signal had not been caught. Nodes and workers go on.
                 let _ = kill_process(getpid(), Signal::STOP);
             }
             Event::Signal(signal) => return Err(Ended::Signal(signal)),

@@ -1,4 +1,4 @@
-//! The count: how often the lock was held, whether ever by two at a time, and how long it took.
+//! Counts holds and overlaps of the lock, and measures the time to acquire it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,24 +7,20 @@ use super::view::in_ms;
 use super::worker::{Hold, Report};
 use crate::commands::percentile;
 
-/// All that the workers told.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     holds: Vec<Hold>,
     refusals: Vec<Refusal>,
 }
 
-/// One call that was refused.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal {
-    /// When.
     pub(super) at_ns: u64,
-    /// Because others held the lock; else because too few nodes answered.
+    /// Others held the lock. Otherwise too few nodes answered.
     pub(super) contended: bool,
 }
 
 impl Tally {
-    /// Takes note of what a worker told.
     pub(super) fn add(&mut self, report: Report) {
         match report {
             Report::Held(hold) => self.holds.push(hold),
@@ -34,27 +30,26 @@ impl Tally {
         }
     }
 
-    /// Every time that the lock was held, in the order of the reports.
+    /// All holds, in the order of the reports.
     pub(super) fn holds(&self) -> &[Hold] {
         &self.holds
     }
 
-    /// Every call that was refused.
     pub(super) fn refusals(&self) -> &[Refusal] {
         &self.refusals
     }
 
-    /// How many workers held it at least once.
+    /// Number of workers that held the lock at least once.
     pub(super) fn workers(&self) -> usize {
         self.holds.iter().map(|hold| hold.worker).collect::<BTreeSet<_>>().len()
     }
 
-    /// How many numbers were written into the file.
+    /// Number of writes to the file.
     pub(super) fn writes(&self) -> u64 {
         self.holds.iter().map(|hold| u64::from(hold.wrote.is_some())).sum()
     }
 
-    /// How often the lock was granted to somebody while somebody else still held it.
+    /// Number of grants while another worker held the lock.
     pub(super) fn overlaps(&self) -> usize {
         let mut times: Vec<_> =
             self.holds.iter().map(|hold| (hold.acquired_ns, hold.ended_ns)).collect();
@@ -70,7 +65,7 @@ impl Tally {
 }
 
 impl Tally {
-    /// The holders that wrote the same number into the file, with the times of their holds.
+    /// Pairs of holders that wrote the same number into the file, with the times of their holds.
     pub(super) fn rewrites(&self) -> Vec<String> {
         let mut writes: Vec<_> = self.holds.iter().filter(|hold| hold.wrote.is_some()).collect();
         writes.sort_unstable_by_key(|hold| (hold.wrote, hold.acquired_ns));
@@ -92,7 +87,7 @@ impl Tally {
     }
 }
 
-/// The times that calls for the lock took, sorted. There is at least one.
+/// Sorted times to acquire the lock. At least one.
 pub(super) struct Latency(Vec<Duration>);
 
 impl Latency {
@@ -104,7 +99,6 @@ impl Latency {
         (!times.is_empty()).then_some(Self(times))
     }
 
-    /// The median, the 99th percentile, and the longest.
     pub(super) fn in_short(&self) -> [String; 3] {
         [50, 99, 100].map(|percent| in_ms(percentile(&self.0, percent).unwrap_or_default()))
     }

@@ -6,37 +6,26 @@ use super::nodes::NAMES;
 use super::observer::{Seen, Told};
 use super::screen::{StyledLine, style};
 
-/// How many lines [`View::panel`] has: one for each node, and five others. A test checks that it has so many.
+/// Number of lines of [`View::panel`]: one for each node, and five more. A test checks it.
 pub(super) const ROWS: usize = NAMES.len() + 5;
 
-/// What is shown at one moment of the demo.
 pub(super) struct View {
-    /// The time since the beginning of the demo.
     pub(super) elapsed: Duration,
-    /// What was done to each node.
     pub(super) fates: [Fate; NAMES.len()],
-    /// What each node says.
     pub(super) seen: [Seen; NAMES.len()],
-    /// What the demo does now, in words.
     pub(super) activity: String,
-    /// How often the lock was acquired so far.
     pub(super) acquisitions: usize,
-    /// How often it was acquired in the last second.
     pub(super) last_second: usize,
-    /// The worker that acquired it last.
     pub(super) last_holder: Option<usize>,
 }
 
-/// What was done to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Nothing.
     Up,
-    /// It was stopped by SIGSTOP: it lives, and does nothing.
+    /// Stopped by SIGSTOP.
     Frozen,
-    /// It was killed.
     Killed,
-    /// It was started again without its data, at this time since the beginning.
+    /// Started again without its data, at this time since the beginning.
     RestartedAt(Duration),
 }
 
@@ -57,7 +46,7 @@ impl View {
         lines
     }
 
-    /// One line that is printed now and then if the output is not a terminal.
+    /// The line for an output that is not a terminal.
     pub(super) fn summary(&self) -> String {
         let nodes = (0..NAMES.len()).map(|place| {
             let says = match (self.fates[place], &self.seen[place].lock) {

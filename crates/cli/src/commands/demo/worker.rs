@@ -1,5 +1,5 @@
-//! A worker: takes the lock, changes a number in a file without any other protection, gives the
-//! lock back, and tells the demo what it did and when.
+//! A worker: takes the lock, changes a number in a file that has no other protection, gives the lock back, and reports
+//! the times.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -20,63 +20,53 @@ use serde::{Deserialize, Serialize};
 use super::{KEY, WAIT, nodes};
 use crate::guardian::clock::boot_ns;
 
-/// How long the file is being changed, in milliseconds.
+/// Time between reading and writing the file, in milliseconds.
 const WORK_MS: RangeInclusive<u64> = 1..=10;
 
-/// How long a worker rests in between, in milliseconds.
+/// Pause between two locks, in milliseconds.
 const REST_MS: RangeInclusive<u64> = 1..=4;
 
-/// What tells a worker process to finish what it is at and to end. Its input just closing means
-/// that the demo is gone: then it ends at once.
+/// The line that asks a worker process to finish its current work and end. If its input closes without this line, the
+/// demo is gone, and the process ends at once.
 pub(super) const STOP: &str = "stop";
 
-/// What became of one call for the lock. All times are nanoseconds of the boot clock, which all
-/// processes of a machine share.
+/// The result of one call for the lock. All times are nanoseconds of the boot clock, which all processes of a machine
+/// share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Report {
-    /// It was held.
     Held(Hold),
-    /// It was refused.
     Refused {
-        /// When.
         at_ns: u64,
-        /// Others held the lock all the time; else too few nodes answered.
+        /// Others held the lock all the time. Otherwise too few nodes answered.
         contended: bool,
     },
 }
 
-/// One time that the lock was held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hold {
-    /// Who held it.
     pub(super) worker: usize,
-    /// When it was asked for.
+    /// Time of the call.
     pub(super) asked_ns: u64,
-    /// When the call returned with it.
+    /// Time of the call's return.
     pub(super) acquired_ns: u64,
-    /// When the call to give it back began, or when it ceased to be valid, whatever came first.
+    /// Beginning of the release, or the end of the validity if that came first.
     pub(super) ended_ns: u64,
-    /// How many nodes' votes were held at the end.
+    /// Number of votes at the end.
     pub(super) votes: usize,
-    /// What was written into the file; nothing if the lock was not valid any more.
+    /// The number that was written; `None` if the lock was no longer valid.
     pub(super) wrote: Option<u64>,
 }
 
-/// One of the dozen.
 pub(super) struct Worker {
-    /// From 1.
     number: usize,
-    /// Describes it to whoever looks at the lock.
+    /// The owner text of its locks.
     owner: String,
-    /// The number in the file.
     counter: PathBuf,
-    /// Its way to the nodes.
     client: Client,
 }
 
 impl Worker {
-    /// A worker with a client of its own, so that the nodes decide between the workers and not a
-    /// queue in their process.
+    /// A worker has its own client, so that the nodes decide between the workers, not a queue in their process.
     pub(super) fn new(
         number: usize,
         counter: PathBuf,
@@ -87,10 +77,10 @@ impl Worker {
         Ok(Self { number, owner, counter, client })
     }
 
-    /// Works until it is told to stop, or nobody listens any more.
+    /// Works until `stop` is set or the receiver of the reports is gone.
     ///
     /// # Errors
-    /// What keeps it from working: neither contention nor nodes that are down.
+    /// A failure other than contention and nodes that are down.
     pub(super) fn work(
         &self,
         stop: &AtomicBool,
@@ -127,13 +117,13 @@ impl Worker {
         let votes = guard.votes();
         let now = boot_ns();
         let ended_ns = if guard.is_valid() { now } else { now.min(valid_until) };
-        // How the release went shows in who is granted the lock next.
+        // The next grant shows whether the release worked.
         let _ = guard.release();
         Ok(Hold { worker: self.number, asked_ns, acquired_ns, ended_ns, votes, wrote })
     }
 }
 
-/// Until when the lock is held if it is not extended; the beginning of time if it is not held.
+/// End of the validity if the lock is not extended; 0 if it is not held.
 fn valid_until(guard: &Guard) -> u64 {
     let now = boot_ns();
     match u64::try_from(guard.remaining().as_nanos()) {
@@ -143,32 +133,32 @@ fn valid_until(guard: &Guard) -> u64 {
     }
 }
 
-/// Adds one to the number in the file as carelessly as can be: reads it, takes its time, and writes
-/// it. Two who do this at the same time lose an update. Writes only what `may_write`.
+/// Adds one to the number in the file without any care: reads it, sleeps, and writes it. Two workers that do this at
+/// the same time lose an update. Writes only if `may_write` returns true.
 fn change(counter: &Path, may_write: impl FnOnce() -> bool) -> Result<Option<u64>, String> {
     let failed = |error: io::Error| format!("{}: {error}", counter.display());
     let text = fs::read_to_string(counter).map_err(failed)?;
-    // Half-written, because somebody else is writing too: that will show in the count.
+    // A half-written number means that another worker writes too, which the count will show.
     let next = 1 + text.trim().parse::<u64>().unwrap_or(0);
     sleep_ms(WORK_MS);
     if !may_write() {
         return Ok(None);
     }
-    // It is there; when the demo ends early and removes it, nobody makes it anew.
+    // The file exists. If the demo ends early and removes it, this does not create it again.
     let mut file = OpenOptions::new().write(true).truncate(true).open(counter).map_err(failed)?;
     file.write_all(next.to_string().as_bytes()).map_err(failed)?;
     Ok(Some(next))
 }
 
 fn sleep_ms(range: RangeInclusive<u64>) {
-    // The standard library seeds its hashers at random, and more is not needed here.
+    // The standard library seeds its hashers at random, which is good enough here.
     let random = RandomState::new().build_hasher().finish();
     let (least, most) = range.into_inner();
     thread::sleep(Duration::from_millis(least + random % (most - least + 1)));
 }
 
-/// A worker process: its arguments are the number of its first worker, how many it has, the file,
-/// and the nodes.
+/// A worker process. Its arguments are the number of its first worker, the number of its workers, the file, and the
+/// nodes.
 pub(super) fn process(args: &[OsString]) -> ExitCode {
     let workers = match workers(args) {
         Ok(workers) => workers,
@@ -179,7 +169,7 @@ pub(super) fn process(args: &[OsString]) -> ExitCode {
         let stop = stop.clone();
         thread::spawn(move || {
             if let Err(error) = worker.work(&stop, print) {
-                // The others of this process are no better off, and the demo sees it end.
+                // The other workers of this process would fail as well, and the demo notices the end.
                 failed(&error);
                 process::exit(1);
             }
@@ -212,7 +202,7 @@ fn print(report: Report) -> io::Result<()> {
 }
 
 fn failed(error: &str) -> ExitCode {
-    // Without a standard error there is nobody to tell.
+    // A closed standard error cannot be reported anywhere.
     let _ = writeln!(io::stderr(), "quorlock demo, a worker: {error}");
     ExitCode::FAILURE
 }

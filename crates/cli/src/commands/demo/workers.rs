@@ -1,5 +1,5 @@
-//! The dozen workers: three threads in each of four processes, or, on nodes in memory, which no
-//! other process can reach, threads of this one.
+//! The twelve workers: three threads in each of four processes. No other process can reach nodes in memory, so with
+//! these the workers are threads of this process.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -14,32 +14,29 @@ use super::worker::{STOP, Worker};
 use super::{Event, FiveNodes, WORKER};
 use crate::guardian::own_program;
 
-/// How many processes there are.
 const PROCESSES: usize = 4;
 
-/// How many workers each of them has.
 const EACH: usize = 3;
 
-/// How many workers there are.
 pub(super) const WORKERS: usize = PROCESSES * EACH;
 
-/// The workers. Dropping it ends their processes at once.
+/// The workers. Dropping this ends their processes at once.
 pub(super) struct Workers {
     processes: Vec<Process>,
     stop: Arc<AtomicBool>,
-    /// How many ends are yet to be told, each by an [`Event::Left`].
+    /// Number of workers or processes that have not sent [`Event::Left`] yet.
     at_work: usize,
 }
 
 struct Process {
     child: Child,
-    /// Taken to tell it to stop. When it closes without a word, the process ends at once: so it
-    /// does when this process is killed.
+    /// Taken for the order to stop. If it closes without an order, the process ends at once, as it does when this
+    /// process is killed.
     orders: Option<ChildStdin>,
 }
 
 impl Workers {
-    /// Sets the workers to work. What they tell becomes events.
+    /// Starts the workers. Their reports become events.
     pub(super) fn start(
         nodes: &FiveNodes,
         counter: &Path,
@@ -68,7 +65,6 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Where they are, for people.
     pub(super) fn places(&self) -> String {
         match self.processes.len() {
             0 => "threads of this process".to_owned(),
@@ -76,18 +72,17 @@ impl Workers {
         }
     }
 
-    /// Tells all of them to finish what they are at.
     pub(super) fn dismiss(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for process in &mut self.processes {
             if let Some(mut orders) = process.orders.take() {
-                // One that has ended already has told so by its end.
+                // A process that has ended is reported by its end.
                 let _ = writeln!(orders, "{STOP}");
             }
         }
     }
 
-    /// Takes note of an [`Event::Left`]. Returns what is wrong with it, if something is.
+    /// Handles an [`Event::Left`]. Returns the fault, if it is one.
     pub(super) fn left(&mut self, result: Result<(), String>) -> Option<String> {
         self.at_work -= 1;
         match result {
@@ -99,12 +94,11 @@ impl Workers {
         }
     }
 
-    /// All have told their end.
     pub(super) fn is_gone(&self) -> bool {
         self.at_work == 0
     }
 
-    /// Whether each process ended well; to be asked once all are gone.
+    /// Whether each process ended well. Call this when all are gone.
     pub(super) fn ended_well(&mut self) -> bool {
         self.processes
             .iter_mut()
@@ -124,7 +118,6 @@ impl Workers {
             let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
             let result =
                 worker.work(&stop, |report| events.send(Event::Report(report)).map_err(gone));
-            // Nobody listens any more when the demo ends before its time.
             let _ = events.send(Event::Left(result));
         };
         let thread = thread::Builder::new().name(format!("w{number:02}")).spawn(work);
@@ -144,7 +137,7 @@ impl Process {
             .args([first.to_string(), EACH.to_string()])
             .arg(counter)
             .args(urls)
-            // Ctrl-C is for the demo, which ends its workers in order.
+            // Ctrl-C must reach only the demo, which ends its workers in order.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -154,7 +147,6 @@ impl Process {
         let process = Self { child, orders };
         let listen = move || {
             let result = forward(reports, &events);
-            // Nobody listens any more when the demo ends before its time.
             let _ = events.send(Event::Left(result));
         };
         thread::Builder::new().name("reports".into()).spawn(listen)?;
@@ -162,7 +154,6 @@ impl Process {
     }
 }
 
-/// Passes on what a worker process tells, until it ends.
 fn forward(reports: ChildStdout, events: &Sender<Event>) -> Result<(), String> {
     for line in BufReader::new(reports).lines() {
         let report = line.and_then(|line| Ok(serde_json::from_str(&line)?));
@@ -176,7 +167,7 @@ fn forward(reports: ChildStdout, events: &Sender<Event>) -> Result<(), String> {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already; there is nobody here to tell an error to.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
