@@ -17,6 +17,7 @@ use quorlock::admin::{
 };
 use quorlock::node::{Holding, RedisNode};
 use quorlock::{PREFIX_BYTES_MAX, RESOURCE_BYTES_MAX};
+use quorlock_core::store::READERS_MAX;
 use quorlock_core::{BootTime, Failure, FailureKind, TTL_CEILING, Value};
 
 /// Keys that one `SCAN` looks at. A server needs about 0.1 ms for them.
@@ -33,9 +34,6 @@ const START_BYTES: usize = 41;
 
 /// Pauses are as long together as the pages, and each is about this long. Timers count in milliseconds.
 const PAUSE: Duration = Duration::from_millis(4);
-
-/// A key of this library has at most this number of readers.
-const READERS_MAX: i64 = 1024;
 
 const READERS_AT_A_TIME: i64 = 64;
 
@@ -393,7 +391,7 @@ async fn read_sets(connection: &AdminConnection, keys: &[Arc<str>]) -> Result<Re
         let (Some(left), Some(now_us)) = (time_left(&ttl.unwrap_or(Reply::Nil)), now_us) else {
             continue;
         };
-        if is_ours && (1..=READERS_MAX).contains(&count) {
+        if is_ours && (1..=READERS_MAX).contains(&usize::try_from(count).unwrap_or(0)) {
             let mut votes = readers(connection, key, count, (now_us / 1000) as f64).await?;
             if left.is_none() {
                 votes.iter_mut().for_each(|vote| vote.left = None);

@@ -45,7 +45,7 @@ use super::guardian::wire::{Channel, Message};
 #[derive(Debug)]
 pub(crate) struct Child {
     guardian: Channel,
-    shared: Arc<Shared>,
+    shared: Arc<WatchState>,
     events: mpsc::UnboundedReceiver<ChildEvent>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn check_machine() -> io::Result<()> {
 
 /// State of keeper and listening thread.
 #[derive(Debug)]
-struct Shared {
+struct WatchState {
     kill_policy: Mutex<KillPolicy>,
     /// Wakes the thread after a change of the policy.
     waker: UnixStream,
@@ -152,9 +152,9 @@ impl Child {
         waker.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
         let kill_policy = Mutex::new(KillPolicy::new(deadlines));
-        let shared = Arc::new(Shared { kill_policy, waker, abandoned: AtomicBool::new(false) });
+        let shared = Arc::new(WatchState { kill_policy, waker, abandoned: AtomicBool::new(false) });
         let (sender, events) = mpsc::unbounded_channel();
-        let launch = spawn::Launch::new(command, env_set, env_remove, theirs)?;
+        let launch = spawn::GuardianLaunch::new(command, env_set, env_remove, theirs)?;
         let watch = ChildWatch::new((listener, woken), strangers, Arc::clone(&shared), sender);
         thread::Builder::new().name("guardian".into()).spawn(move || watch.run(launch))?;
         Ok(Self { guardian, shared, events })
@@ -212,7 +212,7 @@ impl Child {
     }
 }
 
-impl Shared {
+impl WatchState {
     fn change(&self, change: impl FnOnce(&mut KillPolicy)) {
         change(&mut self.kill_policy());
         // If there is no room, the thread has a wake-up waiting already.

@@ -42,7 +42,7 @@ use rustix::process::Signal;
 
 use self::clock::{Alarm, Moment};
 use self::kill_policy::{Ending, KillPolicy};
-use self::launch::Launch;
+use self::launch::StartedCommand;
 pub(crate) use self::launch::own_program;
 use self::process_tree::{Change, ProcessTree};
 use self::terminal::Terminal;
@@ -62,7 +62,9 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
         deliver(&keeper, Message::TooLate);
         return ExitCode::SUCCESS;
     }
-    match unblock.and_then(|unblock| Launch::new(&command, (keeper_group, deadlines), unblock)) {
+    match unblock
+        .and_then(|unblock| StartedCommand::new(&command, (keeper_group, deadlines), unblock))
+    {
         Ok(launch) => Guardian::new(keeper, kill_policy, launch).guard(),
         Err(error) => deliver(&keeper, Message::Broken { errno: errno(&error) }),
     }
@@ -96,8 +98,8 @@ struct Guardian {
 }
 
 impl Guardian {
-    fn new(keeper: Channel, kill_policy: KillPolicy, launch: Launch) -> Self {
-        let Launch { child_signal, exec_step, process_tree, terminal } = launch;
+    fn new(keeper: Channel, kill_policy: KillPolicy, launch: StartedCommand) -> Self {
+        let StartedCommand { child_signal, exec_step, process_tree, terminal } = launch;
         Self {
             keeper: Some(keeper),
             kill_policy,

@@ -32,20 +32,20 @@ use crate::window::{Window, cut};
 pub(crate) struct Output {
     args: OutputArgs,
     stderr: Sink,
-    status: Option<Status>,
+    status: Option<EventTarget>,
     /// The terminal shows a line that the next one replaces.
     transient: bool,
     terminal: bool,
 }
 
 #[derive(Debug)]
-enum Status {
+enum EventTarget {
     /// Standard error, in one order with the messages.
     Stderr,
     Own(Sink),
 }
 
-impl Status {
+impl EventTarget {
     fn open(fd: u32) -> io::Result<Self> {
         let target = match fd {
             1 => Target::Stdout,
@@ -90,7 +90,7 @@ impl Output {
     /// # Errors
     /// The descriptor is not open for writing, or no thread can be started.
     pub(crate) fn new(args: OutputArgs, status_fd: Option<u32>) -> io::Result<Self> {
-        let status = status_fd.map(Status::open).transpose()?;
+        let status = status_fd.map(EventTarget::open).transpose()?;
         let dropped = if args.json { dropped_event } else { dropped_lines };
         let stderr = Sink::new(Target::Stderr, dropped)?;
         Ok(Self { args, stderr, status, transient: false, terminal: io::stderr().is_terminal() })
@@ -153,8 +153,8 @@ impl Output {
 
     fn status(&self, event: &Value) {
         match &self.status {
-            Some(Status::Own(sink)) => sink.line(format!("{event}\n")),
-            Some(Status::Stderr) => self.stderr.line(format!("{event}\n")),
+            Some(EventTarget::Own(sink)) => sink.line(format!("{event}\n")),
+            Some(EventTarget::Stderr) => self.stderr.line(format!("{event}\n")),
             None => {}
         }
     }
@@ -233,4 +233,8 @@ pub(crate) fn unix_millis(then: SystemTime) -> u64 {
 
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -12,6 +12,7 @@ mod shared;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
+pub use self::shared::READERS_MAX;
 use crate::command::{Answer, Command, Failure, FailureKind};
 use crate::keys::Keys;
 use crate::token::{Key, Value};

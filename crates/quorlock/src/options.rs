@@ -32,7 +32,7 @@ impl CallDefaults {
             retry: Retry::default(),
             automatic: true,
             keeps_on_loss: false,
-            max_hold: Duration::from_secs(24 * 3600),
+            max_hold: crate::env::DEFAULT_MAX_HOLD,
             owner: "".into(),
             fenced: false,
         }

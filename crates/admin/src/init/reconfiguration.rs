@@ -81,12 +81,12 @@ pub async fn reconfigure(
         return Err(InitError::Unfit { nodes });
     }
     let floor = floor(&looked, 0);
-    let states: Vec<Option<State>> =
-        looked.iter().map(|node| State::of(node, &topology.rules)).collect();
+    let states: Vec<Option<NodeKeys>> =
+        looked.iter().map(|node| NodeKeys::of(node, &topology.rules)).collect();
     unknown_markers(&topology, &looked)?;
     same_settings_elsewhere(&servers, &states, topology.servers.len())?;
     let old = old_settings(&states, &topology.rules);
-    if old.is_empty() && !states.iter().flatten().any(State::is_handled) {
+    if old.is_empty() && !states.iter().flatten().any(NodeKeys::is_handled) {
         return Err(InitError::NothingOld);
     }
     for old in &old {
@@ -97,7 +97,7 @@ pub async fn reconfigure(
     let cluster = Cluster::new(["any"], 1, longest);
     let wait = Rules { cluster, ..topology.rules.clone() }.quarantine();
     // A wait that was begun for longer than ours was for locks that nobody here may know of any more.
-    let wait = states.iter().flatten().map(State::waits_for).fold(wait, Duration::max);
+    let wait = states.iter().flatten().map(NodeKeys::waits_for).fold(wait, Duration::max);
     let in_force = old.iter().any(|old| old.is_in_force(&servers, &states, wait));
 
     // First, no node votes.
@@ -117,7 +117,7 @@ pub async fn reconfigure(
         return failed();
     }
     for old in &old {
-        let change: Vec<Option<State>> = states
+        let change: Vec<Option<NodeKeys>> = states
             .iter()
             .zip(&blocked)
             .map(|(state, change)| state.clone().filter(|_| change.is_ok()))
@@ -127,7 +127,7 @@ pub async fn reconfigure(
         }
     }
     // Then the new nodes are adopted.
-    let after: Vec<Option<State>> = states
+    let after: Vec<Option<NodeKeys>> = states
         .iter()
         .zip(&blocked)
         .map(|(state, change)| Some(state.clone()?.after(change.as_ref().ok()?)))
@@ -142,7 +142,7 @@ pub async fn reconfigure(
 /// The result of the steps so far.
 fn begun(
     topology: Topology,
-    (servers, states): (Vec<RedisNode>, Vec<Option<State>>),
+    (servers, states): (Vec<RedisNode>, Vec<Option<NodeKeys>>),
     (blocked, adopted): (Vec<Made>, Vec<Made>),
     (wait, floor): (Duration, u64),
 ) -> Reconfiguration {
@@ -152,7 +152,7 @@ fn begun(
         let made = match (&blocked[place], adopted.get(place)) {
             (Err(why), _) | (Ok(_), Some(Err(why))) => Err(why.clone()),
             (Ok(_), None) => Ok(NodeChange::Retired),
-            (Ok(_), Some(Ok(None))) if state.as_ref().is_some_and(State::is_ours) => {
+            (Ok(_), Some(Ok(None))) if state.as_ref().is_some_and(NodeKeys::is_ours) => {
                 Ok(NodeChange::WasMarked)
             }
             (Ok(_), Some(Ok(change))) => {
@@ -238,7 +238,7 @@ async fn mark(
 
 /// The contents of a node's keys.
 #[derive(Clone, Debug)]
-struct State {
+struct NodeKeys {
     run_id: Box<str>,
     promoted_at: i64,
     marker: String,
@@ -263,7 +263,7 @@ enum Ours {
 /// The change that was made, if one was needed.
 type Made = Result<Option<Change>, String>;
 
-impl State {
+impl NodeKeys {
     /// `None` if the node does not answer.
     fn of(node: &Looked, rules: &Rules) -> Option<Self> {
         let (facts, run_id, promoted_at) = known(node).ok()?;
@@ -398,8 +398,8 @@ impl State {
 async fn each(
     topology: &Topology,
     servers: &[RedisNode],
-    states: &[Option<State>],
-    change: impl Fn(&State, usize) -> Option<Change>,
+    states: &[Option<NodeKeys>],
+    change: impl Fn(&NodeKeys, usize) -> Option<Change>,
 ) -> Vec<Made> {
     let changes = servers.iter().zip(states).enumerate().map(|(place, (server, state))| {
         let change = state.as_ref().map(|state| change(state, place));
@@ -420,11 +420,11 @@ async fn each(
 /// look the same, so the old node cannot be taken out of use.
 fn same_settings_elsewhere(
     servers: &[RedisNode],
-    states: &[Option<State>],
+    states: &[Option<NodeKeys>],
     new: usize,
 ) -> Result<(), InitError> {
     let all = servers.iter().zip(states);
-    let is_ours = |state: &Option<State>| state.as_ref().is_some_and(|it| it.ours != Ours::No);
+    let is_ours = |state: &Option<NodeKeys>| state.as_ref().is_some_and(|it| it.ours != Ours::No);
     match all.skip(new).find(|(_, state)| is_ours(state)) {
         None => Ok(()),
         Some((old, _)) => {

@@ -40,12 +40,12 @@ pub(crate) enum SpawnError {
 }
 
 #[derive(Debug)]
-pub(super) struct Launch {
+pub(super) struct GuardianLaunch {
     guardian: Command,
     program: OsString,
 }
 
-impl Launch {
+impl GuardianLaunch {
     /// This program as the guardian of `command`. `socket` is the guardian's end of the connection.
     pub(super) fn new(
         command: &[OsString],

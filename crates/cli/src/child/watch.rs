@@ -21,8 +21,8 @@ use super::super::guardian::mutants::{Mutant, is_active};
 use super::super::guardian::process_tree::{ProcessTree, Strangers};
 use super::super::guardian::terminal::Terminal;
 use super::super::guardian::wire::{Channel, Message, Next};
-use super::spawn::{Launch, SpawnError, not_started};
-use super::{ChildEvent, How, Shared};
+use super::spawn::{GuardianLaunch, SpawnError, not_started};
+use super::{ChildEvent, How, WatchState};
 
 /// Proof that no process of the command is left, or that it was never started. It is made in two places: in
 /// `ChildWatch::see_the_end`, and where the thread cannot be started. Only with it is the lock given back.
@@ -41,7 +41,7 @@ pub(super) struct ChildWatch {
     /// Readable after a change of the policy.
     woken: UnixStream,
     strangers: Strangers,
-    shared: Arc<Shared>,
+    shared: Arc<WatchState>,
     events: mpsc::UnboundedSender<ChildEvent>,
 }
 
@@ -85,21 +85,21 @@ impl ChildWatch {
     pub(super) fn new(
         (listener, woken): (Channel, UnixStream),
         strangers: Strangers,
-        shared: Arc<Shared>,
+        shared: Arc<WatchState>,
         events: mpsc::UnboundedSender<ChildEvent>,
     ) -> Self {
         Self { listener, woken, strangers, shared, events }
     }
 
     /// Passes on the guardian's messages until the command has ended.
-    pub(super) fn run(mut self, launch: Launch) {
+    pub(super) fn run(mut self, launch: GuardianLaunch) {
         if let Some((how, gone)) = self.see_the_end(launch) {
             self.tell(ChildEvent::Over { how, gone });
         }
     }
 
     /// Returns when no process of the command is left; `None` if the [`Child`](super::Child) was dropped.
-    fn see_the_end(&mut self, launch: Launch) -> Option<(How, Gone)> {
+    fn see_the_end(&mut self, launch: GuardianLaunch) -> Option<(How, Gone)> {
         let how = match launch.start() {
             Err(error) => How::NotStarted(error.into()),
             Ok((guardian, program)) => {

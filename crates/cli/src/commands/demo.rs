@@ -27,10 +27,10 @@ use quorlock_servers::{Listen, NotFound, ServerBinary, find};
 use rustix::process::Signal;
 
 use self::nodes::FiveNodes;
-use self::observer::Seen;
+use self::observer::NodeView;
 use self::result::DemoResult;
 use self::screen::{Screen, style, wrapped};
-use self::stage::{Ended, Stage};
+use self::stage::{DemoEnd, Stage};
 use self::worker::Report;
 use self::workers::{WORKERS, Workers};
 use crate::args::Demo;
@@ -56,28 +56,28 @@ enum Event {
     Seen {
         /// Time of the question.
         asked: Duration,
-        seen: Box<[Seen; 5]>,
+        seen: Box<[NodeView; 5]>,
     },
     /// The result of the demo's own call for a lock.
     Answer(Result<(), String>),
     Signal(Signal),
 }
 
-enum Kind {
+enum NodeKind {
     Servers(ServerBinary, Listen),
     /// In memory, for this reason.
     Memory(String),
 }
 
 pub(crate) fn main(args: &Demo) -> Result<ExitCode, Refused> {
-    let kind = Kind::of(args)?;
+    let kind = NodeKind::of(args)?;
     match play(&kind) {
         Ok(code) => Ok(code),
-        Err(Ended::Refused(refused)) => Err(refused),
-        Err(Ended::Failed(why)) => {
+        Err(DemoEnd::Refused(refused)) => Err(refused),
+        Err(DemoEnd::Failed(why)) => {
             Err(Refused { message: format!("demo: {why}"), code: ExitCode::Internal })
         }
-        Err(Ended::Signal(signal)) => {
+        Err(DemoEnd::Signal(signal)) => {
             // A closed standard error cannot be reported anywhere.
             let number = signal.as_raw();
             let _ = writeln!(
@@ -90,20 +90,21 @@ pub(crate) fn main(args: &Demo) -> Result<ExitCode, Refused> {
 }
 
 /// Plays the demo. When it returns, even with an error, its processes and files are gone.
-fn play(kind: &Kind) -> Result<ExitCode, Ended> {
+fn play(kind: &NodeKind) -> Result<ExitCode, DemoEnd> {
     let (events, received) = channel();
     // Signals are caught from here on, even before a thread reads them.
-    hear_signals(events.clone()).map_err(Ended::failed)?;
+    hear_signals(events.clone()).map_err(DemoEnd::failed)?;
     let folder = tempfile::Builder::new().prefix("quorlock-demo-").tempdir();
-    let folder = folder.map_err(|error| Ended::Failed(format!("no temporary folder: {error}")))?;
+    let folder =
+        folder.map_err(|error| DemoEnd::Failed(format!("no temporary folder: {error}")))?;
     let counter = folder.path().join("counter");
-    fs::write(&counter, "0").map_err(Ended::failed)?;
-    let nodes = kind.start().map_err(Ended::Refused)?;
+    fs::write(&counter, "0").map_err(DemoEnd::failed)?;
+    let nodes = kind.start().map_err(DemoEnd::Refused)?;
     let mut screen = Screen::new(view::ROWS);
     introduce(&mut screen, kind, &nodes, &counter);
     let began = now();
-    let workers = Workers::start(&nodes, &counter, &events).map_err(Ended::Failed)?;
-    observer::start(&nodes, events.clone()).map_err(Ended::Failed)?;
+    let workers = Workers::start(&nodes, &counter, &events).map_err(DemoEnd::Failed)?;
+    observer::start(&nodes, events.clone()).map_err(DemoEnd::Failed)?;
     let mut stage = Stage::new((nodes, counter), workers, received, screen, began);
     script::play(&mut stage, &events)?;
     let result = stage.end()?;
@@ -114,7 +115,7 @@ pub(crate) fn worker_main(args: Vec<OsString>) -> std::process::ExitCode {
     worker::process(&args)
 }
 
-impl Kind {
+impl NodeKind {
     fn of(args: &Demo) -> Result<Self, Refused> {
         let listen = if args.tcp { Listen::Tcp } else { Listen::UnixSocket };
         if args.memory && args.tcp {
@@ -146,15 +147,15 @@ impl Kind {
     }
 }
 
-fn introduce(screen: &mut Screen, kind: &Kind, nodes: &FiveNodes, counter: &Path) {
+fn introduce(screen: &mut Screen, kind: &NodeKind, nodes: &FiveNodes, counter: &Path) {
     screen.line(style::BOLD, &format!("One lock, five nodes, {WORKERS} workers."));
     let mut say = |text: &str| screen.line(style::PLAIN, text);
     match kind {
-        Kind::Memory(why) => {
+        NodeKind::Memory(why) => {
             say("  nodes    in memory, not real servers:");
             wrapped(why, 68).iter().for_each(|line| say(&format!("           {line}")));
         }
-        Kind::Servers(binary, _) => {
+        NodeKind::Servers(binary, _) => {
             say(&format!("  nodes    {binary}"));
             say(&format!("           {}", in_braces(&nodes.addresses())));
             say("           Restart guard off: they are new, and would not vote for 3 s at first;");
@@ -170,12 +171,12 @@ fn introduce(screen: &mut Screen, kind: &Kind, nodes: &FiveNodes, counter: &Path
     say("");
 }
 
-fn conclude(mut screen: Screen, kind: &Kind, result: &DemoResult) -> ExitCode {
+fn conclude(mut screen: Screen, kind: &NodeKind, result: &DemoResult) -> ExitCode {
     let mut say = |style, text: &str| screen.line(style, text);
     say(style::PLAIN, "");
     result.lines.iter().for_each(|line| say(style::PLAIN, line));
     let mut on = "";
-    if let Kind::Memory(why) = kind {
+    if let NodeKind::Memory(why) = kind {
         on = " (nodes in memory)";
         for line in wrapped(&format!("nodes in memory, {why}"), 77) {
             say(style::ODD, &format!("  {line}"));

@@ -63,14 +63,14 @@ pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
     let signals = Signals::catch()?;
     let change = runtime.block_on(async {
         if args.fresh {
-            fresh(&builder).await.map(Ended::Done)
+            fresh(&builder).await.map(InitEnd::Done)
         } else {
             moved(&builder, &old, &mut output, signals).await
         }
     });
     match change {
-        Ok(Ended::Done(change)) => Ok(conclude(&change, &mut output)),
-        Ok(Ended::Signal(signal)) => Ok(ExitCode::Signal(signal.as_raw())),
+        Ok(InitEnd::Done(change)) => Ok(conclude(&change, &mut output)),
+        Ok(InitEnd::Signal(signal)) => Ok(ExitCode::Signal(signal.as_raw())),
         Err(error) => failed(error, args, &mut output),
     }
 }
@@ -102,7 +102,7 @@ fn failed(error: InitError, args: &Init, output: &mut Output) -> Result<ExitCode
     Ok(if is_barred { ExitCode::NotAllowed } else { ExitCode::NoQuorum })
 }
 
-enum Ended {
+enum InitEnd {
     Done(Initialized),
     Signal(Signal),
 }
@@ -249,7 +249,7 @@ async fn moved(
     old: &[NodeConfig],
     output: &mut Output,
     mut signals: Signals,
-) -> Result<Ended, InitError> {
+) -> Result<InitEnd, InitError> {
     let reconfiguration = reconfigure(builder, old).await?;
     let mut first = true;
     loop {
@@ -272,12 +272,12 @@ async fn moved(
                     let line = "interrupted: the nodes keep waiting; the first client with the new settings \
                                 finishes the change, or this command if it is run again";
                     output.event(json!({ "event": "interrupted" }), Some(line));
-                    return Ok(Ended::Signal(signal));
+                    return Ok(InitEnd::Signal(signal));
                 }
             }
         }
     }
-    Ok(Ended::Done(reconfiguration.finish().await))
+    Ok(InitEnd::Done(reconfiguration.finish().await))
 }
 
 fn conclude(change: &Initialized, output: &mut Output) -> ExitCode {

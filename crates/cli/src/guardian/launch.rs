@@ -17,7 +17,7 @@ use super::terminal::Terminal;
 use super::wire::{Channel, Message};
 
 /// What the guardian needs after the start of the command.
-pub(super) struct Launch {
+pub(super) struct StartedCommand {
     /// Readable when a child has changed its state.
     pub(super) child_signal: UnixStream,
     /// Closes when the command runs.
@@ -26,7 +26,7 @@ pub(super) struct Launch {
     pub(super) terminal: Option<Terminal>,
 }
 
-impl Launch {
+impl StartedCommand {
     /// Starts the exec step in its own process group, and sends it the message to go. `unblock`: the signals that the
     /// guardian has blocked for itself.
     pub(super) fn new(

@@ -31,12 +31,12 @@ pub(super) struct Sink {
 
 #[derive(Debug, Default)]
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     lines: VecDeque<QueuedLine>,
     bytes: usize,
     /// Number of lines that were dropped since the last report. Transient lines do not count.
@@ -83,8 +83,9 @@ impl Drop for Sink {
         let mut state = self.queue.state();
         state.is_closed = true;
         self.queue.changed.notify_all();
-        let is_busy =
-            |state: &mut State| !state.is_broken && (state.is_writing || !state.lines.is_empty());
+        let is_busy = |state: &mut QueueState| {
+            !state.is_broken && (state.is_writing || !state.lines.is_empty())
+        };
         drop(self.queue.changed.wait_timeout_while(state, LAST_WORDS, is_busy));
     }
 }
@@ -138,7 +139,7 @@ impl Queue {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,7 +10,7 @@ use crate::keys::{Keys, intents};
 use crate::token::{Key, Value};
 
 /// A key has no more readers than this.
-const READERS_MAX: usize = 1024;
+pub const READERS_MAX: usize = 1024;
 
 /// What a key is to a reader.
 #[derive(Clone, Copy, PartialEq, Eq)]

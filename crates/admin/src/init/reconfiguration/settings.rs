@@ -8,7 +8,7 @@ use quorlock_core::marker::Cluster;
 use quorlock_core::shown::{SETTINGS_MAX, WORD_MAX, shown};
 use quorlock_core::{NODE_COUNT_MAX, Rules};
 
-use super::{Ours, State};
+use super::{NodeKeys, Ours};
 use crate::init::InitError;
 
 /// The settings that clients must agree on, as a marker has them.
@@ -45,11 +45,11 @@ impl Settings {
     pub(super) fn is_in_force(
         &self,
         servers: &[RedisNode],
-        states: &[Option<State>],
+        states: &[Option<NodeKeys>],
         wait: Duration,
     ) -> bool {
-        let has_changed = |state: &State| state.was_moved() && state.waits_for() >= wait;
-        let changed = |state: &State| state.ours == Ours::Marked || has_changed(state);
+        let has_changed = |state: &NodeKeys| state.was_moved() && state.waits_for() >= wait;
+        let changed = |state: &NodeKeys| state.ours == Ours::Marked || has_changed(state);
         self.nodes_that(servers, states, changed).len() < self.needed()
     }
 
@@ -57,8 +57,8 @@ impl Settings {
     pub(super) fn nodes_that(
         &self,
         servers: &[RedisNode],
-        states: &[Option<State>],
-        is_so: impl Fn(&State) -> bool,
+        states: &[Option<NodeKeys>],
+        is_so: impl Fn(&NodeKeys) -> bool,
     ) -> BTreeSet<String> {
         let all = servers.iter().zip(states);
         let so = all.filter(|(_, state)| state.as_ref().is_some_and(&is_so));
@@ -78,7 +78,7 @@ fn name_in_marker(name: &str) -> String {
 }
 
 /// All settings except the new ones for which a node votes, or may vote later.
-pub(super) fn old_settings(states: &[Option<State>], rules: &Rules) -> BTreeSet<Settings> {
+pub(super) fn old_settings(states: &[Option<NodeKeys>], rules: &Rules) -> BTreeSet<Settings> {
     let ours = rules.cluster.to_string();
     let all = states.iter().flatten().flat_map(|state| state.settings.iter());
     all.filter(|settings| settings.text != ours).cloned().collect()
@@ -88,7 +88,7 @@ pub(super) fn old_settings(states: &[Option<State>], rules: &Rules) -> BTreeSet<
 pub(super) fn enough_of(
     old: &Settings,
     servers: &[RedisNode],
-    states: &[Option<State>],
+    states: &[Option<NodeKeys>],
 ) -> Result<(), InitError> {
     let found = old.nodes_that(servers, states, |state| state.is_of(old));
     if found.len() >= old.needed() {

@@ -20,15 +20,15 @@ const LIMIT: Duration = Duration::from_millis(90);
 
 /// A node's last answer, as its client sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
-    pub(super) lock: Told,
+pub(super) struct NodeView {
+    pub(super) lock: LockView,
     /// The smoothed round trip; `None` before the first.
     pub(super) round_trip: Option<Duration>,
 }
 
 /// A node's answer about the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum LockView {
     Free,
     /// The owner, and the time until the lock ends if it is not extended; `None` if the key never expires.
     Held(String, Option<Duration>),
@@ -36,9 +36,9 @@ pub(super) enum Told {
     Nothing(String),
 }
 
-impl Seen {
+impl NodeView {
     pub(super) fn nothing(why: &str) -> Self {
-        Self { lock: Told::Nothing(why.to_owned()), round_trip: None }
+        Self { lock: LockView::Nothing(why.to_owned()), round_trip: None }
     }
 }
 
@@ -71,32 +71,32 @@ async fn watch(clients: &[Client; 5], events: &Sender<Event>) {
     }
 }
 
-async fn look(client: &Client) -> Seen {
+async fn look(client: &Client) -> NodeView {
     let told = timeout(LIMIT, client.inspect(KEY)).await.ok();
     let answer = told.and_then(|told| told.ok()?.nodes.into_iter().next());
     let stats = client.stats().nodes.into_iter().next();
     let silent = || {
-        Told::Nothing(match stats.as_ref().map(|node| &node.state) {
+        LockView::Nothing(match stats.as_ref().map(|node| &node.state) {
             Some(NodeState::Suspended(failure) | NodeState::Down(failure)) => failure.to_string(),
             Some(NodeState::Connecting) => "connecting".to_owned(),
             _ => format!("no answer within {LIMIT:?}"),
         })
     };
     let lock = answer.and_then(|answer| tell(&answer)).unwrap_or_else(silent);
-    Seen { lock, round_trip: stats.as_ref().and_then(|node| node.round_trip) }
+    NodeView { lock, round_trip: stats.as_ref().and_then(|node| node.round_trip) }
 }
 
-fn tell(answer: &NodeAnswer) -> Option<Told> {
+fn tell(answer: &NodeAnswer) -> Option<LockView> {
     match (answer.holder(), &answer.said) {
         (Some(holder), _) => {
             let owner = match holder.kind {
                 HolderKind::Owner(owner) | HolderKind::Foreign(owner) => owner,
                 other => format!("{other:?}"),
             };
-            Some(Told::Held(owner, holder.remaining))
+            Some(LockView::Held(owner, holder.remaining))
         }
-        (None, NodeOutcome::Seen(_)) => Some(Told::Free),
-        (None, NodeOutcome::Failed(failure)) => Some(Told::Nothing(failure.to_string())),
+        (None, NodeOutcome::Seen(_)) => Some(LockView::Free),
+        (None, NodeOutcome::Failed(failure)) => Some(LockView::Nothing(failure.to_string())),
         _ => None,
     }
 }

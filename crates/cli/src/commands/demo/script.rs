@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::nodes::FiveNodes;
-use super::stage::{Ended, Stage};
+use super::stage::{DemoEnd, Stage};
 use super::view::Fate;
 use super::{Event, TTL, now};
 use crate::output::time;
@@ -23,7 +23,7 @@ const _: () = assert!(TTL.as_millis() * 2 < DOWN.as_millis());
 
 const OWN_WAIT: Duration = Duration::from_secs(1);
 
-pub(super) fn play(stage: &mut Stage, events: &Sender<Event>) -> Result<(), Ended> {
+pub(super) fn play(stage: &mut Stage, events: &Sender<Event>) -> Result<(), DemoEnd> {
     stage.phase("all five up", true);
     stage.say("all five nodes are up", "All five nodes are up, and the workers contend.");
     stage.play(Duration::from_secs(3))?;
@@ -32,7 +32,7 @@ pub(super) fn play(stage: &mut Stage, events: &Sender<Event>) -> Result<(), Ende
     kill_three(stage, events)
 }
 
-fn freeze_one(stage: &mut Stage) -> Result<(), Ended> {
+fn freeze_one(stage: &mut Stage) -> Result<(), DemoEnd> {
     stage.phase("b frozen", true);
     stage.each(&[B], |_| Fate::Frozen, FiveNodes::freeze)?;
     let by = stage.nodes.by("SIGSTOP");
@@ -48,7 +48,7 @@ fn freeze_one(stage: &mut Stage) -> Result<(), Ended> {
     stage.play(Duration::from_millis(1500))
 }
 
-fn kill_two(stage: &mut Stage) -> Result<(), Ended> {
+fn kill_two(stage: &mut Stage) -> Result<(), DemoEnd> {
     stage.phase("c and d dead", true);
     stage.each(&[C, D], |_| Fate::Killed, FiveNodes::kill)?;
     let killed = now();
@@ -72,7 +72,7 @@ fn kill_two(stage: &mut Stage) -> Result<(), Ended> {
     stage.play(Duration::from_millis(1500))
 }
 
-fn kill_three(stage: &mut Stage, events: &Sender<Event>) -> Result<(), Ended> {
+fn kill_three(stage: &mut Stage, events: &Sender<Event>) -> Result<(), DemoEnd> {
     stage.each(&[C, D, E], |_| Fate::Killed, FiveNodes::kill)?;
     let killed = now();
     stage.phase("c, d and e dead", false);
@@ -106,9 +106,9 @@ fn kill_three(stage: &mut Stage, events: &Sender<Event>) -> Result<(), Ended> {
 const FREE_KEY: &str = "another";
 
 /// The demo's own call for a lock, on its own thread because it blocks.
-fn call(stage: &Stage, events: Sender<Event>) -> Result<(), Ended> {
+fn call(stage: &Stage, events: Sender<Event>) -> Result<(), DemoEnd> {
     let builder = stage.nodes.client().owner("the demo itself");
-    let client = builder.blocking().build().map_err(Ended::failed)?;
+    let client = builder.blocking().build().map_err(DemoEnd::failed)?;
     let call = move || {
         let answer = client.acquire(FREE_KEY).wait(OWN_WAIT).call();
         let answer = answer.map(drop).map_err(|error| error.to_string());
@@ -116,5 +116,5 @@ fn call(stage: &Stage, events: Sender<Event>) -> Result<(), Ended> {
         let _ = events.send(Event::Answer(answer));
     };
     let thread = thread::Builder::new().name("call".into()).spawn(call);
-    thread.map(drop).map_err(Ended::failed)
+    thread.map(drop).map_err(DemoEnd::failed)
 }

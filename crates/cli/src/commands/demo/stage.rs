@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::nodes::{FiveNodes, NAMES};
-use super::observer::Seen;
+use super::observer::NodeView;
 use super::result::{DemoResult, Observed, Phase};
 use super::screen::{Screen, style, wrapped};
 use super::tally::Tally;
@@ -17,6 +17,7 @@ use super::worker::{Hold, Report};
 use super::workers::Workers;
 use super::{Event, now};
 use crate::options::Refused;
+use crate::output::nanos;
 
 const DRAW_EVERY: Duration = Duration::from_millis(200);
 
@@ -37,7 +38,7 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The reason for an early end of the demo.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum DemoEnd {
     Signal(Signal),
     /// The demo cannot go on.
     Failed(String),
@@ -45,7 +46,7 @@ pub(super) enum Ended {
     Refused(Refused),
 }
 
-impl Ended {
+impl DemoEnd {
     pub(super) fn failed(error: impl std::fmt::Display) -> Self {
         Self::Failed(error.to_string())
     }
@@ -105,7 +106,7 @@ impl Frame {
         let view = View {
             elapsed: Duration::ZERO,
             fates: [Fate::Up; 5],
-            seen: [(); 5].map(|()| Seen::nothing("not asked yet")),
+            seen: [(); 5].map(|()| NodeView::nothing("not asked yet")),
             activity: String::new(),
             acquisitions: 0,
             last_second: 0,
@@ -121,7 +122,7 @@ impl Frame {
     }
 
     /// Takes the answers, except those from before the node's last change.
-    fn see(&mut self, asked: Duration, seen: [Seen; 5]) {
+    fn see(&mut self, asked: Duration, seen: [NodeView; 5]) {
         for (place, seen) in seen.into_iter().enumerate() {
             if self.changed[place] <= asked {
                 self.view.seen[place] = seen;
@@ -199,7 +200,7 @@ impl Stage {
         self.draw_at = now() + pause;
     }
 
-    pub(super) fn play(&mut self, time: Duration) -> Result<(), Ended> {
+    pub(super) fn play(&mut self, time: Duration) -> Result<(), DemoEnd> {
         let until = now() + time;
         while let Some(left) = until.checked_sub(now()).filter(|left| !left.is_zero()) {
             self.step(left)?;
@@ -207,7 +208,7 @@ impl Stage {
         Ok(())
     }
 
-    pub(super) fn answer(&mut self, limit: Duration) -> Result<Result<(), String>, Ended> {
+    pub(super) fn answer(&mut self, limit: Duration) -> Result<Result<(), String>, DemoEnd> {
         self.wait_for(limit, "a call for the lock did not return", |stage| stage.answer.take())
     }
 
@@ -216,7 +217,7 @@ impl Stage {
         limit: Duration,
         else_fail: &str,
         come: impl Fn(&mut Self) -> Option<T>,
-    ) -> Result<T, Ended> {
+    ) -> Result<T, DemoEnd> {
         let until = now() + limit;
         loop {
             if let Some(it) = come(self) {
@@ -224,7 +225,7 @@ impl Stage {
             }
             let left = until.saturating_sub(now());
             if left.is_zero() {
-                return Err(Ended::failed(else_fail));
+                return Err(DemoEnd::failed(else_fail));
             }
             self.step(left)?;
         }
@@ -236,14 +237,14 @@ impl Stage {
         places: &[usize],
         fate: impl Fn(Duration) -> Fate,
         act: impl Fn(&FiveNodes, usize) -> Result<(), String>,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), DemoEnd> {
         for &place in places {
             act(&self.nodes, place)
-                .map_err(|error| Ended::Failed(format!("node {}: {error}", NAMES[place])))?;
+                .map_err(|error| DemoEnd::Failed(format!("node {}: {error}", NAMES[place])))?;
             let picture = &mut self.picture;
             picture.changed[place] = now();
             picture.view.fates[place] = fate(picture.changed[place].saturating_sub(self.began));
-            picture.view.seen[place] = Seen::nothing("not asked since");
+            picture.view.seen[place] = NodeView::nothing("not asked since");
         }
         Ok(())
     }
@@ -254,7 +255,7 @@ impl Stage {
     }
 
     /// Waits for the workers' end, and returns the verdict.
-    pub(super) fn end(&mut self) -> Result<DemoResult, Ended> {
+    pub(super) fn end(&mut self) -> Result<DemoResult, DemoEnd> {
         self.workers.dismiss();
         self.wait_for(LEAVE_LIMIT, "a worker did not stop", |stage| {
             stage.workers.is_gone().then_some(())
@@ -273,13 +274,13 @@ impl Stage {
     }
 
     /// Waits for one event, at most for `limit`, and draws if it is due.
-    fn step(&mut self, limit: Duration) -> Result<(), Ended> {
+    fn step(&mut self, limit: Duration) -> Result<(), DemoEnd> {
         let until_drawn = self.draw_at.saturating_sub(now());
         match self.events.recv_timeout(limit.min(until_drawn)) {
             Ok(event) => self.take(event)?,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(Ended::Failed("nobody tells anything any more".to_owned()));
+                return Err(DemoEnd::Failed("nobody tells anything any more".to_owned()));
             }
         }
         if self.draw_at <= now() {
@@ -288,7 +289,7 @@ impl Stage {
         Ok(())
     }
 
-    fn take(&mut self, event: Event) -> Result<(), Ended> {
+    fn take(&mut self, event: Event) -> Result<(), DemoEnd> {
         match event {
             Event::Report(report) => {
                 if let Report::Held(hold) = &report {
@@ -298,7 +299,7 @@ impl Stage {
             }
             Event::Left(result) => {
                 if let Some(fault) = self.workers.left(result) {
-                    return Err(Ended::Failed(fault));
+                    return Err(DemoEnd::Failed(fault));
                 }
             }
             Event::Seen { asked, seen } => self.picture.see(asked, *seen),
@@ -312,7 +313,7 @@ impl Stage {
                 // Stops this process as if the signal had not been caught. Nodes and workers go on.
                 let _ = kill_process(getpid(), Signal::STOP);
             }
-            Event::Signal(signal) => return Err(Ended::Signal(signal)),
+            Event::Signal(signal) => return Err(DemoEnd::Signal(signal)),
         }
         Ok(())
     }
@@ -328,8 +329,4 @@ impl Stage {
             self.draw_at = now + SUMMARY_EVERY;
         }
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

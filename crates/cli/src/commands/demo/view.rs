@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::nodes::NAMES;
-use super::observer::{Seen, Told};
+use super::observer::{LockView, NodeView};
 use super::screen::{StyledLine, style};
 
 /// Number of lines of [`View::panel`]: one for each node, and five more. A test checks it.
@@ -12,7 +12,7 @@ pub(super) const ROWS: usize = NAMES.len() + 5;
 pub(super) struct View {
     pub(super) elapsed: Duration,
     pub(super) fates: [Fate; NAMES.len()],
-    pub(super) seen: [Seen; NAMES.len()],
+    pub(super) seen: [NodeView; NAMES.len()],
     pub(super) activity: String,
     pub(super) acquisitions: usize,
     pub(super) last_second: usize,
@@ -50,12 +50,12 @@ impl View {
     pub(super) fn summary(&self) -> String {
         let nodes = (0..NAMES.len()).map(|place| {
             let says = match (self.fates[place], &self.seen[place].lock) {
-                (Fate::Frozen, Told::Nothing(_)) => "frozen",
-                (Fate::Killed, Told::Nothing(_)) => "killed",
-                (_, Told::Nothing(_)) => "silent",
-                (_, Told::Free) => "free",
+                (Fate::Frozen, LockView::Nothing(_)) => "frozen",
+                (Fate::Killed, LockView::Nothing(_)) => "killed",
+                (_, LockView::Nothing(_)) => "silent",
+                (_, LockView::Free) => "free",
                 // A worker's owner text is `w03, pid 4711`; the line shows the part before the comma.
-                (_, Told::Held(owner, _)) => owner.split(',').next().unwrap_or_default(),
+                (_, LockView::Held(owner, _)) => owner.split(',').next().unwrap_or_default(),
             };
             format!("{} {says:6}", NAMES[place])
         });
@@ -77,9 +77,9 @@ impl View {
         let seen = &self.seen[place];
         let (reply, says_style, says) = match &seen.lock {
             // The reason has the colour of the fate, because the fate is usually why the node does not answer.
-            Told::Nothing(why) => ("none".to_owned(), fate_style, why.clone()),
-            Told::Free => (self.reply(place), style::DIM, "free".to_owned()),
-            Told::Held(owner, left) => {
+            LockView::Nothing(why) => ("none".to_owned(), fate_style, why.clone()),
+            LockView::Free => (self.reply(place), style::DIM, "free".to_owned()),
+            LockView::Held(owner, left) => {
                 let left = left.map(|left| format!("{:.2}s left", left.as_secs_f64()));
                 let says = format!("{owner}, {}", left.unwrap_or_else(|| "for ever".to_owned()));
                 (self.reply(place), style::PLAIN, says)
@@ -126,7 +126,7 @@ mod tests {
         let view = View {
             elapsed: Duration::ZERO,
             fates: [Fate::RestartedAt(Duration::ZERO); NAMES.len()],
-            seen: NAMES.map(Seen::nothing),
+            seen: NAMES.map(NodeView::nothing),
             activity: String::new(),
             acquisitions: 0,
             last_second: 0,

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::Keeper;
-use super::hold::Told;
+use super::hold::Sent;
 use crate::commands::status::node_json;
 use crate::guardian::clock::boot_ns;
 use crate::output::{millis, time};
@@ -56,7 +56,7 @@ impl NodeSaid {
 }
 
 impl Keeper<'_> {
-    pub(super) fn say_health(&mut self, announced: &mut Announced, told: &Told) {
+    pub(super) fn say_health(&mut self, announced: &mut Announced, sent: &Sent) {
         let health = announced.health.borrow_and_update().clone();
         let now_ns = boot_ns();
         let is_changed = announced.is_confirmed != health.is_confirmed();
@@ -77,15 +77,15 @@ impl Keeper<'_> {
                 if health.is_confirmed() {
                     self.say_confirmed(&health);
                 } else {
-                    self.say_unconfirmed(&health, told, now_ns);
+                    self.say_unconfirmed(&health, sent, now_ns);
                 }
             }
             (false, false) => {}
         }
     }
 
-    fn say_unconfirmed(&mut self, health: &Health, told: &Told, now_ns: u64) {
-        let term_in_ns = told.deadlines.term.boot_ns.saturating_sub(now_ns);
+    fn say_unconfirmed(&mut self, health: &Health, sent: &Sent, now_ns: u64) {
+        let term_in_ns = sent.deadlines.term.boot_ns.saturating_sub(now_ns);
         let term_in = std::time::Duration::from_nanos(term_in_ns);
         let confirm = match health.confirmed() {
             0 => format!("none of {} nodes confirms", health.nodes().len()),

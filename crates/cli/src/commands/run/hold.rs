@@ -14,14 +14,13 @@ use super::super::status::node_json;
 use super::health::Announced;
 use super::lease::Lease;
 use super::loss::{Loss, Pulse};
-use super::plan::nanos;
 use super::{Keeper, ends_the_wait, time_since, unix_ms};
 use crate::args::IfHeld;
 use crate::child::{Child, ChildEvent, Deadlines, Gone, How, KilledBy, SpawnError};
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::{Moment, boot_ns};
 use crate::guardian::mutants::{Mutant, is_active};
-use crate::output::{millis, time};
+use crate::output::{millis, nanos, time};
 
 enum Watched {
     /// No process of the command is left.
@@ -31,7 +30,7 @@ enum Watched {
 }
 
 /// The last message to the guardian, and whether it was sent.
-pub(super) struct Told {
+pub(super) struct Sent {
     pub(super) deadlines: Deadlines,
     /// Time of SIGKILL, once the lock is lost.
     loss: Option<Moment>,
@@ -47,13 +46,13 @@ impl Keeper<'_> {
         self.say_acquired(&lease);
         let env = self.environment(&lease, remaining);
         let remove = self.environment_to_remove();
-        let mut told = Told { deadlines: self.plan.deadlines(&lease), loss: None, is_sent: true };
+        let mut sent = Sent { deadlines: self.plan.deadlines(&lease), loss: None, is_sent: true };
         let mut pulse = Pulse::new(boot_ns(), &self.plan);
-        let watched = match Child::spawn(&self.args.cmd, &env, &remove, told.deadlines) {
-            Ok(child) => self.watch_over(child, &lease, &mut told, &mut pulse).await,
+        let watched = match Child::spawn(&self.args.cmd, &env, &remove, sent.deadlines) {
+            Ok(child) => self.watch_over(child, &lease, &mut sent, &mut pulse).await,
             Err((error, gone)) => Watched::Over { how: How::NotStarted(error.into()), gone },
         };
-        pulse.beat(boot_ns(), told.deadlines);
+        pulse.beat(boot_ns(), sent.deadlines);
         let killed = match watched {
             Watched::Over { how: How::Killed(killed), .. } => Some(killed),
             _ => None,
@@ -120,7 +119,7 @@ impl Keeper<'_> {
         &mut self,
         mut child: Child,
         lease: &Lease,
-        told: &mut Told,
+        sent: &mut Sent,
         pulse: &mut Pulse,
     ) -> Watched {
         // Changes wake this loop. The ticks cover a change that was missed.
@@ -129,14 +128,14 @@ impl Keeper<'_> {
         let mut announced = Announced::new(lease.health());
         let mut stubborn = false;
         loop {
-            pulse.beat(boot_ns(), told.deadlines);
+            pulse.beat(boot_ns(), sent.deadlines);
             let changed = lease.changed();
-            self.tell_validity(&child, lease, told);
+            self.tell_validity(&child, lease, sent);
             // A loss has its own message.
-            if told.loss.is_none() && lease.is_valid() {
-                self.say_health(&mut announced, told);
+            if sent.loss.is_none() && lease.is_valid() {
+                self.say_health(&mut announced, sent);
             }
-            if stubborn && told.loss.is_some() {
+            if stubborn && sent.loss.is_some() {
                 return Watched::Left;
             }
             tokio::select! {
@@ -154,9 +153,9 @@ impl Keeper<'_> {
                     ChildEvent::Over { how, gone } => return Watched::Over { how, gone },
                     ChildEvent::OutOfSight => return Watched::Left,
                 },
-                _ = lease.lost(), if told.loss.is_none() => {
-                    told.loss = Some(Moment::now().after(nanos(self.plan.kill_before)));
-                    told.is_sent = false;
+                _ = lease.lost(), if sent.loss.is_none() => {
+                    sent.loss = Some(Moment::now().after(nanos(self.plan.kill_before)));
+                    sent.is_sent = false;
                 }
                 signal = self.signals.next() => {
                     if stubborn && ends_the_wait(signal).is_some() {
@@ -164,18 +163,18 @@ impl Keeper<'_> {
                     }
                     child.signal(signal);
                 }
-                () = changed, if told.loss.is_none() => {}
-                () = announced.changed(), if told.loss.is_none() => {}
+                () = changed, if sent.loss.is_none() => {}
+                () = announced.changed(), if sent.loss.is_none() => {}
                 _ = ticks.tick() => {}
             }
         }
     }
 
     /// Sends the guardian the deadlines that it does not have yet.
-    fn tell_validity(&mut self, child: &Child, lease: &Lease, told: &mut Told) {
-        if let Some(kill) = told.loss {
-            if !told.is_sent && !is_active(Mutant::TerminateUnlessExpired) {
-                told.is_sent = child.terminate(kill);
+    fn tell_validity(&mut self, child: &Child, lease: &Lease, sent: &mut Sent) {
+        if let Some(kill) = sent.loss {
+            if !sent.is_sent && !is_active(Mutant::TerminateUnlessExpired) {
+                sent.is_sent = child.terminate(kill);
             }
             return;
         }
@@ -184,16 +183,16 @@ impl Keeper<'_> {
             return;
         }
         let now = self.plan.deadlines(lease);
-        let grows = now.kill.boot_ns > told.deadlines.kill.boot_ns;
-        let changes = now.kill.distance(told.deadlines.kill) > JITTER_NS
+        let grows = now.kill.boot_ns > sent.deadlines.kill.boot_ns;
+        let changes = now.kill.distance(sent.deadlines.kill) > JITTER_NS
             && (grows || !is_active(Mutant::DeadlinesOnlyGrow));
         if changes {
-            told.deadlines = now;
+            sent.deadlines = now;
             let name = if grows { "extended" } else { "shortened" };
             self.output.event(self.validity_event(name, lease), None);
         }
-        if changes || !told.is_sent {
-            told.is_sent = child.set_deadlines(told.deadlines);
+        if changes || !sent.is_sent {
+            sent.is_sent = child.set_deadlines(sent.deadlines);
         }
     }
 

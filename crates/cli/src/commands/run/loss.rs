@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use quorlock::LossCause;
 
-use super::plan::{RunPlan, nanos};
+use super::plan::RunPlan;
 use crate::child::Deadlines;
-use crate::output::time;
+use crate::output::{nanos, time};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loss {

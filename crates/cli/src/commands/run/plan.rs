@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use quorlock::admin::exactly;
-use quorlock::env::default_ttl;
+use quorlock::env::{DEFAULT_MAX_HOLD, default_ttl};
 use quorlock::{Guard, LossCause, RestartGuard};
 
 use crate::args::{Run, WaitArg};
@@ -12,6 +12,7 @@ use crate::child::{Deadlines, Killed, Why};
 use crate::guardian::clock::{Moment, NEVER_NS};
 use crate::guardian::mutants::{Mutant, is_active};
 use crate::options::Refused;
+use crate::output::nanos;
 
 /// The shortest ttl that leaves time to stop a command.
 const TTL_MIN: Duration = Duration::from_millis(500);
@@ -69,7 +70,7 @@ impl RunPlan {
                 ),
             );
         }
-        let max_hold = times.max_hold.unwrap_or(Duration::from_secs(24 * 3600));
+        let max_hold = times.max_hold.unwrap_or(DEFAULT_MAX_HOLD);
         if let Some(min_hold) = times.min_hold
             && min_hold > max_hold
         {
@@ -118,8 +119,4 @@ impl RunPlan {
             Why::TimeUp => Some(LossCause::Expired),
         }
     }
-}
-
-pub(super) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,0 +1,58 @@
+//! Values of options.
+
+use std::num::{IntErrorKind, ParseIntError};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use quorlock::env::duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IfHeld {
+    /// Fail with exit code 75, or that of -E.
+    Fail,
+    /// Skip the command.
+    Skip,
+    /// Wait until those that hold the lock are done, then skip the command.
+    Wait,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitArg {
+    For(Duration),
+    Forever,
+}
+
+impl std::str::FromStr for WaitArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "forever" {
+            return Ok(Self::Forever);
+        }
+        duration(text).map(Self::For).map_err(|reason| format!("{reason}; or it is \"forever\""))
+    }
+}
+
+pub(super) fn number<T: std::str::FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
+    text.trim().parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::PosOverflow => "this number is too large".to_owned(),
+        _ => "must be a number, 0 or larger".to_owned(),
+    })
+}
+
+/// A name that needs no quotes in an ACL command.
+pub(super) fn acl_user(text: &str) -> Result<String, String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if text.is_empty() || !text.chars().all(good) {
+        return Err("a user's name has letters, digits, '.', '_' or '-'".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+pub(super) fn load_time(text: &str) -> Result<Duration, String> {
+    const MIN: Duration = Duration::from_secs(1);
+    const MAX: Duration = Duration::from_secs(600);
+    let time = duration(text)?;
+    let fits = (MIN..=MAX).contains(&time);
+    if fits { Ok(time) } else { Err(format!("must be {MIN:?} to {MAX:?}")) }
+}
