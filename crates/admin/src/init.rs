@@ -155,6 +155,9 @@ pub struct Before {
 }
 
 /// Reads the settings for which the nodes, and these others, are marked. Writes nothing.
+///
+/// # Errors
+/// [`InitError::Build`] if the settings are wrong; nothing was sent.
 pub async fn before(settings: &ClientBuilder, others: &[NodeConfig]) -> Result<Before, InitError> {
     let topology = Topology::of(settings)?;
     let servers = with_others(&topology, Topology::others(settings, others)?)?;

@@ -10,7 +10,7 @@
 //! let settings = Client::builder()
 //!     .nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]);
 //!
-//! // New servers, and nobody has a lock on them.
+//! // New servers without locks.
 //! let found = init::in_use(&settings).await?;
 //! assert!(found.locks.is_empty() && found.incomplete.is_empty(), "{found:?}");
 //! let marked = init::fresh(&settings).await?;

@@ -1,6 +1,6 @@
 //! A look at all keys of a node for locks, in small steps: `SCAN` pages, then short reads of the few keys that may
 //! be locks. One page is in flight per node, and half of the time is pauses, so other clients are served in between.
-//! What is kept grows with the locks that are found, up to a limit, and not with the keys.
+//! Memory grows with the locks that are found, up to a limit, and not with the keys.
 //!
 //! Every vote that exists from the beginning to the end of the scan is found. Strings are read before sorted sets,
 //! because a writer that becomes a reader turns its string into a sorted set, and never the reverse. Whatever is found

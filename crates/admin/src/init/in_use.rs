@@ -41,7 +41,7 @@ pub struct LiveLock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InUse {
-    /// Locks, under any prefix, in the database of these settings and in those that the node has registered.
+    /// Locks under any prefix, in the database of these settings and in those that the node has registered.
     pub locks: Vec<LiveLock>,
     /// Nodes whose keys could not all be read, with the reasons.
     pub incomplete: Vec<(Arc<str>, Incomplete)>,
@@ -114,7 +114,7 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     }
     let mut locks = Vec::new();
     for (database, scans) in &mut scans {
-        // What has no end is no lock.
+        // Every lock expires, so a key without expiry is no lock.
         for (_, scan) in scans.iter_mut() {
             scan.scanned
                 .votes
@@ -131,8 +131,8 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     Ok(InUse { locks, incomplete, before })
 }
 
-/// Looks at this client's database, and at those that clients of any key prefix have registered. Also returns why not
-/// all registrations could be read.
+/// Scans this client's database, and those that clients of any key prefix have registered. Also returns the reason if
+/// not all registrations could be read.
 async fn databases(
     topology: &Topology,
     server: &RedisNode,

@@ -96,7 +96,7 @@ pub async fn reconfigure(
     let longest = old.iter().map(|old| old.max_ttl_ms).chain([ours]).max().unwrap_or(ours);
     let cluster = Cluster::new(["any"], 1, longest);
     let wait = Rules { cluster, ..topology.rules.clone() }.quarantine();
-    // A wait that was begun for longer than ours was for locks that nobody here may know of any more.
+    // An adoption with a longer wait was written because of locks that no marker may show any more.
     let wait = states.iter().flatten().map(NodeKeys::waits_for).fold(wait, Duration::max);
     let in_force = old.iter().any(|old| old.is_in_force(&servers, &states, wait));
 

@@ -91,7 +91,6 @@ fn asked(args: &Init, before: &Before, output: &mut Output) -> Result<bool, Refu
     Ok(!args.yes || is_changed)
 }
 
-/// Nothing was changed, or not enough.
 fn failed(error: InitError, args: &Init, output: &mut Output) -> Result<ExitCode, Refused> {
     if let InitError::Build(error) = error {
         return Err(options::blamed(error, &args.nodes));
@@ -111,7 +110,6 @@ const FRESH: &str =
     "Is it certain that no client has a lock on these nodes, or is about to take one?";
 const RECONFIGURE: &str = "No lock is granted until this is done. Is that acceptable?";
 
-/// At most this number of locks is listed.
 const LISTED_MAX: usize = 100;
 
 fn can_answer() -> bool {

@@ -16,7 +16,7 @@ use super::process_tree::ProcessTree;
 use super::terminal::Terminal;
 use super::wire::{Channel, Message};
 
-/// What the guardian needs after the start of the command.
+/// Handles for the guardian after the start of the command.
 pub(super) struct StartedCommand {
     /// Readable when a child has changed its state.
     pub(super) child_signal: UnixStream,

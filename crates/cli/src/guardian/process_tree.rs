@@ -271,7 +271,7 @@ impl ProcessTree {
     }
 
     /// The members of the tree as the process table shows them. A dead process that its own parent does not reap is no
-    /// member. A dead child of this process is a member until [`reap`](Self::reap) has reaped it: nobody else reaps it,
+    /// member. A dead child of this process is a member until [`reap`](Self::reap) has reaped it: no other process reaps it,
     /// and its other threads may live longer than its first.
     /// `None`: there is no process table. An error: the table cannot be read now.
     fn members(&self) -> io::Result<Option<Members>> {

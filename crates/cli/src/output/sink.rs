@@ -212,7 +212,7 @@ mod tests {
                 told += number;
                 expected += number;
             } else {
-                assert_eq!(number, expected, "in order, and the gaps are told");
+                assert_eq!(number, expected, "in order, and gaps are reported");
                 expected += 1;
             }
             if expected == 20_000 {

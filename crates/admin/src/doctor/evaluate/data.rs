@@ -1,4 +1,4 @@
-//! What the server keeps in memory and on disk.
+//! Findings about the data of a server, in memory and on disk.
 
 use quorlock::node::Node as _;
 use quorlock_core::info::Info;

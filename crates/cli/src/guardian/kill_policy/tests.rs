@@ -70,7 +70,7 @@ fn a_later_extension_does_not_change_why_the_command_was_ended() {
     }
 }
 
-/// The keeper sees a step of the wall clock as well, and may tell of the shorter validity first.
+/// The keeper sees a step of the wall clock as well, and may send the shorter validity first.
 #[test]
 fn a_shorter_time_that_was_told_hides_no_step_of_the_clock() {
     let boot_ns = 10 * STEP_NS;
@@ -137,7 +137,7 @@ fn who_is_killed_in_the_guardians_place_is_killed_for_the_lock() {
         };
         let first_told = if asked { 100 } else { 200 };
         assert_eq!(result(killed, at(200)), time_up(KilledBy::Kill, first_told));
-        // Before that it was somebody else, and an ending of its own stays its own.
+        // Before that another process sent the signal, and the command's own ending is the result.
         let before = if asked { TERMED } else { Message::Ended(killed) };
         assert_eq!(result(killed, at(199)), before);
         if !asked {
@@ -168,9 +168,8 @@ fn what_would_end_at_once_is_not_started() {
     assert!(KillPolicy::new(inverted).too_late(at(200)));
 }
 
-/// A lock of three votes with a quorum of two, on a machine whose wall clock is set at will: votes
-/// are renewed and lost, time passes, and each change is told. Whenever the lock has run out, by
-/// either clock, SIGKILL has been due already.
+/// A lock of three votes with a quorum of two, on a machine with a wall clock that is set at random. Votes are renewed
+/// and lost, time passes, and the policy gets each change. SIGKILL is always due before the lock ends by either clock.
 #[test]
 fn the_kill_is_never_later_than_the_validity_whatever_becomes_of_that() {
     let mut random = Moment::now().real_ns;
@@ -196,7 +195,7 @@ fn the_kill_is_never_later_than_the_validity_whatever_becomes_of_that() {
                 _ => now.real_ns -= draw(TERM).min(now.real_ns),
             }
             if left(now, &votes) == 0 {
-                // Then an answer has ended it, and the command is told to end: `terminate`.
+                // Then an answer has ended the lock, and the policy gets `terminate`.
                 let proved = action == 7;
                 assert!(
                     proved || kill_policy.kill_at().has_come(now),
@@ -219,7 +218,7 @@ fn the_kill_is_never_later_than_the_validity_whatever_becomes_of_that() {
 const TERM: u64 = 10_000;
 const KILL: u64 = 500;
 
-/// What is left of the second youngest vote.
+/// The rest of the second youngest vote.
 fn left(now: Moment, votes: &[Option<Moment>; 3]) -> u64 {
     let age = |vote: &Moment| {
         let boot = now.boot_ns.saturating_sub(vote.boot_ns);
