@@ -7,7 +7,6 @@ use quorlock_sim::time::Time;
 
 use crate::clock::seconds;
 
-/// A kind of fault. A killed node is killed with SIGKILL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Delay,
@@ -22,38 +21,29 @@ pub(crate) enum Kind {
     StopNode,
     StopClient,
     KillClient,
-    /// Restarts at once without data.
     Amnesia,
-    /// Restarts at once without the end of its log, as after a power cut.
     LogTail,
     Flush,
     /// Saves its data and loads it. Nothing is lost, but the node does not answer for a moment.
     Reload,
     /// Drops its data in the same process, on the same connections.
     Forget,
-    /// Forgets all scripts that clients have loaded.
     ScriptFlush,
-    /// Becomes another node's replica, which replaces its data, and a master again.
     ReplicaOf,
-    /// Its replica is promoted behind its address.
     Promote,
     Evict,
-    /// Its wall clock is stepped and slewed within the assumptions.
     Drift,
     Jump,
 }
 
-/// Indexes of nodes or processes.
 pub(crate) type Places = Vec<usize>;
 
-/// The connections of these processes to these nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ways {
     pub(crate) processes: Places,
     pub(crate) nodes: Places,
 }
 
-/// An action on connections, nodes or processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Set(Ways, Vec<Direction>, Traffic),
@@ -99,7 +89,6 @@ pub(crate) struct Event {
 }
 
 impl Kind {
-    /// The name in tables.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Delay => "delay",
@@ -147,7 +136,6 @@ impl Kind {
     }
 }
 
-/// The node's letter: a, b, c …
 pub(crate) fn node_name(place: usize) -> char {
     ('a'..='z').nth(place).unwrap_or('?')
 }

@@ -26,8 +26,7 @@ pub(crate) struct Args {
     #[arg(allow_negative_numbers = true)]
     pub(crate) minutes: f64,
 
-    /// The seed of the first round. Later rounds count up. A seed repeats its schedule [default: drawn from the
-    /// time]
+    /// The seed of the first round. Later rounds count up. A seed repeats its schedule [default: drawn from the time]
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
 
@@ -72,7 +71,6 @@ pub(crate) enum RoundKind {
 }
 
 impl RoundKind {
-    /// The name on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Library => "library",
@@ -101,7 +99,6 @@ pub(crate) enum Command {
     },
 }
 
-/// Two weeks.
 const MINUTES_MAX: f64 = 20_160.0;
 
 fn minutes(text: &str) -> Result<f64, String> {

@@ -4,18 +4,14 @@ use quorlock_sim::time::Time;
 
 use crate::protocol::RESOURCES;
 
-/// One hold of a lock, in times of the shared clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
     pub(crate) holder: String,
     pub(crate) resources: Vec<usize>,
-    /// The token on the nodes.
     pub(crate) token: String,
     /// The fencing token, if the resources have one.
     pub(crate) fence: Option<u64>,
-    /// The start of the call.
     pub(crate) asked: Time,
-    /// The end of the call.
     pub(crate) from: Time,
     /// The start of the release, or the end of the validity, whatever came first.
     pub(crate) to: Time,

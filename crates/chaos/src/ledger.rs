@@ -25,7 +25,6 @@ pub(crate) struct Violation {
 /// A caller: its process, the generation of that process, and its number there.
 type Caller = (usize, u32, usize);
 
-/// All holds so far.
 #[derive(Debug, Default)]
 struct Held {
     all: Vec<Hold>,
@@ -67,16 +66,13 @@ impl Held {
     }
 }
 
-/// The clients, by process and number.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     granted: BTreeSet<(usize, usize)>,
     /// The time of the healing, and for each client the time from then to its next lock.
     healed: Option<Time>,
     granted_after: BTreeMap<(usize, usize), Time>,
-    /// Releases that clients owed after their shutdown.
     pub(crate) owed: usize,
-    /// The number of clients that were shut down.
     pub(crate) closed: usize,
 }
 
@@ -101,13 +97,11 @@ impl Clients {
     }
 }
 
-/// The violations of a round, and the journal about them.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) violations: Vec<Violation>,
     /// The lines of the journal around the first violation.
     pub(crate) extract: Vec<String>,
-    /// Everything that happened, in order.
     pub(crate) journal: Vec<String>,
 }
 
@@ -337,8 +331,7 @@ impl Ledger {
         &self.held.all
     }
 
-    /// Returns the violations and the journal. The extract spans from `before` the first violation to `after`
-    /// it.
+    /// Returns the violations and the journal. The extract spans from `before` the first violation to `after` it.
     pub(crate) fn findings(&mut self, before: Time, after: Time) -> Findings {
         let mut violations = std::mem::take(&mut self.violations);
         violations.sort_by_key(|violation| violation.at);
@@ -347,7 +340,6 @@ impl Ledger {
         Findings { violations, extract, journal: self.journal(self.start, Time::MAX) }
     }
 
-    /// Formats a time relative to the start.
     pub(crate) fn when(&self, at: Time) -> String {
         seconds(at - self.start)
     }

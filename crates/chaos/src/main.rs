@@ -182,7 +182,6 @@ fn rounds(
     })
 }
 
-/// Finds the `quorlock` program that rounds with commands run.
 fn find_quorlock(args: &Args) -> Result<PathBuf, String> {
     let beside = || {
         let program = std::env::current_exe().ok()?;

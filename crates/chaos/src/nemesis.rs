@@ -13,11 +13,9 @@ use crate::workers::{Shared, Workers, lock};
 
 pub(crate) struct Nemesis {
     pub(crate) servers: Servers,
-    /// By process and node.
     pub(crate) proxies: Vec<Vec<Proxy>>,
     pub(crate) workers: Workers,
     pub(crate) ledger: Shared,
-    /// The number of faults of each kind.
     pub(crate) injected: BTreeMap<Kind, u64>,
     killed: BTreeSet<usize>,
     paused: BTreeSet<usize>,
@@ -37,9 +35,6 @@ impl Nemesis {
         Self { servers, proxies, workers, ledger, injected, killed, paused, replicas, evicting }
     }
 
-    /// Carries out an act that is due.
-    ///
-    /// # Errors If it cannot be carried out.
     pub(crate) fn act(&mut self, event: &Event) -> Result<(), String> {
         if let Some(kind) = event.begins {
             *self.injected.entry(kind).or_default() += 1;
@@ -135,7 +130,6 @@ impl Nemesis {
         if self.killed.remove(&node) { self.servers.start_empty(&[node]) } else { Ok(()) }
     }
 
-    /// Whether the node could answer now.
     pub(crate) fn is_up(&self, node: usize) -> bool {
         !self.killed.contains(&node) && !self.paused.contains(&node)
     }
@@ -158,9 +152,6 @@ impl Nemesis {
         Ok(())
     }
 
-    /// Takes all faults back.
-    ///
-    /// # Errors If that is not possible.
     pub(crate) fn heal(&mut self) -> Result<(), String> {
         lock(&self.ledger).note(now(), "-- everything is taken back");
         self.proxies.iter().flatten().for_each(Proxy::open);

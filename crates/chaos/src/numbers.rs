@@ -37,9 +37,7 @@ impl Numbers {
         }
     }
 
-    /// Checks that the number is still the one that a reader knows, if its lock is still held.
-    ///
-    /// The number, if it differs.
+    /// Checks that the number is still the one that a reader knows, if its lock is still held. The error is the number.
     pub(crate) fn is_still(
         &mut self,
         resource: usize,
@@ -54,7 +52,6 @@ impl Numbers {
         self.rereading.is_unchanged((known, is), until, now).then_some(()).ok_or(is)
     }
 
-    /// The sum of all witnesses.
     pub(crate) fn witness(&self) -> Witness {
         let mut sum = Witness::default();
         for one in self.witnesses {
@@ -65,7 +62,6 @@ impl Numbers {
         sum
     }
 
-    /// The sum of all stores.
     pub(crate) fn store(&self) -> Store {
         let mut sum = Store::default();
         for one in self.stores {

@@ -19,7 +19,6 @@ pub(crate) struct Witness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     Yes,
-    /// The lock had ended.
     TooLate,
     /// The write replaced a number that another holder had written since the read.
     OverAnothers {
@@ -40,7 +39,6 @@ impl Witness {
         if was == read { Written::Yes } else { Written::OverAnothers { was } }
     }
 
-    /// The number of lost updates.
     pub(crate) fn lost(&self) -> u64 {
         self.writes.abs_diff(self.number)
     }
@@ -59,7 +57,6 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A holder shows its token and reads.
     pub(crate) fn read(&mut self, fence: u64) -> Option<u64> {
         if self.is_old(fence) {
             return None;
@@ -86,7 +83,6 @@ impl Store {
         is_old
     }
 
-    /// The number of lost updates.
     pub(crate) fn lost(&self) -> u64 {
         self.writes.abs_diff(self.number)
     }
@@ -122,13 +118,11 @@ pub(crate) struct Keys {
     pub(crate) at_once: BTreeMap<usize, Vec<String>>,
     /// Keys after the expiry of all that a client may leave behind.
     pub(crate) later: BTreeMap<usize, Vec<String>>,
-    /// Keys may be left for a while, because connections were replaced until the end or another violation was
-    /// found.
+    /// Keys may be left for a while, because connections were replaced until the end or another violation was found.
     pub(crate) excused: bool,
 }
 
 impl Keys {
-    /// The keys that should not be there.
     pub(crate) fn wrong(&self) -> impl Iterator<Item = (usize, &String)> {
         let at_once = if self.excused { None } else { Some(&self.at_once) };
         let all = at_once.into_iter().chain([&self.later]).flatten();

@@ -60,7 +60,6 @@ pub(crate) struct RoundPlan {
     pub(crate) max_ttl: Time,
     /// Locks count until the very last moment: no margin, and no drift, because all clocks are one clock.
     pub(crate) exact: bool,
-    /// Clients use the restart guard.
     pub(crate) guarded: bool,
     pub(crate) kinds: Vec<Kind>,
     pub(crate) events: Vec<Event>,
@@ -168,10 +167,8 @@ struct Draw {
     quorum: usize,
     max_ttl: Time,
     events: Vec<Event>,
-    /// Times at which nodes do not work.
     nodes_out: Vec<(usize, Time, Time)>,
     processes_out: Vec<(usize, Time, Time)>,
-    /// Nodes whose clocks are set wrong.
     jumped: Places,
 }
 

@@ -15,16 +15,13 @@ pub(crate) struct Job {
     pub(crate) guarded: bool,
 }
 
-/// The number of clients in a process.
 pub(crate) const CLIENTS: usize = 2;
 
-/// The number of callers that share a client.
 pub(crate) const CALLERS: usize = 2;
 
 /// The resources. A call asks for one of them, for several with fencing tokens, or for several without.
 pub(crate) const RESOURCES: [&str; 6] = ["orders", "stock", "shelf", "till", "vault", "safe"];
 
-/// Whether holders of the resource get fencing tokens.
 pub(crate) const fn is_fenced(resource: usize) -> bool {
     resource >= RESOURCES.len() / 2
 }
@@ -46,8 +43,7 @@ pub(crate) enum WorkerMessage {
     /// The caller writes one more than it has read to each number, by its fencing token, or by the validity of
     /// its lock if it has none.
     Writes { caller: usize, read: Vec<u64>, until: Time },
-    /// The caller becomes a reader then. It says so before it downgrades, because other readers may come at
-    /// once.
+    /// The caller becomes a reader then. It says so before it downgrades, because other readers may come at once.
     Downgrades { caller: usize, at: Time },
     /// Whether the downgrade was confirmed in time.
     Downgraded { caller: usize, confirmed: bool },
@@ -61,14 +57,11 @@ pub(crate) enum WorkerMessage {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Grant {
-    /// The start of the call.
     pub(crate) asked: Time,
-    /// The end of the call.
     pub(crate) at: Time,
     /// The end of the validity, as of `at`.
     pub(crate) until: Time,
     pub(crate) token: String,
-    /// The fencing token, if the call asked for one.
     pub(crate) fence: Option<u64>,
     pub(crate) is_reader: bool,
 }
@@ -82,7 +75,6 @@ pub(crate) enum Refused {
     Cancelled,
 }
 
-/// A message to a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Told {
     /// The numbers for this caller; `None` if its fencing token was refused.

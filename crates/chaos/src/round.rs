@@ -32,7 +32,6 @@ const BUSY: Time = 10 * SECOND;
 /// The time beyond the bound until connections must stop being replaced. Later replacements never end.
 const REST: Time = 30 * SECOND;
 
-/// The longest time until all processes have released everything and ended.
 const END: Time = 30 * SECOND;
 
 /// The extract of the journal around a violation: the time before it and after it, and the number of lines.
@@ -104,9 +103,7 @@ pub(crate) fn bound(plan: &RoundPlan) -> Time {
     over(plan.max_ttl) + 3 * plan.max_ttl / 4 + 4 * SECOND + plan.quarantine() + BUSY
 }
 
-/// Runs a round.
-///
-/// If the round could not be run, which says nothing about quorlock.
+/// Runs a round. An error says nothing about quorlock: the round could not be run.
 pub(crate) fn run(
     plan: &RoundPlan,
     binary: &ServerBinary,
@@ -412,13 +409,11 @@ fn jobs(plan: &RoundPlan, proxies: &[Vec<Proxy>]) -> Vec<Job> {
     proxies.iter().enumerate().map(job).collect()
 }
 
-/// The marker of a node that votes.
 const MARKER: &str = "quorlock:node";
 
 /// The prefix of all keys that are no locks: markers and counters.
 const OWN: &str = "quorlock:";
 
-/// The prefix of intents.
 const INTENT: &str = "quorlock:intent:";
 
 /// The keys of locks and intents on each node. They are queried by name, because servers also count expired

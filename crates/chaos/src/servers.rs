@@ -28,9 +28,6 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Starts the servers of a round.
-    ///
-    /// # Errors If a server does not start.
     pub(crate) fn start(
         plan: &RoundPlan,
         binary: &ServerBinary,
@@ -53,12 +50,10 @@ impl Servers {
         self.places
     }
 
-    /// The present server of a node.
     pub(crate) fn node(&self, place: usize) -> &Server {
         &self.nodes[self.at[place]]
     }
 
-    /// Restarts nodes without their data.
     pub(crate) fn start_empty(&self, places: &[usize]) -> Result<(), String> {
         self.kill_and(places, |server| {
             let files = ["dump.rdb", "appendonly.aof"].map(|name| server.home().join(name));
@@ -69,7 +64,6 @@ impl Servers {
         })
     }
 
-    /// Restarts nodes without the last bytes of their logs.
     pub(crate) fn start_without_tail(&self, places: &[usize], bytes: u64) -> Result<(), String> {
         self.kill_and(places, |server| {
             let log = newest_log(server.home())?;
@@ -112,15 +106,13 @@ impl Servers {
         // Saved data would come back, and the marker with it.
         let saved = self.node(place).home().join("dump.rdb");
         fs::remove_file(saved).or_else(absent_is_fine).map_err(|error| error.to_string())?;
-        // The server drops its data before it finds that there is nothing to load, which it reports as an
-        // error.
+        // The server drops its data before it finds that there is nothing to load, which it reports as an error.
         match self.command(place, &["DEBUG", "RELOAD", "NOSAVE"]) {
             Err(why) if !why.contains("Error trying to load the RDB dump") => Err(why),
             _ => Ok(()),
         }
     }
 
-    /// Makes a node another node's replica.
     pub(crate) fn follow(&self, place: usize, of: usize) -> Result<(), String> {
         self.replicate(self.at[place], of)
     }
@@ -160,7 +152,6 @@ impl Servers {
         self.command(place, &["REPLICAOF", "NO", "ONE"])
     }
 
-    /// Kills the server of a node, and lets its replica take the place.
     pub(crate) fn promote(&mut self, place: usize) -> Result<&Server, String> {
         let (old, spare) = (self.at[place], self.spare());
         self.nodes[old].kill().map_err(|error| error.to_string())?;
@@ -178,13 +169,11 @@ impl Servers {
         self.clocks[server].step(by).map_err(|error| error.to_string())
     }
 
-    /// Sets the rate of the node's wall clock.
     pub(crate) fn run(&mut self, place: usize, ppm: i64) -> Result<(), String> {
         let server = self.at[place];
         self.clocks[server].run(ppm).map_err(|error| error.to_string())
     }
 
-    /// Sets its wall clock to the true time and rate.
     pub(crate) fn set_right(&mut self, place: usize) -> Result<(), String> {
         let clock = &mut self.clocks[self.at[place]];
         let back = -clock.moved();

@@ -13,7 +13,6 @@ use tempfile::TempDir;
 
 use crate::clock::{now, wall_ahead};
 
-/// The library that is preloaded into servers.
 #[derive(Debug)]
 pub(crate) struct Shim {
     library: PathBuf,
@@ -21,9 +20,7 @@ pub(crate) struct Shim {
 }
 
 impl Shim {
-    /// Compiles the library and checks that the server works with it.
-    ///
-    /// The reason why servers' clocks cannot be moved here.
+    /// Compiles the library and checks that the server works with it. An error says why clocks cannot be moved here.
     pub(crate) fn build(binary: &ServerBinary) -> Result<Self, String> {
         let home = tempfile::tempdir().map_err(|error| error.to_string())?;
         let source = home.path().join("shim.c");
@@ -45,7 +42,6 @@ impl Shim {
         Err(format!("{binary} does not take a preloaded library"))
     }
 
-    /// The environment of a server with the library.
     pub(crate) fn env(&self) -> Vec<(OsString, OsString)> {
         vec![("LD_PRELOAD".into(), self.library.clone().into())]
     }
@@ -63,7 +59,6 @@ impl Shim {
     }
 }
 
-/// The wall clock of a server, which can be moved.
 #[derive(Debug)]
 pub(crate) struct ServerClock {
     file: File,
@@ -76,8 +71,6 @@ pub(crate) struct ServerClock {
 
 impl ServerClock {
     /// Creates the clock of a server. The clock is right at first.
-    ///
-    /// If its file cannot be created.
     pub(crate) fn new(server: &Server) -> io::Result<Self> {
         let at = server.home().join("clock");
         let made = server.home().join("clock.new");
@@ -89,23 +82,17 @@ impl ServerClock {
         Ok(Self { file, version: 0, right, moved: right })
     }
 
-    /// Steps the clock.
-    ///
-    /// If its file cannot be written.
     pub(crate) fn step(&mut self, by: Time) -> io::Result<()> {
         let at = now();
         self.set(at, |clock| clock.step(by, at))
     }
 
     /// From now on the clock runs `ppm` parts per million fast.
-    ///
-    /// If its file cannot be written.
     pub(crate) fn run(&mut self, ppm: i64) -> io::Result<()> {
         let at = now();
         self.set(at, |clock| clock.run(ppm, at))
     }
 
-    /// The difference to the true time.
     pub(crate) fn moved(&self) -> Time {
         let at = now();
         self.moved.at(at) - self.right.at(at)

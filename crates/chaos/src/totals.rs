@@ -9,18 +9,15 @@ use serde::Serialize;
 use crate::clock::seconds;
 use crate::ledger::Findings;
 
-/// Counts by section and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Totals {
     pub(crate) rounds: u64,
     pub(crate) interrupted: u64,
     pub(crate) violations: usize,
-    /// The seeds of the rounds with violations.
     pub(crate) failed_seeds: Vec<u64>,
     pub(crate) counts: BTreeMap<String, BTreeMap<String, u64>>,
     /// The longest time from the end of the faults until a client had a lock again, in nanoseconds.
     pub(crate) healed_within: Option<Time>,
-    /// Rounds in which a client had no lock again.
     pub(crate) never_healed: u64,
 }
 

@@ -1,6 +1,5 @@
-//! A worker process: two clients with a runtime and two callers each, which take locks, rely on them, and
-//! release or forget them. A worker reports each action at once, because it may be killed or stopped at any
-//! moment.
+//! A worker process: two clients with a runtime and two callers each, which take locks, rely on them, and release or
+//! forget them. A worker reports each action at once, because it may be killed or stopped at any moment.
 
 use std::io::{self, BufRead as _, Write as _};
 use std::process;
@@ -26,7 +25,6 @@ use crate::protocol::{
 /// The longest wait of a shutdown for owed releases. No key lives longer.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
-/// The phase of the round, as the program reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Chaos,
@@ -34,9 +32,6 @@ enum Phase {
     Over,
 }
 
-/// Runs the job in the argument.
-///
-/// If the worker cannot run.
 pub(crate) fn main(job: &str) -> Result<(), String> {
     let job: Job = serde_json::from_str(job)
         .map_err(|_| "a worker is started by quorlock-chaos itself, not by hand".to_owned())?;
@@ -192,7 +187,6 @@ impl Caller {
         (resources, is_reader)
     }
 
-    /// Asks for a lock with one of the library's calls.
     async fn turn(&mut self) {
         let (resources, is_reader) = self.wish();
         let ttl = self.random.between(self.max_ttl / 2, self.max_ttl);
@@ -341,7 +335,6 @@ impl Caller {
         self.compare(guard, relied, known).await;
     }
 
-    /// Checks that the numbers have not changed.
     async fn compare(&mut self, guard: &Guard, relied: &Relied, known: Option<Vec<u64>>) {
         if let Some(read) = known {
             let (caller, until) = (self.number, relied.trusted(guard));
@@ -383,7 +376,6 @@ impl Caller {
     }
 }
 
-/// The request of a call, and its time.
 struct Asked {
     resources: Vec<usize>,
     is_reader: bool,

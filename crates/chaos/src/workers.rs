@@ -14,10 +14,8 @@ use crate::clock::now;
 use crate::ledger::Ledger;
 use crate::protocol::{Job, Told};
 
-/// The hidden subcommand.
 pub(crate) const WORKER: &str = "worker";
 
-/// The ledger, shared with the reader threads.
 pub(crate) type Shared = Arc<Mutex<Ledger>>;
 
 /// Locks the ledger. It stays usable after a panic.
@@ -25,7 +23,6 @@ pub(crate) fn lock(ledger: &Shared) -> MutexGuard<'_, Ledger> {
     ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All worker processes. Dropping this ends them.
 pub(crate) struct Workers {
     ledger: Shared,
     jobs: Vec<Job>,
@@ -40,9 +37,6 @@ struct Process {
 }
 
 impl Workers {
-    /// Starts a worker for each job.
-    ///
-    /// # Errors If a worker cannot be started.
     pub(crate) fn start(jobs: Vec<Job>, ledger: &Shared) -> Result<Self, String> {
         let count = jobs.len();
         let processes = (0..count).map(|_| None).collect();
@@ -63,8 +57,6 @@ impl Workers {
     }
 
     /// Starts a successor of a killed worker. A running worker is left alone.
-    ///
-    /// If it cannot be started.
     pub(crate) fn start_again(&mut self, place: usize) -> Result<(), String> {
         if self.processes.get(place).is_none_or(Option::is_some) {
             return Ok(());
@@ -74,16 +66,11 @@ impl Workers {
     }
 
     /// Stops a worker (SIGSTOP). Returns the number of its locks.
-    ///
-    /// # Errors If the signal cannot be sent.
     pub(crate) fn stop(&mut self, place: usize) -> Result<usize, String> {
         self.signal(place, Signal::STOP)?;
         Ok(lock(&self.ledger).held_in(place, now()))
     }
 
-    /// Continues a worker.
-    ///
-    /// If the signal cannot be sent.
     pub(crate) fn go_on(&mut self, place: usize) -> Result<(), String> {
         self.signal(place, Signal::CONT)
     }
@@ -102,8 +89,6 @@ impl Workers {
     }
 
     /// Kills a worker. Returns the number of locks that it held.
-    ///
-    /// # Errors If the signal cannot be sent.
     pub(crate) fn kill(&mut self, place: usize) -> Result<usize, String> {
         let alive_at = now();
         self.signal(place, Signal::KILL)?;
@@ -115,7 +100,6 @@ impl Workers {
         Ok(held)
     }
 
-    /// Sends a message to all workers.
     pub(crate) fn tell(&self, told: &Told) {
         for process in self.processes.iter().flatten() {
             // A worker that does not get the message shows this by its behaviour.
@@ -123,8 +107,7 @@ impl Workers {
         }
     }
 
-    /// Waits for all workers to end by themselves. Returns the ones that did not end in time, or ended with an
-    /// error.
+    /// Waits for all workers to end by themselves. Returns the ones that did not end in time, or ended with an error.
     pub(crate) fn ended(&mut self, deadline: Time) -> Vec<String> {
         let mut wrong = Vec::new();
         for (place, process) in self.processes.iter_mut().enumerate() {
@@ -173,7 +156,6 @@ impl Drop for Process {
     }
 }
 
-/// Reads a worker's messages and replies.
 fn read(output: ChildStdout, orders: &Mutex<ChildStdin>, id: (usize, u32), ledger: &Shared) {
     for line in BufReader::new(output).lines() {
         // The last line of a killed worker may be incomplete. It sends nothing after that.

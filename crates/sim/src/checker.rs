@@ -18,9 +18,7 @@ pub(crate) struct Checker {
     invariants: Invariants,
 }
 
-/// When and where a fact happens.
 pub(crate) struct Moment<'a> {
-    /// The true time, not a client's clock.
     pub(crate) now: Time,
     /// The clocks of the client concerned, if the ledger needs them.
     pub(crate) reading: Option<Reading>,
@@ -33,7 +31,6 @@ impl Checker {
         Self { guards: Guards::default(), ledger, invariants }
     }
 
-    /// Adds the fact to the ledger, calls `looks`, and checks the invariants.
     pub(crate) fn note(
         &mut self,
         fact: &Fact<'_>,

@@ -20,7 +20,6 @@ pub(crate) struct Client {
     pub(crate) machine: Machine,
     pub(crate) life: Life,
     pub(crate) transports: Vec<Transport>,
-    /// Input since the last tick.
     pub(crate) arrivals: Arrivals<()>,
     pub(crate) ticks: Ticks,
     /// The longest round trip that the engine has measured.
@@ -29,7 +28,6 @@ pub(crate) struct Client {
     pub(crate) locks: u64,
 }
 
-/// Whether a client's process is alive and running.
 #[derive(Default)]
 pub(crate) struct Life {
     pub(crate) alive: bool,
@@ -50,7 +48,6 @@ pub(crate) struct Ticks {
     pub(crate) timer: u64,
 }
 
-/// A pause of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Still {
     /// The machine's clocks cannot be read, so the invariants do not compare them.
@@ -59,7 +56,6 @@ pub(crate) struct Still {
     pub(crate) catch_up: Time,
 }
 
-/// One tick of the driver.
 pub(crate) struct ClientTick {
     pub(crate) tick: Tick<()>,
     /// A reading taken after all input had arrived. The reading in `tick` must equal it.
@@ -91,23 +87,19 @@ pub(crate) struct Transport {
     pub(crate) outbox: Vec<TicketedCommand>,
     /// Batches without replies: in flight, or waiting for a connection.
     pub(crate) unanswered: BTreeMap<BatchId, Batch>,
-    /// The production session of the present connection.
     pub(crate) session: Session,
     /// Batches whose connections failed. Only the mutant `VoteFromOldEpoch` keeps them.
     pub(crate) given_up: BTreeMap<BatchId, (Reading, Vec<Ticket>)>,
     pub(crate) signs: Signs,
     pub(crate) next_look: NextLook,
-    /// Number of connections made so far.
     pub(crate) epoch: u64,
     pub(crate) dials: Dials,
 }
 
-/// Signs of life from the node.
 #[derive(Default)]
 pub(crate) struct Signs {
     /// Time of the last reply or push, or of the first request after a pause.
     pub(crate) heard_at: Time,
-    /// A probe is in flight.
     pub(crate) is_probed: bool,
 }
 
@@ -118,15 +110,12 @@ pub(crate) struct NextLook {
     pub(crate) at: Time,
 }
 
-/// Attempts to connect.
 #[derive(Default)]
 pub(crate) struct Dials {
-    /// The attempt in progress.
     pub(crate) present: Option<u64>,
     pub(crate) count: u64,
 }
 
-/// Commands sent together.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) exchange: Exchange,

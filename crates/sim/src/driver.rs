@@ -9,7 +9,6 @@ use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::{Guard, GuardId, Guards};
 use crate::ledger::Ledger;
 
-/// A world in which engines run.
 pub(crate) trait Driver {
     /// Records a fact in the trace and the ledger, and checks the invariants.
     fn note(&mut self, fact: &Fact<'_>);
@@ -18,7 +17,6 @@ pub(crate) trait Driver {
 
     fn ledger(&self) -> &Ledger;
 
-    /// The client's clocks at present.
     fn reading(&self, client: ClientId) -> Reading;
 
     /// Takes a command that the engine sends to a node.
@@ -27,7 +25,6 @@ pub(crate) trait Driver {
     /// Called when an attempt has begun. If the attempt sends at once, its commands follow.
     fn begun(&mut self, client: ClientId, lock: LockId, token: Token);
 
-    /// Called after an effect was carried out.
     fn carried_out(&mut self, client: ClientId, effect: &Effect);
 
     /// Gives the engine this event next.

@@ -9,7 +9,6 @@ use quorlock_core::{Evidence, Failure, FailureKind, MarkerSeen, RestartGuard, Ru
 use crate::fact::{ClientId, NodeIndex};
 use crate::plan::Modes;
 
-/// The reason why a vote must not count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Void {
     /// The connection was not verified, or the marker was missing behind the batch (S9).
@@ -35,7 +34,6 @@ pub(crate) struct EvidenceLog {
     /// The restart guard of each client, if clients differ.
     modes: Modes,
     lines: BTreeMap<(ClientId, NodeIndex), ConnectionEvidence>,
-    /// Commands that nodes carried out during their quarantine.
     early: BTreeSet<(ClientId, NodeIndex, Ticket)>,
 }
 
@@ -61,7 +59,6 @@ impl EvidenceLog {
         self.cluster.is_some() && self.modes.of(client).is_none_or(is_strict)
     }
 
-    /// Records the evidence that came with a batch of answers.
     pub(crate) fn note(&mut self, client: ClientId, node: NodeIndex, evidence: &Evidence) {
         let (Some(cluster), Evidence::Seen { epoch, flushes, info, marker }) =
             (&self.cluster, evidence)

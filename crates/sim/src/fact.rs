@@ -20,52 +20,27 @@ pub(crate) type NodeIndex = usize;
 
 #[derive(Debug)]
 pub(crate) enum Fact<'a> {
-    Wanted {
-        client: ClientId,
-        lock: LockId,
-        request: &'a Request,
-    },
-    Cancelled {
-        client: ClientId,
-        lock: LockId,
-    },
-    ExtendAsked {
-        guard: GuardId,
-    },
-    Downgraded {
-        guard: GuardId,
-    },
+    /// A caller asks for a lock.
+    Wanted { client: ClientId, lock: LockId, request: &'a Request },
+    /// A caller cancels its call.
+    Cancelled { client: ClientId, lock: LockId },
+    /// A holder asks for an extension.
+    ExtendAsked { guard: GuardId },
+    /// A holder downgrades to a reader.
+    Downgraded { guard: GuardId },
     /// A holder notices the end of its lock.
-    EndSeen {
-        guard: GuardId,
-    },
+    EndSeen { guard: GuardId },
     /// A holder releases or drops its guard.
-    ReleaseAsked {
-        guard: GuardId,
-        report: bool,
-    },
+    ReleaseAsked { guard: GuardId, report: bool },
     /// A tick of the driver begins: the engine gets all pending input under one reading.
-    Tick {
-        client: ClientId,
-    },
-    Begun {
-        client: ClientId,
-        lock: LockId,
-        token: Token,
-        round_trip: Duration,
-    },
-    Ordered {
-        client: ClientId,
-        node: NodeIndex,
-        ticket: Ticket,
-        command: &'a Command,
-    },
-    Sent {
-        client: ClientId,
-        node: NodeIndex,
-        ticket: Ticket,
-        command: &'a Command,
-    },
+    Tick { client: ClientId },
+    /// The engine begins an attempt.
+    Begun { client: ClientId, lock: LockId, token: Token, round_trip: Duration },
+    /// The engine gives a command to a node.
+    Ordered { client: ClientId, node: NodeIndex, ticket: Ticket, command: &'a Command },
+    /// A command leaves the client.
+    Sent { client: ClientId, node: NodeIndex, ticket: Ticket, command: &'a Command },
+    /// A node handles a command.
     Executed {
         node: NodeIndex,
         client: ClientId,
@@ -80,219 +55,105 @@ pub(crate) enum Fact<'a> {
         early: bool,
     },
     /// An answer reaches the client. The engine gets it in a later tick.
-    Arrived {
-        client: ClientId,
-        node: NodeIndex,
-        ticket: Ticket,
-    },
+    Arrived { client: ClientId, node: NodeIndex, ticket: Ticket },
     /// A client takes a node's marker for another text. Only a mutant does this.
-    Misread {
-        client: ClientId,
-        node: NodeIndex,
-    },
+    Misread { client: ClientId, node: NodeIndex },
     /// The engine gets the evidence that came with answers.
-    Proved {
-        client: ClientId,
-        node: NodeIndex,
-        sent: Reading,
-        evidence: &'a Evidence,
-    },
-    Told {
-        client: ClientId,
-        node: NodeIndex,
-        sent: Reading,
-        ticket: Ticket,
-        answer: &'a Answer,
-    },
+    Proved { client: ClientId, node: NodeIndex, sent: Reading, evidence: &'a Evidence },
+    /// The engine gets an answer.
+    Told { client: ClientId, node: NodeIndex, sent: Reading, ticket: Ticket, answer: &'a Answer },
     /// The engine gets a push: a key has changed.
-    Pushed {
-        client: ClientId,
-        node: NodeIndex,
-        key: Option<&'a Key>,
-    },
-    Granted {
-        guard: GuardId,
-        attempts: u32,
-    },
+    Pushed { client: ClientId, node: NodeIndex, key: Option<&'a Key> },
+    /// The engine grants a lock.
+    Granted { guard: GuardId, attempts: u32 },
     /// The engine reports new votes of a lock.
-    Changed {
-        guard: GuardId,
-        validity: &'a Validity,
-    },
-    Lost {
-        guard: GuardId,
-        cause: LossCause,
-    },
+    Changed { guard: GuardId, validity: &'a Validity },
+    /// The engine reports the loss of a lock.
+    Lost { guard: GuardId, cause: LossCause },
     /// The engine reports that a call failed.
-    NotAcquired {
-        client: ClientId,
-        lock: LockId,
-        refusal: &'a Refusal,
-    },
+    NotAcquired { client: ClientId, lock: LockId, refusal: &'a Refusal },
     /// The engine reports that another holder has a larger fencing token.
-    Superseded {
-        guard: GuardId,
-        fence: u64,
-    },
+    Superseded { guard: GuardId, fence: u64 },
     /// The engine reports whether a node is trusted.
-    TrustState {
-        client: ClientId,
-        node: NodeIndex,
-        trust_state: &'a TrustState,
-    },
+    TrustState { client: ClientId, node: NodeIndex, trust_state: &'a TrustState },
     /// The engine sets a node's floor by the clocks of few other nodes.
-    FloorOfFew {
-        client: ClientId,
-        node: NodeIndex,
-    },
+    FloorOfFew { client: ClientId, node: NodeIndex },
     /// A holder, present or former, writes to the resource that the lock protects.
-    Written {
-        guard: GuardId,
-    },
-    Extension {
-        guard: GuardId,
-        outcome: &'a Extended,
-    },
+    Written { guard: GuardId },
+    /// The engine reports the outcome of an extension.
+    Extension { guard: GuardId, outcome: &'a Extended },
     /// The engine reports whether a quorum confirms a held lock, and the answer of each node.
-    Health {
-        guard: GuardId,
-        is_confirmed: bool,
-        nodes: &'a [NodeResult],
-    },
-    Released {
-        guard: GuardId,
-        report: &'a ReleaseReport,
-    },
+    Health { guard: GuardId, is_confirmed: bool, nodes: &'a [NodeResult] },
+    /// The engine reports the outcome of a release.
+    Released { guard: GuardId, report: &'a ReleaseReport },
     /// The engine reports that an attempt failed and that the call retries.
-    Waiting {
-        client: ClientId,
-        lock: LockId,
-    },
-    Woken {
-        client: ClientId,
-        lock: LockId,
-    },
-    TimedOut {
-        client: ClientId,
-        node: NodeIndex,
-    },
+    Waiting { client: ClientId, lock: LockId },
+    /// A push ends a wait.
+    Woken { client: ClientId, lock: LockId },
+    /// A node timeout has passed.
+    TimedOut { client: ClientId, node: NodeIndex },
     /// The engine owes no release any more.
-    Drained {
-        client: ClientId,
-    },
+    Drained { client: ClientId },
     /// The driver has carried out all effects of a tick.
-    TickOver {
-        client: ClientId,
-    },
-    Connected {
-        client: ClientId,
-        node: NodeIndex,
-        replaces: bool,
-    },
+    TickOver { client: ClientId },
+    /// A client has connected to a node.
+    Connected { client: ClientId, node: NodeIndex, replaces: bool },
     /// A client gives up a connection and the commands in flight on it.
-    GivenUp {
-        client: ClientId,
-        node: NodeIndex,
-    },
+    GivenUp { client: ClientId, node: NodeIndex },
     /// A client has no working connection to a node.
-    Disconnected {
-        client: ClientId,
-        node: NodeIndex,
-        why: &'static str,
-    },
-    Started {
-        client: ClientId,
-    },
+    Disconnected { client: ClientId, node: NodeIndex, why: &'static str },
+    /// A client starts.
+    Started { client: ClientId },
+    /// A fault, or its end.
     FaultEvent(FaultEvent),
 }
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FaultEvent {
-    Paused {
-        client: ClientId,
-        span: Time,
-    },
-    Suspended {
-        client: ClientId,
-        span: Time,
-        boot_stops: bool,
-        wall_stops: bool,
-    },
-    Resumed {
-        client: ClientId,
-    },
-    WallStepped {
-        client: ClientId,
-        by: Time,
-    },
-    ClientCrashed {
-        client: ClientId,
-    },
-    ClientShutDown {
-        client: ClientId,
-    },
-    NodeStepped {
-        node: NodeIndex,
-        by: Time,
-    },
-    NodeCrashed {
-        node: NodeIndex,
-        keeps_data: bool,
-        silent: bool,
-    },
-    NodeStarted {
-        node: NodeIndex,
-    },
-    NodeFrozen {
-        node: NodeIndex,
-    },
-    NodeThawed {
-        node: NodeIndex,
-    },
+    /// A client's process is paused.
+    Paused { client: ClientId, span: Time },
+    /// A client's machine is suspended. Its clocks may stop as well.
+    Suspended { client: ClientId, span: Time, boot_stops: bool, wall_stops: bool },
+    /// The client continues.
+    Resumed { client: ClientId },
+    /// A client's wall clock is set.
+    WallStepped { client: ClientId, by: Time },
+    /// A client is killed.
+    ClientCrashed { client: ClientId },
+    /// A client is shut down.
+    ClientShutDown { client: ClientId },
+    /// A node's clock is set.
+    NodeStepped { node: NodeIndex, by: Time },
+    /// A node is killed.
+    NodeCrashed { node: NodeIndex, keeps_data: bool, silent: bool },
+    /// A node starts.
+    NodeStarted { node: NodeIndex },
+    /// A node's process is paused.
+    NodeFrozen { node: NodeIndex },
+    /// The node continues.
+    NodeThawed { node: NodeIndex },
     /// A node starts to refuse commands, or stops.
-    NodeHealth {
-        node: NodeIndex,
-        health: crate::node::Health,
-    },
-    NodeFlushed {
-        node: NodeIndex,
-    },
+    NodeHealth { node: NodeIndex, health: crate::node::Health },
+    /// A node loses all keys.
+    NodeFlushed { node: NodeIndex },
     /// A node's data is replaced: by a state without the last writes, or by its master's data.
-    NodeOverwritten {
-        node: NodeIndex,
-    },
-    NodePromoted {
-        node: NodeIndex,
-    },
+    NodeOverwritten { node: NodeIndex },
+    /// A replica becomes a master.
+    NodePromoted { node: NodeIndex },
     /// A node starts to evict keys when its memory is full, or stops.
-    NodeEvicts {
-        node: NodeIndex,
-        evicts: bool,
-    },
-    KeyDeleted {
-        node: NodeIndex,
-    },
-    KeyOccupied {
-        node: NodeIndex,
-    },
-    KeyVacated {
-        node: NodeIndex,
-    },
+    NodeEvicts { node: NodeIndex, evicts: bool },
+    /// A key is deleted from outside.
+    KeyDeleted { node: NodeIndex },
+    /// A foreign key is put in the place of a lock.
+    KeyOccupied { node: NodeIndex },
+    /// The foreign key is removed.
+    KeyVacated { node: NodeIndex },
     /// A counter is changed from outside.
-    CounterMoved {
-        node: NodeIndex,
-    },
+    CounterMoved { node: NodeIndex },
     /// The network holds messages back, to the node, from it, or both.
-    Blocked {
-        client: ClientId,
-        node: NodeIndex,
-        requests: bool,
-        replies: bool,
-        span: Time,
-    },
-    Reset {
-        client: ClientId,
-        node: NodeIndex,
-    },
+    Blocked { client: ClientId, node: NodeIndex, requests: bool, replies: bool, span: Time },
+    /// A connection breaks.
+    Reset { client: ClientId, node: NodeIndex },
+    /// The faults end.
     Healing,
 }
 
@@ -480,7 +341,6 @@ impl fmt::Display for FaultEvent {
     }
 }
 
-/// Formats a duration.
 pub(crate) fn span(time: Time) -> String {
     let sign = if time < 0 { "-" } else { "" };
     format!("{sign}{:?}", Duration::from_nanos(time.unsigned_abs() / 1000 * 1000))

@@ -83,7 +83,6 @@ impl Guards {
         self.all.get_mut(&id)
     }
 
-    /// Returns the guard that had this id before.
     pub(crate) fn insert(&mut self, id: GuardId, guard: Guard) -> Option<Guard> {
         self.all.insert(id, guard)
     }

@@ -18,12 +18,10 @@ use crate::time::{MS, Time, elapsed};
 pub(crate) struct Ledger {
     quorum: Quorum,
     drift: Drift,
-    /// Decides which answers count.
     evidence_log: EvidenceLog,
     requests: BTreeMap<(ClientId, LockId), Request>,
     tokens: BTreeMap<Arc<[u8]>, TokenRecord>,
     commands: BTreeMap<(ClientId, Ticket), Arc<[u8]>>,
-    /// The tokens of a call, in the order of its attempts.
     of_call: BTreeMap<(ClientId, LockId), Vec<Arc<[u8]>>>,
 }
 
@@ -73,7 +71,6 @@ pub(crate) struct NodeRecord {
     pub(crate) gone: Option<Reading>,
     /// The latest vote that must not count: the sending time of its command, and the reason.
     pub(crate) void: Option<(Reading, Void)>,
-    /// The counter that the node reported.
     pub(crate) recorded: Option<u64>,
 }
 
@@ -114,7 +111,6 @@ impl Ledger {
         self.requests.get(&(client, lock))
     }
 
-    /// Whether this value belongs to one of our attempts.
     pub(crate) fn knows(&self, value: &[u8]) -> bool {
         self.tokens.contains_key(value)
     }
@@ -133,7 +129,6 @@ impl Ledger {
         Value::dated(token, owner, Reading::new(0, since_ms as Time * MS))
     }
 
-    /// The tokens of a call, in the order of its attempts.
     pub(crate) fn of_call(
         &self,
         client: ClientId,

@@ -31,7 +31,6 @@ use self::world::{CLIENTS, Call, ModelLink, ModelWorld, NODES, Pace, RESOURCES};
 use crate::fact::{ClientId, NodeIndex};
 use crate::time::Time;
 
-/// A model as stateright checks it.
 struct Timed {
     bounds: Bounds,
     only: Option<&'static str>,
@@ -40,7 +39,6 @@ struct Timed {
     failed: AtomicBool,
 }
 
-/// A step that can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Action {
     Want(ClientId),
@@ -48,8 +46,7 @@ enum Action {
     Look(ClientId),
     Extend(ClientId),
     Downgrade(ClientId),
-    /// If `fast`, the node's clock has run fast and its key has expired. No client can have noticed this
-    /// before.
+    /// If `fast`, the node's clock has run fast and its key has expired. No client can have noticed this before.
     Execute {
         client: ClientId,
         node: NodeIndex,
@@ -276,7 +273,6 @@ impl Timed {
         slow <= slow_links && newly <= usize::from(world.pauses)
     }
 
-    /// All combinations of the clients' paces.
     fn all_paces(&self, world: &ModelWorld) -> Vec<[Pace; CLIENTS]> {
         let mut all = vec![[Pace::Even; CLIENTS]];
         for client in 0..self.bounds.clients {

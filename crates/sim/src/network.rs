@@ -17,7 +17,6 @@ pub(crate) enum Direction {
     Back,
 }
 
-/// A connection from a client to a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Wire {
     pub(crate) client: ClientId,
@@ -50,7 +49,6 @@ pub(crate) struct Network {
     pub(crate) ways: Option<Vec<Vec<Way>>>,
 }
 
-/// The delays between a client and a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     /// Delay of a command, and of a reply.
@@ -124,7 +122,6 @@ impl Network {
         asked.max(back) + self.delay()
     }
 
-    /// Holds messages back until then.
     pub(crate) fn block(
         &mut self,
         client: ClientId,
@@ -138,7 +135,6 @@ impl Network {
         }
     }
 
-    /// Ends all delays and blocks.
     pub(crate) fn heal(&mut self, now: Time) {
         self.blocks.iter_mut().flatten().for_each(|blocks| *blocks = [0; 2]);
         // Messages in flight arrive now, in order; see `World::hurry`.

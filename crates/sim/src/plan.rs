@@ -145,9 +145,8 @@ pub enum Fault {
     Losses,
     /// Node clocks are set back, or ahead by less than the assumptions allow.
     NodeSteps,
-    /// Nodes restart with all of their data, a part, or none. They are flushed, also between two commands of a
-    /// batch, made replicas and masters again, and set to evict. Only with the restart guard, which exists for
-    /// these faults.
+    /// Nodes restart with all of their data, a part, or none. They are flushed, also between two commands of a batch,
+    /// made replicas and masters again, and set to evict. Only with the restart guard, which exists for these faults.
     Distrust,
 }
 
@@ -432,12 +431,10 @@ impl Plan {
     }
 }
 
-/// The key of the marker.
 pub(crate) fn marker_key() -> Key {
     Key::from("quorlock:node")
 }
 
-/// How long a connection may take to be made.
 pub(crate) const CONNECT_TIMEOUT: Time = 300 * MS;
 
 fn timing(ttl: Time, one_way: Time, random: &mut Random) -> Timing {

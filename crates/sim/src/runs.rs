@@ -18,7 +18,6 @@ const ENOUGH: u64 = 5_000;
 /// At most one in this number of attempts after a push may be hasty.
 const HASTY_SHARE: u64 = 4;
 
-/// The results of all threads.
 #[derive(Default)]
 struct Found {
     counts: Counts,
@@ -137,10 +136,8 @@ const NO_PANIC: &str = "no panic";
 
 const REPLAY: &str = "cargo run --release -p quorlock-sim --";
 
-/// The number of lines before the failure that are shown.
 const LAST_LINES: usize = 60;
 
-/// Prints the end of a failing run, shrunk to the faults that it needs.
 fn explain(args: &Args, seed: u64) -> ExitCode {
     let plan = shrink(&args.plan(seed));
     let outcome = run(&plan, true);

@@ -50,7 +50,6 @@ pub(crate) struct ByHand {
     is_shadowed: bool,
     /// The effects of all engines: the time in milliseconds, the client, and the effect.
     log: Vec<(i64, usize, Effect)>,
-    /// Held-back commands, by client and node.
     held_back: Vec<Vec<HeldBack>>,
     /// The time at which commands of a broken connection still arrive; `None` if they are lost.
     pub(crate) orphans_after: Option<Time>,
@@ -63,14 +62,11 @@ pub(crate) struct ByHand {
 /// Clients with one engine each, model nodes, and a connection that keeps order between each client and node.
 pub struct ScriptedWorld {
     world: World,
-    /// The client of each lock.
     owners: Vec<ClientId>,
-    /// The time until which each client is paused.
     asleep_until: Vec<Time>,
     /// Per node: its process is paused; its answers are held back.
     frozen: Vec<bool>,
     mute: Vec<bool>,
-    /// Events that wait for a frozen or mute node.
     parked: Vec<SimEvent>,
     /// A node has carried out a command of a dead connection.
     has_orphans: bool,
@@ -93,7 +89,6 @@ impl World {
         self.by_hand.as_deref_mut().expect("a test drives it")
     }
 
-    /// Records an effect of an engine.
     pub(crate) fn carried_out_by_hand(&mut self, client: ClientId, effect: &Effect) {
         let entry = (self.now / MS, client, effect.clone());
         self.by_hand_mut().log.push(entry);
@@ -161,7 +156,6 @@ impl ScriptedWorld {
         }
     }
 
-    /// Adds a connected client.
     fn join_with(&mut self, engine: Engine) -> usize {
         let client = self.clients();
         let world = &mut self.world;
@@ -354,7 +348,6 @@ impl ScriptedWorld {
         }
     }
 
-    /// Takes one step, if there is one by `limit`.
     fn step(&mut self, limit: Time) -> bool {
         while let Some((at, what)) = self.world.next_by(limit) {
             if self.waits_for_node(&what) {
@@ -434,7 +427,6 @@ impl ScriptedWorld {
     }
 }
 
-/// The prefix of counters.
 const COUNTERS: &str = "fence of ";
 
 /// The round trip that engines assume.

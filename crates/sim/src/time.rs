@@ -24,7 +24,6 @@ pub(crate) const fn duration(time: Time) -> Duration {
     Duration::from_nanos(time.unsigned_abs())
 }
 
-/// Converts a duration.
 pub(crate) fn time(duration: Duration) -> Time {
     Time::try_from(duration.as_nanos()).unwrap_or(Time::MAX)
 }

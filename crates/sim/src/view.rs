@@ -1,5 +1,4 @@
-//! The state that invariants may use besides the fact itself. The simulator's world and the models' provide it
-//! alike.
+//! The state that invariants may use besides the fact itself. The simulator's world and the models' provide it alike.
 
 use std::ops::Deref;
 
@@ -12,7 +11,6 @@ use crate::node::ModelNode;
 use crate::plan::Outside;
 use crate::time::Time;
 
-/// The state that invariants may use.
 pub(crate) struct View<'a> {
     /// The true time.
     pub(crate) now: Time,
@@ -22,10 +20,8 @@ pub(crate) struct View<'a> {
     pub(crate) around: &'a dyn Surroundings,
 }
 
-/// The assumptions that hold in a world.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms<'a> {
-    /// The number of nodes, and the size of a quorum.
     pub(crate) quorum: Quorum,
     /// The assumption of mutual exclusion that does not hold, if any.
     pub(crate) outside: Option<Outside>,
@@ -44,7 +40,6 @@ impl Terms<'_> {
     }
 }
 
-/// The clocks and nodes of a world.
 pub(crate) trait Surroundings {
     fn reading(&self, client: ClientId) -> Reading;
 

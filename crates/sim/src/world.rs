@@ -36,7 +36,6 @@ use crate::scripted::ByHand;
 use crate::time::{SECOND, Time};
 use crate::view::{Surroundings, Terms};
 
-/// An event of the future.
 #[derive(Debug)]
 pub(crate) enum SimEvent {
     /// The driver runs a tick.
@@ -65,7 +64,6 @@ pub(crate) enum SimEvent {
     Mend(Mend),
 }
 
-/// The end of a fault, or a planned change.
 #[derive(Clone, Debug)]
 pub(crate) enum Mend {
     Resume(ClientId),
@@ -89,21 +87,17 @@ pub(crate) enum Mend {
     Merge,
 }
 
-/// A batch or a probe in flight to its node.
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel {
     pub(crate) wire: WireId,
-    /// `None` for a probe.
     pub(crate) batch: Option<BatchId>,
     pub(crate) orders: Vec<TicketedCommand>,
     /// Scripts are sent as text, not by their hashes.
     pub(crate) whole: bool,
-    /// The evidence that the node must send with its answers.
     pub(crate) asked_evidence: Option<AskedEvidence>,
     pub(crate) duplicate: bool,
 }
 
-/// A node's reply to a parcel.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) parcel: Parcel,
@@ -116,7 +110,6 @@ pub(crate) struct Reply {
 /// Evidence that is requested beside a batch's commands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AskedEvidence {
-    /// The connection.
     pub(crate) epoch: u64,
     /// `INFO`, before the commands.
     pub(crate) info: bool,
@@ -124,11 +117,9 @@ pub(crate) struct AskedEvidence {
     pub(crate) marker: bool,
 }
 
-/// A node and its process.
 pub(crate) struct Server {
     pub(crate) node: ModelNode,
     pub(crate) process: Process,
-    /// Parcels that wait for a frozen process.
     pub(crate) stuck: Vec<Parcel>,
     /// The node is down without a sign: messages to it are lost.
     pub(crate) silent: bool,
@@ -149,7 +140,6 @@ pub(crate) enum Process {
     Down,
 }
 
-/// Streams of random words, one for each part of the world.
 pub(crate) struct Streams {
     pub(crate) callers: Random,
     pub(crate) clients: Random,
@@ -208,27 +198,21 @@ pub(crate) struct World {
     pub(crate) by_hand: Option<Box<ByHand>>,
 }
 
-/// The phase of a run.
 #[derive(Default)]
 pub(crate) struct Progress {
     pub(crate) healing: bool,
-    /// All clients must end.
     pub(crate) closing: bool,
     /// Clients with callers that read again and again, as long as a call waits.
     pub(crate) readers: Vec<ClientId>,
-    /// The number of process starts of nodes so far.
     runs: u64,
 }
 
-/// Values that follow from the plan.
 pub(crate) struct Setting {
     keys: Vec<Key>,
-    /// The sets of keys that callers lock.
     wishes: Vec<Keys>,
     pub(crate) rules: Rules,
 }
 
-/// The records of a run.
 pub(crate) struct Record {
     pub(crate) counts: Counts,
     tally: Tally,
@@ -330,7 +314,6 @@ impl World {
         }
     }
 
-    /// Runs the faults, then the healing, then the end.
     fn live(&mut self) {
         let faults_until = self.plan.faults.last_for;
         self.run_until(faults_until, |_| false);
@@ -342,7 +325,6 @@ impl World {
         }
     }
 
-    /// Handles all events until `until`, or until `over` returns true.
     pub(crate) fn run_until(&mut self, until: Time, over: impl Fn(&Self) -> bool) {
         while self.record.violation.is_none() && !over(self) {
             let Some((at, what)) = self.next_by(until) else { break };
@@ -451,7 +433,6 @@ impl World {
         self.note(&Fact::FaultEvent(fault));
     }
 
-    /// Ends the run with a violation.
     pub(crate) fn violated(&mut self, invariant: &'static str, what: String) {
         let is_checked = self.plan.only.as_ref().is_none_or(|only| only == invariant);
         if self.record.violation.is_none() && is_checked {

@@ -218,8 +218,7 @@ fn seed_1795439800538938_a_vote_from_before_a_clock_was_set_may_count_for_longer
 }
 
 /// A client had requested an adoption for an earlier run when the connection broke, learned of another run, and
-/// dropped the request. The request was then sent even so. The checker took its answer for one that the client
-/// uses.
+/// dropped the request. The request was then sent even so. The checker took its answer for one that the client uses.
 #[test]
 fn seed_4066_a_client_that_looks_anew_forgets_what_it_had_asked() {
     holds(&Plan::draw(4066));
@@ -233,8 +232,7 @@ fn seed_1795363931392764_what_was_a_replica_says_so_whatever_comes_after() {
     holds_as_it_was(1_795_363_931_392_764);
 }
 
-/// Seeds that tests and documents named earlier stay the same runs. Later faults are drawn only for other
-/// seeds.
+/// Seeds that tests and documents named earlier stay the same runs. Later faults are drawn only for other seeds.
 #[test]
 fn seeds_with_a_name_have_none_of_the_later_faults() {
     // docs/proof.md names these seeds. The others are checked where they are run.
@@ -267,8 +265,7 @@ fn nodes_that_start_at_once_without_their_data_make_two_hold_one_lock() {
     assert!(overlaps > 10, "{overlaps}");
 }
 
-/// Readers that come and go keep a writer waiting if its intent reaches no node. This shows that the intent
-/// matters.
+/// Readers that come and go keep a writer waiting if its intent reaches no node. This shows that the intent matters.
 #[test]
 fn where_the_intent_of_a_writer_reaches_no_node_readers_keep_it_waiting() {
     let starving = (0..).map(Plan::draw).filter(|plan| plan.later.kinds.readers_stay).take(40);

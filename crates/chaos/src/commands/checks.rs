@@ -7,7 +7,6 @@ use quorlock_sim::time::{MS, Time};
 use super::plan::{Fault, TTL};
 use super::writer::OWN_CODE;
 
-/// The record of one `quorlock run`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Run {
     pub(crate) key: usize,
@@ -15,13 +14,11 @@ pub(crate) struct Run {
     pub(crate) fault: Option<Fault>,
     /// Its events were not read until it had ended.
     pub(crate) is_stalled: bool,
-    /// This program signalled it to end.
     pub(crate) was_termed: bool,
     /// The time during which keeper and guardian were both stopped, so that neither could end the command.
     pub(crate) alone: Option<(Time, Time)>,
     /// The names of its events, in order, with a detail after a colon.
     pub(crate) events: Vec<String>,
-    /// All of its events were read.
     pub(crate) is_heard: bool,
     /// Its exit code; `None` if a signal ended the keeper.
     pub(crate) code: Option<i32>,
@@ -33,7 +30,6 @@ impl Run {
     }
 }
 
-/// A key was deleted or overwritten from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meddling {
     pub(crate) key: usize,
@@ -64,7 +60,6 @@ pub(crate) fn wrote(file: &str) -> Vec<Wrote> {
     all
 }
 
-/// Two commands that wrote at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Overlap {
     pub(crate) first: usize,

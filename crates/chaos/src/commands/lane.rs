@@ -34,14 +34,12 @@ pub(crate) struct RoundContext {
     pub(crate) book: Mutex<Book>,
 }
 
-/// A machine's arguments for `quorlock run`.
 pub(crate) struct Machine {
     pub(crate) nodes: String,
     /// The file with the offset of its wall clock.
     pub(crate) clock: PathBuf,
 }
 
-/// All runs so far.
 #[derive(Default)]
 pub(crate) struct Book {
     pub(crate) runs: Vec<Entry>,
@@ -55,7 +53,6 @@ pub(crate) struct Entry {
     pub(crate) acquired: Option<Time>,
     /// The time for which its command writes if nothing ends it.
     pub(crate) writes: Time,
-    /// It has the lock, by its events so far.
     pub(crate) is_held: bool,
     pub(crate) run: Run,
 }
@@ -77,7 +74,6 @@ impl RoundContext {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The file that holders of a lock write into.
     pub(crate) fn file(&self, key: usize) -> PathBuf {
         self.home.join(KEYS[key])
     }
@@ -90,7 +86,6 @@ impl RoundContext {
         lock(&self.ledger).note(now(), what);
     }
 
-    /// Records an event.
     pub(crate) fn heard(&self, id: usize, name: &str, with: &str) {
         let mut book = self.book();
         let entry = &mut book.runs[id];
@@ -108,7 +103,6 @@ impl RoundContext {
     }
 }
 
-/// Runs commands until the round ends.
 pub(crate) fn work(context: &Arc<RoundContext>, machine: usize, seed: u64, lane: u64) {
     let mut random = Random::new(seed, 100 + lane);
     while !context.is(OVER) {

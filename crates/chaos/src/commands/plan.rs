@@ -8,7 +8,6 @@ use crate::plan::{PROCESSES, RoundPlan};
 
 pub(crate) const KEYS: [&str; 3] = ["backup", "report", "import"];
 
-/// The number of `quorlock run` at a time on a machine.
 pub(crate) const LANES: usize = 2;
 
 /// The longest time for which a lock is held without an extension. A command that wrongly survives its loss
@@ -17,7 +16,6 @@ pub(crate) const TTL: Time = 3 * SECOND;
 
 pub(crate) const FAULTS: Time = 20 * SECOND;
 
-/// A fault while a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     StopKeeper,
@@ -30,13 +28,10 @@ pub(crate) enum Fault {
     StopGuardianAndStep,
     /// For longer than the lock lives, so that neither can end the command.
     StopBoth,
-    /// The events are not read.
     StallReader,
-    /// The key is deleted on a minority of nodes.
     DeleteMinority,
     /// The key is deleted on a majority, so that another client may get the lock.
     DeleteMajority,
-    /// The key is overwritten.
     Overwrite,
     StepClock,
 }
@@ -114,14 +109,11 @@ impl Fault {
     }
 }
 
-/// A fault and its time, relative to the start of the faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strike {
     pub(crate) at: Time,
     pub(crate) fault: Fault,
-    /// The time for which a process is stopped.
     pub(crate) span: Time,
-    /// The step of a clock.
     pub(crate) step: Time,
     /// Selects the target.
     pub(crate) word: u64,

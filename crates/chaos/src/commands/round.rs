@@ -37,7 +37,6 @@ const PICKY: Time = 1000 * MS;
 /// The time for which a fault waits for any command.
 const TARGET: Time = 2000 * MS;
 
-/// The longest time until all lanes end.
 const END: Time = 75 * SECOND;
 
 /// Sections and names of the counts of a round with commands.
@@ -67,7 +66,6 @@ struct Round<'a> {
     _home: TempDir,
 }
 
-/// The faults of processes, keys and clocks so far.
 #[derive(Default)]
 struct Blows {
     struck: BTreeMap<Fault, u64>,
@@ -89,9 +87,7 @@ impl Blows {
     }
 }
 
-/// Runs a round.
-///
-/// If the round could not be run, which says nothing about quorlock.
+/// Runs a round. An error says nothing about quorlock: the round could not be run.
 pub(crate) fn run(
     plan: &RoundPlan,
     (binary, shim): (&ServerBinary, Option<&Shim>),

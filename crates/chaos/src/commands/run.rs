@@ -46,8 +46,6 @@ pub(crate) struct Ended {
 }
 
 /// Runs `quorlock run`. `id` is its index in the book.
-///
-/// If it cannot be started.
 pub(crate) fn run(context: &Arc<RoundContext>, id: usize, draw: Draw) -> io::Result<Ended> {
     let (events, its_end) = pipe_with(PipeFlags::CLOEXEC)?;
     if draw.is_stalled {

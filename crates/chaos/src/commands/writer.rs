@@ -20,7 +20,6 @@ const WRITE_APART: &str = "__write_apart";
 /// As [`WRITE`], but it soon starts a successor and ends.
 const WRITE_CHAIN: &str = "__write_chain";
 
-/// All hidden first arguments.
 pub(crate) const FIRST_ARGUMENTS: [&str; 3] = [WRITE, WRITE_APART, WRITE_CHAIN];
 
 /// The exit code of a command that ends by itself.
@@ -33,12 +32,9 @@ const LINK: Time = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// One process that ends at SIGTERM.
     Plain,
-    /// Processes in groups of their own.
     Groups,
     Stubborn,
-    /// Ends before its children.
     Forking,
     /// Starts one process after the other, outside of its process group.
     Spawning,
@@ -61,8 +57,7 @@ impl Kind {
         }
     }
 
-    /// A script for `sh -c`. `$0` is this program, `$@` the file, the name to write, and the time in
-    /// milliseconds.
+    /// A script for `sh -c`. `$0` is this program, `$@` the file, the name to write, and the time in milliseconds.
     pub(crate) const fn script(self) -> &'static str {
         match self {
             Self::Plain => r#"exec >/dev/null; "$0" __write "$@"; exit 7"#,
@@ -87,8 +82,6 @@ impl Kind {
 }
 
 /// Appends lines of the time and a name to the file, each with one write.
-///
-/// If it cannot write.
 pub(crate) fn main(mode: &str, args: &[String]) -> Result<(), String> {
     let [file, who, ms] = args else { return Err("a writer is started by commands".to_owned()) };
     let ms: Time = ms.parse().map_err(|_| "not a number of milliseconds".to_owned())?;

@@ -1,5 +1,4 @@
-//! `quorlock-models`: explores every model to the end. The exit code is 1 if a model gives an unexpected
-//! result.
+//! `quorlock-models`: explores every model to the end. The exit code is 1 if a model gives an unexpected result.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,4 @@
-//! Fencing tokens are unique and grow. If a resource refuses smaller tokens, two holders never write to it in
-//! turns.
+//! Fencing tokens are unique and grow. If a resource refuses smaller tokens, two holders never write to it in turns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,7 +35,6 @@ pub(crate) struct Fencing {
     handed: BTreeMap<Token, u64>,
     /// Each node's counters when last checked.
     counters: Vec<BTreeMap<Key, u64>>,
-    /// The nodes that have lost counters.
     lost: BTreeSet<NodeIndex>,
     floors: Floors,
     /// The last write that a resource accepted: its token and its guard.

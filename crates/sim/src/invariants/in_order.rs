@@ -22,7 +22,6 @@ pub(crate) struct InOrder(BTreeMap<(ClientId, NodeIndex), Sent>);
 struct Sent {
     /// Commands whose answers the engine has not received.
     untold: VecDeque<Ticket>,
-    /// The values that were released.
     released: BTreeSet<Vec<u8>>,
 }
 

@@ -22,8 +22,7 @@ pub(crate) struct Latched {
     lost: BTreeSet<GuardId>,
     /// The votes in the last report.
     told: BTreeMap<GuardId, Validity>,
-    /// Guards that noticed their own end, and whether a tick has passed since. After that tick the engine
-    /// knows.
+    /// Guards that noticed their own end, and whether a tick has passed since. After that tick the engine knows.
     over: BTreeMap<GuardId, bool>,
 }
 

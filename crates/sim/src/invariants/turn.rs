@@ -13,7 +13,6 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Returns the guards to check now.
     pub(crate) fn due(&mut self, fact: &Fact<'_>) -> BTreeSet<GuardId> {
         match fact {
             Fact::Granted { guard, .. } => BTreeSet::from([*guard]),

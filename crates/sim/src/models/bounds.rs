@@ -17,19 +17,14 @@ use crate::time::{MS, SECOND, Time};
 /// next, never how many hold the lock, and would only multiply the states.
 pub(crate) const TICK: Time = 20 * SECOND;
 
-/// The bounds of one model. They are flat, so that a model can be written as a difference to another one
-/// (`..M1`).
+/// The bounds of one model. They are flat, so that a model can be written as a difference to another one (`..M1`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// The number of clients.
     pub(crate) clients: usize,
-    /// The mode in which each client wants the lock.
     pub(crate) modes: [Mode; CLIENTS],
     /// The keys of each client's lock, by index.
     pub(crate) keys: [&'static [usize]; CLIENTS],
-    /// The largest number of downgrades of each client.
     pub(crate) downgrades: [u8; CLIENTS],
-    /// The time to live of a key.
     pub(crate) ttl: u32,
     /// The clock error that clients allow for, per ttl.
     pub(crate) drift: u32,
@@ -40,9 +35,7 @@ pub(crate) struct Bounds {
     /// The number of times, for all clients together, that one of a client's two clocks stops while the other
     /// goes on.
     pub(crate) suspends: u8,
-    /// The largest number of attempts of each client.
     pub(crate) attempts: [u32; CLIENTS],
-    /// The largest number of extensions of each client.
     pub(crate) extensions: [u8; CLIENTS],
     /// The largest age of a command when a node carries it out.
     pub(crate) command_age: u32,
@@ -53,7 +46,6 @@ pub(crate) struct Bounds {
     /// For a paused client: the largest delay of its timers, and the largest age of the answers that it then
     /// processes.
     pub(crate) pause: u32,
-    /// The number of pauses, for all clients together.
     pub(crate) pauses: u8,
     /// The number of keys that vanish early. Only keys vanish without which a holder keeps its quorum.
     pub(crate) flushes: u8,

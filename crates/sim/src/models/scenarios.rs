@@ -82,7 +82,6 @@ const M1: Bounds = Bounds {
     alike: true,
 };
 
-/// Delays, and both kinds of drift.
 const NETWORK: Bounds =
     Bounds { client_slow: 4, command_age: 1, answer_age: 2, slow_links: 1, ..M1 };
 
@@ -110,7 +109,6 @@ const M3: Bounds = Bounds {
     ..M1
 };
 
-/// Two readers and a writer.
 const M5: Bounds = Bounds {
     ttl: 2,
     drift: 1,
@@ -121,7 +119,6 @@ const M5: Bounds = Bounds {
     ..M1
 };
 
-/// A writer becomes a reader.
 const DOWNGRADES: Bounds =
     Bounds { clients: 2, modes: [Mode::Exclusive; 3], downgrades: [1, 0, 0], ..M4 };
 
@@ -410,7 +407,6 @@ impl Scenario {
     }
 }
 
-/// Prints a path through the model: each step and its effects.
 fn tell(model: &Timed, path: Path<ModelWorld, Action>) -> Vec<String> {
     let mut lines = Vec::new();
     let mut ticks = 0;

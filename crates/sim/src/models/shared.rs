@@ -29,7 +29,6 @@ impl<T: Clone + Hash> Shared<T> {
         Arc::make_mut(&mut self.value)
     }
 
-    /// Computes the hash after a change.
     pub(crate) fn seal(&mut self) {
         if self.hash == 0 {
             self.hash = hash_of(&*self.value);

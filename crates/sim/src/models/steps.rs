@@ -18,12 +18,10 @@ use crate::guard::GuardId;
 use crate::node::{ConnectionId, Run};
 use crate::time::{SECOND, Time};
 
-/// One step: the world, which the step changes, and what else the step needs.
 pub(crate) struct Step<'a> {
     pub(crate) world: ModelWorld,
     pub(crate) bounds: &'a Bounds,
     pub(crate) seen: &'a Witnesses,
-    /// The trace of the step, if wanted.
     pub(crate) trace: Option<Vec<String>>,
     /// The events that the engine of the step's client gets next.
     pub(crate) events: VecDeque<Event>,
@@ -243,12 +241,10 @@ impl Step<'_> {
         }
     }
 
-    /// The commands that were under way on a dead connection are lost.
     pub(crate) fn bury(&mut self, client: ClientId, node: NodeIndex) {
         self.world.links[client][node].change().zombies.clear();
     }
 
-    /// A node loses all its data.
     pub(crate) fn flush(&mut self, node: NodeIndex) {
         self.seen.add(Rare::Flush);
         self.world.flushes -= 1;
@@ -307,13 +303,11 @@ impl Step<'_> {
         self.note(&Fact::FaultEvent(FaultEvent::NodeStepped { node, by: left }));
     }
 
-    /// The deadline of a client's engine has come.
     pub(crate) fn wake(&mut self, client: ClientId) {
         self.go_on(client);
         self.tell(client, Event::Wake);
     }
 
-    /// Lets a client's process go on, if it is paused.
     fn go_on(&mut self, client: ClientId) {
         if std::mem::take(&mut self.world.clients[client].paused) > 0 {
             self.note(&Fact::FaultEvent(FaultEvent::Resumed { client }));
@@ -333,7 +327,6 @@ impl Step<'_> {
         }
     }
 
-    /// Time passes: one tick.
     pub(crate) fn tick(&mut self, paces: [Pace; CLIENTS], paused: [bool; CLIENTS]) {
         self.pause(paused);
         let advance_of = |client: ClientId| paces[client].advance();

@@ -158,7 +158,6 @@ impl Step<'_> {
         self.note(&Fact::TickOver { client });
     }
 
-    /// Counts the rare events that this effect shows.
     fn witness(&mut self, client: ClientId, effect: &Effect) {
         let rare = match effect {
             Effect::NotAcquired { refusal, .. } => {

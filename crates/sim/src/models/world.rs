@@ -31,16 +31,13 @@ pub(crate) const CLIENTS: usize = 3;
 /// Each client makes one call.
 pub(crate) const LOCK: LockId = LockId(0);
 
-/// The resources.
 pub(crate) const RESOURCES: [&str; 3] = ["orders", "jobs", "mails"];
 
-/// The present.
 pub(crate) const NOW: Reading = Reading::new(0, 0);
 
 /// The invariant of a grant: no other client has a lock that it may rely on.
 pub(crate) const HANDED_OUT: &str = "handed out";
 
-/// A state of the model.
 #[derive(Clone, PartialEq, Hash, Debug)]
 pub(crate) struct ModelWorld {
     pub(crate) clients: [Client; CLIENTS],
@@ -67,7 +64,6 @@ pub(crate) struct Client {
     pub(crate) downgrades: u8,
     /// The number of ticks until its clock may fall behind again.
     pub(crate) steady_for: u8,
-    /// The client has held the lock.
     pub(crate) held: bool,
     /// The number of ticks for which it has been paused.
     pub(crate) paused: u8,
@@ -95,7 +91,6 @@ pub(crate) struct ModelLink {
     pub(crate) identified: bool,
 }
 
-/// The pace of a client's clocks in one tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pace {
     Even,
@@ -125,12 +120,10 @@ pub(crate) fn quorum() -> Quorum {
     }
 }
 
-/// An engine that assumes zero round trips, whatever it observes.
 pub(crate) fn engine(rules: quorlock_core::Rules) -> Engine {
     Engine::guarded(quorum(), rules).with_fixed_round_trip(Duration::ZERO)
 }
 
-/// The token of a client's attempt.
 pub(crate) fn token(client: ClientId, attempt: u8) -> Token {
     Token::new([16 * (client as u8 + 10) + attempt; Token::BYTES])
 }
@@ -195,7 +188,6 @@ impl ModelWorld {
         self.watch.guards.of(GuardId { client, lock: LOCK })
     }
 
-    /// Whether a node has any of the locks' keys.
     pub(crate) fn has_keys(&self, node: NodeIndex) -> bool {
         RESOURCES.iter().any(|key| self.nodes[node].stored(key, 0).is_some())
     }

@@ -23,13 +23,11 @@ pub struct Kinds {
     pub forgets_scripts: bool,
     /// Locks of several keys have fencing tokens, if locks of one key have them.
     pub fenced: bool,
-    /// The number of nodes, a minority, that keep foreign keys in the places of locks after the end of the
-    /// faults.
+    /// The number of nodes, a minority, that keep foreign keys in the places of locks after the end of the faults.
     pub leftovers: usize,
 }
 
 impl Kinds {
-    /// Draws the kinds of locks of a plan.
     pub(super) fn draw(plan: &Plan) -> Self {
         let random = &mut Random::new(plan.seed, 13);
         if !random.percent(30) {

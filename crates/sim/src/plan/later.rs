@@ -96,7 +96,6 @@ const NAMED_BEFORE_KINDS: [u64; 8] = [
 ];
 
 impl Later {
-    /// Draws the later faults and settings of a plan.
     pub(super) fn draw(plan: &Plan) -> Self {
         let later = Self::settings(plan);
         let named = [&NAMED[..], &NAMED_LATER, &NAMED_SINCE].concat();

@@ -1,5 +1,4 @@
-//! Clients with a restart guard: answers come with evidence, and nodes restart, lose data, are promoted or
-//! replaced.
+//! Clients with a restart guard: answers come with evidence, and nodes restart, lose data, are promoted or replaced.
 
 use std::sync::Arc;
 
@@ -20,7 +19,6 @@ use crate::world::World;
 #[derive(Debug, Default)]
 pub(super) struct Says {
     fields: Vec<(&'static str, &'static str)>,
-    /// The node answers `INFO` with this error.
     refuses: Option<&'static str>,
 }
 

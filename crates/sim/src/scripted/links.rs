@@ -17,7 +17,6 @@ pub(super) struct HeldBack {
 }
 
 impl World {
-    /// Whether a test holds a command back.
     pub(crate) fn is_held_back(
         &mut self,
         client: ClientId,

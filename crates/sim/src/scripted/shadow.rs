@@ -2,7 +2,6 @@
 
 use quorlock_core::{Effect, Engine, Event, LockId, Reading, Ticket, Token};
 
-/// An engine before an event, and the event.
 pub(crate) struct Shadow(Engine, Event);
 
 impl Shadow {

@@ -6,7 +6,6 @@ use std::collections::BinaryHeap;
 use super::{SimEvent, World};
 use crate::time::Time;
 
-/// All future events.
 #[derive(Default)]
 pub(crate) struct Agenda {
     pub(super) queue: BinaryHeap<Reverse<Entry>>,
@@ -14,7 +13,6 @@ pub(crate) struct Agenda {
     pub(super) serial: u64,
 }
 
-/// An event and its time.
 pub(super) struct Entry {
     pub(super) at: Time,
     pub(super) serial: u64,
@@ -48,7 +46,6 @@ impl World {
         self.agenda.queue.push(Reverse(Entry { at, serial: self.agenda.serial, what }));
     }
 
-    /// Takes the next event, if it happens by `limit`.
     pub(crate) fn next_by(&mut self, limit: Time) -> Option<(Time, SimEvent)> {
         let is_due = self.agenda.queue.peek().is_some_and(|Reverse(next)| next.at <= limit);
         let Reverse(Entry { at, what, .. }) = is_due.then(|| self.agenda.queue.pop())??;

@@ -14,7 +14,6 @@ use crate::guard::GuardId;
 use crate::time::{MS, Time, US};
 
 impl World {
-    /// Plans the end of a caller's idle time.
     pub(crate) fn plan_next_wish(&mut self, client: ClientId, caller: usize) {
         let mean = if self.comes_and_goes(client) { MS } else { self.plan.load.max_ttl / 6 };
         let span = self.random.callers.span(mean);
@@ -28,7 +27,6 @@ impl World {
         self.plan_in(span, SimEvent::Caller { client, caller, generation });
     }
 
-    /// Takes the next action of a caller.
     pub(crate) fn act(&mut self, client: ClientId, caller: usize) {
         match self.clients[client].callers[caller].state {
             CallerState::Idle if self.comes_and_goes(client) => self.want_to_read(client, caller),
@@ -92,7 +90,6 @@ impl World {
         }
     }
 
-    /// The counters of a lock with fencing tokens.
     pub(crate) fn counter_for(&self, keys: &Keys, fenced: bool) -> Option<Counter> {
         const WEEK_MS: u64 = 7 * 86_400_000;
         fenced.then(|| Counter {
@@ -111,7 +108,6 @@ impl World {
         self.ask(client, Event::Acquire { lock, request });
     }
 
-    /// The caller drops its future.
     fn cancel(&mut self, client: ClientId, caller: usize, lock: LockId) {
         self.record.counts.add(Count::Cancelled);
         self.note(&Fact::Cancelled { client, lock });
@@ -179,7 +175,6 @@ impl World {
         self.plan_caller(client, caller, step.min(left));
     }
 
-    /// A holder checks, extends or releases its lock.
     fn hold(&mut self, client: ClientId, caller: usize, lock: LockId, until: Time, careless: bool) {
         let guard = GuardId { client, lock };
         let reading = self.clients[client].machine.read(self.now);
@@ -212,7 +207,6 @@ impl World {
         self.plan_step(client, caller, until);
     }
 
-    /// The call of this lock failed.
     pub(crate) fn refused(&mut self, client: ClientId, lock: LockId) {
         if let Some(caller) = self.clients[client].caller_of(lock) {
             self.next(client, caller);

@@ -80,7 +80,6 @@ impl Driver for World {
 }
 
 impl World {
-    /// Starts a client: a new process on a machine of its own.
     pub(crate) fn start_client(&mut self) -> ClientId {
         let id = self.clients.len();
         let ppm = self.ppm_of(id);
@@ -111,12 +110,10 @@ impl World {
         id
     }
 
-    /// By how much a client's clocks run fast, in parts per million.
     pub(crate) fn ppm_of(&self, client: ClientId) -> i64 {
         self.plan.clocks.client_ppm[client % self.plan.clocks.client_ppm.len()]
     }
 
-    /// The rules by which this client decides whether a node's votes count.
     fn rules_of(&self, client: ClientId) -> Rules {
         Rules { guard: self.guard_of(client), ..self.setting.rules.clone() }
     }
@@ -144,7 +141,6 @@ impl World {
         }
     }
 
-    /// Plans a tick, because there is something for the driver to do.
     pub(crate) fn wake(&mut self, client: ClientId) {
         let (client_state, random) = (&mut self.clients[client], &mut self.random.clients);
         let ticks = &mut client_state.ticks;
@@ -230,7 +226,6 @@ impl World {
         }
     }
 
-    /// Gives one event to the engine, and carries out the effects.
     fn tell(&mut self, client: ClientId, event: Event, now: Reading) {
         let (mut effects, mut drawn) = (Vec::new(), Vec::new());
         let shadow = self.shadow(client, &event);

@@ -34,7 +34,6 @@ impl World {
         &mut self.random.faults[fault as usize]
     }
 
-    /// A fault strikes.
     pub(crate) fn strike(&mut self, fault: Fault) {
         if self.progress.healing {
             return;
@@ -244,7 +243,6 @@ impl World {
         }
     }
 
-    /// Ends a client's process: kills it, or shuts it down first.
     fn crash_client(&mut self, client: ClientId, span: Time) {
         if self.chance(Fault::ClientCrashes).percent(25)
             && self.clients[client].life.still.is_none()
@@ -274,7 +272,6 @@ impl World {
         }
     }
 
-    /// One of the nodes that may lose votes does so.
     fn lose_votes(&mut self) {
         let lossy = self.plan.servers.lossy.len();
         if lossy == 0 {
@@ -318,7 +315,6 @@ impl World {
         }
     }
 
-    /// A fault after which a node must not vote for a while.
     fn distrust(&mut self, node: NodeIndex, span: Time) {
         if self.servers[node].process != Process::Runs {
             return;

@@ -95,7 +95,6 @@ impl World {
         self.progress.readers.contains(&client) && !self.progress.closing
     }
 
-    /// The time for which such a reader reads.
     pub(super) fn reads_for(&mut self) -> Time {
         let ttl = self.plan.load.max_ttl;
         self.random.kinds.between(ttl / 8, ttl / 2)
@@ -160,7 +159,6 @@ impl World {
         self.deliver_pushes(node);
     }
 
-    /// A foreign key takes the place of a lock for a while.
     pub(super) fn occupy(&mut self, node: NodeIndex, span: Time) {
         let key = self.setting.keys
             [self.random.faults[Fault::Occupants as usize].index(self.setting.keys.len())]

@@ -68,7 +68,6 @@ impl World {
         }
     }
 
-    /// Makes the node one that has been in use for long.
     fn prepare(&self, node: &mut ModelNode) -> Time {
         let keeps_log = node.run.keeps_log;
         node.run = Run { keeps_log, ..Run::new(node.run.id, node.clock.at(0) - LONG) };
@@ -81,7 +80,6 @@ impl World {
         -LONG
     }
 
-    /// A batch reaches its node.
     pub(crate) fn receive(&mut self, parcel: Box<Parcel>) {
         let wire = &self.network.wires[parcel.wire];
         let (node, client) = (wire.node, wire.client);
@@ -190,7 +188,6 @@ impl World {
         }
     }
 
-    /// A node may be made to forget its scripts.
     fn forget_scripts(&mut self, node: NodeIndex) {
         let forgets = self.plan.later.forgets_scripts && !self.progress.healing;
         if forgets && self.random.scripts.below(40) == 0 {
@@ -222,7 +219,6 @@ impl World {
         (chance.below(500) == 0).then(|| chance.index(commands + 1))
     }
 
-    /// Deletes all keys of a node.
     pub(crate) fn flush_node(&mut self, node: NodeIndex) {
         self.record.counts.add(Count::Flushes);
         self.servers[node].node.flush();
@@ -254,7 +250,6 @@ impl World {
         }
     }
 
-    /// The node closes a connection.
     pub(crate) fn reset(&mut self, wire: usize) {
         let Some(it) = self.network.wires.get_mut(wire).filter(|it| it.open_there) else { return };
         it.open_there = false;
@@ -263,7 +258,6 @@ impl World {
         self.plan_at(arrival, SimEvent::Broken(wire));
     }
 
-    /// Kills a node.
     pub(crate) fn kill_node(&mut self, node: NodeIndex, keeps_data: bool, silent: bool) {
         let server = &mut self.servers[node];
         server.process = Process::Down;
@@ -282,7 +276,6 @@ impl World {
         }
     }
 
-    /// Closes all connections of a node.
     pub(super) fn reset_all(&mut self, node: NodeIndex) {
         for wire in 0..self.network.wires.len() {
             if self.network.wires[wire].node == node {
@@ -308,7 +301,6 @@ impl World {
         }
     }
 
-    /// Whether the node was declared durable and keeps its data.
     pub(crate) fn forgets_nothing(&self, node: NodeIndex) -> bool {
         self.plan.later.durable.contains(&node)
     }
@@ -368,7 +360,6 @@ impl World {
         }
     }
 
-    /// Deletes a foreign key.
     pub(crate) fn vacate(&mut self, node: NodeIndex, key: &Key) {
         let stored = self.servers[node].node.stored(key, self.now);
         let ours = |value: &Vec<u8>| self.watch.ledger.knows(value);

@@ -3,8 +3,7 @@
 //! The production [`NodePipeline`] decides which commands wait and which are in flight. The production
 //! [`Supervisor`] decides when a connection is made, suspended, probed and replaced.
 //!
-//! [`NodePipeline`]: quorlock_core::NodePipeline
-//! [`Supervisor`]: quorlock_core::Supervisor
+//! [`NodePipeline`]: quorlock_core::NodePipeline [`Supervisor`]: quorlock_core::Supervisor
 
 use quorlock_core::supervisor::Task;
 use quorlock_core::{
@@ -61,7 +60,6 @@ impl World {
         }
     }
 
-    /// Reads the clock, and sends the next batch.
     fn send_batch(&mut self, client: ClientId, node: NodeIndex) {
         let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
             &mut self.clients[client];
@@ -163,7 +161,6 @@ impl World {
         None
     }
 
-    /// A reply arrives.
     pub(crate) fn reply(&mut self, wire: WireId, reply: Reply) {
         let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
         let transport = &mut self.clients[client].transports[node];
@@ -211,7 +208,6 @@ impl World {
         self.send_waiting(client, node);
     }
 
-    /// A push arrives.
     pub(crate) fn push(&mut self, wire: WireId, key: Option<Key>) {
         let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
         if self.network.wires[wire].open_here {
@@ -260,8 +256,7 @@ impl World {
         self.wake_if_told(client);
     }
 
-    /// The client gives up a connection. Messages in flight are lost, or arrive even so, some of them much
-    /// later.
+    /// The client gives up a connection. Messages in flight are lost, or arrive even so, some of them much later.
     pub(crate) fn give_up_wire(&mut self, wire: WireId) {
         let (now, zombie_for) = (self.now, self.plan.wiring.zombie_for);
         let it = &mut self.network.wires[wire];
@@ -282,7 +277,6 @@ impl World {
         self.note(&Fact::GivenUp { client, node });
     }
 
-    /// The client learns that a connection is gone.
     pub(crate) fn broken(&mut self, wire: WireId) {
         if !self.network.wires[wire].open_here {
             return;
@@ -307,7 +301,6 @@ impl World {
         }
     }
 
-    /// Carries out the supervisor's decision.
     pub(crate) fn supervise(&mut self, client: ClientId, node: NodeIndex) {
         if self.by_hand.is_some() {
             return;
@@ -330,7 +323,6 @@ impl World {
         self.plan_look(client, node);
     }
 
-    /// Plans the supervisor's next run.
     fn plan_look(&mut self, client: ClientId, node: NodeIndex) {
         if self.by_hand.is_some() {
             return;
@@ -372,7 +364,6 @@ impl World {
         self.plan_at(at, SimEvent::Dialled { client, node, dial, in_time });
     }
 
-    /// An attempt to connect ends.
     pub(crate) fn dialled(&mut self, client: ClientId, node: NodeIndex, dial: u64, in_time: bool) {
         let transport = &mut self.clients[client].transports[node];
         if transport.dials.present != Some(dial) {
@@ -387,7 +378,6 @@ impl World {
         self.not_connected(client, node, kind);
     }
 
-    /// A connection could not be made.
     pub(crate) fn not_connected(&mut self, client: ClientId, node: NodeIndex, kind: FailureKind) {
         let (now, failure) = (duration(self.now), Failure::unsent(kind));
         let transport = &mut self.clients[client].transports[node];
@@ -400,7 +390,6 @@ impl World {
         self.supervise(client, node);
     }
 
-    /// A connection was made.
     pub(crate) fn connected(&mut self, client: ClientId, node: NodeIndex) {
         let is_guarded = self.guard_of(client) != RestartGuard::Off;
         let transport = &mut self.clients[client].transports[node];
