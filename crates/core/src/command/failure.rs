@@ -126,8 +126,7 @@ pub enum FailureKind {
     Redirected,
     /// An answer that does not fit the command.
     Protocol,
-    /// The node has said so much that nobody had asked for that its connection was closed. It is connected
-    /// to again after a while.
+    /// The node has pushed too much, so the client has closed the connection. The client connects again later.
     Flooding,
     /// Any other error that the node answered.
     Rejected,

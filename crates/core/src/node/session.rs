@@ -29,7 +29,7 @@ pub enum Form {
     Text,
 }
 
-/// What is asked beside the commands of a batch, so that the node proves that its votes count.
+/// The questions beside the commands of a batch, with which the node proves that its votes count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EvidenceRequest {
     /// The node's `INFO`, before all commands.
@@ -108,7 +108,7 @@ impl Exchange {
         self.form
     }
 
-    /// What is to be asked beside them.
+    /// The questions beside them.
     pub const fn evidence_request(&self) -> EvidenceRequest {
         self.evidence_request
     }

@@ -253,8 +253,8 @@ impl NodeMonitor {
         self.rules.is_strict() && self.nodes.iter().any(disagrees)
     }
 
-    /// What follows from what has been asked about trust is not known yet, and will be in a few round trips;
-    /// `hears`: whether a node that has never answered may still do so.
+    /// Whether the trust in some node will be known in a few round trips. `hears`: whether a node that has never answered may
+    /// still do so.
     pub(crate) fn is_settling(&self, hears: impl Fn(NodeId) -> bool) -> bool {
         let settles = |node: NodeId| {
             let trust = self.node(node);
@@ -351,7 +351,7 @@ impl NodeMonitor {
             return self.distrust(Failure::new(FailureKind::Unverified));
         }
         let (connection, _) = trust.epoch;
-        // What was asked meanwhile came to nothing; a node that always says so is not asked all the time.
+        // The question for `INFO` was in vain. A node that always announces new data must not be asked all the time.
         let in_vain =
             epoch > trust.epoch && connection == epoch.0 && trust.review.step == Step::Identifying;
         if epoch > trust.epoch && (connection != epoch.0 || !mutant!(FlushKeepsTrust)) {
@@ -402,7 +402,7 @@ impl NodeMonitor {
         self.distrust(self.distrust_reason(node, now))
     }
 
-    /// What nodes are is told; but in `observe`, everything counts.
+    /// The failure for votes that do not count. `None` without [`RestartGuard::Strict`], because all votes count then.
     fn distrust(&self, failure: Failure) -> Option<Failure> {
         let counts = mutant!(QuarantinedCounts) && failure.kind() == FailureKind::Quarantined;
         (self.rules.is_strict() && !counts).then_some(failure)
@@ -444,7 +444,7 @@ impl NodeMonitor {
             (Step::Adopting(_), Answer::NotMarked) => {
                 trust.review.due = Some(now.after(LOOK_SOONEST))
             }
-            // What it is has been said beside the answers, and something may follow from that already.
+            // The evidence beside the answers had the `INFO`, and may have led to a further step.
             (step, Answer::Identified) => {
                 trust.review.step = if step == Step::Identifying { Step::Rest } else { step };
                 trust.rest(now);

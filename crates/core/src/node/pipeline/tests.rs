@@ -55,7 +55,7 @@ impl Setting {
         self.give();
     }
 
-    /// What the engine was told of answers: which locks they belong to.
+    /// The answers for the engine, with the numbers of their locks.
     fn told(&mut self) -> Vec<(Vec<u64>, Vec<Answer>)> {
         let answered = |event| match event {
             Event::Answered { answers, .. } => Some(answers),
@@ -127,7 +127,7 @@ fn a_suspended_node_is_sent_nothing_but_releases() {
     it.push([acquire(2), release(2), acquire(3)]);
     assert!(it.told().is_empty());
     it.state = NodeState::Suspended(failure.clone());
-    // What waits is looked through, and what comes.
+    // Waiting commands fail, and new ones too.
     it.push([release(3), acquire(4), release(4)]);
     assert_eq!(it.told(), [fails(&[4]), fails(&[2, 3])]);
     it.push([acquire(5), release(5)]);

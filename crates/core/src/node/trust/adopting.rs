@@ -75,7 +75,7 @@ impl NodeMonitor {
         plan.floor = plan.floor.max(found.floor);
         let is_older = found.promoted_at != plan.promoted_at && !mutant!(AdoptionOutlivesPromotion);
         if found.run_id != plan.run_id || is_older {
-            // Begun for an earlier run, or before it was a replica: begun anew.
+            // The adoption belongs to an earlier run, or to a time before the node was a replica: a new adoption begins.
             if self.rules.is_strict() {
                 return self.adopt(node, plan, Some((text, found.wait_ms)), now, todo);
             }
@@ -98,7 +98,7 @@ impl NodeMonitor {
         let boot = now.boot().as_nanos().saturating_sub(at.as_nanos());
         let passed = Duration::from_nanos(u64::try_from(boot).unwrap_or(0));
         let age = if mutant!(AdoptionAgeBelieved) { age } else { age.min(*first_age + passed) };
-        // One that was begun anew meanwhile is the younger.
+        // An adoption that was replaced meanwhile is younger.
         (*first_age, *at) = (age, now.boot());
         let left = quarantine.saturating_sub(age);
         plan.grown_at = plan.grown_at.max(now.after(left));
@@ -180,10 +180,9 @@ impl NodeMonitor {
         others.filter_map(move |other| self.node(other).clock.time_us(now))
     }
 
-    /// Writes the marker, with a floor that no fence given out before is above, as far as clocks tell:
-    /// proposals are bounded by them, and what was given out above them comes from an earlier floor,
-    /// hence from clocks as well. (To add the others' floors would not help: a client that does not know them
-    /// would set a lower one next.)
+    /// Writes the marker. Its floor is above all fencing tokens given out before, if the clocks are right: proposals are
+    /// bounded by clocks, and larger tokens come from an earlier floor, which came from clocks too. (Adding the floors of
+    /// other nodes would not help: a client that does not know them would set a lower floor next.)
     pub(super) fn mark(&mut self, node: NodeId, now: Reading, todo: &mut Todo) {
         let own = self.node(node).clock.time_us(now);
         let clocks = self.clocks_beside(node, now);

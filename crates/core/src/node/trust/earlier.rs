@@ -6,11 +6,11 @@ use core::time::Duration;
 
 use crate::time::{BootTime, Reading};
 
-/// No more runs than this are kept in mind for a node.
+/// The most earlier runs that are kept for a node.
 const RUNS_MAX: usize = 16;
 
-/// Earlier runs of a node, and when the newest command was sent that each of them has answered while it was
-/// trusted, as long as its vote may count. A run is trusted only while there is room for it, so none is left out.
+/// Earlier runs of a node whose votes may still count. Each has the time of sending of the newest command that it answered
+/// while it was trusted. A run is trusted only while there is room for it, so the list is complete.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct EarlierRuns(Vec<(Box<str>, BootTime)>);
 
@@ -19,7 +19,7 @@ impl EarlierRuns {
         Self(Vec::new())
     }
 
-    /// The node leads to another run by now; `voted`: when this one was last asked for what may count, if ever.
+    /// The node has another run now. `voted`: when this run was last asked for a vote that may count, if ever.
     pub(super) fn note(
         &mut self,
         run_id: Box<str>,
@@ -29,13 +29,13 @@ impl EarlierRuns {
     ) {
         self.forget(now, quarantine);
         let Some(voted) = voted else { return };
-        // The same server, if the name leads to and fro.
+        // The name may lead to the same server again.
         self.0.retain(|(it, _)| *it != run_id);
         debug_assert!(self.0.len() < RUNS_MAX, "a run is trusted only while there is room");
         self.0.push((run_id, voted));
     }
 
-    /// When this run was last asked for what may count under the node's name.
+    /// When this run was last asked for a vote that may count, under the node's name.
     pub(super) fn voted(&self, run_id: &str) -> Option<BootTime> {
         self.0.iter().find(|(it, _)| **it == *run_id).map(|(_, voted)| *voted)
     }
@@ -46,7 +46,7 @@ impl EarlierRuns {
         self.0.iter().map(|(_, voted)| *voted).min().filter(|_| is_full)
     }
 
-    /// What has been answered so long ago does not count any more.
+    /// Drops runs whose votes are too old to count.
     pub(super) fn forget(&mut self, now: Reading, quarantine: Duration) {
         self.0.retain(|(_, voted)| !voted.after(quarantine).remaining(now).is_zero());
     }

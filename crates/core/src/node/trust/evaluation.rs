@@ -113,7 +113,7 @@ impl NodeMonitor {
         {
             (plan.grown_at, plan.why) = (until, why.into());
         }
-        // For so long a server remembers that it was a replica; no longer, if nobody replicates from it.
+        // A server without replicas forgets after this time that it was a replica.
         let would_tell = plan.lasts || rules.would_tell_of_promotions();
         if old.is_some() && info.promoted_at.is_none() && would_tell {
             // It came back with its data: it need only have been there for long enough.
@@ -130,8 +130,8 @@ impl NodeMonitor {
 
     /// For how much longer the server must have been running (S10).
     pub(super) fn young_for(&self, node: NodeId, info: &Info, sent: Reading) -> Duration {
-        // It says so itself, by a clock that may be set meanwhile. But a client that knows of an earlier run knows
-        // an upper bound; and since this one was first heard of, so much time has passed and no more.
+        // The uptime follows a clock that may have been set, so it is bounded: from above by the last answer of an earlier
+        // run and by the uptime at the first answer of this run, from below by the time since that answer.
         let since = |at: BootTime| {
             let ns = sent.boot().as_nanos().saturating_sub(at.as_nanos());
             Duration::from_nanos(u64::try_from(ns).unwrap_or(0))

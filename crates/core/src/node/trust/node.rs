@@ -43,8 +43,7 @@ impl NodeTrust {
         Arc::ptr_eq(marker, text) || marker == text || mutant!(ChangedMarkerTrusted)
     }
 
-    /// What goes with a batch of answers finds it trusted, and says nothing else: the usual case, in which nothing
-    /// changes.
+    /// Whether the evidence with a batch of answers confirms the trust and has nothing new: the usual case.
     pub(super) fn is_confirmed(
         &mut self,
         epoch: (u64, u64),
@@ -133,8 +132,8 @@ impl NodeTrust {
         self.review.shift(base);
     }
 
-    /// What makes no difference any more, as seen from the origin of time; no command about trust may be
-    /// under way, for its answer would not be known again.
+    /// Drops history that can no longer affect decisions; the present is the origin of time. No command about trust may be in
+    /// flight, because its answer would not be recognised.
     pub(super) fn forget(&mut self, quarantine: Duration) {
         let now = Reading::default();
         self.run.forget(now, quarantine);

@@ -28,9 +28,9 @@ pub(super) struct Run {
 /// A node's wall clock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct NodeClock {
-    /// What it showed in microseconds, and when that was heard.
+    /// The wall clock in microseconds, and when the answer arrived.
     pub(super) told: Option<(i64, BootTime)>,
-    /// It was heard long after it was asked for.
+    /// The answer arrived long after the question.
     pub(super) is_late: bool,
 }
 
@@ -77,13 +77,13 @@ impl Run {
     }
 
     pub(super) fn forget(&mut self, now: Reading, quarantine: Duration) {
-        // A server that was seen so long ago may as well not have been.
+        // A server that was last seen more than a quarantine ago counts as never seen.
         for seen in [&mut self.answered, &mut self.answered_before, &mut self.voted] {
             *seen = seen.filter(|at| before_origin(at) < quarantine);
         }
         self.earlier.forget(now, quarantine);
         if let Some((at_first, at)) = &mut self.first {
-            // What has run for long enough is old enough.
+            // A longer uptime makes no difference.
             let long = i64::try_from(quarantine.as_nanos()).unwrap_or(i64::MAX);
             if at.as_nanos() <= -long {
                 (*at_first, *at) = (0, BootTime::from_nanos(-long));
@@ -94,8 +94,8 @@ impl Run {
 }
 
 impl NodeClock {
-    /// What its wall clock shows by now at least, if it was read lately. Reckoned from the hearing, not from the
-    /// sending: a floor by a clock that is ahead by a late answer could be above one that is set after it.
+    /// A lower bound of the node's wall clock, if it was read lately. Counts from the arrival of the answer, not from the
+    /// sending: after a late answer the bound would be too high, and a floor from it above a floor that is set later.
     pub(super) fn time_us(&self, now: Reading) -> Option<u64> {
         let (time_us, at) = self.told?;
         let passed = now.boot().as_nanos().saturating_sub(at.as_nanos()) / 1000;
@@ -103,8 +103,8 @@ impl NodeClock {
         u64::try_from(time_us.saturating_add(passed)).ok().filter(|_| fresh)
     }
 
-    /// Its wall clock is known well enough for a floor: behind by no more than half of a quarantine, or a floor
-    /// by it could be below one that was set before. A late one is a bound all the same, though a weak one.
+    /// Whether the wall clock is known well enough for a floor: it is behind by at most half of a quarantine, otherwise a
+    /// floor from it could be below an earlier floor. A late answer is only a weak bound.
     pub(super) fn is_well_known(&self, now: Reading) -> bool {
         !self.is_late && self.time_us(now).is_some()
     }

@@ -74,8 +74,8 @@ fn ask(
     told
 }
 
-/// Other callers have queued so many events that the driver yields while a caller polls it. The caller's runtime does
-/// nothing more then, so the driver must wake its own task.
+/// The queue is so long that the driver yields while a caller polls it. The caller's runtime does nothing more then, so
+/// the driver must wake its own task.
 #[tokio::test]
 async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
