@@ -242,8 +242,8 @@ fn a_crashed_reader_keeps_a_writer_out_only_until_its_ttl_ends() {
     all_succeed([testbed.run(&["k", "--ttl", "30s", "--wait", "20s"], "true")]);
 }
 
-/// Starts readers of these keys again and again until the writer has had its lock. Returns the number of readers between
-/// the writer's intents and its lock.
+/// Starts readers of these keys again and again until the writer has had its lock. Returns the number of readers
+/// between the writer's intents and its lock.
 fn writer_among_readers(testbed: &Testbed, keys: &[&str], writer: &[&str]) -> usize {
     /// Ends the readers, also if the test fails.
     struct Ends<'a>(&'a AtomicBool);

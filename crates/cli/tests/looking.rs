@@ -1,4 +1,5 @@
-//! How `run` and `status` describe a lock: keys of other programs, waits, and the cause of a loss. On five real servers.
+//! How `run` and `status` describe a lock: keys of other programs, waits, and the cause of a loss. On five real
+//! servers.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 

@@ -1,5 +1,5 @@
-//! Settings from the command line, the environment and the configuration file, in this order, and the variables that the
-//! command sees.
+//! Settings from the command line, the environment and the configuration file, in this order, and the variables that
+//! the command sees.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 

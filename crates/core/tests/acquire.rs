@@ -1,5 +1,5 @@
-//! One attempt, exhaustively: all answers × times × orders, for one to five nodes and every legal
-//! quorum, against the paper's rule written down a second time, and differently.
+//! One attempt with all answers, times and orders, for one to five nodes and every legal quorum, compared with a second
+//! implementation of the paper's rule.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use quorlock_core::{
 use quorlock_core::{Attempt, Decision};
 
 const MS: i64 = 1_000_000;
-/// The times of the attempts in here, in nanoseconds. The node timeout is what it may be at most.
+/// The times of the attempts, in nanoseconds. The node timeout is the largest that is allowed.
 const TTL: i64 = 1000 * MS;
 const TERM: i64 = TTL - (TTL / 100 + 2 * MS);
 const MARGIN: i64 = 20 * MS;
 const NODE_TIMEOUT: i64 = TTL / 4;
 const CONNECT_TIMEOUT: i64 = TTL;
 
-/// What a node does.
+/// The behaviour of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Does {
     Grant,
@@ -26,7 +26,7 @@ enum Does {
     FailUnsent,
     FailMaybeSent,
     StaySilent,
-    /// Its time is up first; then it grants after all.
+    /// Grants after its timeout.
     GrantLate,
 }
 
@@ -39,11 +39,11 @@ const ALL: [Does; 6] = [
     Does::GrantLate,
 ];
 
-/// What happens to the attempt.
+/// An event of the attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Answer(usize, Does),
-    /// Nodes whose time is up by now are no longer waited for.
+    /// The nodes without an answer time out.
     TimeIsUp,
 }
 
@@ -80,16 +80,15 @@ fn answer(does: Does) -> Answer {
     }
 }
 
-/// The decision of an attempt, in the words of this file.
+/// The decision of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Decided {
-    /// Valid for so many nanoseconds more.
+    /// The remaining validity, in nanoseconds.
     Yes(i64),
     No(FailureReason),
 }
 
-/// The paper, written down naively: tries every way in which the nodes that have not been heard
-/// could still answer.
+/// A naive implementation of the paper. It tries every combination of answers of the outstanding nodes.
 struct Oracle {
     needed: usize,
     min_validity: i64,
@@ -100,13 +99,13 @@ impl Oracle {
     fn decided(&self, elapsed: i64) -> Option<Decided> {
         let silent = self.heard.iter().filter(|heard| heard.is_none()).count();
         let yes = self.yes();
-        // Every way in which the silent ones may still say yes or no.
+        // Every combination of grants and refusals of the silent nodes.
         let futures = (0_u32..1 << silent).map(|future| yes + future.count_ones() as usize);
         let possible = futures.clone().any(|votes| votes >= self.needed);
         let certain = futures.clone().all(|votes| votes >= self.needed);
         let left = TERM - elapsed;
         match (certain, possible) {
-            // The paper's validity is what is left of the term; the margin is kept of it.
+            // The validity of the paper is the rest of the term. The margin must be left of it.
             (true, _) if left >= self.min_validity && left > MARGIN => Some(Decided::Yes(left)),
             (true, _) => Some(Decided::No(FailureReason::TooSlow)),
             (false, true) => None,
@@ -114,7 +113,7 @@ impl Oracle {
         }
     }
 
-    /// Somebody else is the reason if, had the refusing nodes not refused, it could have worked.
+    /// Contention is the reason if the attempt could have succeeded without the refusals.
     fn why_not(&self) -> FailureReason {
         let may_say_yes = |heard: &&Option<Does>| {
             matches!(heard, None | Some(Does::Grant | Does::GrantLate | Does::Refuse))
@@ -132,7 +131,7 @@ impl Oracle {
     }
 }
 
-/// Runs the steps, each at its time, until the attempt is decided; compares every decision.
+/// Runs the steps, each at its time, until the attempt is decided. Compares every decision with the oracle.
 fn run(quorum: Quorum, min_validity: i64, schedule: &Schedule) -> Option<Decided> {
     let Schedule { connecting, steps } = schedule;
     let mut attempt = attempt(quorum, timing(min_validity), connecting);
@@ -155,7 +154,7 @@ fn run(quorum: Quorum, min_validity: i64, schedule: &Schedule) -> Option<Decided
                         count += 1;
                     }
                 }
-                assert_eq!(timed_out, count, "each node that did not answer in time is told of");
+                assert_eq!(timed_out, count, "each node that times out is reported");
                 decision
             }
         };
@@ -165,7 +164,7 @@ fn run(quorum: Quorum, min_validity: i64, schedule: &Schedule) -> Option<Decided
             Decision::Raise(_) => unreachable!("no fence is wanted"),
             Decision::GiveUp(why) => Some(Decided::No(why)),
             Decision::Acquired(validity) => {
-                assert_eq!(validity.votes(at(0)), oracle.yes(), "the votes are the yeses");
+                assert_eq!(validity.votes(at(0)), oracle.yes(), "the votes are the grants");
                 Some(Decided::Yes(validity.valid_for(at(*time)).as_nanos() as i64))
             }
         };
@@ -173,19 +172,19 @@ fn run(quorum: Quorum, min_validity: i64, schedule: &Schedule) -> Option<Decided
         if decided.is_some() {
             return decided;
         }
-        assert!(attempt.deadline().is_some(), "it never waits without an end: {steps:?}");
+        assert!(attempt.deadline().is_some(), "no deadline: {steps:?}");
     }
     None
 }
 
-/// What happens when, and which nodes are being connected to at the start.
+/// The steps with their times, and the nodes that are connecting at the start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Schedule {
     connecting: Vec<bool>,
     steps: Vec<(Step, i64)>,
 }
 
-/// Nodes that do this answer in order; then time is up, and the late ones come.
+/// The nodes answer in order. Then the others time out, and the late answers arrive.
 fn prompt(does: &[Does], time: i64, order: &[usize]) -> Schedule {
     let [prompt, late] = answers(does, order);
     let after = time.max(NODE_TIMEOUT);
@@ -195,8 +194,7 @@ fn prompt(does: &[Does], time: i64, order: &[usize]) -> Schedule {
     Schedule { connecting: vec![false; does.len()], steps }
 }
 
-/// The others are still being connected to when the late ones have run out of time and then come:
-/// in this order their votes count, because nothing is decided yet.
+/// The late answers arrive after their timeout and before the other nodes are connected, so their votes count.
 fn connecting(does: &[Does], time: i64, order: &[usize]) -> Schedule {
     let [prompt, late] = answers(does, order);
     let after = time.max(NODE_TIMEOUT);
@@ -206,7 +204,7 @@ fn connecting(does: &[Does], time: i64, order: &[usize]) -> Schedule {
     Schedule { connecting: does.iter().map(|does| !late(does)).collect(), steps }
 }
 
-/// The answers in order, prompt ones and late ones.
+/// The answers in order, first the prompt answers, then the late answers.
 fn answers(does: &[Does], order: &[usize]) -> [Vec<Step>; 2] {
     [false, true].map(|late| {
         let nodes = order.iter().filter(|node| does[**node] != Does::StaySilent);
@@ -217,7 +215,7 @@ fn answers(does: &[Does], order: &[usize]) -> [Vec<Step>; 2] {
     })
 }
 
-/// All answers of so many nodes.
+/// All combinations of behaviours.
 fn all_answers(nodes: usize) -> impl Iterator<Item = Vec<Does>> {
     let count = ALL.len();
     (0..count.pow(nodes as u32)).map(move |number| {
@@ -277,8 +275,7 @@ fn the_order_of_the_answers_makes_no_difference_to_yes_or_no() {
     for nodes in 1..=4 {
         for quorum in quorums(nodes) {
             for does in all_answers(nodes) {
-                // Who comes after its node timeout comes in time to be counted, or does not: that
-                // is the one thing in which the order matters.
+                // The order matters for answers after the node timeout only.
                 if does.contains(&Does::GrantLate) {
                     continue;
                 }
@@ -312,8 +309,8 @@ fn permutations(nodes: usize) -> Vec<Vec<usize>> {
     shorter.iter().flat_map(with_last).collect()
 }
 
-/// The nodes' commands leave at different times: each vote ends by its own, and the lock when there
-/// is no quorum of votes any more.
+/// The client sends the commands at different times. Each vote expires by its own time, and the lock ends without a
+/// quorum of votes.
 #[test]
 fn the_lock_is_valid_until_the_quorum_th_largest_end_of_votes_sent_at_different_times() {
     let sent_at = [0, 7 * MS, 30 * MS, 55 * MS, 90 * MS];
@@ -345,7 +342,7 @@ fn the_lock_is_valid_until_the_quorum_th_largest_end_of_votes_sent_at_different_
     }
 }
 
-/// Step 5 goes to every node, whatever it said, with the value that was asked for.
+/// Step 5 sends the release with the value of the attempt to every node.
 #[test]
 fn giving_up_releases_on_every_node_and_owes_only_where_the_key_may_be() {
     for nodes in 1..=4 {

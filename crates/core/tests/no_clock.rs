@@ -1,5 +1,5 @@
-//! The core has no clock: `std::time::Instant::now()` in it does not compile, and nothing else of
-//! the standard library is within its reach.
+//! `std::time::Instant::now()` does not compile in the core, and the core cannot use the rest of the standard library
+//! either.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::{fs, io};
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Every source file: its path below the crate, and what is in it.
+/// The path and the content of every source file.
 fn sources() -> io::Result<Vec<(PathBuf, String)>> {
     let mut folders = vec![PathBuf::from("src")];
     let mut sources = Vec::new();
@@ -27,7 +27,7 @@ fn sources() -> io::Result<Vec<(PathBuf, String)>> {
     Ok(sources)
 }
 
-/// Compiles the sources as they are in `folder`, without cargo and without anything else.
+/// Compiles the sources in `folder` without cargo and without dependencies.
 fn compile(folder: &Path) -> io::Result<Output> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
     let mut command = Command::new(rustc);
@@ -81,13 +81,12 @@ fn outside_its_tests_the_core_does_not_mention_std() -> io::Result<()> {
         if path.ends_with("tests.rs") {
             continue;
         }
-        // Tests are at the end of a file; what comes before them may not be conditional either.
+        // Only the tests at the end of a file may be conditional.
         let production = source.split("#[cfg(test)]\nmod tests").next().unwrap_or(&source);
         for line in production.lines().map(str::trim_start).filter(|line| !line.starts_with("//")) {
             assert!(!line.contains("std::"), "{}: {line}", path.display());
             let conditional = line.contains("cfg(") || line.contains("cfg_attr(");
-            // The second is the example of the README; the last two are mistakes that can be switched on, in a
-            // build of their own.
+            // The second one is the example of the README. The last two belong to the build with mutants.
             let known = [
                 "#[cfg(test)]",
                 "#[cfg(doctest)]",

@@ -1,12 +1,12 @@
 //! The guardian with real processes, signals and terminals.
 //!
 //! The guardian executes its own program again, so this test contains the modules. The first argument selects the role:
-//! test runner, keeper, guardian or exec step. The keeper stands for `quorlock run` without a lock. The keeper takes its
-//! deadlines from the command line and writes each event with the time of the boot clock to a log. A test waits for an
-//! event in the log instead of sleeping, and can stop or kill the keeper.
+//! test runner, keeper, guardian or exec step. The keeper stands for `quorlock run` without a lock. The keeper takes
+//! its deadlines from the command line and writes each event with the time of the boot clock to a log. A test waits for
+//! an event in the log instead of sleeping, and can stop or kill the keeper.
 //!
-//! Every process of a command has a mark of its test in its environment. A marked process that runs after the end of the
-//! command has escaped.
+//! Every process of a command has a mark of its test in its environment. A marked process that runs after the end of
+//! the command has escaped.
 
 // A module with this path, so that the files find each other as in the binary.
 #[path = "../../src"]

@@ -8,8 +8,8 @@ use crate::{
     written_within_the_validity,
 };
 
-/// The bound is a third of the ttl until the next extension, 5 % of the ttl, and a node timeout of 50 ms. A busy machine
-/// may take another second. The lock has more than that left.
+/// The bound is a third of the ttl until the next extension, 5 % of the ttl, and a node timeout of 50 ms. A busy
+/// machine may take another second. The lock has more than that left.
 fn dead_soon_after(testbed: &Testbed, first: Running, at_ms: u64, cause: &str) {
     let output = first.end();
     lost_because(&output, cause);

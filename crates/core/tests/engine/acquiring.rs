@@ -1,4 +1,4 @@
-//! One attempt: when it is decided, which answers count, and what it leaves behind.
+//! One attempt: its decision, the answers that count, and its releases.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn all_nodes_are_asked_at_once_with_one_value_and_a_quorum_decides() {
     assert_eq!(world.granted_at(lock), Some(6), "at the third answer, not at the last");
     assert_eq!(world.votes(lock), 3);
     world.run_for(10);
-    assert_eq!(world.votes(lock), 5, "it goes on collecting after the yes (V2)");
+    assert_eq!(world.votes(lock), 5, "votes after the decision count (V2)");
     assert_eq!(world.valid_for(lock), TERM - 16);
     world.finish();
 }
@@ -34,7 +34,7 @@ fn all_nodes_are_asked_at_once_with_one_value_and_a_quorum_decides() {
 #[test]
 fn every_attempt_of_a_call_has_a_token_of_its_own() {
     let mut world = ScriptedWorld::new(3);
-    // Without pushes it is a matter of polling.
+    // Without pushes, the call polls.
     world.no_pushes();
     for node in 0..2 {
         world.occupy(node, "k", b"another", Some(100));
@@ -42,7 +42,7 @@ fn every_attempt_of_a_call_has_a_token_of_its_own() {
     let lock = world.hold(request("k"));
     let attempts = world.attempts(lock);
     assert!(attempts > 2);
-    // The watch compares the values; here it is shown that there was something to compare.
+    // The world compares the tokens of all attempts.
     assert_eq!(world.sent(lock, Verb::Acquire, 0).len(), attempts as usize);
     world.finish();
 }
@@ -112,7 +112,7 @@ fn a_late_grant_after_a_no_is_void_and_its_key_is_deleted() {
     world.set_one_way(2, 20);
     let lock = world.acquire(once("k"));
     world.run_until(21);
-    assert!(world.has(2, "k"), "granted, and its answer on its way");
+    assert!(world.has(2, "k"), "granted, and the answer is in flight");
     world.run_until(100);
     assert!(world.refused(lock).is_some() && world.granted_at(lock).is_none());
     assert!(!world.has(2, "k"));
@@ -130,7 +130,7 @@ fn a_late_grant_for_an_earlier_attempt_is_not_taken_for_the_present_one() {
     world.run_until(59);
     assert!(world.retried(lock).len() > 1);
     assert_eq!(world.granted_at(lock), None);
-    // The first attempt's grant comes in while a later attempt holds one vote.
+    // The grant for the first attempt arrives while a later attempt has one vote.
     world.run_until(61);
     assert_eq!(world.granted_at(lock), None);
     world.finish();
@@ -141,7 +141,7 @@ fn a_late_grant_for_an_earlier_attempt_is_not_taken_for_the_present_one() {
     world.set_one_way(2, 30);
     let lock = world.hold(request("k"));
     assert!(world.attempts(lock) > 1);
-    // It comes in while the lock of a later attempt is held.
+    // The grant arrives while the lock of a later attempt is held.
     world.run_until(61);
     assert_eq!(world.votes(lock), 2);
     world.run_until(100);
@@ -169,7 +169,7 @@ fn a_deadline_that_was_put_off_passes_without_effect_and_is_followed_by_the_true
         &mut out,
     );
     out.clear();
-    // Only nodes that have longer are waited for now.
+    // Only nodes with a later deadline are outstanding now.
     engine.handle(Event::Wake, at(NODE_TIMEOUT), &mut entropy, &mut out);
     assert_eq!(out, []);
     assert_eq!(engine.deadline(), Some(at(CONNECT_TIMEOUT + NODE_TIMEOUT).boot()));
@@ -238,7 +238,7 @@ fn a_connection_that_was_not_made_is_not_waited_for_again() {
     world.connecting_failed(0);
     world.run_for(1);
     assert!(world.refused(first).is_some());
-    // Connected since, which nobody had reason to tell; then silent.
+    // The node is connected without a notice, and silent.
     world.up_unnoticed(0);
     world.freeze(0, true);
     let start = 11;
@@ -264,7 +264,7 @@ fn a_node_that_is_known_to_be_down_fails_at_once() {
 }
 
 #[test]
-fn a_silent_node_is_told_of_once_and_costs_one_node_timeout() {
+fn a_silent_node_is_reported_once_and_costs_one_node_timeout() {
     let mut world = ScriptedWorld::new(3);
     world.freeze(0, true);
     world.freeze(1, true);
@@ -277,7 +277,7 @@ fn a_silent_node_is_told_of_once_and_costs_one_node_timeout() {
     world.finish();
 }
 
-/// S5: the clock is read again after the deciding answer.
+/// S5: the caller reads the clock after the deciding answer.
 #[test]
 fn a_process_that_slept_with_all_its_answers_in_the_buffer_holds_nothing() {
     for (slept, holds) in [(TERM - 11, true), (TERM - 10, false), (TERM, false), (5000, false)] {
@@ -293,7 +293,7 @@ fn a_process_that_slept_with_all_its_answers_in_the_buffer_holds_nothing() {
     }
 }
 
-/// A busy runtime is not a silent node: answers that have come count before time-outs that have.
+/// A busy runtime handles answers late. That does not make a node silent.
 #[test]
 fn answers_that_have_come_are_counted_before_their_time_outs() {
     let mut world = ScriptedWorld::new(5);
@@ -305,7 +305,7 @@ fn answers_that_have_come_are_counted_before_their_time_outs() {
     world.finish();
 }
 
-/// The same for a look at the holder, an extension, a release and an inspection.
+/// Also for an extension, a release, and an inspection.
 #[test]
 fn a_client_that_was_slow_itself_does_not_take_it_for_silence() {
     let sleep = |world: &mut ScriptedWorld| {
@@ -428,8 +428,7 @@ fn a_want_of_rights_on_a_majority_ends_the_call_at_once() {
     world.finish();
 }
 
-/// S26. The first refusal decides here; that the slower nodes were not heard does not turn a lock
-/// that is held into nodes that are missing.
+/// S26. The first refusal decides. The slower nodes have not answered, but the lock is held, and no node is missing.
 #[test]
 fn a_lock_held_on_the_nodes_that_are_left_is_contended_whatever_answers_first() {
     for slow in 2..5 {

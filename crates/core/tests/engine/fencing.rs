@@ -1,7 +1,6 @@
-//! Locks with a fence: how the number is found and recorded, kept, and made larger for the next one.
+//! Locks with a fencing token: the choice of the token, its record on the nodes, and the next token.
 //!
-//! That fences are unique, grow, and are recorded on a quorum when they are shown (S18), is checked in
-//! every test, by `quorlock_sim::scripted`.
+//! `quorlock_sim::scripted` asserts in every test that tokens are unique, increase, and are recorded on a quorum (S18).
 
 mod handing_over;
 
@@ -22,17 +21,17 @@ use quorlock_sim::scripted::asking::{
 };
 use quorlock_sim::{Guard, Random};
 
-/// Above the wall clock, in microseconds, of any test.
+/// Microseconds above the wall clock of each test.
 const AHEAD: u64 = 10_000_000_000;
 
-/// So many nodes, whose counters stand above all clocks.
+/// A world in which the counters of the nodes are above all clocks.
 fn with_counters(at: &[u64]) -> ScriptedWorld {
     let mut world = ScriptedWorld::new(at.len());
     world.set_counters("k", &at.iter().map(|at| AHEAD + at).collect::<Vec<u64>>());
     world
 }
 
-/// A lock that is held, and the next caller of the same process.
+/// A held lock, and the next call of the same process.
 fn held_and_wanted(world: &mut ScriptedWorld) -> (LockId, LockId) {
     let first = world.hold(fenced(request("k")));
     let second = world.acquire(fenced(request("k")));
@@ -40,7 +39,7 @@ fn held_and_wanted(world: &mut ScriptedWorld) -> (LockId, LockId) {
     (first, second)
 }
 
-/// What this lock's attempts have proposed to the first node.
+/// The tokens that the attempts of this lock proposed to the first node.
 fn proposals(world: &ScriptedWorld, lock: LockId) -> Vec<u64> {
     let proposals = world.log().iter().filter_map(|(_, _, effect)| match effect {
         Effect::Send { ticket, command: Command::AcquireFenced { proposal, .. }, .. }
@@ -69,7 +68,7 @@ fn where_the_counters_are_behind_the_clock_it_takes_one_round_trip() {
 
 #[test]
 fn where_the_counters_agree_it_takes_one_round_trip() {
-    // Of two nodes alone, one has to be raised; that the third agrees makes it unnecessary.
+    // With two nodes, one counter must be raised. The third node agrees, so no raise is necessary.
     let mut world = with_counters(&[10, 20, 20]);
     let lock = world.hold(fenced(request("k")));
     world.run_until(10);
@@ -88,7 +87,7 @@ fn where_the_counters_differ_it_takes_two() {
     assert_eq!(world.sent(lock, Verb::Raise, 0), [2]);
     assert_eq!(world.counter(0, "k"), Some(AHEAD + 21), "written where it was less");
     world.run_until(100);
-    // The third vote came after that: it counts for the validity only (S18).
+    // The third vote arrives later and counts for the validity only (S18).
     assert_eq!((world.votes(lock), world.fence(lock)), (3, AHEAD + 21));
     assert_eq!(world.counter(2, "k"), Some(AHEAD + 31));
     world.finish();
@@ -97,7 +96,7 @@ fn where_the_counters_differ_it_takes_two() {
 #[test]
 fn a_late_vote_with_a_larger_number_starts_the_raise_again() {
     let mut world = with_counters(&[10, 20, 30]);
-    // It comes while the raise to the smaller number is on its way.
+    // The vote arrives while the raise to the smaller number is in flight.
     world.set_one_way(0, 5);
     world.set_one_way(2, 6);
     let lock = world.hold(fenced(request("k")));
@@ -117,7 +116,7 @@ fn a_number_that_cannot_be_recorded_in_time_is_not_shown() {
     world.run_until(1);
     world.freeze(0, true);
     world.run_until(200);
-    // It has a node timeout of its own.
+    // The raise has a node timeout of its own.
     let (at, refusal) = world.refused(lock).unwrap();
     assert_eq!((at, refusal.kind), (2 + NODE_TIMEOUT, RefusalKind::NoQuorum));
     let silent = NodeOutcome::Failed(Failure::new(FailureKind::Silent));
@@ -136,7 +135,7 @@ fn a_raise_that_fails_decides_at_once() {
     world.refuse(0, Some(FailureKind::Rejected));
     world.run_until(20);
     let (at, refusal) = world.refused(lock).unwrap();
-    // Had the third not been another's, it might have had the number.
+    // Without the other holder, the third node could have recorded the number.
     assert_eq!((at, refusal.kind), (6, RefusalKind::Contended), "and a look at who has it");
     world.finish();
 }
@@ -151,7 +150,7 @@ fn a_counter_that_stands_above_the_number_has_not_recorded_it() {
     world.run_until(4);
     assert_eq!(world.retried(lock), [4]);
     world.run_until(400);
-    // It has been told, and asks for more from the start.
+    // The next attempt proposes a larger number from the start.
     assert_eq!(proposals(&world, lock)[1], AHEAD + 1001);
     assert_eq!((world.fence(lock), world.attempts(lock)), (AHEAD + 1001, 2));
     assert_eq!(world.sent(lock, Verb::Raise, 0), [2]);
@@ -175,7 +174,7 @@ fn a_vote_that_is_found_gone_at_the_raise_is_none() {
         assert_eq!(refusal.nodes[0].said == NodeOutcome::Seen(Holding::Free), !taken);
         world.finish();
     }
-    // Where there are enough others, it is held without that one.
+    // With enough other votes, the lock is held without this vote.
     let mut world = with_counters(&[10, 20, 30, 30, 40]);
     world.set_one_way(3, 3);
     world.set_one_way(4, 100);
@@ -199,8 +198,8 @@ fn it_is_too_late_if_the_number_is_recorded_when_the_votes_have_run_out() {
     world.finish();
 }
 
-/// Found by the simulator (seed 50037399 and others): a node granted and failed to record the number, and by
-/// the time that was known the votes had run out as well.
+/// The simulator found this (seed 50037399 and others). A node granted and could not record the number, and the votes
+/// expired before its answer.
 #[test]
 fn a_node_that_cannot_record_the_number_is_the_reason_however_late_it_is() {
     let mut world = with_counters(&[10, 20, 30]);
@@ -216,13 +215,13 @@ fn a_node_that_cannot_record_the_number_is_the_reason_however_late_it_is() {
 }
 
 #[test]
-fn who_refuses_says_who_holds_the_lock_and_where_the_counter_stands() {
+fn a_refusal_reports_the_holder_and_the_counter() {
     let mut world = ScriptedWorld::with(2, Quorum::majority(3).unwrap());
     world.set_counters("k", &[AHEAD; 3]);
     let holder = world.hold(fenced(request("k")));
     let waiter = world.acquire_by(1, fenced(waiting("k", 30)));
     world.run_for(2);
-    // Whoever is asked after that does not answer any more.
+    // Nodes do not answer later questions.
     (0..3).for_each(|node| world.freeze(node, true));
     world.run_for(100);
     let value = world.guard(holder).value().as_bytes().to_vec();
@@ -269,7 +268,7 @@ fn a_vote_that_was_lost_is_set_again_with_the_fence() {
 }
 
 #[test]
-fn a_node_whose_counter_has_moved_on_is_not_healed_and_that_is_told_once() {
+fn a_node_with_a_larger_counter_is_not_healed_and_reported_once() {
     let mut world = ScriptedWorld::new(3);
     let lock = world.hold(fenced(automatic("k")));
     world.run_until(100);
@@ -286,7 +285,7 @@ fn a_node_whose_counter_has_moved_on_is_not_healed_and_that_is_told_once() {
 
 #[test]
 fn numbers_end_where_they_are_no_longer_exact() {
-    // The last one there is: it can be shown, but not handed over to a larger one.
+    // The largest number can be granted, but there is no larger number for a hand-over.
     let last = Counter::LIMIT - 1;
     let mut world = ScriptedWorld::new(3);
     world.set_counters("k", &[last - 1; 3]);
@@ -296,7 +295,7 @@ fn numbers_end_where_they_are_no_longer_exact() {
     world.run_until(20);
     assert_eq!(world.sent(first, Verb::Raise, 0), [0; 0]);
     assert!(!world.released(first).unwrap().1.handed_over);
-    // And what nodes grant beyond it is no vote.
+    // A grant with a larger number is no vote.
     world.run_until(100);
     assert_eq!(world.granted_at(second), None);
     let tried = world.acquire(Request { wait: Wait::For(Duration::ZERO), ..fenced(request("k")) });
@@ -305,9 +304,8 @@ fn numbers_end_where_they_are_no_longer_exact() {
     world.finish();
 }
 
-/// Three clients want one lock, keep it for as long as they like, and give it back or forget it. Nodes
-/// are slow, lose locks before their time, and are down for a while; their counters, which they keep,
-/// differ, and are ahead of all clocks.
+/// Three clients contend for one lock, hold it for a random time, and release it or do not. Nodes are slow, lose locks
+/// early, and are down for a while. Their counters differ and are ahead of all clocks.
 fn witness(seed: u64, seen: &mut [usize; 3]) {
     println!("SEED={seed}");
     let mut random = Random::new(seed, 0);
@@ -339,7 +337,7 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
                 }
             }
             7 => world.up(node),
-            // As by a rival who had this vote and not enough others.
+            // As after an attempt of another client without a quorum.
             8 if !world.has(node, "k") => {
                 let number = world.counter(node, "k").expect("set above") + random.index(6) as u64;
                 world.set_counter(node, &counter_of("k"), number);
@@ -366,7 +364,7 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
 }
 
 #[test]
-fn whatever_happens_fences_are_unique_and_grow() {
+fn in_random_histories_fencing_tokens_are_unique_and_grow() {
     let mut seen = [0; 3];
     let Some(seeds) = seeds(400, |seed| witness(seed, &mut seen)) else {
         return;

@@ -1,4 +1,4 @@
-//! Locks with several keys, and readers beside writers.
+//! Locks with several keys, readers and writers.
 
 mod in_the_way;
 mod intents;
@@ -14,13 +14,13 @@ use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::{TTL, automatic, fenced, once, request, waiting};
 use quorlock_sim::time::MS;
 
-/// Wants all of these keys.
+/// A request for all of these keys.
 fn several(keys: &[&str]) -> Request {
     let keys = Keys::new(keys.iter().map(|key| (*key).into())).expect("some keys, each once");
     Request { keys, ..automatic("k") }
 }
 
-/// Wants `key` as a reader.
+/// A request for `key` as a reader.
 fn reader(key: &str) -> Request {
     Request { mode: Mode::Shared, ..automatic(key) }
 }
@@ -30,7 +30,7 @@ fn two_clients(nodes: usize) -> ScriptedWorld {
     ScriptedWorld::with(2, Quorum::majority(nodes).expect("there are nodes"))
 }
 
-/// How many commands of that sort the engine of a client has sent so far.
+/// The number of commands of this kind that the client has sent.
 fn count(world: &ScriptedWorld, client: usize, is_it: fn(&Command) -> bool) -> usize {
     world.orders(client).filter(|(_, command)| is_it(command)).count()
 }
@@ -53,7 +53,7 @@ fn a_lock_of_two_keys_is_one_command_per_node() {
     world.finish();
 }
 
-/// Whatever is held of it, and in which order callers ask: nobody waits for somebody who waits for it.
+/// Calls do not deadlock for any order of requests and any held keys.
 #[test]
 fn a_set_waits_at_the_key_that_is_held_and_holds_nobody_back_at_the_others() {
     let mut world = ScriptedWorld::new(3);
@@ -63,7 +63,7 @@ fn a_set_waits_at_the_key_that_is_held_and_holds_nobody_back_at_the_others() {
     let b = world.acquire(automatic("b"));
     world.run_for(20);
     assert!(world.granted_at(b).is_some() && world.granted_at(both).is_none());
-    // At the first key it is before those that come later, and at the second one it is not kept waiting by them.
+    // The set is before later calls in the queue of its first key, and later calls do not block it at its second key.
     let later = world.acquire(automatic("b"));
     world.release(a, false);
     world.run_for(20);
@@ -77,7 +77,7 @@ fn a_set_waits_at_the_key_that_is_held_and_holds_nobody_back_at_the_others() {
     world.finish();
 }
 
-/// The key is held by another process. While the set pauses, others of this process have their turns.
+/// Another process holds the key. While the set pauses, other calls of this process have their turns.
 #[test]
 fn a_set_that_was_refused_steps_aside_and_comes_back() {
     let mut world = two_clients(3);
@@ -171,7 +171,7 @@ fn readers_hold_together_and_a_writer_waits_for_all_of_them() {
     world.finish();
 }
 
-/// Another process's readers come and go, and never is nobody there.
+/// Readers of another process come and go without a gap.
 #[test]
 fn a_writer_that_waits_is_next_although_readers_keep_coming() {
     let mut world = ScriptedWorld::with(3, Quorum::majority(5).expect("five nodes"));
@@ -200,7 +200,7 @@ fn a_writer_that_waits_is_next_although_readers_keep_coming() {
 }
 
 #[test]
-fn what_a_writer_has_said_is_taken_back_when_it_gives_up() {
+fn an_intent_is_removed_when_its_writer_gives_up() {
     let mut world = two_clients(3);
     let held = world.acquire_by(1, reader("k"));
     world.run_for(20);
@@ -220,7 +220,7 @@ fn what_a_writer_has_said_is_taken_back_when_it_gives_up() {
     world.finish();
 }
 
-/// Whichever of them has the turn: readers would get in at every turn otherwise.
+/// Otherwise readers would get the lock whenever the turn passes to the other writer.
 #[test]
 fn writers_of_one_process_share_the_intent_for_a_key_that_both_want() {
     let mut world = ScriptedWorld::with(3, Quorum::majority(3).expect("three nodes"));
@@ -251,7 +251,7 @@ fn writers_of_one_process_share_the_intent_for_a_key_that_both_want() {
     world.finish();
 }
 
-/// Another call has its turn at the other key first. Readers of the key that is not wanted by that one need not wait.
+/// Another call has its turn at the other key first. It does not want this key, so readers of this key do not wait.
 #[test]
 fn a_writer_that_waits_in_its_own_process_keeps_no_reader_waiting() {
     let mut world = two_clients(3);
@@ -264,13 +264,14 @@ fn a_writer_that_waits_in_its_own_process_keeps_no_reader_waiting() {
     assert!(world.is_valid(between), "nobody else holds it");
     assert!(world.granted_at(first).is_none() && world.granted_at(last).is_none());
     assert!((0..3).all(|node| !world.has(node, "quorlock:intent:a")));
-    // Nested locks: the holder of the one reads the other.
+    // Nested locks: the holder of one key reads the other key.
     let nested = world.acquire(reader("a"));
     world.run_for(300);
     assert!(world.granted_at(nested).is_some());
 }
 
-/// What two others have said is said by the one for which both step aside, and by them again when that one gives up.
+/// Two writers step aside for a third one. The third writer takes over their intents, and they renew them when it gives
+/// up.
 #[test]
 fn intents_go_with_the_turns_of_several_writers() {
     let mut world = two_clients(3);
@@ -293,7 +294,7 @@ fn intents_go_with_the_turns_of_several_writers() {
     assert!(both.iter().all(|it| world.is_valid(*it)));
 }
 
-/// A writer that only tries has the turn of one that waits, and gives it back.
+/// A single attempt takes the turn of a waiting writer and returns it.
 #[test]
 fn a_call_that_only_tries_leaves_the_intent_of_one_that_waits() {
     let mut world = two_clients(3);
@@ -312,9 +313,9 @@ fn a_call_that_only_tries_leaves_the_intent_of_one_that_waits() {
     assert!(world.is_valid(waits));
 }
 
-/// A set waits for the writer that becomes a reader, and at its other key for one that would step aside.
+/// A set waits for a writer that becomes a reader, and at its other key for a call that must step aside.
 #[test]
-fn after_a_downgrade_whoever_would_step_aside_does() {
+fn after_a_downgrade_calls_that_must_step_aside_do() {
     let mut world = two_clients(3);
     let _foreign = world.acquire_by(1, automatic("c"));
     world.run_for(20);
@@ -329,7 +330,7 @@ fn after_a_downgrade_whoever_would_step_aside_does() {
     assert!(world.granted_at(reads).is_some());
 }
 
-/// All three nodes are needed, and one does not answer the writer any more.
+/// All three nodes are needed, and one stops answering the writer.
 #[test]
 fn a_writer_that_no_reader_keeps_waiting_lets_readers_in() {
     let mut world = ScriptedWorld::with(2, Quorum::new(3, 3).expect("all of three"));
@@ -347,10 +348,9 @@ fn a_writer_that_no_reader_keeps_waiting_lets_readers_in() {
     assert!(world.granted_at(writer).is_none() && world.granted_at(late).is_some());
 }
 
-/// A client that is shut down does not end before readers need not wait for it any more; but a node that does not answer
-/// keeps it for a moment only.
+/// A shutdown waits until the intents are removed, and for a short time only if a node does not answer.
 #[test]
-fn a_client_takes_back_what_it_has_said_before_it_ends() {
+fn a_client_removes_its_intents_before_it_ends() {
     for is_silent in [false, true] {
         let mut world = two_clients(3);
         let _held = world.acquire_by(1, reader("k"));
@@ -375,7 +375,7 @@ fn a_client_takes_back_what_it_has_said_before_it_ends() {
 }
 
 #[test]
-fn a_writer_that_waits_for_a_writer_says_nothing() {
+fn a_writer_that_waits_for_a_writer_leaves_no_intent() {
     let mut world = two_clients(3);
     let _held = world.acquire_by(1, automatic("k"));
     world.run_for(20);
@@ -409,8 +409,8 @@ fn a_writer_becomes_a_reader_and_lets_others_in_at_once() {
     world.finish();
 }
 
-/// A node that does not hear of it keeps the writer's key: that is ours, is made a reader's by the next extension, and is
-/// given back in the end.
+/// A node that misses the downgrade keeps the writer's key. The next extension converts the key to a reader's vote, and
+/// the release deletes it.
 #[test]
 fn a_node_that_was_away_is_brought_along_by_the_next_extension() {
     let mut world = two_clients(3);
@@ -443,7 +443,7 @@ fn a_reader_that_crashed_keeps_a_writer_out_for_its_own_ttl() {
     world.finish();
 }
 
-/// In one process a writer waits for the readers before it, and readers behind it wait for it.
+/// A writer waits for earlier readers of its process, and later readers wait for the writer.
 #[test]
 fn in_one_process_readers_do_not_pass_a_writer() {
     let mut world = ScriptedWorld::new(3);
@@ -463,9 +463,9 @@ fn in_one_process_readers_do_not_pass_a_writer() {
     world.finish();
 }
 
-/// A call in any phase may be cancelled; nothing of it is left, and the others go on.
+/// A call can be cancelled in any phase. It leaves no key, and the other calls continue.
 #[test]
-fn whoever_gives_up_makes_room_for_the_others() {
+fn a_cancelled_call_makes_room_for_the_others() {
     let mut world = two_clients(3);
     let held = world.acquire_by(1, reader("k"));
     world.run_for(20);

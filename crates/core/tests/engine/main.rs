@@ -1,7 +1,7 @@
-//! The engine in virtual time, scenario by scenario; what each test shows is its name.
+//! The engine in virtual time. Each test is one scenario.
 //!
-//! The invariants of the protocol that belong to the core, and where they are shown. Those marked
-//! with a star are also checked at every step of every test, by `quorlock_sim::scripted`.
+//! The invariants of the protocol that belong to the core, and the modules that test them. `quorlock_sim::scripted`
+//! also checks those with a star at every step of every test.
 //!
 //! | invariant | where |
 //! |---|---|

@@ -1,8 +1,7 @@
-//! Random histories: callers, faults and the network do what they like; the rules of
-//! [`quorlock_sim::scripted`] hold at every step, and in the end nothing is left.
+//! Random histories of callers, faults and the network. The rules of [`quorlock_sim::scripted`] hold at every step, and
+//! no key or call is left at the end.
 //!
-//! A failing seed is printed; `SEED=… cargo test --test engine random` runs it alone, and
-//! `SEEDS=…` so many of them.
+//! The test prints a failing seed. `SEED=N cargo test --test engine random` runs one seed, and `SEEDS=N` runs N seeds.
 
 use std::time::Duration;
 
@@ -15,22 +14,22 @@ use quorlock_sim::scripted::asking::{fenced, request};
 
 const KEYS: [&str; 2] = ["a", "b"];
 
-/// What a run may do beside calling: each seed draws its own.
+/// The faults of a run. Each seed draws its own.
 struct Faults {
-    /// Nodes lose keys: outside the assumptions, locks may overlap.
+    /// Nodes lose keys. This breaks an assumption, so locks may overlap.
     losses: bool,
     breaks: bool,
     freezes: bool,
     errors: bool,
     clocks: bool,
     duplicates: bool,
-    /// Nodes' counters are ahead of all clocks, and differ.
+    /// The counters of the nodes are ahead of all clocks, and differ.
     counters: bool,
-    /// How many callers in four want a fence.
+    /// Callers of four that want a fencing token.
     fenced: usize,
 }
 
-/// What must have happened in some seed, or the test shows nothing.
+/// Events that must happen in some seed.
 #[derive(Default, Debug)]
 struct Seen {
     granted: usize,
@@ -112,9 +111,9 @@ fn call(world: &mut ScriptedWorld, random: &mut Random, faults: &Faults) -> Lock
     world.acquire_by(client, request)
 }
 
-/// A caller does something with its call or its lock.
+/// A caller cancels, extends or releases.
 fn follow_up(world: &mut ScriptedWorld, random: &mut Random, calls: &[LockId]) {
-    // The later ones are more likely to be still of interest.
+    // Later calls are more likely to be in progress.
     let back = random.index(calls.len().min(4));
     let lock = calls[calls.len() - 1 - back];
     if world.find(lock).is_none() {
@@ -160,7 +159,7 @@ fn disturb(world: &mut ScriptedWorld, random: &mut Random, faults: &Faults) {
     }
 }
 
-/// An answer comes a second time.
+/// Delivers an answer twice.
 fn repeat(world: &mut ScriptedWorld, random: &mut Random) {
     let history = world.history();
     if history.is_empty() {
@@ -171,7 +170,7 @@ fn repeat(world: &mut ScriptedWorld, random: &mut Random) {
     world.tell(client, again);
 }
 
-/// Runs so many seeds, or as many as `SEEDS` says, and returns how many; or the one that `SEED` says.
+/// Runs the seeds, or `SEEDS` seeds, or the seed `SEED`. Returns their number.
 pub(crate) fn seeds(many: usize, mut run: impl FnMut(u64)) -> Option<usize> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     if let Some(seed) = number("SEED") {
@@ -184,7 +183,7 @@ pub(crate) fn seeds(many: usize, mut run: impl FnMut(u64)) -> Option<usize> {
 }
 
 #[test]
-fn whatever_happens_the_rules_hold_and_nothing_is_left() {
+fn in_random_histories_the_rules_hold_and_nothing_is_left() {
     let mut seen = Seen::default();
     let Some(seeds) = seeds(400, |seed| run(seed, 300, &mut seen)) else {
         return;

@@ -1,4 +1,4 @@
-//! Giving back: what is reported, what stays owed and for how long, and closing the client.
+//! Releases: their reports, owed releases, and the shutdown of the client.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn at(ms: i64) -> Reading {
     Reading::new(ms * MS, ms * MS)
 }
 
-/// A lock of an engine without a world, held with the votes of some nodes.
+/// An engine without a world that holds a lock with the votes of some nodes.
 struct Held {
     engine: Engine,
     out: Vec<Effect>,
@@ -24,7 +24,7 @@ struct Held {
 
 const LOCK: LockId = LockId(0);
 
-/// One token will do.
+/// The same token for each attempt.
 fn entropy(_: LockId) -> (Token, u64) {
     (Token::new([1; Token::BYTES]), 0)
 }
@@ -33,7 +33,7 @@ impl Held {
     fn with_votes_of(quorum: Quorum, voted: u32) -> Self {
         let mut held = Self { engine: Engine::new(quorum), out: Vec::new() };
         held.tell(Event::Acquire { lock: LOCK, request: request("k") }, 0);
-        // Yes first, so that the lock is granted before the others are heard.
+        // The grants come first, so that the lock is held before the other answers.
         for granted in [true, false] {
             for node in quorum.node_ids().filter(|node| granted == is_in(voted, *node)) {
                 let answer = if granted { Answer::Granted } else { Answer::Refused };
@@ -80,7 +80,7 @@ enum Reply {
 const REPLIES: [Reply; 5] =
     [Reply::Deleted, Reply::Absent, Reply::Other, Reply::Failed, Reply::Nothing];
 
-/// The outcome by the protocol's words, from the number of votes that there can have been.
+/// The outcome by the rules of the protocol.
 fn expected(quorum: Quorum, voted: u32, valid: bool, said: &[Reply]) -> Outcome {
     let deleted = said.iter().filter(|said| **said == Reply::Deleted).count();
     let unknown = quorum.node_ids().zip(said).filter(|(node, said)| {
@@ -115,7 +115,7 @@ fn the_outcome_of_a_release_follows_from_our_clock_and_the_nodes_answers() {
     for (nodes, needed) in quorums {
         let quorum = Quorum::new(nodes, needed).unwrap();
         let voting = (0_u32..1 << nodes).filter(|set| set.count_ones() as usize >= needed);
-        // All sets of votes of the smaller ones; of five nodes just a quorum, and all.
+        // All sets of votes for up to four nodes. For five nodes, one quorum and all nodes.
         for voted in voting.filter(|set| nodes < 5 || [0b111, 0b11111].contains(set)) {
             let held = Held::with_votes_of(quorum, voted);
             for answers in 0..REPLIES.len().pow(nodes as u32) {
@@ -132,7 +132,7 @@ fn the_outcome_of_a_release_follows_from_our_clock_and_the_nodes_answers() {
 }
 
 fn release_and_check(mut held: Held, quorum: Quorum, voted: u32, valid: bool, said: &[Reply]) {
-    // Past its end the loss is latched first, with a release of its own.
+    // After the end of the lock, the engine reports the loss and releases it first.
     let (now, round) = if valid { (10, 2) } else { (TERM, 3) };
     held.tell(Event::Release { lock: LOCK, report: true }, now);
     let mut heard = vec![Reply::Nothing; said.len()];
@@ -239,7 +239,7 @@ fn a_node_that_refuses_to_release_is_asked_again() {
     world.run_until(60);
     assert_eq!(world.sent(lock, Verb::Release, 2), [2, 54]);
     assert!(world.engine(0).is_idle());
-    // The next failure starts with the shortest pause again.
+    // The back-off of the next failure begins with the shortest pause.
     let lock = world.hold(request("k"));
     world.refuse(2, Some(FailureKind::Busy));
     world.release(lock, false);
@@ -265,7 +265,7 @@ fn a_release_without_an_answer_is_not_repeated_and_kept_in_mind_for_a_bounded_ti
 
 #[test]
 fn where_the_acquire_never_arrived_nothing_is_owed() {
-    // The node is down; or its connection fails after a yes; after a no; after the release.
+    // The node is down, or its connection fails after a grant, after a refusal, or after the release.
     let mut world = ScriptedWorld::new(3);
     world.down(0);
     let lock = world.hold(request("k"));
@@ -326,7 +326,7 @@ fn where_the_acquire_may_have_arrived_the_release_is_owed() {
     world.run_for(1);
     world.cut(0, None);
     world.run_for(1);
-    assert!(world.has(0, "k"), "carried out, and nobody was told");
+    assert!(world.has(0, "k"), "executed without an answer");
     world.release(lock, false);
     world.run_for(300);
     world.up(0);
@@ -352,7 +352,7 @@ fn a_command_that_arrives_after_its_connection_died_leaves_a_key_for_no_longer_t
 }
 
 #[test]
-fn of_very_many_releases_the_oldest_is_forgotten_but_its_caller_is_told() {
+fn beyond_a_bound_the_oldest_release_is_dropped_and_reported() {
     const MANY: u64 = 65_536;
     let mut engine = Engine::new(Quorum::majority(1).unwrap());
     let mut out = Vec::new();
@@ -383,7 +383,7 @@ fn of_very_many_releases_the_oldest_is_forgotten_but_its_caller_is_told() {
 }
 
 #[test]
-fn closing_ends_what_waits_gives_back_what_is_held_and_drains_what_is_owed() {
+fn a_shutdown_ends_waiting_calls_releases_locks_and_drains_owed_releases() {
     let mut world = ScriptedWorld::new(3);
     let held = world.hold(automatic("held"));
     let queued = world.acquire(request("held"));
@@ -419,7 +419,7 @@ fn an_idle_client_is_drained_as_soon_as_it_is_closed() {
 }
 
 #[test]
-fn an_inspection_tells_what_every_node_said_and_changes_nothing() {
+fn an_inspection_reports_every_answer_and_changes_nothing() {
     let mut world = ScriptedWorld::new(3);
     let holder = world.hold(request("k"));
     world.down(1);
@@ -446,8 +446,8 @@ fn an_inspection_tells_what_every_node_said_and_changes_nothing() {
     world.finish();
 }
 
-/// The answer shows that the lock is lost, and the next caller's turn has come. Before that one asks the nodes,
-/// all other answers at hand count, and the time.
+/// The answer ends the lock, so the next call has its turn. The engine first handles all other pending answers and the
+/// time.
 #[test]
 fn an_attempt_that_an_answer_brings_begins_with_the_next_event() {
     for (wait_ms, attempts) in [(1000, 1), (100, 0)] {
@@ -469,6 +469,6 @@ fn an_attempt_that_an_answer_brings_begins_with_the_next_event() {
             matches!(effect, Effect::NotAcquired { lock, refusal }
                 if *lock == next && refusal.attempts == 0)
         };
-        assert_eq!(held.out.iter().any(is_over), attempts == 0, "its wait was over");
+        assert_eq!(held.out.iter().any(is_over), attempts == 0, "the wait is over");
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes that are not to be trusted: started a moment ago, without their marker, marked for others.
+//! Nodes that are not trusted: just started, without a marker, or with the marker of other settings.
 
 mod beginnings;
 mod refused;
@@ -21,7 +21,7 @@ use quorlock_sim::time::MS;
 /// In milliseconds.
 const SECOND: i64 = 1_000;
 const MAX_TTL: u64 = 10_000;
-/// A bit more than the longest ttl, in milliseconds.
+/// A little more than the largest ttl, in milliseconds.
 const QUARANTINE: i64 = 12_100;
 const MARKER: &str = "quorlock:node";
 const ADOPTION: &str = "quorlock:adopt";
@@ -42,19 +42,19 @@ fn rules(guard: RestartGuard) -> Rules {
     Rules { guard, cluster: cluster(), names: names(), marker, adoption, durable, words }
 }
 
-/// A strict client, and three nodes that nobody has marked.
+/// A strict client, and three nodes without a marker.
 fn fresh() -> ScriptedWorld {
     with(rules(RestartGuard::Strict))
 }
 
-/// A client with these rules, and such nodes.
+/// A client with these rules, and three nodes without a marker.
 fn with(rules: Rules) -> ScriptedWorld {
     let mut world = ScriptedWorld::guarded(&[rules]);
     (0..3).for_each(|node| world.set_one_way(node, 0));
     world
 }
 
-/// A strict client, and the nodes have been marked.
+/// A strict client, and three nodes with its marker.
 fn settled() -> ScriptedWorld {
     let mut world = fresh();
     mark_all(&mut world);
@@ -85,21 +85,21 @@ fn marker(world: &ScriptedWorld, node: usize) -> Marker {
     Marker::parse(&world.text(node, MARKER).expect("it is marked")).expect("by one of us")
 }
 
-/// For so many milliseconds a node has been running, as its process knows.
+/// The uptime of the server process, in milliseconds.
 fn started_ago(world: &mut ScriptedWorld, node: usize, ms: i64) {
     let wall = world.reading().real_ns() - ms * MS;
     let run = &mut world.server_mut(node).run;
     run.started_s = Run::new(run.id, wall).started_s;
 }
 
-/// One more strict client, which knows nothing yet.
+/// Another strict client without any knowledge of the nodes.
 fn another(world: &mut ScriptedWorld) -> usize {
     let client = world.join(rules(RestartGuard::Strict));
     (0..3).for_each(|node| world.set_one_way_of(client, node, 0));
     client
 }
 
-/// The first client wants the lock, and is answered at once.
+/// The first client makes a single attempt.
 fn acquire(world: &mut ScriptedWorld, wait: Wait) -> LockId {
     acquire_by(world, 0, wait)
 }
@@ -124,7 +124,7 @@ fn refusal(world: &ScriptedWorld, lock: LockId) -> &Refusal {
     world.outcome(lock).expect("the call has ended").expect_err("without the lock")
 }
 
-/// What a refusal says of a node.
+/// The statement of a refusal about a node.
 fn failure(world: &ScriptedWorld, lock: LockId, node: usize) -> &Failure {
     let NodeOutcome::Failed(failure) = &refusal(world, lock).nodes[node].said else { panic!() };
     failure
@@ -138,7 +138,7 @@ fn failures(world: &ScriptedWorld, lock: LockId) -> Vec<FailureKind> {
     refusal(world, lock).nodes.iter().filter_map(kind).collect()
 }
 
-/// How often the first client has asked a node for its vote.
+/// The number of vote requests of the first client to a node.
 fn asked_for_votes(world: &ScriptedWorld, node: usize) -> usize {
     let votes = |(to, command): &(usize, &Command)| {
         *to == node && matches!(command, Command::Acquire { .. })
@@ -146,7 +146,7 @@ fn asked_for_votes(world: &ScriptedWorld, node: usize) -> usize {
     world.orders(0).filter(votes).count()
 }
 
-/// How many looks at nodes the first client has taken.
+/// The number of inspections by the first client.
 fn looks(world: &ScriptedWorld) -> usize {
     world.orders(0).filter(|(_, command)| **command == Command::Identify).count()
 }
@@ -168,13 +168,13 @@ fn nodes_that_are_marked_vote_in_the_first_round_trip() {
 }
 
 #[test]
-fn fresh_nodes_wait_once_and_who_waits_is_told_for_how_long() {
+fn fresh_nodes_wait_once_and_waiting_calls_learn_for_how_long() {
     let mut world = fresh();
     let first = acquire(&mut world, Wait::Once);
     assert_eq!(refusal(&world, first).kind, RefusalKind::NodesUntrusted);
     let quarantine = Duration::from_millis(QUARANTINE as u64);
     assert_eq!(refusal(&world, first).retry_after, Some(quarantine));
-    // Two of three settle it; that the third is taken into use as well is waited for.
+    // Two of three nodes decide. The test waits until the third node is in use too.
     assert_eq!(failures(&world, first), [FailureKind::Quarantined; 3]);
     assert!((0..3).all(|node| world.has(node, ADOPTION)));
     let text = failure(&world, first, 0).to_string();
@@ -184,13 +184,13 @@ fn fresh_nodes_wait_once_and_who_waits_is_told_for_how_long() {
     );
     assert!((0..3).all(|node| !world.has(node, LOCKED)), "votes are given back");
 
-    // Whose wait is too short fails at once, and asks nobody.
+    // A call with a shorter wait fails at once and sends no vote request.
     let asked = asked_for_votes(&world, 0);
     let second = acquire(&mut world, Wait::For(Duration::from_secs(12)));
     assert_eq!(refusal(&world, second).kind, RefusalKind::NodesUntrusted);
     assert_eq!(asked_for_votes(&world, 0), asked);
 
-    // Who waits long enough gets it, as soon as may be and no sooner.
+    // A call with a longer wait gets the lock when the quarantine ends.
     let third = acquire(&mut world, Wait::For(Duration::from_secs(20)));
     assert!(!world.retried(third).is_empty());
     world.run_for(QUARANTINE - 1);
@@ -203,14 +203,14 @@ fn fresh_nodes_wait_once_and_who_waits_is_told_for_how_long() {
     assert!(floor.abs_diff(two_hours_on as u64) < 10_000_000, "{floor}");
     assert!(!world.has(0, ADOPTION));
 
-    // Another client, later, finds all in order.
+    // A later client can use the nodes at once.
     release(&mut world, third);
     let other = another(&mut world);
     let lock = acquire_by(&mut world, other, Wait::Once);
     assert_eq!(world.outcome(lock), Some(Ok(())));
 }
 
-/// Another client, which knows nothing yet, wants the lock for a tenth of a second.
+/// A new client waits for the lock for a tenth of a second.
 fn rival_tries(world: &mut ScriptedWorld) -> LockId {
     let rival = another(world);
     let lock = acquire_by(world, rival, Wait::For(Duration::from_secs(20)));

@@ -1,5 +1,5 @@
-//! Whose turn it is among the callers of one process: who pauses for reasons of its own holds nobody back.
-//! And what a call that ends is told of nodes that had not answered.
+//! The turns of calls of one process: a call that pauses does not block others. Also the report of a call about nodes
+//! that have not answered.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use quorlock_core::{
 use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::{once, request, timing_options, waiting};
 
-/// The same delay after each attempt, whatever the nodes say.
+/// The same delay after each attempt, for any answers.
 fn every(ms: u64) -> Retry {
     let delay = Duration::from_millis(ms);
     Retry { delay: Delay::Between { min: delay, max: delay }, attempts_max: None }
 }
 
-/// Another lock for each, so that it is not handed over.
+/// Requests that differ, so that the lock is not handed over.
 fn owner(name: &str, request: Request) -> Request {
     Request { owner: name.into(), ..request }
 }
 
-/// From when to when a process talked to the nodes in its attempts.
+/// The beginning and end of each attempt of a process.
 fn attempts(world: &ScriptedWorld, locks: &[LockId]) -> Vec<(i64, i64)> {
     let mut attempts = Vec::new();
     for lock in locks {
@@ -62,9 +62,9 @@ fn a_long_delay_of_one_caller_is_not_the_others() {
 }
 
 #[test]
-fn so_is_a_ceiling_that_is_longer_than_usual() {
+fn a_long_ceiling_of_one_caller_is_not_the_others() {
     let mut world = ScriptedWorld::new(3);
-    // Nodes that cannot push: a waiter has to look.
+    // The nodes cannot push, so a waiting call polls.
     world.no_pushes();
     (0..3).for_each(|node| world.occupy(node, "k", b"another", None));
     let ceiling = Duration::from_secs(3600);
@@ -98,7 +98,7 @@ fn wishes_that_are_never_met_are_not_the_others() {
 }
 
 #[test]
-fn who_comes_later_is_not_held_back_either_and_a_try_tries() {
+fn a_paused_call_does_not_block_later_calls_or_single_attempts() {
     for late in [request("k"), once("k")] {
         let mut world = ScriptedWorld::new(3);
         (0..3).for_each(|node| world.occupy(node, "k", b"another", Some(50)));
@@ -114,7 +114,7 @@ fn who_comes_later_is_not_held_back_either_and_a_try_tries() {
 }
 
 #[test]
-fn who_stepped_aside_comes_back_to_its_place() {
+fn a_call_that_stepped_aside_returns_to_its_place() {
     let mut world = ScriptedWorld::new(3);
     (0..3).for_each(|node| world.occupy(node, "k", b"another", Some(300)));
     let first = world.acquire(owner("a", Request { retry: every(100), ..request("k") }));
@@ -135,7 +135,7 @@ fn who_stepped_aside_comes_back_to_its_place() {
     world.finish();
 }
 
-/// Where there is no quorum, ten callers of a process burden the nodes no more than one does.
+/// Without a quorum, ten calls of a process send no more commands than one call.
 #[test]
 fn many_callers_without_a_quorum_try_no_more_often_than_one() {
     let tries = |callers: usize| {
@@ -153,15 +153,15 @@ fn many_callers_without_a_quorum_try_no_more_often_than_one() {
     };
     let ((one, _), (ten, kinds)) = (tries(1), tries(10));
     assert!(one > 8 && ten <= one + 10, "{one} and {ten}");
-    assert!(kinds.contains(&RefusalKind::NoQuorum), "those are told the truth who had a turn");
+    assert!(kinds.contains(&RefusalKind::NoQuorum), "calls that had a turn report the nodes");
 }
 
-/// Each attempt leaves a vote for a moment where there is a node, and its release is pushed to the others
-/// who wait. It is no news that a quorum may be free: there is none.
+/// Each attempt has a vote on the node that is up for a moment, and the node pushes the release to the other waiting
+/// calls. There is no quorum, so these pushes must not wake them.
 #[test]
 fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
     let mut world = ScriptedWorld::new(3);
-    // They refuse everything, a bit later than the first one says that it is taken.
+    // These nodes refuse every command, shortly after the first node refuses the vote.
     for node in 1..3 {
         world.set_one_way(node, 2);
         world.refuse(node, Some(FailureKind::Rejected));
@@ -175,15 +175,14 @@ fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
     }
     let count = world.sent(lock, Verb::Acquire, 0).iter().filter(|at| **at > 1_000).count();
     assert!(count <= 8, "{count} attempts in a second, at most one in 125 ms");
-    // And once there is a quorum, that is found.
+    // The calls notice when there is a quorum again.
     (1..3).for_each(|node| world.refuse(node, None));
     world.run_for(300);
     assert!(world.granted_at(lock).is_some());
     world.finish();
 }
 
-/// Two of five refuse, one fails: that decides. Whether the lock is held or too few nodes are up depends on
-/// the last two.
+/// Two of five nodes refuse and one fails, which decides the attempt. The last two nodes show whether the lock is held.
 #[test]
 fn two_refusals_are_no_holder_where_the_other_nodes_are_dead() {
     for dead in [true, false] {
@@ -200,12 +199,12 @@ fn two_refusals_are_no_holder_where_the_other_nodes_are_dead() {
         let kind = if dead { RefusalKind::NoQuorum } else { RefusalKind::Contended };
         assert_eq!(refusal.kind, kind, "{:?}", refusal.nodes);
         let granted = |node: &usize| refusal.nodes[*node].said == NodeOutcome::Granted;
-        assert_eq!((3..5).filter(granted).count() > 0, !dead, "what came late is told");
+        assert_eq!((3..5).filter(granted).count() > 0, !dead, "late answers are reported");
         world.finish();
     }
 }
 
-/// Who waits on is told what was heard by the end, also of nodes that did not decide.
+/// The report of a waiting call includes answers that arrive after the decision.
 #[test]
 fn by_the_end_of_a_wait_the_dead_have_failed() {
     let mut world = ScriptedWorld::new(5);

@@ -1,4 +1,4 @@
-//! Waiting: the queue of this process, the caller's patience, and the time between two attempts.
+//! Waiting calls: the queue of the process, the end of a wait, and the time between attempts.
 
 mod backoff;
 mod told;
@@ -25,7 +25,7 @@ fn between(min: u64, max: u64) -> Retry {
 #[test]
 fn one_caller_of_a_process_contends_and_the_others_wait_in_order() {
     let mut world = ScriptedWorld::new(3);
-    // Locks that differ are not handed over.
+    // The requests differ, so the lock is not handed over.
     let owner = |n: usize| Request { owner: format!("{n}").into(), ..request("k") };
     let locks: Vec<LockId> = (0..4).map(|n| world.acquire(owner(n))).collect();
     for (turn, lock) in locks.iter().enumerate() {
@@ -94,7 +94,7 @@ fn a_waiter_that_is_cancelled_leaves_the_queue() {
 
 #[test]
 fn a_contender_that_is_cancelled_releases_everywhere_and_lets_the_next_one_try() {
-    // In every phase: while its commands are under way, while it looks, while it pauses.
+    // While its commands are in flight, while it inspects, and while it pauses.
     for cancelled_at in [0, 1, 3, 5] {
         let mut world = ScriptedWorld::new(3);
         for node in 0..2 {
@@ -169,7 +169,7 @@ fn the_wait_ends_while_nodes_are_asked_and_what_they_granted_is_given_back() {
 }
 
 #[test]
-fn the_wait_ends_while_the_holder_is_asked_for_and_what_was_seen_is_told() {
+fn the_wait_ends_during_an_inspection_and_its_result_is_reported() {
     let mut world = ScriptedWorld::new(3);
     for node in 0..2 {
         world.occupy(node, "k", b"holder", Some(10_000));
@@ -275,7 +275,7 @@ fn a_lock_is_tried_when_a_quorum_of_nodes_is_free_by_expiry() {
     }
     let lock = world.acquire(request("k"));
     world.run_for(200);
-    // The Q-th smallest expiry is at 100; its time to live, 15, was heard of at 86.
+    // The Q-th smallest expiry is at 100. Its time to live of 15 was reported at 86.
     assert_eq!(world.sent(lock, Verb::Acquire, 0).last(), Some(&(86 + 15 + 1)));
     assert_eq!(world.granted_at(lock), Some(104));
     world.finish();
@@ -315,13 +315,13 @@ fn two_clients_that_split_the_votes_come_apart_by_jitter() {
     for seed in 1..50 {
         let mut world = ScriptedWorld::with(2, Quorum::majority(4).unwrap());
         world.set_jitter(None);
-        // Uses up some jitter, so that every run has its own.
+        // Draws some random numbers, so that each run has other jitter.
         for n in 0..seed {
             world.acquire(once(&format!("{n}")));
         }
         world.settle();
         let began = world.now() / 1_000_000;
-        // Each is nearer to two of the nodes.
+        // Each client is nearer to two of the nodes.
         for (client, near) in [(0, [0, 1]), (1, [2, 3])] {
             near.iter().for_each(|node| world.set_one_way_of(client, *node, 0));
         }
@@ -355,7 +355,7 @@ fn a_call_without_an_end_goes_on_until_it_is_cancelled() {
 }
 
 #[test]
-fn a_waiting_caller_is_told_after_each_failed_attempt_if_it_wants_to_be() {
+fn a_waiting_caller_that_asks_for_progress_gets_it_after_each_failed_attempt() {
     for progress in [true, false] {
         let mut world = ScriptedWorld::new(3);
         for node in 0..3 {
@@ -368,15 +368,15 @@ fn a_waiting_caller_is_told_after_each_failed_attempt_if_it_wants_to_be() {
     }
 }
 
-/// A vote that could not be taken back keeps the next attempt out, and nobody else has the lock: whenever the call ends.
+/// A vote that could not be released blocks the next attempt. The call does not report another holder, at any end.
 #[test]
-fn a_call_is_not_told_that_its_own_vote_is_anothers() {
+fn a_call_does_not_report_its_own_vote_as_that_of_another() {
     for wait in 12..48 {
         let mut world = ScriptedWorld::new(3);
         [1, 2].into_iter().for_each(|node| world.refuse(node, Some(FailureKind::Loading)));
         let lock = world.acquire(waiting("k", wait));
         world.run_for(2);
-        // The release is on its way.
+        // The release is in flight.
         world.refuse(0, Some(FailureKind::Forbidden));
         world.run_for(3);
         assert!(world.has(0, "k"), "it could not be taken back");
@@ -395,7 +395,7 @@ fn a_call_is_not_told_that_its_own_vote_is_anothers() {
     }
 }
 
-/// The same, and another client has the lock on the other nodes: then it is held.
+/// The call left a vote behind, and another client holds the lock on the other nodes.
 #[test]
 fn a_lock_that_another_has_is_held_whatever_the_call_left_behind() {
     let mut world = ScriptedWorld::new(3);

@@ -1,4 +1,4 @@
-//! A lock with a fence is handed over when a larger one is recorded.
+//! A lock with a fencing token is handed over when a quorum has recorded a larger token.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn a_lock_is_handed_over_when_a_larger_fence_is_recorded() {
     let (first, second) = held_and_wanted(&mut world);
     let before = world.fence(first);
     world.release(first, true);
-    // Nobody holds it until then, and what the old guard says is not heard.
+    // Until then no caller holds the lock, and the engine ignores requests of the old guard.
     world.extend(first);
     world.run_until(11);
     assert_eq!((world.released(first), world.granted_at(second)), (None, None));
@@ -23,7 +23,7 @@ fn a_lock_is_handed_over_when_a_larger_fence_is_recorded() {
         assert_eq!(world.sent(second, Verb::Acquire, node), [0; 0]);
         assert_eq!(world.sent(first, Verb::Release, node), [0; 0]);
     }
-    // And so on.
+    // The next hand-over works in the same way.
     let third = world.acquire(fenced(automatic("k")));
     world.release(second, false);
     world.run_until(2 * TTL);
@@ -43,7 +43,7 @@ fn the_next_fence_is_above_all_that_votes_have_come_with() {
     world.finish();
 }
 
-/// Gives the first guard back while a quorum cannot record the next one's fence.
+/// Releases the first guard while a quorum cannot record the next token.
 fn failing_hand_over(fail: impl Fn(&mut ScriptedWorld)) -> (ScriptedWorld, LockId, LockId) {
     let mut world = ScriptedWorld::new(3);
     let (first, second) = held_and_wanted(&mut world);
@@ -113,7 +113,7 @@ fn a_lock_that_runs_out_while_it_is_handed_over_is_nobodys() {
         world.run_until(2 * TTL);
         let (_, report) = world.released(first).unwrap();
         assert!(!report.handed_over && world.lost(first).is_none());
-        // It was valid when it was given back; where the keys are still there, they were deleted.
+        // The lock was valid at its release, and the remaining keys were deleted.
         let expected = if slept { Outcome::Expired } else { Outcome::Released };
         assert_eq!(report.outcome, expected);
         assert_eq!(world.guard(second).handover_count, 0);
@@ -123,7 +123,7 @@ fn a_lock_that_runs_out_while_it_is_handed_over_is_nobodys() {
 }
 
 #[test]
-fn who_is_handed_a_lock_wants_as_much_of_it_as_any_other() {
+fn a_hand_over_respects_the_minimal_validity_of_the_next_call() {
     let min_validity = Duration::from_millis(950);
     let timing = Timing::new(TimingOptions { min_validity, ..timing_options() }).unwrap();
     for (way, handover_count) in [(5, 1), (20, 0)] {
@@ -147,7 +147,7 @@ fn a_lock_that_nobody_wants_any_more_is_given_back() {
     for other in [false, true] {
         let mut world = ScriptedWorld::new(3);
         let (first, second) = held_and_wanted(&mut world);
-        // Without a fence, it is not the same lock.
+        // A call without a token does not take over this lock.
         let third = other.then(|| world.acquire(request("k")));
         world.release(first, true);
         world.run_until(11);

@@ -1,4 +1,4 @@
-//! The longest hold, extensions that callers ask for, and what a minority can do.
+//! The longest hold, extensions on request, and failures of a minority.
 
 use super::*;
 
@@ -17,8 +17,8 @@ fn nothing_is_extended_past_the_longest_hold() {
     world.finish();
 }
 
-/// The token's first guard may hold it for little more than a ttl, and so may the one that it is handed to, whatever
-/// that asked for. Guard and engine tell the same cause.
+/// The longest hold of the first guard is little more than a ttl. It also applies to the guard that takes over the lock
+/// with a longer limit. Guard and engine report the same cause.
 #[test]
 fn a_lock_that_was_handed_over_ends_with_the_longest_hold_of_its_token() {
     let mut world = ScriptedWorld::new(3);
@@ -56,7 +56,7 @@ fn an_extension_that_began_within_the_longest_hold_is_joined_past_it() {
 }
 
 #[test]
-fn who_wants_an_extension_joins_the_round_under_way_or_starts_one() {
+fn a_requested_extension_joins_the_round_in_flight_or_starts_one() {
     let mut world = ScriptedWorld::new(3);
     let lock = world.hold(automatic("k"));
     world.run_until(FIRST_EXTENSION + 1);
@@ -73,7 +73,7 @@ fn who_wants_an_extension_joins_the_round_under_way_or_starts_one() {
 }
 
 #[test]
-fn an_extension_under_way_at_the_release_is_told_and_no_other_follows() {
+fn an_extension_in_flight_at_the_release_is_reported_and_no_other_follows() {
     let mut world = ScriptedWorld::new(3);
     let lock = world.hold(automatic("k"));
     world.run_until(FIRST_EXTENSION);
@@ -100,7 +100,7 @@ fn a_lock_with_all_votes_outlives_the_loss_of_a_minority_and_a_missed_round() {
     world.up(0);
     world.up(1);
     world.run_until(6000);
-    assert_eq!(world.votes(lock), 5, "whoever comes back is healed");
+    assert_eq!(world.votes(lock), 5, "nodes that are back are healed");
     world.finish();
 }
 

@@ -1,8 +1,8 @@
-//! When a run or an adoption began, as far as a client can know; floors, promotions and servers that change places.
+//! The beginning of a run or an adoption as a client knows it, floors, promotions, and servers that change addresses.
 
 use super::*;
 
-/// So far a server's clock jumps.
+/// The step of a server's clock.
 const JUMP: i64 = 1_000 * SECOND * MS;
 
 fn jump(world: &mut ScriptedWorld, node: usize) {
@@ -10,7 +10,7 @@ fn jump(world: &mut ScriptedWorld, node: usize) {
     world.server_mut(node).clock.step(JUMP, now);
 }
 
-/// Deleted and begun anew, an adoption says what it said before; then the server's clock jumps.
+/// An adoption is deleted and begins again with the same value, and then the clock of the server jumps.
 #[test]
 fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new() {
     let mut world = fresh();
@@ -25,8 +25,8 @@ fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new()
     assert_eq!((world.trusted(0), world.outcome(lock)), (3, Some(Ok(()))));
 }
 
-/// The same, begun by another client, and the clock has jumped before this one looks: it has seen the adoption
-/// before that.
+/// Another client begins the adoption again, and the clock jumps before this client, which knows the first adoption,
+/// looks.
 #[test]
 fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_before() {
     let mut world = fresh();
@@ -46,7 +46,7 @@ fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_
     assert_eq!((world.trusted(0), world.outcome(lock)), (3, Some(Ok(()))));
 }
 
-/// A client whose locks may live for two hours, and nodes that have been there for longer, marked for this run.
+/// A client with a largest ttl of two hours, and nodes with a longer uptime and the marker of this run.
 fn with_a_long_ttl(run: impl Fn(&ScriptedWorld, usize) -> String) -> ScriptedWorld {
     let cluster = Cluster::new(names(), 2, 7_200_000);
     let mut world = with(Rules { cluster: cluster.clone(), ..rules(RestartGuard::Strict) });
@@ -59,8 +59,8 @@ fn with_a_long_ttl(run: impl Fn(&ScriptedWorld, usize) -> String) -> ScriptedWor
     world
 }
 
-/// A server forgets after an hour that it was a replica: where locks may live for longer, a marker of
-/// another run is not enough, however long the server has been there.
+/// A server forgets after an hour that it was a replica. If locks may live longer, a marker of another run is not
+/// enough for any uptime.
 #[test]
 fn with_a_long_ttl_a_replica_that_was_promoted_long_ago_is_adopted() {
     let mut world = with_a_long_ttl(|_, _| "another".into());
@@ -71,9 +71,9 @@ fn with_a_long_ttl_a_replica_that_was_promoted_long_ago_is_adopted() {
     assert_eq!(world.trusted(0), 3);
 }
 
-/// Also if nobody listens to how it goes on.
+/// Also if no caller listens to its progress.
 #[test]
-fn who_turns_out_to_wait_in_vain_is_told_as_soon_as_that_is_known() {
+fn a_call_that_waits_in_vain_ends_as_soon_as_that_is_known() {
     for progress in [true, false] {
         let mut world = fresh();
         let wait = Wait::For(Duration::from_secs(5));
@@ -84,7 +84,7 @@ fn who_turns_out_to_wait_in_vain_is_told_as_soon_as_that_is_known() {
 }
 
 #[test]
-fn a_floor_that_rests_on_the_clocks_of_few_is_told_of() {
+fn a_floor_that_rests_on_the_clocks_of_few_is_reported() {
     let few = |world: &ScriptedWorld| {
         let few = |effect: &Effect| match effect {
             Effect::FloorOfFew { node, clocks } => Some((node.index(), *clocks)),
@@ -103,8 +103,8 @@ fn a_floor_that_rests_on_the_clocks_of_few_is_told_of() {
     }
 }
 
-/// A client stands still between the reading of the clocks and the hearing, while a node is adopted by another. What
-/// it heard is of ten seconds ago: a floor by that could be below one that was set meanwhile.
+/// A client is suspended between its question for the clocks and the answers, while another client adopts a node. The
+/// answers are ten seconds old, so a floor from them could be below the floor of the other client.
 #[test]
 fn a_floor_rests_on_no_clock_that_was_heard_late() {
     let mut world = settled();
@@ -126,7 +126,7 @@ fn a_floor_rests_on_no_clock_that_was_heard_late() {
     assert!(i64::try_from(marker(&world, 0).floor).unwrap() >= least, "{}", marker(&world, 0));
 }
 
-/// This very client has seen the run when it was 4 s old; then the server's clock jumps.
+/// The client has seen the run at an uptime of 4 s, and then the clock of the server jumps.
 #[test]
 fn an_uptime_that_jumps_after_it_was_seen_makes_no_run_older() {
     let mut world = settled();
@@ -140,7 +140,7 @@ fn an_uptime_that_jumps_after_it_was_seen_makes_no_run_older() {
     assert_eq!((world.trusted(0), world.outcome(lock)), (0, None), "it started 8 s ago");
 }
 
-/// Promoted, with older data that has its own marker; after an hour it forgets that.
+/// The server was promoted with older data and its own marker, and forgets the promotion after an hour.
 #[test]
 fn a_promotion_that_the_server_has_forgotten_still_counts() {
     let mut world = with_a_long_ttl(run_id);
@@ -153,8 +153,8 @@ fn a_promotion_that_the_server_has_forgotten_still_counts() {
     assert_eq!(world.trusted(0), 0, "half of the quarantine has passed");
 }
 
-/// It becomes a replica of its own replica, which is behind, and a master again; in the replica's data there
-/// is an adoption from before, or none.
+/// The server becomes a replica of its own lagging replica, and a master again. The data of the replica contain an
+/// older adoption, or none.
 #[test]
 fn an_adoption_from_before_a_promotion_is_none() {
     for keeps_adoption in [true, false] {
@@ -181,7 +181,7 @@ fn an_adoption_from_before_a_promotion_is_none() {
     }
 }
 
-/// The first node is looked at while it is suspended.
+/// Inspects the first node while it is suspended.
 fn suspended_at_a_look(world: &mut ScriptedWorld) {
     let of_first = |world: &ScriptedWorld| {
         let tickets = world.log().iter().filter_map(|(_, _, effect)| match effect {
@@ -215,8 +215,7 @@ fn votes_after_extending(world: &mut ScriptedWorld, lock: LockId) -> Option<usiz
     votes.next_back()
 }
 
-/// A node that was suspended answers again on its old connection; meanwhile another name leads to
-/// the same server.
+/// A suspended node answers again on its old connection. Meanwhile another name leads to the same server.
 #[test]
 fn a_node_that_was_away_may_be_another_names_server_when_it_is_back() {
     let mut world = settled();
@@ -241,8 +240,8 @@ fn lead_to_the_first(world: &mut ScriptedWorld, node: usize) {
     world.reconnect(node);
 }
 
-/// Found by the simulator: the second name leads to the first server, which is away under its own name; its vote from
-/// before still counts.
+/// The simulator found this. The second name leads to the first server, whose first name is down. Its earlier vote
+/// still counts.
 #[test]
 fn a_server_that_is_away_under_its_name_has_no_second_vote_under_another() {
     let mut world = settled();
@@ -265,7 +264,7 @@ fn a_server_that_is_away_under_its_name_has_no_second_vote_under_another() {
     assert_eq!(world.trusted(0), 3, "no vote from before counts any more");
 }
 
-/// The node leads to another server now, which has been there for long and is marked.
+/// Connects the node to another server with a long uptime and a marker.
 fn lead_to_another(world: &mut ScriptedWorld, node: usize, run: u64) {
     let mut server = world.server(2).clone();
     server.run = Run::new(run, world.reading().real_ns() - 100 * SECOND * MS);
@@ -276,15 +275,15 @@ fn lead_to_another(world: &mut ScriptedWorld, node: usize, run: u64) {
     world.reconnect(node);
 }
 
-/// Another caller wants another lock, which is of no interest but for what nodes say of themselves meanwhile.
+/// Makes a call for another lock, so that the nodes send their evidence.
 fn look(world: &mut ScriptedWorld) {
     let lock = world.acquire_by(0, Request { wait: Wait::Once, ..request("other") });
     world.run_for(0);
     release(world, lock);
 }
 
-/// The second name leads to the first one's server, and the first one leads elsewhere: what the server has voted under
-/// its first name still counts.
+/// The second name leads to the first server, and the first name leads to another one. The vote of the server under its
+/// first name still counts.
 #[test]
 fn a_server_has_no_second_vote_under_another_name_when_its_first_leads_elsewhere() {
     let mut world = settled();
@@ -309,7 +308,7 @@ fn a_server_has_no_second_vote_under_another_name_when_its_first_leads_elsewhere
     assert_eq!(world.trusted(0), 3, "no vote from before counts any more");
 }
 
-/// The same, and it answers again on its old connection under its first name.
+/// The server answers again on its old connection under its first name.
 #[test]
 fn a_server_that_was_away_has_no_second_vote_when_the_other_name_leads_elsewhere() {
     let mut world = settled();
@@ -330,7 +329,7 @@ fn a_server_that_was_away_has_no_second_vote_when_the_other_name_leads_elsewhere
     assert_eq!(world.trusted(0), 2);
 }
 
-/// The first one's server forgets nothing when it stops. It is started again, and the second name leads to it.
+/// The first server is durable and is restarted, and the second name leads to it.
 #[test]
 fn a_durable_server_that_was_restarted_has_no_second_vote_under_another_name() {
     let durable = (0..3).map(NodeId::new).collect();
@@ -357,7 +356,7 @@ fn a_durable_server_that_was_restarted_has_no_second_vote_under_another_name() {
     assert_eq!(world.trusted(0), 3, "no vote from before counts any more");
 }
 
-/// While it was refused, nothing that it said counted.
+/// The votes of a refused server did not count.
 #[test]
 fn a_server_is_not_held_back_for_what_did_not_count() {
     let mut world = settled();
@@ -371,8 +370,7 @@ fn a_server_is_not_held_back_for_what_did_not_count() {
     assert_eq!(world.trusted(0), 3);
 }
 
-/// A server may come back time and again, and a name may lead to and fro; but not to more servers than can be kept in
-/// mind.
+/// A name may lead to several servers in turn, but the client remembers a bounded number of them.
 #[test]
 fn a_name_that_leads_to_ever_other_servers_waits_until_the_first_ones_votes_cannot_count() {
     let mut world = settled();
@@ -388,7 +386,7 @@ fn a_name_that_leads_to_ever_other_servers_waits_until_the_first_ones_votes_cann
     assert_eq!(world.trusted(0), 3);
 }
 
-/// Another server with an old copy of the data takes a node's place.
+/// Another server with an old copy of the data replaces a node.
 #[test]
 fn a_server_with_a_copy_that_has_just_started_does_not_vote() {
     let mut world = settled();
@@ -402,8 +400,8 @@ fn a_server_with_a_copy_that_has_just_started_does_not_vote() {
     assert!(is_held(&world, lock) && !is_held(&world, rivals));
 }
 
-/// A second client's command to adopt comes behind the first one's marker; and what another has left
-/// there is not taken for the adoption of a node that was a replica a moment ago.
+/// The adoption of a second client arrives after the marker of the first one. An adoption that was left behind does not
+/// count for a node that was a replica a moment ago.
 #[test]
 fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     let mut world = fresh();
@@ -411,7 +409,7 @@ fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     world.run_for(13 * SECOND);
     assert_eq!((world.trusted(0), world.outcome(first)), (3, Some(Ok(()))));
     release(&mut world, first);
-    // The other has looked before it was marked.
+    // The other client has looked before the marker was set.
     let adopts =
         |(to, command): &(usize, &Command)| *to == 0 && matches!(command, Command::Adopt { .. });
     let (_, adopt) = world.orders(0).find(adopts).expect("it was adopted");
@@ -424,7 +422,7 @@ fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     world.lose(0, 2, true);
     let second = acquire(&mut world, Wait::Once);
     assert!(is_held(&world, second));
-    // A replica of its own replica, which had not got the vote yet; and a master again.
+    // A replica of its own replica, which does not have the vote yet, and a master again.
     world.server_mut(0).run.promoted_at = Some(16);
     world.forget_key(0, LOCKED);
     let rivals = rival_tries(&mut world);
@@ -432,9 +430,9 @@ fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     assert!(!is_held(&world, rivals), "two hold the lock");
 }
 
-/// Its clock was set back since it started, but it has been seen for longer than the quarantine.
+/// The clock of the server was set back, but the client has seen the run for longer than the quarantine.
 #[test]
-fn who_has_seen_a_run_for_long_enough_does_not_ask_its_clock() {
+fn a_client_that_has_seen_a_run_for_long_enough_does_not_ask_its_clock() {
     let mut world = settled();
     for node in 0..3 {
         world.restart(node, true);
@@ -447,7 +445,7 @@ fn who_has_seen_a_run_for_long_enough_does_not_ask_its_clock() {
 }
 
 #[test]
-fn where_a_node_is_down_and_one_in_quarantine_it_is_told_when_there_will_be_a_quorum() {
+fn with_one_node_down_and_one_in_quarantine_the_time_of_a_quorum_is_reported() {
     let mut world = settled();
     world.restart(1, true);
     world.lose(0, 2, true);

@@ -1,9 +1,9 @@
-//! Nodes that are not trusted for what they say, and what an operator may say of them.
+//! Nodes that are refused for their answers, and the settings of operators about nodes.
 
 use super::*;
 
 #[test]
-fn who_has_another_list_is_told_so_with_both() {
+fn a_client_with_another_list_learns_both_lists() {
     let fewer = Cluster::new(["a", "b"], 2, MAX_TTL);
     let mut world = with(Rules { cluster: fewer, ..rules(RestartGuard::Strict) });
     mark_all(&mut world);
@@ -86,7 +86,7 @@ fn a_node_that_turns_read_only_and_back_is_looked_at_again() {
     let mut world = settled();
     acquire(&mut world, Wait::Once);
     assert_eq!(world.trusted(0), 3);
-    // Nobody has asked what it is; that it refuses to write is the answer to another lock.
+    // The client has not asked for the evidence. The refusal to write is the answer to another lock.
     world.server_mut(0).health = Health::ReadOnly(FailureKind::ReadOnly);
     let before = looks(&world);
     world.acquire(Request { wait: Wait::Once, ..request("jobs") });
@@ -95,7 +95,7 @@ fn a_node_that_turns_read_only_and_back_is_looked_at_again() {
 }
 
 #[test]
-fn who_only_looks_writes_nothing_and_takes_every_vote() {
+fn an_observer_writes_nothing_and_takes_every_vote() {
     let mut world = with(rules(RestartGuard::Observe));
     world.server_mut(0).run.evicts = true;
     write(&mut world, 1, MARKER, "quorlock 7");
@@ -109,7 +109,7 @@ fn who_only_looks_writes_nothing_and_takes_every_vote() {
 }
 
 #[test]
-fn what_an_operator_says_of_a_node_waives_its_uptime_and_nothing_else() {
+fn a_durable_node_is_excused_from_its_uptime_and_nothing_else() {
     let durable = (0..3).map(NodeId::new).collect();
     let (on, off) = (("aof_enabled", "1"), ("aof_enabled", "0"));
     let always = ("appendfsync", "always");
@@ -126,7 +126,7 @@ fn what_an_operator_says_of_a_node_waives_its_uptime_and_nothing_else() {
             let marker = Marker { cluster: cluster(), run_id: old, promoted_at: -1, floor: 7 };
             mark(&mut world, node, &marker);
             started_ago(&mut world, node, 0);
-            // Its INFO may contradict it.
+            // INFO may contradict the setting.
             log.iter().for_each(|(field, value)| world.say(node, field, value));
         }
         world.run_for(SECOND);
@@ -137,7 +137,7 @@ fn what_an_operator_says_of_a_node_waives_its_uptime_and_nothing_else() {
             let Some(TrustState::Quarantined { why, .. }) =
                 world.engine(0).trust_state(NodeId::new(0))
             else {
-                panic!("{log:?}: it waits")
+                panic!("{log:?}: not in quarantine")
             };
             assert!(why.contains("declared to forget nothing, but it has "), "{why}");
         }
@@ -147,15 +147,15 @@ fn what_an_operator_says_of_a_node_waives_its_uptime_and_nothing_else() {
     }
 }
 
-/// What a server says of its uptime was so when it said it, not when it was asked.
+/// An uptime counts from the time of the answer, not from that of the question.
 #[test]
 fn an_answer_that_comes_late_does_not_shorten_the_quarantine() {
     let mut world = settled();
     (0..3).for_each(|node| world.restart(node, true));
     (1..3).for_each(|node| world.lose(0, node, true));
     world.run_for(5 * SECOND);
-    // It stands still with what it is asked, and then says that it has been there for nine seconds. The client is
-    // busy for as long, or it would not listen any more.
+    // The server is frozen with the question and then reports an uptime of nine seconds. The client is busy during this
+    // time, because otherwise the question would time out.
     world.freeze(0, true);
     world.sleep(0, 4 * SECOND);
     acquire(&mut world, Wait::Forever);
@@ -175,10 +175,10 @@ fn an_answer_that_comes_late_does_not_shorten_the_quarantine() {
 }
 
 #[test]
-fn who_only_looks_does_not_ask_all_the_time() {
+fn an_observer_does_not_ask_all_the_time() {
     let mut world = with(rules(RestartGuard::Observe));
     mark_all(&mut world);
-    // They came back long ago, and nobody has marked them for it.
+    // The nodes were restarted long ago, and no client has marked them since.
     for node in 0..3 {
         world.restart(node, true);
         started_ago(&mut world, node, 100 * SECOND);
@@ -191,9 +191,9 @@ fn who_only_looks_does_not_ask_all_the_time() {
     assert!(looks <= 3 * 6, "{looks} looks in ten seconds");
 }
 
-/// Others have waited for most of it already: who has time for the rest is not sent away.
+/// Most of the quarantine is over, so a call that can wait for the rest is not refused.
 #[test]
-fn who_has_time_for_the_rest_of_an_adoption_waits_for_it() {
+fn a_call_with_time_for_the_rest_of_an_adoption_waits_for_it() {
     let mut world = fresh();
     acquire(&mut world, Wait::Once);
     world.leave(0);
@@ -210,7 +210,7 @@ fn a_floor_is_set_on_a_node_that_says_itself_that_it_keeps_no_log() {
     let durable = NodeSet::only(NodeId::new(0));
     let mut world = with(Rules { durable, ..rules(RestartGuard::Strict) });
     mark_all(&mut world);
-    // What the operator says of it is not so: it may have lost its counters.
+    // The setting of the operator is wrong, and the node may have lost its counters.
     world.restart(0, true);
     acquire(&mut world, Wait::For(Duration::from_secs(20)));
     world.run_for(16 * SECOND);
@@ -219,7 +219,7 @@ fn a_floor_is_set_on_a_node_that_says_itself_that_it_keeps_no_log() {
 }
 
 #[test]
-fn a_proxy_that_refuses_info_is_told_of() {
+fn a_proxy_that_refuses_info_is_reported() {
     let mut world = settled();
     (0..3).for_each(|node| world.refuse_info(node, "ERR unsupported command 'INFO'"));
     let lock = acquire(&mut world, Wait::Once);

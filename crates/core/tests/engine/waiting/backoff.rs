@@ -1,8 +1,8 @@
-//! Who has had a lock looks before it tries again, and what was seen is told.
+//! A client that released a lock under contention inspects before its next attempt, and reports the result.
 
 use super::*;
 
-/// The first of two processes has had a lock that both contended for, and gives it back.
+/// The first of two processes releases a lock for which both contended.
 fn left_to_a_rival() -> (ScriptedWorld, LockId) {
     let mut world = ScriptedWorld::with(2, Quorum::majority(4).expect("there are nodes"));
     for (client, near) in [(0, [0, 1]), (1, [2, 3])] {
@@ -24,13 +24,13 @@ fn left_to_a_rival() -> (ScriptedWorld, LockId) {
 }
 
 #[test]
-fn who_leaves_a_crowd_looks_before_it_tries_again() {
+fn a_client_that_leaves_a_crowd_inspects_before_it_tries_again() {
     let (mut world, rival) = left_to_a_rival();
     let again = world.acquire(waiting("k", 60_000));
     world.run_for(500);
     assert!(world.is_valid(rival));
     assert!(world.sent(again, Verb::Acquire, 0).is_empty());
-    assert_eq!(world.sent(again, Verb::Inspect, 0).len(), 1, "and is told when to try");
+    assert_eq!(world.sent(again, Verb::Inspect, 0).len(), 1, "the call knows when to try");
     let released = world.now() / 1_000_000;
     world.release(rival, false);
     world.run_for(200);
@@ -39,7 +39,7 @@ fn who_leaves_a_crowd_looks_before_it_tries_again() {
 }
 
 #[test]
-fn what_was_seen_before_the_first_attempt_is_told() {
+fn an_inspection_before_the_first_attempt_is_reported() {
     let (mut world, rival) = left_to_a_rival();
     let again = world.acquire(waiting("k", 500));
     world.run_for(600);
@@ -52,7 +52,7 @@ fn what_was_seen_before_the_first_attempt_is_told() {
     world.finish();
 }
 
-/// To let others have their turn does not cost a call all of its patience.
+/// A call spends at most half of its wait on the turns of others.
 #[test]
 fn manners_take_no_more_than_half_of_the_wait() {
     let (mut world, rival) = left_to_a_rival();
@@ -64,10 +64,9 @@ fn manners_take_no_more_than_half_of_the_wait() {
     world.finish();
 }
 
-/// A first attempt that the end of the wait cuts short has heard nothing; what was seen before it still tells
-/// who had the lock.
+/// The end of the wait interrupts the first attempt before an answer. The earlier inspection still names the holder.
 #[test]
-fn what_was_seen_before_an_attempt_that_was_cut_short_is_told() {
+fn an_inspection_before_an_interrupted_attempt_is_reported() {
     let mut cut_short = 0;
     for wait in (800..1_200).step_by(10) {
         let (mut world, rival) = left_to_a_rival();
@@ -76,11 +75,11 @@ fn what_was_seen_before_an_attempt_that_was_cut_short_is_told() {
             world.run_for(1);
         }
         world.run_for(20);
-        // From here on no answer comes in time; the attempt is made when the rival's keys have run out.
+        // From here on answers are late. The attempt begins when the other client's keys have expired.
         (0..4).for_each(|node| world.mute(node, true));
         world.run_for(1_300);
         let (_, refusal) = world.refused(again).expect("its wait is over");
-        // An attempt that has come to its own end has heard that the nodes fail.
+        // A complete attempt reports that the nodes fail.
         let failed = |node: &NodeResult| matches!(node.said, NodeOutcome::Failed(_));
         if refusal.attempts != 1 || refusal.nodes.iter().any(failed) {
             continue;
@@ -91,9 +90,9 @@ fn what_was_seen_before_an_attempt_that_was_cut_short_is_told() {
     assert!(cut_short > 0);
 }
 
-/// What a second look sees is told, not what the first one saw: the lock was free, then another had it.
+/// The call reports the second inspection. The lock was free at the first one, then another client acquired it.
 #[test]
-fn what_was_seen_last_before_the_first_attempt_is_told() {
+fn the_last_inspection_before_the_first_attempt_is_reported() {
     let mut looked_twice = 0;
     for jitter in 0..8 {
         let (mut world, rival) = left_to_a_rival();
@@ -104,7 +103,7 @@ fn what_was_seen_last_before_the_first_attempt_is_told() {
         while world.sent(again, Verb::Inspect, 0).is_empty() {
             world.run_for(1);
         }
-        // The first look is under way: it sees a free lock, and the second one this.
+        // The first inspection is in flight and finds the lock free. The second one finds this key.
         world.run_for(2);
         (0..4).for_each(|node| world.occupy(node, "k", b"another's", Some(10_000)));
         world.run_for(500);
@@ -123,10 +122,9 @@ fn what_was_seen_last_before_the_first_attempt_is_told() {
     assert!(looked_twice > 0, "no slot but the first one was drawn");
 }
 
-/// Fixed delays hold whatever the nodes say, and a single attempt is made at once, not when the
-/// lock comes free.
+/// Fixed delays do not depend on the nodes, and a single attempt does not wait until the lock is free.
 #[test]
-fn who_has_fixed_delays_or_one_attempt_does_not_look_first() {
+fn fixed_delays_and_single_attempts_need_no_inspection() {
     let one = Retry { attempts_max: Some(1), ..Retry::default() };
     for retry in [between(5, 10), one] {
         let (mut world, rival) = left_to_a_rival();
@@ -144,9 +142,9 @@ fn who_has_fixed_delays_or_one_attempt_does_not_look_first() {
     }
 }
 
-/// Who has hardly any time left tries, and does not spend it on looking.
+/// A call with little time left tries without an inspection.
 #[test]
-fn who_has_no_time_to_look_tries() {
+fn a_call_without_time_for_an_inspection_tries() {
     let (mut world, rival) = left_to_a_rival();
     world.cancel(rival);
     world.run_for(1);
@@ -158,23 +156,23 @@ fn who_has_no_time_to_look_tries() {
 }
 
 #[test]
-fn who_could_not_see_that_the_lock_was_free_has_not_been_outrun() {
+fn a_call_that_could_not_see_the_free_lock_has_not_been_outrun() {
     let mut world = ScriptedWorld::new(4);
     let occupy = |world: &mut ScriptedWorld, nodes: std::ops::Range<usize>| {
         nodes.for_each(|node| world.occupy(node, "k", b"another", None));
     };
-    // The votes are split: there are rivals, so that it does not try at once when the lock comes free.
+    // The votes are split between clients, so the call does not try as soon as the lock is free.
     occupy(&mut world, 2..4);
     let lock = world.acquire(request("k"));
     world.run_until(20);
     (2..4).for_each(|node| world.forget_key(node, "k"));
-    // When its slot has come, no node tells it who holds the lock. So it tries, and others have it.
+    // In its slot, no node reports the holder, so the call tries and is refused.
     occupy(&mut world, 0..4);
     world.blind(true);
     world.run_until(40);
     world.blind(false);
     world.run_until(1000);
-    // The lock comes free. There are as many rivals as before, and a slot that is drawn among so many.
+    // The lock is free. The number of slots is that of the same number of clients.
     (0..4).for_each(|node| world.forget_key(node, "k"));
     world.run_for(200);
     assert_eq!(world.granted_at(lock), Some(1011), "1013: one of more slots");
