@@ -1,0 +1,189 @@
+use alloc::vec;
+
+use super::*;
+use crate::command::Counter;
+use crate::token::{Token, Value};
+
+fn value(token: u8) -> Value {
+    Value::new(&Token::new([token; 20]), "")
+}
+
+fn acquire(token: u8) -> Command {
+    let counter = Counter { keys: "c".into(), ttl_ms: 1000, marker: "m".into() };
+    let (keys, value) = ("k".into(), value(token));
+    Command::AcquireFenced { keys, value, ttl_ms: 1000, counter, proposal: 0 }
+}
+
+fn release(token: u8) -> Command {
+    Command::Release { keys: "k".into(), value: value(token), tell: true }
+}
+
+/// Sends an exchange of these commands, whose answers are these.
+fn sent(
+    session: &mut Session,
+    commands: impl Into<Vec<Command>>,
+    answers: impl IntoIterator<Item = Result<Answer, Form>>,
+) -> Exchange {
+    let mut exchange = Exchange::new(commands.into());
+    session.send(&mut exchange);
+    answers.into_iter().for_each(|answer| exchange.answer(answer));
+    assert!(exchange.awaited().is_none());
+    exchange
+}
+
+/// Whether the first command is asked again, if its script was not known.
+fn is_asked_again(commands: &[Command], moves_on: bool) -> bool {
+    let mut session = Session::new(false);
+    let mut answers = vec![Ok(Answer::Deleted); commands.len()];
+    answers[0] = Err(Form::Text);
+    let mut exchange = sent(&mut session, commands, answers);
+    if moves_on {
+        sent(&mut session, [release(9)], [Ok(Answer::Deleted)]);
+    }
+    let again = session.conclude(&mut exchange, Evidence::NotRequired);
+    assert!(!again || exchange.to_send().eq([&commands[0]]) && exchange.form() == Form::Text);
+    again
+}
+
+#[test]
+fn what_sets_a_lock_is_not_asked_again_behind_its_release() {
+    let extend = Command::Extend { keys: "k".into(), value: value(1), ttl_ms: 1000 };
+    assert!(is_asked_again(&[acquire(1), release(2)], false));
+    assert!(!is_asked_again(&[acquire(1), release(2)], true), "who knows what was sent");
+    assert!(!is_asked_again(&[acquire(1), release(1)], false));
+    assert!(!is_asked_again(&[acquire(1), extend.clone()], false), "that was carried out");
+    assert!(is_asked_again(&[extend, release(1)], true), "it sets nothing");
+}
+
+#[test]
+fn a_marker_is_shared_if_all_of_it_is_the_same_on_the_same_connection() {
+    let look = |session: &mut Session, said: &[u8]| {
+        let mut exchange = sent(session, [acquire(1)], [Ok(Answer::Granted)]);
+        let marker = exchange.marker(said);
+        let evidence = Evidence::Seen { epoch: 1, flushes: 0, info: None, marker: marker.clone() };
+        session.conclude(&mut exchange, evidence);
+        let MarkerSeen::Text(text) = marker else { panic!("that is what it says") };
+        text
+    };
+    let session = &mut Session::new(true);
+    let first = look(session, b"one");
+    assert_eq!(&*first, "one");
+    assert!(Arc::ptr_eq(&first, &look(session, b"one")));
+    for other in ["two", "on", "ones", "", "one"] {
+        let text = look(session, other.as_bytes());
+        assert!(&*text == other && !Arc::ptr_eq(&first, &text));
+    }
+    assert_eq!(&*look(session, b"\xff"), "\u{fffd}", "it is only shown");
+    assert!(!Arc::ptr_eq(&look(session, b"one"), &look(&mut Session::new(true), b"one")));
+}
+
+#[test]
+fn a_script_is_told_with_the_next_command_of_its_kind() {
+    let session = &mut Session::new(false);
+    let mut late = sent(session, [acquire(1)], [Err(Form::Text)]);
+    sent(session, [release(9)], [Ok(Answer::Deleted)]);
+    assert!(!session.conclude(&mut late, Evidence::NotRequired), "it is too late");
+    let [Answer::Failed(failure)] = &late.take().0[..] else { panic!("it was not run") };
+    assert!(!failure.may_have_been_executed());
+    let form = |session: &mut Session, commands: &[Command]| {
+        let mut exchange = Exchange::new(commands.to_vec());
+        session.send(&mut exchange);
+        exchange.form()
+    };
+    assert_eq!(form(session, &[release(1)]), Form::Usual, "that would not tell it");
+    assert_eq!(form(session, &[release(1), acquire(2)]), Form::Text);
+    assert_eq!(form(session, &[acquire(3)]), Form::Usual, "it has been told");
+}
+
+/// Its script is not loaded before, and must not be found missing when it is too late to ask again.
+#[test]
+fn the_first_reader_on_a_connection_brings_its_script() {
+    let session = &mut Session::new(false);
+    let reader = |token: u8| {
+        let (keys, intents) = ("k".into(), "i".into());
+        Command::AcquireShared { keys, intents, value: value(token), ttl_ms: 1000 }
+    };
+    let form = |session: &mut Session, command: Command| {
+        let mut exchange = Exchange::new(vec![command]);
+        session.send(&mut exchange);
+        exchange.form()
+    };
+    assert_eq!(form(session, acquire(1)), Form::Usual);
+    assert_eq!(form(session, reader(2)), Form::Text);
+    assert_eq!(form(session, reader(3)), Form::Usual);
+    assert_eq!(form(&mut Session::new(false), reader(4)), Form::Text, "another connection");
+}
+
+#[test]
+fn what_is_asked_again_is_asked_more_explicitly_each_time() {
+    let session = &mut Session::new(false);
+    let answers = [Err(Form::Script), Ok(Answer::Deleted), Err(Form::Script)];
+    let mut it = sent(session, [release(1), release(2), release(3)], answers);
+    assert!(session.conclude(&mut it, Evidence::NotRequired));
+    session.send(&mut it);
+    assert_eq!((it.form(), it.places()), (Form::Script, &[0, 2][..]));
+    it.answer(Ok(Answer::Other));
+    it.answer(Err(Form::Text));
+    assert!(session.conclude(&mut it, Evidence::NotRequired));
+    session.send(&mut it);
+    assert_eq!((it.form(), it.places()), (Form::Text, &[2][..]));
+    it.fail(&Failure::new(FailureKind::Unreachable));
+    assert!(!session.conclude(&mut it, Evidence::NotRequired));
+    let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
+    assert_eq!(*it.take().0, [Answer::Other, Answer::Deleted, failed]);
+}
+
+#[test]
+fn a_release_is_known_not_to_be_ours_even_if_asking_again_fails() {
+    let session = &mut Session::new(false);
+    let mut it = sent(session, [release(1)], [Err(Form::Script)]);
+    assert!(session.conclude(&mut it, Evidence::NotRequired));
+    session.send(&mut it);
+    it.fail(&Failure::new(FailureKind::Unreachable));
+    assert!(!session.conclude(&mut it, Evidence::NotRequired));
+    assert_eq!(*it.take().0, [Answer::NotOurs]);
+}
+
+#[test]
+fn a_look_that_fails_when_it_is_asked_again_has_failed() {
+    let session = &mut Session::new(false);
+    let look = Command::Inspect { keys: "k".into(), intents: None };
+    let mut it = sent(session, [look], [Err(Form::Script)]);
+    assert!(session.conclude(&mut it, Evidence::NotRequired));
+    session.send(&mut it);
+    let failure = Failure::new(FailureKind::Unreachable);
+    it.fail(&failure);
+    assert!(!session.conclude(&mut it, Evidence::NotRequired));
+    assert_eq!(*it.take().0, [Answer::Failed(failure)]);
+}
+
+/// It had said that it does not know the script, and that is not what became of the release.
+#[test]
+fn what_fails_in_the_midst_of_being_asked_again_is_not_asked_once_more() {
+    let session = &mut Session::new(false);
+    let answers = [Err(Form::Script), Err(Form::Script)];
+    let mut it = sent(session, [release(1), release(2)], answers);
+    assert!(session.conclude(&mut it, Evidence::NotRequired));
+    session.send(&mut it);
+    it.answer(Err(Form::Text));
+    it.fail(&Failure::new(FailureKind::Unreachable));
+    it.answer(Ok(Answer::Deleted));
+    assert!(!session.conclude(&mut it, Evidence::NotRequired));
+    assert_eq!(*it.take().0, [Answer::NotOurs, Answer::NotOurs]);
+}
+
+#[test]
+fn the_marker_is_asked_with_votes_and_what_the_node_is_on_a_new_connection() {
+    let request = |session: &mut Session, command: Command| {
+        let mut exchange = Exchange::new(vec![command]);
+        session.send(&mut exchange);
+        let EvidenceRequest { info, marker } = exchange.evidence_request();
+        (info, marker)
+    };
+    let session = &mut Session::new(true);
+    assert_eq!(request(session, release(1)), (true, true), "the first");
+    assert_eq!(request(session, release(1)), (false, false));
+    assert_eq!(request(session, acquire(1)), (false, true));
+    assert_eq!(request(session, Command::Identify), (true, true));
+    assert_eq!(request(&mut Session::new(false), acquire(1)), (false, false), "nobody looks");
+}
