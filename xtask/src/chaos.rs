@@ -28,7 +28,7 @@ const MINUTES: u32 = 10;
 /// How long each of all mistakes is looked for with `--all`: many cannot be found by chaos at all.
 const MINUTES_OF_ALL: u32 = 1;
 
-/// What has not ended so long after its time hangs, by its mistake.
+/// A program that has not ended this long after its time hangs because of its mistake.
 const GRACE: Duration = Duration::from_secs(180);
 
 /// Becomes the chaos: from here on its signals and its exit code are ours. Returns only if that
@@ -118,7 +118,7 @@ fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> ExitC
     }
 }
 
-/// What came of a mistake.
+/// The result for one mistake.
 struct Found {
     mutant: String,
     after: Duration,

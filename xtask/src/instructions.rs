@@ -17,7 +17,7 @@ struct Run {
     lockers: u64,
     few: u64,
     many: u64,
-    /// What a pair costs, and how many percent more are borne with.
+    /// Instructions per pair, and the tolerance in percent.
     pinned: u64,
     margin: u64,
 }
@@ -96,7 +96,7 @@ fn count(workspace: &Path, server: &ServerBinary, with_guard: bool) -> Result<bo
     Ok(is_kept)
 }
 
-/// How many instructions the client executes for so many pairs, its start included.
+/// Counts the instructions of the client for this number of pairs, including its start.
 fn instructions(
     program: &Path,
     server: &Path,

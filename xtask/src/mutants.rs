@@ -33,7 +33,7 @@ const MUTATED: Duration = Duration::from_secs(900);
 /// If what makes no mistake has not ended by then, it hangs.
 const UNMUTATED: Duration = Duration::from_secs(1200);
 
-/// What became of one mistake.
+/// The result for one mistake.
 struct Row {
     mutant: String,
     layer: String,
@@ -51,12 +51,12 @@ cargo xtask mutants --tests
 
   --engine  in the engine alone, by simulator and models
   --sweep   in the shipped code alone, by the cancellation sweep
-  --all     also: after how many seeds each is caught, counted anew, and after how many two hold one
+  --all     also: count seeds from the first until each is caught, and until two clients hold one
             lock; mistakes that the sweep need not see
   --tests   in the shipped code, by the library's tests: which is the first that fails?
 ";
 
-/// What is asked for.
+/// The parts to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub(crate) engine: bool,
@@ -210,7 +210,7 @@ fn first(
     Ok(None)
 }
 
-/// Runs so many seeds; returns the first that fails, and what does not hold there.
+/// Runs these seeds. Returns the first that fails, and the invariant that does not hold.
 fn simulate(
     program: &Path,
     mutant: Option<&str>,

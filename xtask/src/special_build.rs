@@ -59,7 +59,7 @@ impl Special {
             }
             let place = folder.join(program.file_name().unwrap_or_default());
             // Not by `rename`: cargo makes links, and where both names are the same file that does nothing.
-            // Cargo makes the other name anew when it is asked to.
+            // Cargo creates the other name again when asked.
             let new = place.with_extension("new");
             fs::create_dir_all(&folder)?;
             fs::copy(&program, &new)?;
@@ -97,7 +97,7 @@ pub(crate) fn is_called(program: &Path, name: &str) -> bool {
     })
 }
 
-/// What it says, and whether all was well.
+/// The output of cargo, and whether it succeeded.
 fn output(cargo: &mut Command) -> Result<(String, bool), String> {
     let output = cargo.stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("cargo: {error}"))?;

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -35,7 +35,7 @@ enum Command {
     /// The most important figures, in less than a minute; the last line of --json is one object
     Quick(Common),
 
-    /// So many pairs and nothing else, for `cargo xtask instructions`
+    /// Run this number of pairs and nothing else, for `cargo xtask instructions`
     #[command(hide = true)]
     CountPairs {
         /// How many acquire and release, each its own key

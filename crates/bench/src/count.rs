@@ -39,7 +39,7 @@ async fn all(urls: Vec<String>, lockers: usize, each: usize, guard: bool) -> Res
     let guard = if guard { RestartGuard::Strict } else { RestartGuard::Off };
     let builder = builder.restart_guard(guard);
     if guard == RestartGuard::Strict {
-        // Who waits until fresh servers vote looks now and then, and would be counted.
+        // A client that waits until new servers vote sends commands, which would be counted.
         let marked =
             quorlock_admin::init::fresh(&builder).await.map_err(|error| error.to_string())?;
         assert_eq!(marked.voting(), 5, "all servers of the laboratory are sound");

@@ -14,7 +14,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How many are acquired at a time.
 const AT_A_TIME: usize = 64;
 
-/// What a process that held many locks tells.
+/// The report of a process that held many locks.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct HeldFigures {
     /// Of one core, while nothing but extending was done.
@@ -22,7 +22,7 @@ pub(crate) struct HeldFigures {
     /// Locks that were lost, or that once had less left than half of the ttl: automatic extension,
     /// due after a third, then was late by more than a sixth of it.
     pub(crate) missed: usize,
-    /// What the process grew by, per lock.
+    /// Growth of the process per lock.
     pub(crate) bytes_per_lock: f64,
 }
 
@@ -36,7 +36,7 @@ pub(crate) async fn measure(
     ttl: Duration,
     await_go: impl Fn() -> Result<Duration, String>,
 ) -> Result<HeldFigures, String> {
-    // What connecting and a crowd of callers leave behind is not the price of a lock that is held.
+    // Memory of connections and of many callers does not count as the price of a held lock.
     drop(acquire(&client, "warm", 4 * AT_A_TIME).await?);
     tokio::time::sleep(Duration::from_millis(200)).await;
     let before = memory()?;
@@ -81,7 +81,7 @@ async fn next(under_way: &mut JoinSet<Result<Guard, String>>) -> Result<Option<G
     result.map_err(|panic| panic.to_string())?.map(Some)
 }
 
-/// What this process has in memory, in bytes.
+/// Resident memory of this process in bytes.
 fn memory() -> Result<u64, String> {
     let status = std::fs::read_to_string("/proc/self/status");
     let status = status.map_err(|error| format!("/proc/self/status: {error}"))?;

@@ -1,4 +1,4 @@
-//! What the numbers were measured on and with.
+//! The machine and the versions behind the numbers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,7 +45,7 @@ fn disk(folder: &Path) -> Option<String> {
         let named = format!("{} on {}", disk.next()?, disk.next()?);
         folder.starts_with(point).then_some((point.components().count(), named))
     };
-    // Of those mounted at the same place, the last one is seen.
+    // The last file system that was mounted at a place is the visible one.
     mounts.lines().filter_map(mount).max_by_key(|(depth, _)| *depth).map(|(_, named)| named)
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn date() -> String {
     now.split('T').next().unwrap_or(&now).to_owned()
 }
 
-/// What was typed.
+/// The command line.
 pub(crate) fn command() -> String {
     std::env::var(COMMAND_VARIABLE).unwrap_or_else(|_| {
         let args = std::env::args().skip(1);

@@ -25,7 +25,7 @@ pub(crate) enum Scope {
     Full,
 }
 
-/// What was asked for.
+/// The selection on the command line.
 #[derive(Clone, Debug)]
 pub(crate) struct BenchPlan {
     pub(crate) scope: Scope,
@@ -41,7 +41,7 @@ pub(crate) struct BenchPlan {
 
 impl BenchPlan {
     fn wants(&self, workload: &str) -> bool {
-        // What takes minutes and is compared with nothing else runs where it is asked for.
+        // Workloads that take minutes and have no comparison run only on request.
         let is_extra =
             [recovery::NAME, kinds::NAME].contains(&workload) && self.scope != Scope::Full;
         match self.only.is_empty() {

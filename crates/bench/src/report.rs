@@ -14,7 +14,7 @@ pub(crate) struct Report {
     pub(crate) dirty: bool,
     /// The day, in UTC.
     pub(crate) date: String,
-    /// What was typed.
+    /// The command line.
     pub(crate) command: String,
     pub(crate) machine: Machine,
     pub(crate) servers: Vec<Servers>,
@@ -26,7 +26,6 @@ pub(crate) struct Report {
     pub(crate) targets: Vec<Target>,
 }
 
-/// What it ran on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
@@ -34,7 +33,7 @@ pub(crate) struct Machine {
     pub(crate) memory_gib: u64,
     pub(crate) os: String,
     pub(crate) kernel: String,
-    /// What servers with a log write it to, such as `ext4 on /dev/sda1`.
+    /// The file system of servers with a log, such as `ext4 on /dev/sda1`.
     #[serde(default)]
     pub(crate) disk: String,
 }
@@ -62,7 +61,7 @@ pub(crate) struct Row {
     pub(crate) values: Vec<f64>,
 }
 
-/// What was to be measured and was not.
+/// A measurement that was not possible.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NotRun {
     pub(crate) subject: String,
@@ -70,7 +69,7 @@ pub(crate) struct NotRun {
     pub(crate) why: String,
 }
 
-/// What is to be reached, and whether it was.
+/// A target, and whether it was met.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Target {
     pub(crate) name: String,
@@ -80,7 +79,7 @@ pub(crate) struct Target {
     pub(crate) met: bool,
 }
 
-/// Who did what where: what tells one row from another, apart from its metric.
+/// The subject, workload and settings of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cell<'a> {
     pub(crate) workload: &'a str,

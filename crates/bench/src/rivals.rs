@@ -71,7 +71,7 @@ impl Language {
 /// A lock library of another language.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rival {
-    /// What tables and plots call it.
+    /// The name in tables and plots.
     pub(crate) name: &'static str,
     /// The library's version, and that of the Redis client it runs on.
     pub(crate) version: &'static str,
@@ -133,7 +133,7 @@ pub(crate) struct External {
     nodes: Vec<String>,
 }
 
-/// What a rival reports of `pairs`.
+/// A rival's report on `pairs`.
 #[derive(Debug, Deserialize)]
 struct Pairs {
     pairs: u64,
@@ -215,7 +215,7 @@ impl Subject for External {
     }
 }
 
-/// `host:port` of a node, which is all that the rivals' programs are told.
+/// `host:port` of a node, the only argument of the rivals' programs.
 fn address(url: &str) -> Result<String, String> {
     let address = ["redis://", "valkey://"].iter().find_map(|scheme| url.strip_prefix(scheme));
     let address = address.unwrap_or(url).trim_end_matches('/');
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// What tables say must be what is installed.
+    /// Tables must name the installed version.
     #[test]
     fn versions_are_the_pinned_ones() {
         let python = include_str!("../rivals/requirements.txt");

@@ -1,4 +1,4 @@
-//! What one subject did in one stretch of time.
+//! The work of one subject in one interval.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::clock::{self, micros};
 /// The longest time that a histogram holds; longer ones count as this.
 const LONGEST_NS: u64 = 120_000_000_000;
 
-/// What one subject did in one stretch of time.
+/// The work of one subject in one interval.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     /// How many times a lock was acquired and given back.

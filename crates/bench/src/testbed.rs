@@ -13,7 +13,7 @@ pub(crate) struct Testbed {
 }
 
 impl Testbed {
-    /// Starts so many.
+    /// Starts this number of servers.
     ///
     /// # Errors
     /// The server's own words.
@@ -21,7 +21,7 @@ impl Testbed {
         Self::with(binary, count, &[])
     }
 
-    /// Starts so many with further arguments, as on the server's command line.
+    /// Starts this number of servers with further command-line arguments.
     ///
     /// # Errors
     /// The server's own words.
@@ -32,7 +32,7 @@ impl Testbed {
         Ok(Self { nodes })
     }
 
-    /// The first so many servers.
+    /// The first `count` servers.
     pub(crate) fn first(&self, count: usize) -> &[Server] {
         &self.nodes[..count]
     }
@@ -112,7 +112,7 @@ impl Commands {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// What was executed since then.
+    /// The commands executed since then.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let new = |(name, calls): (&String, &u64)| (name.clone(), calls - before.calls(name));
         Self(self.0.iter().map(new).filter(|(_, calls)| *calls > 0).collect())

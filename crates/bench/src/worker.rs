@@ -18,7 +18,7 @@ use crate::held;
 use crate::subjects::quorlock::builder;
 use crate::subjects::{Flavor, TTL};
 
-/// What a worker process is to do.
+/// The job of a worker process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) subject: String,
@@ -72,7 +72,7 @@ fn client(runtime: &Runtime, urls: &[String], ttl: Duration) -> Result<Client, S
     builder(urls.to_vec()).ttl(ttl).build().map_err(|error| error.to_string())
 }
 
-/// What contends for a lock.
+/// A contender for a lock.
 trait Contender: Send + Sync + 'static {
     type Guard: Send;
     fn acquire(&self, key: &str) -> impl Future<Output = Result<Self::Guard, String>> + Send;

@@ -33,7 +33,7 @@ pub struct ServerBinary {
     pub version: Version,
 }
 
-/// Whose server it is.
+/// The project that a server comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Flavor {
     /// Redis, as `redis-server`.
@@ -60,9 +60,9 @@ pub enum NotFound {
     /// `QUORLOCK_SERVER` is set, and what it names cannot be used.
     #[error("{SERVER_VARIABLE}={} cannot be used: {why}", path.display())]
     Unusable {
-        /// What the variable says.
+        /// The value of the variable.
         path: PathBuf,
-        /// What went wrong when it was run.
+        /// The error of running it.
         why: String,
     },
     /// Nothing on `PATH` and nothing in `target/servers`.

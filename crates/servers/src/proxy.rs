@@ -22,13 +22,13 @@ use crate::Server;
 /// One of the two ways through a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// What clients send.
+    /// Bytes from clients.
     ToServer,
-    /// What the server answers and pushes.
+    /// Replies and pushes of the server.
     ToClient,
 }
 
-/// What becomes of all that passes, on the connections that exist and on new ones.
+/// The treatment of all bytes, on existing and new connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Traffic {
     /// Everything passes through.
@@ -40,11 +40,11 @@ pub enum Traffic {
     Hold,
     /// It is taken and never arrives; nor does what follows it on the same connection.
     Drop,
-    /// It comes in pieces of so many bytes, a millisecond apart.
+    /// Bytes arrive in pieces of this size, a millisecond apart.
     Split(usize),
 }
 
-/// What is done, once, to the connections that exist. New ones are as they would be without.
+/// A single action on the existing connections. New connections are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blow {
     /// From now on nothing arrives in either direction, as behind a firewall that has lost its state.
@@ -54,7 +54,7 @@ pub enum Blow {
     Hold(Direction),
     /// The receiver in this direction reads the end; the other direction goes on.
     HalfClose(Direction),
-    /// Of what goes there next, only so many bytes arrive (modulo what there is), and then the end.
+    /// Of the next bytes in this direction, only this number arrives (modulo their count), then the end.
     Truncate(Direction, usize),
     /// Both ends read the end.
     Close,
@@ -62,7 +62,7 @@ pub enum Blow {
     Reset,
 }
 
-/// What a proxy has really done, as it counts it.
+/// An effect of the proxy, which it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// A connection was taken and led to the server.
@@ -106,7 +106,7 @@ pub struct Proxy {
     counts: Arc<Counts>,
 }
 
-/// What a proxy was told, as every connection of it sees it.
+/// The orders to a proxy, shared by its connections.
 #[derive(Clone, Copy, Debug, Default)]
 struct Orders {
     ways: [Traffic; 2],
@@ -148,7 +148,7 @@ impl Proxy {
         Ok(Self { door: door.await?, orders, counts })
     }
 
-    /// What to give to a client.
+    /// The address for clients.
     pub fn url(&self) -> String {
         self.door.url()
     }
@@ -172,7 +172,7 @@ impl Proxy {
         });
     }
 
-    /// What a [`Blow::Hold`] holds passes.
+    /// Delivers the bytes that a [`Blow::Hold`] holds.
     pub fn release(&self) {
         self.orders.send_modify(|orders| orders.releases += 1);
     }
@@ -233,7 +233,7 @@ impl Door {
         self.target.send_replace(server.socket());
     }
 
-    /// What to give to a client.
+    /// The address for clients.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
@@ -315,7 +315,7 @@ impl<'a> Lane<'a> {
         let mut was_held = false;
         loop {
             let read = if was_held {
-                // What its sender sent before it went away.
+                // Bytes that the sender sent before it went away.
                 timeout(PAUSE, from.read(&mut buffer)).await.ok()
             } else {
                 tokio::select! {

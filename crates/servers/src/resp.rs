@@ -19,7 +19,7 @@ pub enum Reply {
     Bulk(Option<Vec<u8>>),
     /// Several answers in one. A map is its keys and values in turn.
     Array(Vec<Reply>),
-    /// What nobody has asked for.
+    /// A message without a request.
     Push(Vec<Reply>),
 }
 
@@ -83,7 +83,7 @@ fn first(bytes: &[u8]) -> io::Result<Option<(Reply, usize)>> {
 pub struct RespConnection {
     stream: UnixStream,
     read: Vec<u8>,
-    /// What was pushed before the replies that have been read.
+    /// Pushes that came before the replies that were read.
     pub pushed: Vec<Vec<Reply>>,
 }
 

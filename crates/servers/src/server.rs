@@ -64,7 +64,7 @@ pub enum StartError {
     Prepare {
         /// The server's binary.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// It ended before it answered.

@@ -18,7 +18,7 @@ type Job = (Command, Sender<io::Result<Child>>);
 /// process, and signals of the terminal do not reach it.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub fn spawn(program: &Path, configure: impl FnOnce(&mut Command)) -> io::Result<Child> {
     let mut command = if dies_with_parent() {
         use std::os::unix::process::CommandExt as _;

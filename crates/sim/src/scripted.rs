@@ -227,7 +227,7 @@ impl ScriptedWorld {
         self.world.plan.outside = Some(Outside::Losses);
     }
 
-    // What callers do.
+    // Actions of callers.
 
     /// A caller of the first client asks for a lock.
     pub fn acquire(&mut self, request: Request) -> LockId {

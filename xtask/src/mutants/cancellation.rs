@@ -13,7 +13,7 @@ use crate::special_build::{MUTANTS, is_called};
 const VOUCHED: &str = "answers that are vouched for";
 const VOUCHED_TEST: [&str; 2] = ["--exact", "data::a_flush_is_noticed"];
 
-/// What became of one mistake.
+/// The result for one mistake.
 pub(super) struct Row {
     mutant: String,
     layer: String,

@@ -33,7 +33,7 @@ const TESTS: &[&str] = &[
     "restart",
 ];
 
-/// What became of one mistake.
+/// The result for one mistake.
 pub(super) struct Row {
     mutant: String,
     layer: String,

@@ -35,7 +35,7 @@ pub(crate) trait Subject {
     /// Why it could not; then it has no figures.
     fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Sample, String>;
 
-    /// So many callers of one process want the same key, one pair after the other.
+    /// This number of callers of one process want the same key, one pair after the other.
     ///
     /// # Errors
     /// As [`Subject::pairs`].
@@ -55,7 +55,7 @@ pub(crate) trait Subject {
     }
 }
 
-/// What makes a subject for some servers.
+/// Creates a subject for some servers.
 pub(crate) type Make = fn(&[Server], Flavor) -> Result<Box<dyn Subject>, String>;
 
 /// Every subject of this program by its name.

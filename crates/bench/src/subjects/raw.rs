@@ -20,7 +20,7 @@ use crate::testbed::Commands;
 
 const NAME: &str = "raw";
 
-/// What quorlock stores is a token of 20 bytes in hex.
+/// quorlock stores a token of 20 bytes in hex.
 const TOKEN: &str = "53cf4a701e433f4bc54ca620611a9b92f2809553";
 
 /// That of quorlock; a test compares them.
@@ -72,7 +72,7 @@ pub(crate) struct Raw {
     batch: Batch,
 }
 
-/// What is sent for a number of lockers. The first of them can do without the rest.
+/// The bytes for a number of lockers. A prefix is the bytes for fewer lockers.
 #[derive(Debug, Default)]
 struct Batch {
     acquire: Vec<u8>,
@@ -81,7 +81,7 @@ struct Batch {
     ends: Vec<(usize, usize)>,
 }
 
-/// What is answered to an acquire and to a release if all goes well.
+/// The replies to an acquire and a release that succeed.
 const GRANTED: &[u8] = b"+OK\r\n";
 const RELEASED: &[u8] = b":1\r\n";
 
@@ -158,7 +158,7 @@ fn write(streams: &mut [TcpStream], request: &[u8]) -> Result<(), String> {
     streams.try_for_each(|stream| stream.write_all(request)).map_err(|error| failed(&error))
 }
 
-/// Reads from all; each must have said what is expected, so many times.
+/// Reads from all nodes. Each must send the expected reply this number of times.
 fn read(
     streams: &mut [TcpStream],
     (expected, times): (&[u8], usize),

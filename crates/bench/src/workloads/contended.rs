@@ -5,7 +5,7 @@ use crate::report::Cell;
 
 pub(crate) const NAME: &str = "contended_in_process";
 
-/// So many contenders on so many nodes, and one alone.
+/// A number of contenders on a number of nodes, and one alone.
 pub(crate) fn run(bench: &mut Bench, nodes: usize, contenders: usize) {
     progress(&format!("{NAME}, N={nodes}: 1 and {contenders}"));
     let subjects = bench.subjects(NAME, &["quorlock"], nodes);

@@ -23,14 +23,14 @@ pub(crate) const FAIRNESS: &str = "fairness";
 /// For how long each has the lock.
 pub(crate) const HOLD: Duration = Duration::from_millis(5);
 
-/// So many processes on so many nodes.
+/// The number of processes, and of nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contention<'a> {
     pub(crate) subject: &'a str,
     pub(crate) nodes: usize,
     pub(crate) processes: usize,
     pub(crate) time: Duration,
-    /// So many of the nodes are stopped (SIGSTOP) half-way.
+    /// The number of nodes that are stopped (SIGSTOP) half-way.
     pub(crate) frozen: usize,
 }
 

@@ -24,16 +24,14 @@ pub(crate) const ONE_KEY: &str = "kinds_one_key";
 /// A writer among readers.
 pub(crate) const WRITER: &str = "kinds_writer";
 
-/// So many readers come and go while a writer wants the lock again and again.
+/// The number of readers that come and go while a writer wants the lock again and again.
 pub(crate) const READERS: usize = 8;
 
-/// For so long everybody holds it.
 pub(crate) const HOLD: Duration = Duration::from_millis(50);
 
-/// On so many nodes.
 const NODES: usize = 5;
 
-/// What a locker asks for.
+/// The kind of lock that a locker wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Plain,

@@ -21,7 +21,7 @@ use crate::report::Figures;
 use crate::subjects::{ALL, Flavor, Subject};
 use crate::testbed::Testbed;
 
-/// What is the same for all workloads of a run.
+/// The settings of all workloads of a run.
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) binary: ServerBinary,
@@ -81,7 +81,7 @@ impl Bench {
     }
 }
 
-/// What is being done, on standard error.
+/// Prints the present step on standard error.
 pub(crate) fn progress(what: &str) {
     eprintln!("quorlock-bench: {what}");
 }

@@ -6,7 +6,7 @@ use crate::subjects::Subject;
 
 pub(crate) const NAME: &str = "open_loop";
 
-/// So many pairs per second on so many nodes.
+/// Measures this rate of pairs per second on this number of nodes.
 pub(crate) fn run(bench: &mut Bench, names: &[&str], nodes: usize, rate: u64) {
     progress(&format!("{NAME}, N={nodes}, {rate} pairs/s: {}", names.join(", ")));
     let subjects = bench.subjects(NAME, names, nodes);

@@ -7,7 +7,7 @@ use crate::testbed::Commands;
 
 pub(crate) const NAME: &str = "pairs";
 
-/// So many lockers on so many nodes.
+/// Measures this number of lockers on this number of nodes.
 pub(crate) fn run(bench: &mut Bench, names: &[&str], nodes: usize, lockers: usize) {
     progress(&format!("{NAME}, N={nodes}, c={lockers}: {}", names.join(", ")));
     let subjects = bench.subjects(NAME, names, nodes);

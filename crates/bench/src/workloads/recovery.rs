@@ -20,7 +20,6 @@ use crate::subjects::quorlock::went_well;
 /// The name of all three together.
 pub(crate) const NAME: &str = "recovery";
 
-/// What they are measured on.
 const NODES: usize = 5;
 
 /// All of it.

@@ -21,7 +21,6 @@ pub(crate) const PING: &str = "ping";
 /// The same to all nodes, until a majority has answered: the round trip of an attempt.
 pub(crate) const ROUND_TRIP: &str = "round trip";
 
-/// So many times in a turn.
 const TIMES: usize = 60;
 
 /// One caller waits, on each of these numbers of nodes.

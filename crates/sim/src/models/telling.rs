@@ -1,4 +1,4 @@
-//! What the engines of a model receive, and the effects of it.
+//! Events for the engines of a model, and their effects.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What happens to nodes, and which keys they have.
+//! Faults of nodes, and their keys.
 
 use quorlock_core::{FailureKind, Key};
 

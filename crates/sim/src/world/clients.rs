@@ -125,7 +125,7 @@ impl World {
         self.plan.later.modes.of(client).unwrap_or(self.plan.guard)
     }
 
-    /// What a client's wall clock shows at its start. `drawn` is a random time; it also chooses the case, so that no
+    /// The wall clock of a client at its start. `drawn` is a random time; it also chooses the case, so that no
     /// further number is drawn.
     fn client_wall(&self, drawn: Time) -> Time {
         const HOUR: Time = 3_600 * SECOND;
@@ -166,7 +166,7 @@ impl World {
             && self.random.faults[Fault::Stalls as usize].percent(2);
         let client_state = &mut self.clients[client];
         client_state.ticks.is_due = false;
-        // What the clock shows. A mutant may give the tick an earlier reading.
+        // The correct reading. A mutant may give the tick an earlier reading.
         let honest = client_state.machine.read(self.now);
         let tick = ClientTick { tick: client_state.arrivals.tick(|| honest), honest };
         // The tick is kept here until `carry_on` takes it: at once, or at the end of the stall.

@@ -26,7 +26,7 @@ const SERVERS: [(&str, &[&str]); 3] = [
 /// A log that is written anew in the middle of a turn would disturb that turn and no other.
 const NO_REWRITE: (&str, &str) = ("--auto-aof-rewrite-percentage", "0");
 
-/// What the disk alone takes.
+/// The time of the disk alone.
 const DISK: &str = "one write and fsync";
 
 /// As much as an acquire adds to a log.

@@ -12,7 +12,7 @@ use crate::workloads::{Bench, progress};
 
 pub(crate) const NAME: &str = "recovery_guard";
 
-/// What its targets begin with.
+/// The prefix of its targets.
 pub(crate) const TARGETS: &str = "restart guard";
 
 /// Those without the guard, and the one with it.
@@ -20,7 +20,7 @@ pub(crate) const OFF: &str = "off";
 pub(crate) const OFF_AGAIN: &str = "off again";
 pub(crate) const STRICT: &str = "strict";
 
-/// What is measured beside the first.
+/// Names and restart guards of the subjects.
 const SUBJECTS: [(&str, RestartGuard); 3] =
     [(OFF, RestartGuard::Off), (OFF_AGAIN, RestartGuard::Off), (STRICT, RestartGuard::Strict)];
 
