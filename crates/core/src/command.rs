@@ -13,14 +13,15 @@ use crate::token::{Key, Value};
 pub use self::failure::{Failure, FailureKind};
 pub use self::holding::{Holding, Reader};
 
-/// One command for one node. Each is carried out in one atomic step.
+/// A command to one node, which executes it in one atomic step.
 ///
 /// A command about a lock names all keys of the lock. Its conditions apply to each of the keys, unless stated otherwise.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Command {
-    /// Set the keys if all of them are absent, to expire after the ttl: `SET key value NX PX ttl_ms` for one key.
-    /// Answered by [`Answer::Granted`] or [`Answer::Refused`].
+    /// Sets the keys if all of them are absent, with this ttl: `SET key value NX PX ttl_ms` for one key.
+    ///
+    /// Answers: [`Answer::Granted`], [`Answer::Refused`].
     Acquire {
         /// The keys on the node.
         keys: Keys,
@@ -29,9 +30,10 @@ pub enum Command {
         /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// Give a lost vote again: if each of the keys is absent or holds this value, make all of them hold it for the
-    /// ttl, never shorter than they would. A single key must be absent. Answered by [`Answer::Granted`] or
-    /// [`Answer::Refused`]; then nothing is written.
+    /// Restores a lost vote. Sets the keys if each of them is absent or holds this value; a single key must be absent.
+    /// No key expires earlier than before.
+    ///
+    /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if nothing is written.
     Heal {
         /// The keys on the node.
         keys: Keys,
@@ -40,9 +42,10 @@ pub enum Command {
         /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// If the keys hold this value, make them live for the ttl from now, never shorter than they would. Answered by
-    /// [`Answer::Extended`]; if not, by [`Answer::Other`] if any key holds something else, or by [`Answer::Absent`],
-    /// and nothing is changed.
+    /// Extends the keys by the ttl from now if all of them hold this value. No key expires earlier than before.
+    ///
+    /// Answers: [`Answer::Extended`]. If nothing is written: [`Answer::Other`] if a key holds another value, otherwise
+    /// [`Answer::Absent`].
     Extend {
         /// The keys on the node.
         keys: Keys,
@@ -51,39 +54,42 @@ pub enum Command {
         /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// Delete those of the keys that hold this value. Answered by [`Answer::Deleted`] if all did; else by
-    /// [`Answer::Other`] if any holds something else, or [`Answer::Absent`]; or, unless `tell`, by
-    /// [`Answer::NotOurs`] for both of the latter.
+    /// Deletes the keys that hold this value.
+    ///
+    /// Answers: [`Answer::Deleted`] if all keys held it. Otherwise [`Answer::Other`] if a key holds another value, or
+    /// [`Answer::Absent`]. Without `tell`, [`Answer::NotOurs`] stands for both.
     Release {
         /// The keys on the node.
         keys: Keys,
         /// The whole value.
         value: Value,
-        /// It matters whether the key is absent or another's. Servers that compare and delete with
-        /// one command of their own do not say, and are asked again: the answer is then what is
-        /// there a moment later.
+        /// The caller must know whether the key is absent or holds another value. A native compare-and-delete command
+        /// does not distinguish them. The client then asks again, so the answer shows the state a moment later.
         tell: bool,
     },
-    /// Look at the keys without changing them. Answered by [`Answer::Seen`].
+    /// Reads the keys.
+    ///
+    /// Answer: [`Answer::Seen`].
     Inspect {
         /// The keys on the node.
         keys: Keys,
         /// The keys of waiting writers' intents, for readers.
         intents: Option<Keys>,
     },
-    /// Look at the keys, and ask for one push when one of them changes. Answered by
-    /// [`Answer::Watched`], or by [`Answer::Seen`] if the node cannot tell.
+    /// Reads the keys, and asks for one push at the next change of one of them.
+    ///
+    /// Answers: [`Answer::Watched`], or [`Answer::Seen`] if the node cannot push.
     Watch {
         /// The keys on the node.
         keys: Keys,
         /// The keys of waiting writers' intents, for readers.
         intents: Option<Keys>,
     },
-    /// As [`Command::Acquire`], and if it is granted, the counters move on:
-    /// `c := max(F + 1, floor, min(proposal, TIME + 1 h))`, `F := c`, in one atomic step; F is the largest of the
-    /// counters of the keys. The floor is
-    /// that of the node's marker. Answered by [`Answer::GrantedFenced`] with c, or by
-    /// [`Answer::RefusedFenced`]; then nothing is written.
+    /// Like [`Command::Acquire`]. If it is granted, the same atomic step raises the counters:
+    /// `c := max(F + 1, floor, min(proposal, TIME + 1 h))`, `F := c`. F is the largest of the keys' counters. The floor is
+    /// in the node's marker.
+    ///
+    /// Answers: [`Answer::GrantedFenced`] with c, or [`Answer::RefusedFenced`] if nothing is written.
     AcquireFenced {
         /// The keys on the node.
         keys: Keys,
@@ -93,11 +99,12 @@ pub enum Command {
         ttl_ms: u64,
         /// The lock's counters.
         counter: Counter,
-        /// The number that the client would like to have.
+        /// The number that the client proposes.
         proposal: u64,
     },
-    /// If the keys hold this value and no counter is above `to`, set the counters to it, in one atomic
-    /// step (S19). Answered by [`Answer::Raised`] with the largest counter, [`Answer::Absent`] or [`Answer::Other`].
+    /// Sets the counters to `to` if the keys hold this value and no counter is above it, in one atomic step (S19).
+    ///
+    /// Answers: [`Answer::Raised`] with the largest counter, [`Answer::Absent`], [`Answer::Other`].
     Raise {
         /// The keys on the node.
         keys: Keys,
@@ -105,12 +112,13 @@ pub enum Command {
         value: Value,
         /// The lock's counters.
         counter: Counter,
-        /// The number that they are to have.
+        /// The new number of the counters.
         to: u64,
     },
-    /// As [`Command::Heal`], for a lock that has its fence already: only if no counter is above `to`, and the counters
-    /// are set to it (S23). Answered by [`Answer::GrantedFenced`]
-    /// with `to`, by [`Answer::Refused`], or by [`Answer::Superseded`]; then nothing is written.
+    /// Like [`Command::Heal`], but only if no counter is above `to`. The counters are set to it (S23).
+    ///
+    /// Answers: [`Answer::GrantedFenced`] with `to`. If nothing is written: [`Answer::Refused`], or
+    /// [`Answer::Superseded`] if a counter is above.
     HealFenced {
         /// The keys on the node.
         keys: Keys,
@@ -120,10 +128,10 @@ pub enum Command {
         ttl_ms: u64,
         /// The lock's counters.
         counter: Counter,
-        /// The lock's fence.
+        /// The lock's fencing token.
         to: u64,
     },
-    /// As [`Command::Extend`]; the counters live on as well.
+    /// Like [`Command::Extend`], and prolongs the life of the counters.
     ExtendFenced {
         /// The keys on the node.
         keys: Keys,
@@ -134,10 +142,11 @@ pub enum Command {
         /// The lock's counters.
         counter: Counter,
     },
-    /// Add a reader to the keys: if each of them is absent or held by readers alone, none is announced to a writer, and
-    /// this value is not among the readers. It counts for the ttl from now. Answered by [`Answer::Granted`] or
-    /// [`Answer::Refused`]; or by a failure, [`FailureKind::SameServer`], if the value is there already: each attempt
-    /// has its own, so this server has been asked twice. Unless it is granted, nothing is written.
+    /// Adds a reader to the keys for the ttl. Each key must be absent or held by readers alone, no writer may have an
+    /// intent for one, and this value must not be among the readers.
+    ///
+    /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if nothing is written. If the value is there already, the
+    /// answer is the failure [`FailureKind::SameServer`]: each attempt has its own value, so the server was asked twice.
     AcquireShared {
         /// The keys on the node.
         keys: Keys,
@@ -145,92 +154,102 @@ pub enum Command {
         intents: Keys,
         /// The whole value.
         value: Value,
-        /// For how long it counts, in milliseconds.
+        /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// As [`Command::AcquireShared`], whatever is announced; a value that is there already counts for the ttl from now,
-    /// never shorter than it would. A key that holds this value as a writer's becomes a reader's. Answered by
-    /// [`Answer::Granted`] or [`Answer::Refused`]; then nothing is written.
+    /// Like [`Command::AcquireShared`], but ignores intents. A value that is there is extended by the ttl from now, and
+    /// ends no earlier than before. A key that holds this value as a writer's becomes a reader's.
+    ///
+    /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if nothing is written.
     HealShared {
         /// The keys on the node.
         keys: Keys,
         /// The whole value.
         value: Value,
-        /// For how long it counts, in milliseconds.
+        /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// If this value is among the readers of the keys, it counts for the ttl from now, never shorter than it would. A
-    /// key that holds it as a writer's becomes a reader's. Answered as [`Command::Extend`].
+    /// Extends this value among the readers by the ttl from now. It ends no earlier than before. A key that holds the
+    /// value as a writer's becomes a reader's.
+    ///
+    /// Answers: those of [`Command::Extend`].
     ExtendShared {
         /// The keys on the node.
         keys: Keys,
         /// The whole value.
         value: Value,
-        /// For how long it counts, in milliseconds.
+        /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// Take this value from the readers of the keys, and delete those of the keys that hold it as a writer's. Answered
-    /// by [`Answer::Deleted`] if it was there under all; else by [`Answer::Other`] if any is held by something else, or
-    /// [`Answer::Absent`].
+    /// Removes this value from the readers of the keys, and deletes the keys that hold it as a writer's.
+    ///
+    /// Answers: [`Answer::Deleted`] if it was under all keys. Otherwise [`Answer::Other`] if a key is held by another
+    /// value, or [`Answer::Absent`].
     ReleaseShared {
         /// The keys on the node.
         keys: Keys,
         /// The whole value.
         value: Value,
     },
-    /// If the keys hold this value as a writer's, make it a reader's that counts as long as the key would have lived, never
-    /// shorter.
-    /// Creates nothing from nothing. Answered by [`Answer::Downgraded`], also if it is a reader's already;
-    /// [`Answer::Absent`] or [`Answer::Other`], and then nothing is written.
+    /// Makes a writer's value a reader's, with at least the time that the key has left. Absent keys stay absent.
+    ///
+    /// Answers: [`Answer::Downgraded`], also if the value is a reader's already. If nothing is written:
+    /// [`Answer::Absent`] or [`Answer::Other`].
     Downgrade {
         /// The keys on the node.
         keys: Keys,
         /// The whole value.
         value: Value,
     },
-    /// Say that a writer waits: set those of these keys that are absent to expire after the ttl, and with `renews` those
-    /// that hold this value. No vote. Answered by [`Answer::Announced`], or by [`Answer::Other`] if any of them holds
-    /// something else.
+    /// Sets a waiting writer's intents where they are absent, with this ttl. With `renews`, extends those that hold this
+    /// value. An intent is no vote.
+    ///
+    /// Answers: [`Answer::Announced`], or [`Answer::Other`] if an intent holds another value.
     Announce {
-        /// The keys for that, of the keys of the lock.
+        /// The keys of the intents, one for each key of the lock.
         intents: Keys,
         /// The whole value.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
-        /// Whether keys that hold the value live longer. A repeat that a push caused does not: it would cause a push to
-        /// other writers in turn, and so on.
+        /// Whether intents that hold the value are extended. A repeat that a push caused does not extend, because that
+        /// would push to other writers, which would repeat in turn.
         renews: bool,
     },
-    /// Take that back: delete those of these keys that hold this value. Answered by [`Answer::Announced`].
+    /// Deletes the intents that hold this value.
+    ///
+    /// Answer: [`Answer::Announced`].
     Withdraw {
-        /// The keys for that, of the keys of the lock.
+        /// The keys of the intents, one for each key of the lock.
         intents: Keys,
         /// The whole value.
         value: Value,
     },
-    /// Say what you are: the [`Evidence`](crate::Evidence) that goes with the answers has the node's `INFO`
-    /// and its marker. Answered by [`Answer::Identified`].
+    /// Asks for the node's `INFO` and marker, which are in the [`Evidence`](crate::Evidence) beside the answers.
+    ///
+    /// Answer: [`Answer::Identified`].
     Identify,
-    /// Write the adoption if there is none, or if there is this other one; look at it in any case. Behind
-    /// the text the node writes ` since=` and its time of day in microseconds: a [`Mark`](Self::Mark) that is
-    /// late must not end an adoption that came after its own. What is adopted must wait: the marker, if there is one, is taken away in the same atomic step. Answered
-    /// by [`Answer::Adopting`]; or by [`Answer::NotMarked`] if the marker is another than was seen, and
-    /// then nothing is written.
+    /// Writes the adoption if there is none, or if it equals `replaces`, and reads it. The node adds ` since=` and its
+    /// time of day in microseconds, so that a late [`Mark`](Self::Mark) cannot end a later adoption. The same atomic step
+    /// removes the marker, because an adopted node must wait.
+    ///
+    /// Answers: [`Answer::Adopting`], or [`Answer::NotMarked`] if the marker is not the one in `seen` and nothing is
+    /// written.
     Adopt {
         /// The key on the node.
         key: Key,
         /// The new text.
         text: Arc<str>,
-        /// The one that may be replaced.
+        /// The text of an adoption that may be replaced.
         replaces: Option<Arc<str>>,
-        /// Where the marker is.
+        /// The key of the marker.
         marker: Key,
-        /// The text that was seen there, if any.
+        /// The text of the marker that the client has seen; `None`: no marker.
         seen: Option<Arc<str>>,
     },
-    /// Write the marker, in one atomic step with looking at what is there instead. Answered by
-    /// [`Answer::Marked`] or [`Answer::NotMarked`].
+    /// Writes the marker if the present text and the adoption are the expected ones, in one atomic step.
+    ///
+    /// Answers: [`Answer::Marked`], [`Answer::NotMarked`].
     Mark {
         /// The key on the node.
         key: Key,
@@ -243,41 +262,41 @@ pub enum Command {
     },
 }
 
-/// Where a lock's fences are counted, per node.
+/// The counters of a lock's fencing tokens on each node.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Counter {
-    /// Under which keys: one for each of the lock's, in the same order.
+    /// The counters' keys: one for each of the lock's keys, in the same order.
     pub keys: Keys,
-    /// For how long it is kept after its last use, in milliseconds.
+    /// Life of a counter after its last use, in milliseconds.
     pub ttl_ms: u64,
-    /// Under which key the node's marker is, whose floor counts.
+    /// The key of the marker, which contains the floor.
     pub marker: Key,
 }
 
 impl Counter {
-    /// No fence is as large: every smaller one is exact in the scripts' arithmetic (S20).
+    /// Fencing tokens are below this limit, so they are exact in the scripts' arithmetic (S20).
     pub const LIMIT: u64 = 1 << 53;
 }
 
-/// An adoption that must be there, unchanged, and so old.
+/// An adoption that the node must have, unchanged and at least this old.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Adopted {
     /// The key on the node.
     pub key: Key,
     /// The text that must be there.
     pub text: Arc<str>,
-    /// How old it must be, in milliseconds.
+    /// Least age in milliseconds.
     pub age_ms: u64,
 }
 
 impl Command {
-    /// A release changes nothing but our own key, so it may be sent where nothing else may: to a
-    /// suspended node, and again after a failure.
+    /// Whether this is a release. A release changes only the client's own key, so it may also be sent to a suspended
+    /// node, and again after a failure.
     pub const fn is_release(&self) -> bool {
         matches!(self, Self::Release { .. } | Self::ReleaseShared { .. } | Self::Withdraw { .. })
     }
 
-    /// The value of the lock that it is about, if it names one.
+    /// The value of the lock, if the command names one.
     pub const fn value(&self) -> Option<&Value> {
         match self {
             Self::Acquire { value, .. }
@@ -297,8 +316,8 @@ impl Command {
         }
     }
 
-    /// It may be answered by a vote, or by news of one, which count only if the node's marker is
-    /// there afterwards (S9).
+    /// Whether the answer may be a vote, or about one. Such answers count only if the node has its marker afterwards
+    /// (S9).
     pub const fn is_about_votes(&self) -> bool {
         matches!(
             self,
@@ -316,7 +335,8 @@ impl Command {
         )
     }
 
-    /// It sets a lock, so it must not come behind the lock's release: nobody would take back what it sets.
+    /// Whether the command sets a lock. Such a command must not follow the lock's release, because no later command
+    /// would delete the key.
     pub const fn sets_a_lock(&self) -> bool {
         matches!(
             self,
@@ -334,64 +354,63 @@ impl Command {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Answer {
-    /// The key was absent and is now ours: a vote.
+    /// The key was absent and holds the client's value now: a vote.
     Granted,
-    /// The key exists already.
+    /// The key exists.
     Refused,
-    /// The key holds our value and lives for the ttl from now.
+    /// The key holds the client's value for the ttl from now.
     Extended,
-    /// The key holds our value as a reader's, for as long as it would have lived.
+    /// The key holds the client's value as a reader's, with the time that it had left.
     Downgraded,
     /// A waiting writer's intent was set or deleted.
     Announced,
-    /// The key held our value and is gone.
+    /// The key held the client's value and was deleted.
     Deleted,
-    /// There is no such key.
+    /// The key is absent.
     Absent,
     /// The key holds another value, or is of another type.
     Other,
-    /// The key does not hold our value: it is absent or another's.
+    /// The key is absent or holds another value.
     NotOurs,
     /// The state of the keys.
     Seen(Holding),
     /// The state of the keys. The node pushes once when it changes.
     Watched(Holding),
-    /// As [`Answer::Granted`]; the counter is now this.
+    /// Like [`Answer::Granted`], with the counter.
     GrantedFenced {
         /// The counter's value.
         fence: u64,
     },
-    /// As [`Answer::Refused`]; the counter, and who holds the lock.
+    /// Like [`Answer::Refused`], with the counter and the holder.
     RefusedFenced {
         /// The counter's value.
         fence: u64,
         /// The state of the keys.
         holding: Box<Holding>,
     },
-    /// The key holds our value, and the counter is now this: what it was to be, unless it was above.
+    /// The key holds the client's value. The counter was raised, unless it was above.
     Raised {
         /// The counter's value.
         fence: u64,
     },
-    /// The key is free, but the counter is above our fence: somebody with a larger one has had this
-    /// node's vote since.
+    /// The key is free, but the counter is above the client's token: a later holder has had this node's vote.
     Superseded {
         /// The counter's value.
         fence: u64,
     },
-    /// The evidence beside the answers has the node's `INFO`.
+    /// The evidence beside the answers contains the node's `INFO`.
     Identified,
-    /// The adoption as it is now.
+    /// The present adoption.
     Adopting {
         /// The text of the adoption.
         text: Arc<str>,
-        /// How old it is.
+        /// The age of the adoption.
         age: Duration,
     },
-    /// The marker has been written.
+    /// The marker was written.
     Marked,
-    /// The marker has not been written: another text was there, or the adoption is not old enough.
+    /// The marker was not written: the text was another one, or the adoption is not old enough.
     NotMarked,
-    /// No answer that says anything about the key.
+    /// The reply shows nothing about the key.
     Failed(Failure),
 }

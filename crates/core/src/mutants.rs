@@ -1,14 +1,12 @@
-//! Mistakes that can be switched on while the program runs, to see that tests and the simulator
-//! catch them.
+//! Deliberate mistakes that can be switched on at run time, to show that tests and the simulator catch them.
 //!
-//! This module exists only in a build with `--cfg quorlock_mutants`, which nobody makes but
-//! `cargo xtask mutants`, in a target directory of its own. In any other build `mutant!(…)` is the
-//! word `false`, and nothing is left of it. It is no feature of cargo's: those unify into whatever
-//! else is built.
+//! This module exists only with `--cfg quorlock_mutants`, which `cargo xtask mutants` sets for a separate target
+//! directory. In any other build `mutant!(…)` is the constant `false`. A cargo feature would not do, because cargo
+//! unifies features across all packages of a build.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// A mistake in the engine, or in the scripts of a server as the store carries them out.
+/// A mistake in the engine, or in the store's version of a server's scripts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "each has its words in `ALL` or `SCRIPTS`")]
 pub enum Mutant {
@@ -89,7 +87,7 @@ pub enum Mutant {
     WriterStays,
 }
 
-/// Every mistake of the engine: its name, and the simulator's invariant that is expected to catch it.
+/// Every mistake in the engine: its name, and the invariant of the simulator that must catch it.
 pub const ALL: &[(&str, Mutant, &str)] = &[
     ("no clock check after the quorum", Mutant::NoClockCheck, "clock check"),
     ("validity from the reply time", Mutant::ValidityFromReply, "validity"),
@@ -156,7 +154,7 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("one foreign key ends an intent", Mutant::OneForeignKeyEndsIntent, "no starvation"),
 ];
 
-/// Every mistake of a server's scripts: its name, and the simulator's invariant that is expected to catch it.
+/// Every mistake in a server's scripts: its name, and the invariant of the simulator that must catch it.
 pub const SCRIPTS: &[(&str, Mutant, &str)] = &[
     ("release without compare", Mutant::ReleaseWithoutCompare, "token ownership"),
     ("fence raised without token check", Mutant::RaiseWithoutCompare, "fencing"),
@@ -173,7 +171,7 @@ pub const SCRIPTS: &[(&str, Mutant, &str)] = &[
 
 static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);
 
-/// From now on the mistake of this name is made, in the whole process. Returns whether there is one.
+/// Switches on the mistake with this name in the whole process. Returns whether there is one.
 pub fn switch_on(name: &str) -> bool {
     let found = ALL.iter().chain(SCRIPTS).find(|(known, ..)| *known == name);
     if let Some((_, mutant, _)) = found {
@@ -182,7 +180,7 @@ pub fn switch_on(name: &str) -> bool {
     found.is_some()
 }
 
-/// Whether this mistake is made.
+/// Whether this mistake is switched on.
 pub fn is_active(mutant: Mutant) -> bool {
     ACTIVE.load(Ordering::Relaxed) == mutant as u8
 }

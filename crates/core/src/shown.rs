@@ -1,38 +1,36 @@
-//! What others wrote, made fit for people: no character that a terminal or a log would take for more than
-//! text, no more than so many characters, and no token that is whole.
+//! Makes text from nodes and other clients safe to show: no control characters, a bounded length, and no complete token.
 //!
-//! Whatever a node says or stores goes through here before it is shown: error replies, `INFO`, markers and
-//! adoptions of others, the values of keys.
+//! Error replies, `INFO`, markers and adoptions of other clients, and the values of keys pass through these functions
+//! before a message or a log shows them.
 
 use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-/// The most characters that are shown of a line that others wrote, such as an error.
+/// The longest line that is shown, such as a server's error, in characters.
 pub const LINE_MAX: usize = 160;
 
-/// The most that are shown of one word, such as a name or a version.
+/// The longest word that is shown, such as a name or a version, in characters.
 pub const WORD_MAX: usize = 64;
 
-/// The most that are shown of the settings of other clients, which have the names of all their
-/// nodes.
+/// The longest settings of other clients that are shown, in characters. They contain the names of all nodes.
 pub const SETTINGS_MAX: usize = 1000;
 
-/// So many of a token are shown, at its beginning.
+/// Characters at the beginning of a token that are shown.
 const TOKEN_SHOWN: usize = 6;
 
-/// As many hexadecimal digits in a row may be a token.
+/// Hexadecimal digits in a row that may be a token.
 const TOKEN_DIGITS: usize = 32;
 
-/// A value of so many characters is shown whole: nobody locks with a token that can be guessed.
+/// A value of at most this length is shown in full, because a token that short could be guessed.
 const WHOLE_MAX: usize = 8;
 
-/// How long a wait lasts, in whole seconds: rounded up, so that it is over when it was said to be.
+/// Returns a waiting time in whole seconds, rounded up, so the wait does not last longer than shown.
 pub fn seconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
-/// A time as a person writes it: `0s`, `250ms`, `10s`, `25h`.
+/// Formats a time as people write it: `0s`, `250ms`, `10s`, `25h`.
 pub fn exactly(time: Duration) -> String {
     match (time.as_secs(), time.subsec_nanos()) {
         (0, 0) => "0s".into(),
@@ -42,8 +40,8 @@ pub fn exactly(time: Duration) -> String {
     }
 }
 
-/// The text without what a terminal or a log would take for more than text, and of what looks like a token
-/// the beginning; cut to `max` characters, and then one that says so.
+/// Escapes control characters, cuts whatever looks like a token to its beginning, and cuts the text to `max` characters
+/// and an ellipsis.
 ///
 /// ```
 /// use quorlock_core::shown::shown;
@@ -64,7 +62,7 @@ pub fn shown(text: &str, max: usize) -> String {
                 (digits, start)
             }
             (1.., _) => (digits, String::from(&rest[..digits])),
-            // Quotes stay as they are: nothing here is read again.
+            // Quotes are not escaped, because no program parses the text.
             (0, '\'' | '"' | '\\') => (1, String::from(c)),
             (0, c) => (c.len_utf8(), c.escape_debug().collect()),
         };
@@ -83,7 +81,7 @@ pub fn shown(text: &str, max: usize) -> String {
     shown
 }
 
-/// The value of a key that others hold: of all that may be somebody's token the beginning.
+/// Formats the value of another client's key. If the value may be a token, only its beginning is shown.
 ///
 /// ```
 /// use quorlock_core::shown::shown_value;
@@ -91,7 +89,7 @@ pub fn shown(text: &str, max: usize) -> String {
 /// assert_eq!(shown_value(b"6b1e64a6-9c28-4b1f-8f0e-3a6d6c1f0c11"), "6b1e64…");
 /// ```
 pub fn shown_value(value: &[u8]) -> String {
-    // No more of it is looked at than may be shown.
+    // The function reads only the part that can be shown.
     let start = String::from_utf8_lossy(&value[..value.len().min(4 * (WHOLE_MAX + 1))]);
     match start.chars().count() {
         ..=WHOLE_MAX => shown(&start, 10 * WHOLE_MAX),
@@ -104,8 +102,8 @@ pub fn shown_value(value: &[u8]) -> String {
     }
 }
 
-/// What a key of the library's own holds that is no text of this version: that of a later version, or
-/// something else, which may be somebody's token.
+/// Formats the content of one of the library's own keys that this version cannot parse: a later version's text, or
+/// a value that may be a token.
 ///
 /// ```
 /// use quorlock_core::shown::shown_text;

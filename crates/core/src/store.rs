@@ -1,4 +1,4 @@
-//! One server as it is: the keys of a Redis or Valkey server, and the effect of each command of the protocol on them.
+//! A model of one server: the keys of a Redis or Valkey server, and the effect of each command of the protocol on them.
 //!
 //! The simulator's nodes and the library's node in memory are this store. A test runs it beside every real server
 //! (`quorlock/tests/conformance/differential.rs`). Each call gets the server's wall clock as an argument, in microseconds.
@@ -28,7 +28,7 @@ pub struct Store {
     pub health: Health,
     kind: Kind,
     keys: BTreeMap<Key, Stored>,
-    /// For each of the last writes, if they are kept, the state before it: these writes are not on the disk yet.
+    /// The state before each write that is not on the disk yet; `None` if this is not recorded.
     undo: Option<Vec<(Key, Option<Stored>)>>,
     /// Connections that get one push each when a key changes.
     watchers: BTreeMap<Key, BTreeSet<ConnectionId>>,
@@ -38,9 +38,10 @@ pub struct Store {
 /// The differences between servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kind {
-    /// A key is gone in the millisecond in which its time is over, not in the one after it.
+    /// A key expires at the beginning of its last millisecond, not at the end.
     pub expires_at_once: bool,
-    /// The server has a command of its own that compares and deletes. It does not tell absent from other.
+    /// The server has a native command that compares and deletes. Its reply does not distinguish an absent key from
+    /// another value.
     pub deletes_natively: bool,
     /// The server pushes changes of a key to the connections that watch it.
     pub pushes: bool,
@@ -51,13 +52,13 @@ pub struct Kind {
 pub enum Health {
     /// None.
     Good,
-    /// All, with this error: it loads its data, is busy with a script, or is out of reach behind a proxy.
+    /// All commands, with this error: the server loads its data, runs a long script, or is unreachable behind a proxy.
     Refusing(FailureKind),
-    /// Writes: it is a replica, or cannot persist.
+    /// Writes: the server is a replica, or cannot persist.
     ReadOnly(FailureKind),
-    /// Writes that take memory.
+    /// Writes that need memory.
     OutOfMemory,
-    /// None, but a proxy replaces every answer by an error.
+    /// None, but a proxy replaces every reply by an error.
     Garbled,
 }
 
@@ -112,7 +113,7 @@ impl Store {
         }
     }
 
-    /// Carries out one command, atomically, and answers it.
+    /// Executes one command atomically and returns the answer.
     pub fn execute(&mut self, by: ConnectionId, command: &Command, now_us: i64) -> Answer {
         let turn = Turn { by, now_us };
         let answer = match self.health {
@@ -124,7 +125,7 @@ impl Store {
                 Answer::Failed(Failure::new(FailureKind::Rejected))
             }
             Ok(answer) => answer,
-            // An error with a name in answer to a command that sets a lock: no key was set. Else it says nothing.
+            // A named error shows that a command that sets a lock has set no key. Other replies show nothing.
             Err(kind) if command.sets_a_lock() && kind != FailureKind::Rejected => {
                 Answer::Failed(Failure::unsent(kind))
             }
@@ -165,17 +166,17 @@ impl Store {
         }
     }
 
-    /// The differences from other servers.
+    /// The differences between this server and others.
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// From now on, the state before each write is kept.
+    /// Records the state before each write from now on.
     pub fn keep_undo(&mut self) {
         self.undo = Some(Vec::new());
     }
 
-    /// Takes the last writes back, because they are not on the disk. Returns whether there were any.
+    /// Reverts the writes that are not on the disk. Returns whether there were any.
     pub fn undo(&mut self, writes: usize) -> bool {
         let undo = self.undo.as_mut().map(core::mem::take).unwrap_or_default();
         let kept = undo.len().saturating_sub(writes);
@@ -190,8 +191,8 @@ impl Store {
         any
     }
 
-    /// Takes over the keys of another store, because it was a replica of this one. The clock of this store shows
-    /// `ahead_ms` more, so that the keys live as long on both.
+    /// Copies the keys of another store, as a replica does. The clock of this store is `ahead_ms` ahead, so the ends of
+    /// the keys are moved by that.
     pub fn copy(&mut self, other: &Self, ahead_ms: i64) {
         self.keys = other.keys.clone();
         self.keys.values_mut().for_each(|stored| stored.shift(ahead_ms));
@@ -221,32 +222,32 @@ impl Store {
         self.kind.pushes
     }
 
-    /// From now on connections get pushes, or none.
+    /// Switches pushes to connections on or off.
     pub fn set_pushing(&mut self, pushes: bool) {
         self.kind.pushes = pushes;
     }
 
-    /// The pushes to connections since the last call.
+    /// Returns the pushes to connections since the last call.
     pub fn take_pushes(&mut self) -> Vec<(ConnectionId, Key)> {
         core::mem::take(&mut self.pushes)
     }
 
-    /// The content of a key, if its time is not over.
+    /// Returns the content of a key unless the key has expired.
     pub fn stored(&self, key: &str, now_us: i64) -> Option<&Stored> {
         self.keys.get(key).filter(|stored| self.is_alive(stored, now_us))
     }
 
-    /// Whether the time of this content is not over yet.
+    /// Whether this content has not expired.
     pub fn is_alive(&self, stored: &Stored, now_us: i64) -> bool {
         stored.expires_ms.is_none_or(|end| self.lives(end, now_us))
     }
 
-    /// Whether something that ends in this millisecond of the server's clock has not ended yet.
+    /// Whether an expiry at this millisecond of the server's clock is in the future.
     pub const fn lives(&self, end_ms: i64, now_us: i64) -> bool {
         !self.has_ended(end_ms, now_us.div_euclid(1000))
     }
 
-    /// Every key whose time is not over.
+    /// Returns every key that has not expired.
     pub fn all(&self, now_us: i64) -> impl Iterator<Item = (&Key, &Stored)> {
         self.keys.iter().filter(move |(_, stored)| self.is_alive(stored, now_us))
     }
@@ -284,7 +285,7 @@ impl Store {
         self.pushes.clear();
     }
 
-    /// The process ends, and with it every connection. Its data are on its disk, or are not.
+    /// Ends the process and every connection. With `keeps`, the data are on the disk.
     pub fn crash(&mut self, keeps_data: bool) {
         self.watchers.clear();
         self.pushes.clear();
@@ -301,8 +302,8 @@ impl Store {
         });
     }
 
-    /// Moves all ends back, as if the clock had gone on by so much, and drops the keys that are over at `now_us`. Models
-    /// need this, because their clock always shows the same.
+    /// Moves all expiries back by this time, and drops the keys that have expired at `now_us`. The models need this,
+    /// because their clock always shows the same time.
     pub fn rebase(&mut self, by_ms: i64, now_us: i64) {
         self.keys.values_mut().for_each(|stored| stored.shift(-by_ms));
         let is_over = |(_, stored): &(&Key, &Stored)| !self.is_alive(stored, now_us);
@@ -314,8 +315,8 @@ impl Store {
         if self.kind.expires_at_once { now_ms >= end_ms } else { now_ms > end_ms }
     }
 
-    /// The first access finds that a key's time is over. Only then its watchers get their pushes, but not the
-    /// connection of this access.
+    /// Deletes the key if it has expired. The first access does this, so the watchers get their pushes only then. The
+    /// connection of this access gets none.
     fn expire(&mut self, key: &str, by: Option<ConnectionId>, now_ms: i64) {
         let ends = self.keys.get(key).and_then(|stored| stored.expires_ms);
         if ends.is_some_and(|end| self.has_ended(end, now_ms)) {
@@ -324,7 +325,7 @@ impl Store {
         }
     }
 
-    /// Every watcher of the key gets a push, except the connection that changed it. All watchers are forgotten.
+    /// Sends a push to every watcher of the key except the connection that changed it, and removes all watchers.
     fn changed(&mut self, key: &str, by: Option<ConnectionId>) {
         if let Some((key, watchers)) = self.watchers.remove_entry(key) {
             let others = watchers.into_iter().filter(|watcher| Some(*watcher) != by);
@@ -372,7 +373,7 @@ impl Stored {
         self.value().into_iter().chain(members.into_iter().flatten())
     }
 
-    /// Moves all ends on the server's clock.
+    /// Moves all expiries on the server's clock.
     pub fn shift(&mut self, by_ms: i64) {
         self.expires_ms = self.expires_ms.map(|at| at + by_ms);
         if let Content::Scored(members) = &mut self.content {

@@ -14,47 +14,47 @@ use crate::token::Value;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Holding {
-    /// There is no such key: the lock is free on this node.
+    /// The key is absent: the lock is free on this node.
     Free,
     /// The key holds a value.
     Held {
         /// The value; cut to [`Holding::VALUE_BYTES_MAX`] bytes.
         value: Vec<u8>,
-        /// Time until it expires; `None`: never, so it is no lock of this family.
+        /// Time until the key expires; `None`: never, so the value is no lock.
         ttl: Option<Duration>,
     },
-    /// Readers hold the key: shared locks of this family.
+    /// Readers hold the key.
     Shared {
         /// The readers that the node reported; at most [`Holding::READERS_MAX`].
         readers: Vec<Reader>,
-        /// How many readers there are.
+        /// The number of readers.
         count: usize,
-        /// Time until the last of them has ended.
+        /// Time until the last reader ends.
         ttl: Duration,
     },
-    /// A writer that waits has announced itself: no reader is let in any more. Told only to who asks as a reader, and
-    /// only where readers hold the key or nobody does.
+    /// A waiting writer has an intent, so the node refuses new readers. Only an inspection by a reader gets this state,
+    /// and only if readers hold the key or it is free.
     Announced {
-        /// The writer's value for this, as [`Holding::Held`] has it.
+        /// The value of the intent, cut like that of [`Holding::Held`].
         value: Vec<u8>,
-        /// Time until that expires.
+        /// Time until the intent expires.
         ttl: Option<Duration>,
     },
-    /// The key is of another type. Something foreign holds the name; it is never deleted.
+    /// The key has a type that locks do not have. The library never deletes it.
     OtherType {
-        /// Time until it expires; `None`: never.
+        /// Time until the key expires; `None`: never.
         ttl: Option<Duration>,
     },
-    /// Of a lock with several keys, what each of them holds, in the order of the keys; not all are free.
+    /// The states of several keys, in the order of the keys. At least one is not free.
     Several(Vec<Holding>),
 }
 
 /// One reader of a key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reader {
-    /// The value that it stored.
+    /// The reader's value.
     pub value: Vec<u8>,
-    /// Time until it ends.
+    /// Time until the reader ends.
     pub ttl: Duration,
 }
 
@@ -90,10 +90,10 @@ impl fmt::Debug for Holding {
 }
 
 impl Holding {
-    /// More of a foreign value than this is not kept.
+    /// The part of a foreign value that is kept, in bytes.
     pub const VALUE_BYTES_MAX: usize = 512;
 
-    /// At most this number of a key's readers is listed.
+    /// The largest number of a key's readers that an answer lists.
     pub const READERS_MAX: usize = 64;
 
     /// Combines the states of the keys of one lock.
@@ -108,7 +108,7 @@ impl Holding {
         }
     }
 
-    /// Of each key of the lock, what it holds.
+    /// Returns the state of each key.
     pub fn each(&self) -> &[Self] {
         match self {
             Self::Several(holdings) => holdings,
@@ -116,7 +116,7 @@ impl Holding {
         }
     }
 
-    /// All keys that are held are held by this value.
+    /// Whether this value holds all keys that are not free.
     pub(crate) fn is_of(&self, value: &Value) -> bool {
         let bytes = &value.as_bytes()[..value.as_bytes().len().min(Self::VALUE_BYTES_MAX)];
         let is_its = |holding: &Self| matches!(holding, Self::Held { value, .. } if value == bytes);
@@ -124,8 +124,8 @@ impl Holding {
         self.each().iter().all(|it| is_its(it) || is_free(it)) && self.each().iter().any(is_its)
     }
 
-    /// Time until the keys have no holder any more that excludes this mode, if nobody does anything: zero if there is
-    /// none, `None` if that is never.
+    /// Returns the time until the last holder that excludes this mode expires: zero if there is none, `None` if a holder
+    /// never expires.
     pub fn free_in(&self, mode: Mode) -> Option<Duration> {
         match self {
             Self::Free => Some(Duration::ZERO),
@@ -141,7 +141,7 @@ impl Holding {
         }
     }
 
-    /// All holders of the keys are readers, and there is at least one.
+    /// Whether readers, and no other holders, have the keys.
     pub fn is_shared_alone(&self) -> bool {
         let mut held = self.each().iter().filter(|holding| **holding != Self::Free).peekable();
         held.peek().is_some() && held.all(|holding| matches!(holding, Self::Shared { .. }))

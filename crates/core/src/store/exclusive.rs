@@ -8,7 +8,7 @@ use crate::keys::Keys;
 use crate::token::{Key, Value};
 
 impl Store {
-    /// Sets all keys, if nothing is in the way on any of them.
+    /// Sets all keys if all of them are free.
     pub(super) fn acquire(
         &mut self,
         (keys, value): (&Keys, &Value),
@@ -16,7 +16,7 @@ impl Store {
         is_heal: bool,
         turn: Turn,
     ) -> Result<Answer, FailureKind> {
-        // `SET` is refused before it looks. A script looks first, and fails when it comes to the writing.
+        // The server refuses `SET` before it reads the key. A script reads first, and fails at its first write.
         if keys.single().is_some() {
             self.check_write(true)?;
         }
@@ -31,7 +31,7 @@ impl Store {
         Ok(Answer::Granted)
     }
 
-    /// A mistake.
+    /// The mutant of this function.
     fn set_what_is_free(
         &mut self,
         (keys, value): (&Keys, &Value),
@@ -45,8 +45,8 @@ impl Store {
         Answer::Granted
     }
 
-    /// Whether a key is not free. A heal of several keys is not stopped by its own value: a node that has lost only some
-    /// of the keys has lost the vote.
+    /// Whether a key has another value. The own value does not stop a heal of several keys, because a node that lost
+    /// some of the keys has lost the vote.
     pub(super) fn is_any_in_the_way(
         &mut self,
         (keys, value): (&Keys, &Value),
@@ -62,7 +62,7 @@ impl Store {
         keys.iter().any(|key| self.keys.get(key).is_some_and(is_in_the_way))
     }
 
-    /// All keys hold the value, never shorter than they would.
+    /// Sets all keys to the value. No key expires earlier than before.
     pub(super) fn grant(&mut self, (keys, value): (&Keys, &Value), ttl_ms: u64, turn: Turn) {
         for key in &**keys {
             let until = turn.until(ttl_ms);
@@ -74,7 +74,7 @@ impl Store {
         }
     }
 
-    /// The answer if the value is not under all keys.
+    /// Returns the answer if the value is not under all keys.
     pub(super) fn is_not_ours(&self, (keys, value): (&Keys, &Value)) -> Option<Answer> {
         let there = |key: &Key| self.keys.get(key).map(|stored| stored.holds(value));
         let all: Vec<Option<bool>> = keys.iter().map(there).collect();
@@ -84,7 +84,7 @@ impl Store {
         all.contains(&None).then_some(Answer::Absent)
     }
 
-    /// Prolongs all keys, if they hold the value.
+    /// Extends all keys if they hold the value.
     pub(super) fn extend(
         &mut self,
         (keys, value): (&Keys, &Value),
@@ -95,7 +95,7 @@ impl Store {
         if let Some(answer) = self.is_not_ours((keys, value)) {
             return Ok(answer);
         }
-        // The script reads first, and fails when it comes to the writing.
+        // The script reads first, and fails at its first write.
         let write = self.check_write(false);
         let until = turn.until(ttl_ms);
         for key in &**keys {
@@ -109,7 +109,7 @@ impl Store {
         Ok(Answer::Extended)
     }
 
-    /// Deletes those of the keys that hold the value.
+    /// Deletes the keys that hold the value.
     pub(super) fn release(
         &mut self,
         (keys, value): (&Keys, &Value),

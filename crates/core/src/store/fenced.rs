@@ -1,4 +1,4 @@
-//! Fences: the scripts of section 8 of the protocol.
+//! Fencing tokens: the scripts of section 8 of docs/protocol.md.
 
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -13,7 +13,7 @@ use crate::token::{Key, Value};
 const AHEAD_MAX: u64 = 3_600 * 1_000_000;
 
 impl Store {
-    /// Carries out one of the commands with a counter.
+    /// Executes a command that has a counter.
     pub(super) fn carry_out_fenced(
         &mut self,
         command: &Command,
@@ -93,7 +93,7 @@ impl Store {
         }
     }
 
-    /// A mistake.
+    /// The mutant of this function.
     fn raise_each(
         &mut self,
         (keys, value): (&Keys, &Value),
@@ -135,7 +135,7 @@ impl Store {
         }
     }
 
-    /// The number in the marker that fences are not below.
+    /// Returns the floor in the marker: the number below which no token is given out.
     fn floor(&mut self, marker: &Key, turn: Turn) -> Result<u64, FailureKind> {
         let digits = |text: &[u8]| {
             let text = core::str::from_utf8(text).ok()?;
@@ -150,7 +150,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     core::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
 }
 
-/// The end of a counter; `None`: never, which models ask for.
+/// The expiry of a counter; `None`: never, as in the models.
 fn expiry(counter: &Counter, turn: Turn) -> Option<i64> {
     i64::try_from(counter.ttl_ms).ok().map(|ttl_ms| turn.now_ms() + ttl_ms)
 }

@@ -1,4 +1,4 @@
-//! Looks at keys.
+//! Commands that read the holders of keys.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -9,7 +9,7 @@ use crate::keys::Keys;
 use crate::token::Key;
 
 impl Store {
-    /// The holders of the keys. With `intents`, as a reader sees them: also writers that have announced themselves.
+    /// Returns the holders of the keys. With `intents`, also the writers with an intent, because readers wait for them.
     pub(super) fn look_at(&mut self, keys: &Keys, intents: Option<&Keys>, turn: Turn) -> Holding {
         self.expire_all(keys, turn);
         if let Some(intents) = intents {
@@ -44,7 +44,7 @@ impl Store {
                     value: shortened(value),
                     ttl: left(*end),
                 };
-                // Those that end last are shown.
+                // The answer names the readers that end last.
                 let first = count.saturating_sub(Holding::READERS_MAX);
                 let readers = living.into_iter().skip(first).map(reader).collect();
                 let shared = match count {
@@ -58,7 +58,7 @@ impl Store {
     }
 }
 
-/// The part of a value that is shown.
+/// The part of a value that the answer contains.
 fn shortened(value: &[u8]) -> Vec<u8> {
     value[..value.len().min(Holding::VALUE_BYTES_MAX)].to_vec()
 }

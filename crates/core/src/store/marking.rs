@@ -29,7 +29,7 @@ impl Store {
         Ok(self.text(key, Turn { by, now_us })?.map(|text| String::from_utf8_lossy(text).into()))
     }
 
-    /// Carries out `Adopt` or `Mark`.
+    /// Executes `Adopt` or `Mark`.
     pub(super) fn carry_out_marking(
         &mut self,
         command: &Command,
@@ -37,7 +37,7 @@ impl Store {
     ) -> Result<Answer, FailureKind> {
         match command {
             Command::Adopt { key, text, replaces, marker, seen } => {
-                // To the script, an empty text is as good as none.
+                // The script treats an empty text as an absent one.
                 let bytes = |text: &Option<Arc<str>>| text.clone().unwrap_or_default();
                 let marked = self.text(marker, turn)?;
                 let is_marked = marked.is_some();
@@ -56,7 +56,8 @@ impl Store {
                     self.put(key, Stored::text(value, until), turn);
                 }
                 let stored = self.keys.get_mut(key).ok_or(FailureKind::Rejected)?;
-                // An adoption without an expiry, or with too late a one, grows old from now on.
+                // The age of an adoption follows from its expiry. One without an expiry, or with one that is too late, gets
+                // an expiry now.
                 let latest = turn.now_ms() + LIFE_MS;
                 stored.expires_ms = Some(stored.expires_ms.map_or(latest, |end| end.min(latest)));
                 let age = u64::try_from(age_ms(stored, turn)).unwrap_or(0);

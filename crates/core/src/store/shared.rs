@@ -12,25 +12,25 @@ use crate::token::{Key, Value};
 /// A key has no more readers than this.
 pub const READERS_MAX: usize = 1024;
 
-/// What a key is to a reader.
+/// The relation of a key to one reader's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// There is no such key.
+    /// The key is absent.
     Free,
-    /// Readers have it, and this one is not among them.
+    /// The key has readers, and this value is not among them.
     Readers,
-    /// This one is among the readers.
+    /// The value is among the readers.
     Reads,
-    /// It was, and its time is over.
+    /// The value is among the readers, but has expired.
     HasRead,
-    /// It holds our value as a writer's: a downgrade is under way.
+    /// The key holds the value as a writer's: a downgrade is under way.
     Writes,
-    /// Something else.
+    /// The key holds another client's value.
     Foreign,
 }
 
 impl Store {
-    /// One of the commands of readers, or for them.
+    /// Executes a command of readers, or one of writers that concerns readers.
     pub(super) fn carry_out_shared(
         &mut self,
         command: &Command,
@@ -79,13 +79,13 @@ impl Store {
                 if let Some(answer) = self.does_not_read((keys, value), turn) {
                     return Ok(answer);
                 }
-                // One without an end stays a writer's: nobody may be a reader for ever.
+                // A value without an expiry stays a writer's, because no reader may stay for ever.
                 let ends = |stored: &Stored| stored.holds(value) && stored.expires_ms.is_some();
                 let is_text = |key: &&Key| self.keys.get(*key).is_some_and(ends);
                 let texts: Vec<Key> = keys.iter().filter(is_text).cloned().collect();
                 if let Some(texts) = Keys::new(texts) {
                     self.check_write(false)?;
-                    // No later than the key would have ended: so it counts no longer than before.
+                    // The reader ends no later than the key would have, so the vote counts no longer than before.
                     self.read_until((&texts, value), i64::MIN, turn);
                 }
                 Ok(Answer::Downgraded)
@@ -117,7 +117,7 @@ impl Store {
         }
     }
 
-    /// For a mistake: whether a writer has said that it waits for any of these keys.
+    /// Whether a writer has an intent for any of these keys. A mutant leaves this out.
     fn is_any_announced(&self, keys: &Keys) -> bool {
         intents(keys, 0).iter().any(|intent| self.keys.contains_key(intent))
     }
@@ -182,7 +182,8 @@ impl Store {
         })
     }
 
-    /// The value is among the readers of all keys until then, never shorter than it would. Whoever has ended is gone.
+    /// Adds the value to the readers of all keys until `end_ms`. It ends no earlier than before. Expired readers are
+    /// removed.
     fn read_until(&mut self, (keys, value): (&Keys, &Value), until: i64, turn: Turn) {
         for key in &**keys {
             let until = self.end_of(key, value).map_or(until, |end| end.max(until));
@@ -196,7 +197,7 @@ impl Store {
         }
     }
 
-    /// The key lives as long as its last reader.
+    /// Sets the key's expiry to that of its last reader.
     fn put_readers(&mut self, key: &Key, members: BTreeMap<Vec<u8>, i64>, turn: Turn) {
         let last =
             members.values().copied().max().filter(|end| !self.has_ended(*end, turn.now_ms()));
@@ -208,7 +209,7 @@ impl Store {
         }
     }
 
-    /// What there is instead of this value, if it is not among the readers of all keys, or on its way there.
+    /// Returns the answer if the value is not a reader's on all keys, and no downgrade is under way.
     fn does_not_read(&self, (keys, value): (&Keys, &Value), turn: Turn) -> Option<Answer> {
         let all = self.conditions((keys, value), turn);
         if all.contains(&Standing::Foreign) {
@@ -240,7 +241,7 @@ impl Store {
         }
     }
 
-    /// By when this value ends, if it is there as a reader's or a writer's.
+    /// Returns the expiry of this value as a reader's or a writer's.
     fn end_of(&self, key: &Key, value: &Value) -> Option<i64> {
         let stored = self.keys.get(key)?;
         match &stored.content {
@@ -259,7 +260,8 @@ impl Store {
 }
 
 impl Stored {
-    /// A sorted set that expires with its last member is one of readers. Any other is somebody else's.
+    /// Whether this is a sorted set of readers: it expires with its last member. Other sorted sets belong to other
+    /// programs.
     pub fn is_of_readers(&self) -> bool {
         let Content::Scored(members) = &self.content else { return false };
         let last = members.values().max();
