@@ -1,10 +1,10 @@
-//! Why a node gave no answer that says anything about the key.
+//! The reasons why a reply, or its absence, shows nothing about the key.
 
 use alloc::sync::Arc;
 use core::fmt;
 use core::time::Duration;
 
-/// Why a node gave no answer that says anything about the key.
+/// The reason why a reply, or its absence, shows nothing about the key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Failure {
     kind: FailureKind,
@@ -19,38 +19,38 @@ impl Failure {
         Self { kind, detail: None, sent: true, clears_in: None }
     }
 
-    /// A failure of a command that certainly was not executed: it never left this process, or the
-    /// node itself declined it.
+    /// A failure of a command that was certainly not executed: the command never left this process, or the node refused
+    /// it.
     pub const fn unsent(kind: FailureKind) -> Self {
         Self { kind, detail: None, sent: false, clears_in: None }
     }
 
-    /// Adds what the node or the operating system said. It must not contain a secret.
+    /// Adds the message of the node or the operating system, which must not contain a secret.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<Arc<str>>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    /// Adds in what time the cause will be gone by itself.
+    /// Adds the time after which the cause ends by itself.
     #[must_use]
     pub const fn clearing_in(mut self, time: Duration) -> Self {
         self.clears_in = Some(time);
         self
     }
 
-    /// In what time the cause will be gone by itself, counted from the failure, if that is known: of a
-    /// node in quarantine, when its votes count.
+    /// The time from the failure until the cause ends by itself, if that is known. For a node in quarantine, its votes
+    /// count then.
     pub const fn clears_in(&self) -> Option<Duration> {
         self.clears_in
     }
 
-    /// The same, of a command that was not executed for certain.
+    /// The same failure of a command that was certainly not executed.
     pub(crate) fn unexecuted(self) -> Self {
         Self { sent: false, ..self }
     }
 
-    /// The same, of a command that may have been executed.
+    /// The same failure of a command that may have been executed.
     pub(crate) fn executed(self) -> Self {
         Self { sent: true, ..self }
     }
@@ -65,7 +65,7 @@ impl Failure {
         self.detail.as_deref()
     }
 
-    /// The command may have reached the node, and may have been executed there.
+    /// Whether the node may have executed the command.
     pub const fn may_have_been_executed(&self) -> bool {
         self.sent
     }
@@ -88,73 +88,73 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// The kinds of failure a caller may want to tell apart.
+/// The kinds of failure that callers distinguish.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// There is no connection, or it broke.
+    /// There is no connection, or the connection broke.
     Unreachable,
-    /// No connection can be made, because this process or machine has no file descriptor, thread or memory left.
+    /// No connection can be opened, because this process or machine has no file descriptor, thread or memory left.
     Exhausted,
-    /// The connection was not made within its bound.
+    /// The connection was not opened within the connect timeout.
     ConnectTimeout,
-    /// No answer within the node timeout.
+    /// There was no reply within the node timeout.
     Silent,
-    /// The node has been silent too long: only probes and releases are sent.
+    /// The node is suspended, because it was silent for too long: only probes and releases are sent.
     Suspended,
-    /// More commands wait for this node than its queue holds.
+    /// The queue of commands to this node is full.
     QueueFull,
-    /// Wrong or missing user name or password.
+    /// The user name or the password is wrong or missing.
     Unauthenticated,
-    /// The user lacks a right that is needed.
+    /// The user lacks a right.
     Forbidden,
-    /// The node does not have a command that is needed: it was renamed or disabled.
+    /// The node lacks a command, because it was renamed or disabled.
     MissingCommand,
     /// The node is a replica.
     ReadOnly,
-    /// The node loading data.
+    /// The node is loading data.
     Loading,
-    /// A replica that has lost its master.
+    /// The node is a replica that lost its master.
     MasterDown,
     /// The node is out of memory.
     OutOfMemory,
     /// The node refuses writes because it cannot persist them.
     CannotPersist,
-    /// A script keeps the node busy.
+    /// The node runs a long script.
     Busy,
-    /// The node's cluster or another layer redirects or refuses the key.
+    /// The node's cluster or a proxy redirects or refuses the key.
     Redirected,
-    /// An answer that does not fit the command.
+    /// The reply does not fit the command.
     Protocol,
     /// The node has pushed too much, so the client has closed the connection. The client connects again later.
     Flooding,
-    /// Any other error that the node answered.
+    /// The node replied with another error.
     Rejected,
-    /// The node was started, or lost its data, or was taken into use, so short a time ago that locks
-    /// may be held of which it knows nothing (S10).
+    /// The node was started, lost its data, or came into use recently, so clients may hold locks that are not in its
+    /// data (S10).
     Quarantined,
-    /// The node's role or settings make its votes worthless: a replica, part of a cluster, or a server that evicts keys.
+    /// The node's votes are worthless: it is a replica, part of a cluster, or evicts keys.
     UnsafeNode,
-    /// The node is marked for clients with other nodes, another quorum or another longest ttl (S17).
+    /// The node's marker names other nodes, another quorum or another `max_ttl` (S17).
     OtherConfiguration,
-    /// The node is the same server as another one of the list (S3).
+    /// The node is the same server as another node of the list (S3).
     SameServer,
-    /// It is not known at the moment whether the node's votes count (S9).
+    /// The client does not know yet whether the node's votes count (S9).
     Unverified,
 }
 
 impl FailureKind {
-    /// The node could not be reached at all.
+    /// Whether the node could not be reached.
     pub const fn is_about_reach(self) -> bool {
         matches!(self, Self::Unreachable | Self::Exhausted | Self::ConnectTimeout | Self::Suspended)
     }
 
-    /// Only a person can fix this; to try again at once is useless.
+    /// Whether only a person can fix this, so an immediate retry is useless.
     pub const fn is_about_rights(self) -> bool {
         matches!(self, Self::Unauthenticated | Self::Forbidden | Self::MissingCommand)
     }
 
-    /// The node answers, but its votes do not count.
+    /// Whether the node answers, but its votes do not count.
     pub const fn is_about_trust(self) -> bool {
         matches!(
             self,
@@ -166,13 +166,12 @@ impl FailureKind {
         )
     }
 
-    /// The node's votes do not count, and waiting does not change that.
+    /// Whether the node's votes do not count, and waiting does not change that.
     pub const fn is_for_good(self) -> bool {
         matches!(self, Self::UnsafeNode | Self::OtherConfiguration | Self::SameServer)
     }
 
-    /// The clients of a lock do not agree about its nodes: no vote of any node is worth anything
-    /// until a person has corrected that.
+    /// Whether the clients of a lock have different settings. No vote of any node counts until a person corrects that.
     pub const fn is_disagreement(self) -> bool {
         matches!(self, Self::OtherConfiguration | Self::SameServer)
     }
