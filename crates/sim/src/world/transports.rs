@@ -3,7 +3,8 @@
 //! The production [`NodePipeline`] decides which commands wait and which are in flight. The production
 //! [`Supervisor`] decides when a connection is made, suspended, probed and replaced.
 //!
-//! [`NodePipeline`]: quorlock_core::NodePipeline [`Supervisor`]: quorlock_core::Supervisor
+//! [`NodePipeline`]: quorlock_core::NodePipeline
+//! [`Supervisor`]: quorlock_core::Supervisor
 
 use quorlock_core::supervisor::Task;
 use quorlock_core::{
