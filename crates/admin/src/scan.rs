@@ -16,7 +16,7 @@ use quorlock::admin::{
     AdminConnection, DATABASE, RESERVED, Reply, failure_of, now, pause, prefix_of_marker,
 };
 use quorlock::node::{Holding, RedisNode};
-use quorlock::{PREFIX_BYTES_MAX, RESOURCE_BYTES_MAX};
+use quorlock::{ClientBuilder, RESOURCE_BYTES_MAX};
 use quorlock_core::store::READERS_MAX;
 use quorlock_core::{BootTime, Failure, FailureKind, TTL_CEILING, Value};
 
@@ -27,7 +27,7 @@ const COUNT: usize = 100;
 const COUNT_OF_FEW: usize = 1000;
 
 /// The longest key of a lock.
-const KEY_BYTES_MAX: usize = PREFIX_BYTES_MAX + RESOURCE_BYTES_MAX;
+const KEY_BYTES_MAX: usize = ClientBuilder::PREFIX_BYTES_MAX + RESOURCE_BYTES_MAX;
 
 /// The first read of a value ends here: a token, and the space before the owner text.
 const START_BYTES: usize = 41;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock::RestartGuard;
+use quorlock::{LockOptions, RestartGuard};
 
 use crate::subjects::quorlock::{builder, went_well};
 use crate::subjects::{Flavor, key};
@@ -35,7 +35,9 @@ pub(crate) fn run(lockers: usize, pairs: usize, guard: bool) -> Result<(), Strin
 }
 
 async fn all(urls: Vec<String>, lockers: usize, each: usize, guard: bool) -> Result<(), String> {
-    let builder = builder(urls).ttl(TTL).max_ttl(TTL).wait(Duration::from_secs(60));
+    let builder = builder(urls)
+        .options(LockOptions::new().ttl(TTL).wait(Duration::from_secs(60)))
+        .max_ttl(TTL);
     let guard = if guard { RestartGuard::Strict } else { RestartGuard::Off };
     let builder = builder.restart_guard(guard);
     if guard == RestartGuard::Strict {

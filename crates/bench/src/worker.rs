@@ -8,7 +8,7 @@ use std::future::Future;
 use std::io::{self, BufRead as _, Write as _};
 use std::time::Duration;
 
-use quorlock::Client;
+use quorlock::{Client, LockOptions};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
@@ -69,7 +69,10 @@ pub(crate) fn main(job: &str) -> Result<(), String> {
 
 fn client(runtime: &Runtime, urls: &[String], ttl: Duration) -> Result<Client, String> {
     let _inside = runtime.enter();
-    builder(urls.to_vec()).ttl(ttl).build().map_err(|error| error.to_string())
+    builder(urls.to_vec())
+        .options(LockOptions::new().ttl(ttl))
+        .build()
+        .map_err(|error| error.to_string())
 }
 
 /// A contender for a lock.
@@ -83,7 +86,10 @@ impl Contender for Client {
     type Guard = quorlock::Guard;
 
     async fn acquire(&self, key: &str) -> Result<Self::Guard, String> {
-        self.acquire(key).wait_forever().await.map_err(|error| error.to_string())
+        self.acquire(key)
+            .options(LockOptions::new().wait_forever())
+            .await
+            .map_err(|error| error.to_string())
     }
 
     async fn release(guard: Self::Guard) {

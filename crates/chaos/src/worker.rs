@@ -7,7 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use quorlock::{AcquireError, Client, Guard, LossCause, Mode, Resources, RestartGuard};
+use quorlock::{
+    AcquireError, Client, Guard, LockOptions, LossCause, Mode, Resources, RestartGuard,
+};
 use quorlock_sim::Random;
 use quorlock_sim::time::{MS, Time};
 #[cfg(target_os = "linux")]
@@ -136,13 +138,14 @@ fn build(number: usize, job: &Job) -> Result<Client, quorlock::BuildError> {
     let max_ttl = nanos(job.max_ttl);
     let guard = if job.guarded { RestartGuard::Strict } else { RestartGuard::Off };
     let builder = Client::builder().nodes(&job.urls).quorum(job.quorum).restart_guard(guard);
-    let builder = builder.ttl(max_ttl).max_ttl(max_ttl);
+    let builder = builder.options(LockOptions::new().ttl(max_ttl)).max_ttl(max_ttl);
     let builder = match job.exact {
-        true => builder.margin(Duration::ZERO).drift(0, Duration::from_millis(2)),
+        true => builder
+            .options(LockOptions::new().margin(Duration::ZERO).drift(0, Duration::from_millis(2))),
         false => builder,
     };
     // One client lives on its callers' runtime, the other on a thread of its own.
-    if number == 0 { builder.build() } else { builder.own_thread().build() }
+    if number == 0 { builder.build() } else { builder.own_thread(true).build() }
 }
 
 struct Caller {
@@ -197,13 +200,21 @@ impl Caller {
             [name] => name.into(),
             _ => names.into(),
         };
-        let call = match self.random.percent(15) {
-            true => self.client.try_acquire(names),
-            false => self.client.acquire(names).wait(nanos(wait)),
+        let wait = if self.random.percent(15) { Duration::ZERO } else { nanos(wait) };
+        let options = LockOptions::new().wait(wait).ttl(nanos(ttl)).auto_extend(automatic);
+        let (client, is_fenced) = (self.client.clone(), is_fenced(resources[0]));
+        let call = async move {
+            if is_fenced {
+                let guard = client.acquire_fenced(names).options(options).await?;
+                let fencing_token = guard.fencing_token();
+                return Ok((guard.into(), Some(fencing_token)));
+            }
+            let call = match is_reader {
+                true => client.acquire_shared(names),
+                false => client.acquire(names),
+            };
+            call.options(options).await.map(|guard| (guard, None))
         };
-        let call = call.ttl(nanos(ttl)).auto_extend(automatic);
-        let call = if is_fenced(resources[0]) { call.fenced() } else { call };
-        let call = if is_reader { call.shared() } else { call };
         let patience = match self.random.percent(15) {
             true => self.random.between(0, 50 * MS),
             false => Time::MAX,
@@ -211,12 +222,13 @@ impl Caller {
         let mut phase = self.phase.clone();
         let asked = now();
         let granted = tokio::select! {
-            granted = timeout(nanos(patience), call.into_future()) => granted.ok(),
+            granted = timeout(nanos(patience), call) => granted.ok(),
             _ = phase.wait_for(|phase| *phase == Phase::Over) => None,
         };
         match granted {
-            Some(Ok(guard)) => {
-                self.hold(guard, Asked { resources, is_reader, at: asked, ttl }).await
+            Some(Ok((guard, fencing_token))) => {
+                let asked = Asked { resources, is_reader, at: asked, ttl };
+                self.hold(guard, fencing_token, asked).await;
             }
             Some(Err(AcquireError::Invalid(error))) => self.odd(format!("is refused: {error}")),
             Some(Err(error)) => self.refused(why(&error)),
@@ -233,13 +245,12 @@ impl Caller {
     }
 
     /// Relies on a lock, and releases it in one of several ways.
-    async fn hold(&mut self, guard: Guard, asked: Asked) {
+    async fn hold(&mut self, mut guard: Guard, fence: Option<u64>, asked: Asked) {
         let caller = self.number;
         let mut relied = Relied { at: now(), until: 0 };
         relied.look(&guard);
         let Relied { at, until } = relied;
         let token = guard.token().to_string();
-        let fence = guard.fence();
         let Asked { resources, is_reader, at: asked, ttl } = asked;
         if (guard.mode() == Mode::Shared) != is_reader {
             self.odd(format!("is {:?}, which is not the mode of its call", guard.mode()));
@@ -272,14 +283,16 @@ impl Caller {
             let reads_on = guard.is_valid() && self.random.percent(15);
             let known = match reads_on && self.random.coin() {
                 true => numbers,
-                false => self.write(&guard, &relied, numbers).await,
+                false => self.write((&guard, fence), &relied, numbers).await,
             };
             if reads_on {
+                say(&WorkerMessage::Downgrades { caller, at: now() });
+                guard = guard.downgrade();
                 self.read_on(&guard, &mut relied, known, ttl).await;
             }
         }
         let until = relied.end(&guard);
-        let lost = guard.loss_reason().map(|cause| format!("{cause:?}"));
+        let lost = guard.loss_cause().map(|cause| format!("{cause:?}"));
         say(&WorkerMessage::Held { caller, until, lost });
         match self.random.below(3) {
             0 => drop(guard),
@@ -293,13 +306,13 @@ impl Caller {
     /// Adds one to each number. Returns the numbers as the caller then knows them.
     async fn write(
         &mut self,
-        guard: &Guard,
+        (guard, fence): (&Guard, Option<u64>),
         relied: &Relied,
         numbers: Option<Vec<u64>>,
     ) -> Option<Vec<u64>> {
         // Sometimes without checking the lock, so that the witness must notice. Always with a fencing token,
         // because the store checks nothing else.
-        let careless = guard.fence().is_some() || self.random.percent(20);
+        let careless = fence.is_some() || self.random.percent(20);
         let read = numbers.filter(|_| careless || guard.is_valid())?;
         let larger = read.iter().map(|number| number + 1).collect();
         let (caller, until) = (self.number, relied.until);
@@ -316,14 +329,13 @@ impl Caller {
         ttl: Time,
     ) {
         let caller = self.number;
-        say(&WorkerMessage::Downgrades { caller, at: now() });
         // A caller that does not wait for the confirmation is a reader even so.
         let patience = match self.random.percent(20) {
             true => self.random.between(0, 2 * MS),
             false => Time::MAX,
         };
-        let downgraded = timeout(nanos(patience), guard.downgrade()).await;
-        if guard.mode() != Mode::Shared || guard.fence().is_some() {
+        let downgraded = timeout(nanos(patience), guard.extend()).await;
+        if guard.mode() != Mode::Shared {
             self.odd("is a writer after its downgrade".to_owned());
         }
         let confirmed = matches!(downgraded, Ok(Ok(_)));
@@ -404,7 +416,7 @@ impl Relied {
 
     /// The time until which no other client can have had the lock.
     fn trusted(&self, guard: &Guard) -> Time {
-        match guard.loss_reason() {
+        match guard.loss_cause() {
             None | Some(LossCause::Expired | LossCause::HoldLimit) => self.until,
             // The time of such a loss is unknown.
             Some(_) => self.at,
@@ -414,7 +426,7 @@ impl Relied {
     /// The end of the hold, right before the release.
     fn end(&self, guard: &Guard) -> Time {
         let before = now();
-        match guard.loss_reason() {
+        match guard.loss_cause() {
             None => before,
             Some(_) => self.trusted(guard).min(before),
         }

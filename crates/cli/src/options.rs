@@ -121,7 +121,7 @@ pub(crate) fn guard_is_off(args: &NodeArgs) -> bool {
 }
 
 pub(crate) fn build(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, Refused> {
-    build_here(builder.own_thread(), args)
+    build_here(builder.own_thread(true), args)
 }
 
 /// Builds the client as a task on the current runtime.

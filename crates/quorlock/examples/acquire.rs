@@ -7,7 +7,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use quorlock::node::MemoryNode;
-use quorlock::{AcquireError, Client};
+use quorlock::{AcquireError, Client, LockOptions};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -15,9 +15,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Ok(nodes) => Client::builder().nodes(nodes.split(',')),
         Err(_) => Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)),
     };
-    let client = builder.owner(quorlock::this_process("acquire example")).build()?;
+    let client = builder.options(LockOptions::new().process_owner("acquire example")).build()?;
 
-    match client.acquire("orders").wait(Duration::from_secs(5)).await {
+    match client.acquire("orders").options(LockOptions::new().wait(Duration::from_secs(5))).await {
         Ok(guard) => {
             println!("held by {} votes for {:?}", guard.votes(), guard.remaining());
             // … what only one may do at a time …

@@ -6,13 +6,16 @@ use std::error::Error;
 use std::time::Duration;
 
 use quorlock::node::MemoryNode;
-use quorlock::{Client, HoldError};
+use quorlock::{Client, HoldError, LockOptions};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
     let ttl = Duration::from_millis(500);
-    let client = Client::builder().custom_nodes(nodes.clone()).ttl(ttl).build()?;
+    let client = Client::builder()
+        .custom_nodes(nodes.clone())
+        .options(LockOptions::new().ttl(ttl))
+        .build()?;
 
     let work = client.acquire("migration").hold(async |guard| {
         for step in 1.. {

@@ -4,9 +4,10 @@
 
 use std::error::Error;
 use std::num::ParseIntError;
+use std::time::Duration;
 
 use quorlock::node::MemoryNode;
-use quorlock::{AcquireError, Client, HoldError};
+use quorlock::{AcquireError, Client, HoldError, LockOptions};
 
 /// Work that can fail.
 async fn work(text: &str) -> Result<u32, ParseIntError> {
@@ -15,7 +16,8 @@ async fn work(text: &str) -> Result<u32, ParseIntError> {
 
 /// `hold` gives a `Result<Result<T, E>, HoldError>`: the outer error is the lock's, the inner one is the work's.
 pub(crate) async fn told_apart(client: &Client, text: &str) -> String {
-    let done = client.try_acquire("orders").hold(async |_| work(text).await).await;
+    let options = LockOptions::new().wait(Duration::ZERO);
+    let done = client.acquire("orders").options(options).hold(async |_| work(text).await).await;
     match done {
         Ok(Ok(number)) => format!("done: {number}"),
         // The lock was held until the end of the work, and is given back.

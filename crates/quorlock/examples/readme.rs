@@ -5,7 +5,7 @@ use quorlock::Client;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = Client::from_env()?; // QUORLOCK_NODES, as the command line; or Client::builder()
-    let guard = client.acquire("billing").wait(std::time::Duration::from_secs(60)).await?;
+    let guard = client.acquire("billing").await?; // waits for at most 10 s by default
     // … your work; the lock is extended automatically while the guard lives …
     assert!(guard.is_valid()); // reads the clock: still ours?
     println!("{:?}", guard.release().await.outcome);

@@ -1,9 +1,8 @@
-//! The same client without async: for threads, scripts and tests.
+//! The client without async, for threads, scripts and tests.
 //!
-//! Not a twin: a façade. A blocking client is an async one on a [thread of its
-//! own](crate::ClientBuilder::own_thread), and each method here waits for what the driver answers. The thread that
-//! waits does the client's work meanwhile, in the place of the client's own thread: custom nodes and `tracing` see it
-//! there.
+//! A blocking client is an async client on a [thread of its own](crate::ClientBuilder::own_thread). Each method here waits
+//! for the driver's answer. Meanwhile the waiting thread does the client's work in place of the client's own thread, so
+//! custom nodes and `tracing` subscribers run there.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,7 +10,7 @@
 //! use quorlock::{blocking::Client, node::MemoryNode};
 //!
 //! let client = Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)).build()?;
-//! let guard = client.acquire("orders").wait(Duration::from_secs(5)).call()?;
+//! let guard = client.acquire("orders").call()?;
 //! assert!(guard.is_valid());
 //! guard.release();
 //! client.shutdown(Duration::from_secs(1))?;
@@ -21,17 +20,19 @@
 
 use std::fmt;
 use std::future::IntoFuture;
+use std::marker::PhantomData;
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use quorlock_core::{BootTime, LossCause, Mode, Retry};
+use quorlock_core::{BootTime, LossCause, Mode};
 
-use crate::builder::ClientBuilder;
 use crate::env;
 use crate::error::{
     AcquireError, BuildError, ExtendError, HoldError, InvalidRequest, ShutdownError,
 };
-use crate::guard::{GuardToken, Health, Released};
+use crate::guard::{GuardToken, Health, LockGuard, Released};
 use crate::inspect::Inspection;
+use crate::options::LockOptions;
 use crate::resources::Resources;
 use crate::stats::Stats;
 
@@ -47,28 +48,44 @@ impl Client {
         Self(client)
     }
 
-    /// What a client is made from. Its `build` starts the client on a thread of its own.
-    pub fn builder() -> ClientBuilder<Self> {
+    /// A builder with the default settings. Its `build` starts the client on a thread of its own.
+    pub fn builder() -> ClientBuilder {
         crate::Client::builder().blocking()
     }
 
-    /// Starts the client that the environment describes; see [`ClientBuilder::from_env`].
+    /// Starts the client that the environment describes; see [`ClientBuilder::from_env`](crate::ClientBuilder::from_env).
     ///
     /// # Errors
     /// As the async client's [`from_env`](crate::Client::from_env).
     pub fn from_env() -> Result<Self, BuildError> {
-        ClientBuilder::from_env()?.blocking().build().map_err(env::blamed)
+        crate::ClientBuilder::from_env()?.blocking().build().map_err(env::blamed)
     }
 
-    /// A call for the lock on a resource, or on several at once: set options, then [`Acquire::call`].
+    /// A call for the lock on a resource, or on several at once. Set options if needed, then [`Acquire::call`]. See
+    /// [`crate::Client::acquire`].
     pub fn acquire(&self, resources: impl Into<Resources>) -> Acquire {
-        Acquire(self.0.acquire(resources))
+        Acquire::new(self.0.acquire(resources))
     }
 
-    /// As [`Client::acquire`], but with a single attempt, and without queueing behind other
-    /// callers of this process.
-    pub fn try_acquire(&self, resources: impl Into<Resources>) -> Acquire {
-        Acquire(self.0.try_acquire(resources))
+    /// A call for the lock as a reader; see [`crate::Client::acquire_shared`].
+    pub fn acquire_shared(&self, resources: impl Into<Resources>) -> Acquire {
+        Acquire::new(self.0.acquire_shared(resources))
+    }
+
+    /// A call for the lock and a fencing token; see [`crate::Client::acquire_fenced`].
+    pub fn acquire_fenced(&self, resources: impl Into<Resources>) -> Acquire<FencedGuard> {
+        Acquire::new(self.0.acquire_fenced(resources).returning())
+    }
+
+    /// Makes a single attempt, without queueing behind other callers of this process; see [`crate::Client::try_acquire`].
+    ///
+    /// # Errors
+    /// [`AcquireError`], with every node's answer.
+    ///
+    /// # Panics
+    /// Inside an async runtime; the call is cancelled then.
+    pub fn try_acquire(&self, resources: impl Into<Resources>) -> Result<Guard, AcquireError> {
+        self.0.try_acquire(resources).wait().map(Guard)
     }
 
     /// Asks every node who holds the lock on `resource`; see [`crate::Client::inspect`].
@@ -113,84 +130,43 @@ impl Client {
     }
 }
 
-impl ClientBuilder {
-    /// Turns these settings into those of a blocking client.
-    pub fn blocking(self) -> ClientBuilder<Client> {
+/// Builds a blocking client; see [`Client::builder`].
+pub type ClientBuilder = crate::ClientBuilder<Client>;
+
+impl crate::ClientBuilder {
+    /// Turns this builder into that of a blocking client with the same settings.
+    pub fn blocking(self) -> ClientBuilder {
         ClientBuilder::of(self.settings)
     }
 }
 
-impl ClientBuilder<Client> {
-    /// Checks everything and starts the client on a thread of its own; needs no runtime here.
+impl ClientBuilder {
+    /// Checks all settings and starts the client on a thread of its own. Needs no runtime.
     ///
     /// # Errors
-    /// As the async client's [`build`](ClientBuilder::build).
+    /// As the async client's [`build`](crate::ClientBuilder::build).
     pub fn build(self) -> Result<Client, BuildError> {
-        self.own_thread().settings.build().map(Client::new)
+        self.own_thread(true).settings.build().map(Client::new)
     }
 }
 
-/// A call for a lock; see [`crate::Acquire`] for the options.
+/// A call for a lock; see [`crate::Acquire`]. `G` is the guard that the call returns.
 #[must_use = "a call does nothing until call()"]
 #[derive(Debug)]
-pub struct Acquire(crate::Acquire);
+pub struct Acquire<G = Guard>(crate::Acquire, PhantomData<fn() -> G>);
 
-impl Acquire {
-    /// Sets the ttl; see [`crate::Acquire::ttl`].
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Self(self.0.ttl(ttl))
+impl<G> Acquire<G> {
+    fn new(call: crate::Acquire) -> Self {
+        Self(call, PhantomData)
     }
 
-    /// Sets how long to try; see [`crate::Acquire::wait`].
-    pub fn wait(self, wait: Duration) -> Self {
-        Self(self.0.wait(wait))
+    /// Sets options for this call; see [`crate::Acquire::options`].
+    pub fn options(self, options: LockOptions) -> Self {
+        Self::new(self.0.options(options))
     }
+}
 
-    /// Tries without a bound; see [`crate::Acquire::wait_forever`].
-    pub fn wait_forever(self) -> Self {
-        Self(self.0.wait_forever())
-    }
-
-    /// Sets the smallest validity; see [`crate::Acquire::min_validity`].
-    pub fn min_validity(self, min_validity: Duration) -> Self {
-        Self(self.0.min_validity(min_validity))
-    }
-
-    /// Sets the delays between attempts; see [`crate::Acquire::retry`].
-    pub fn retry(self, retry: Retry) -> Self {
-        Self(self.0.retry(retry))
-    }
-
-    /// Switches automatic extension on or off; see [`crate::Acquire::auto_extend`].
-    pub fn auto_extend(self, automatic: bool) -> Self {
-        Self(self.0.auto_extend(automatic))
-    }
-
-    /// Keeps the keys after a loss; see [`crate::Acquire::keep_on_loss`].
-    pub fn keep_on_loss(self) -> Self {
-        Self(self.0.keep_on_loss())
-    }
-
-    /// Bounds how long the lock is held; see [`crate::Acquire::max_hold`].
-    pub fn max_hold(self, max_hold: Duration) -> Self {
-        Self(self.0.max_hold(max_hold))
-    }
-
-    /// Describes the owner; see [`crate::Acquire::owner`].
-    pub fn owner(self, owner: impl Into<String>) -> Self {
-        Self(self.0.owner(owner))
-    }
-
-    /// Asks for a fencing token; see [`crate::Acquire::fenced`].
-    pub fn fenced(self) -> Self {
-        Self(self.0.fenced())
-    }
-
-    /// Acquires as a reader; see [`crate::Acquire::shared`].
-    pub fn shared(self) -> Self {
-        Self(self.0.shared())
-    }
-
+impl<G: LockGuard> Acquire<G> {
     /// Waits for the lock.
     ///
     /// # Errors
@@ -198,29 +174,29 @@ impl Acquire {
     ///
     /// # Panics
     /// Inside an async runtime; the call is cancelled then.
-    pub fn call(self) -> Result<Guard, AcquireError> {
-        self.0.into_future().wait().map(Guard)
+    pub fn call(self) -> Result<G, AcquireError> {
+        self.0.into_future().wait().map(G::from_guard)
     }
 
-    /// Acquires the lock, does the work, gives the lock back.
+    /// Acquires the lock, runs `work` with the guard, and releases the lock.
     ///
-    /// Nothing can stop a thread from outside: the work itself must ask the guard whether the lock
-    /// is still held before what matters.
+    /// Nothing can stop a thread from outside. The work itself must ask [`Guard::is_valid`] before each step that needs the
+    /// lock.
     ///
     /// # Errors
-    /// [`HoldError::NotAcquired`] if the work was not begun, [`HoldError::Lost`] if the lock was
-    /// lost before the work was done.
+    /// [`HoldError::NotAcquired`] if the work did not start, [`HoldError::Lost`] if the lock was lost before the work was
+    /// done.
     ///
     /// # Panics
     /// Inside an async runtime; the call is cancelled then.
-    pub fn hold<T>(self, work: impl FnOnce(&Guard) -> T) -> Result<T, HoldError> {
+    pub fn hold<T>(self, work: impl FnOnce(&G) -> T) -> Result<T, HoldError> {
         let guard = self.call()?;
         let result = work(&guard);
-        if let Some(cause) = guard.loss_reason() {
-            return Err(guard.0.lost_during_work(cause));
+        if let Some(cause) = guard.as_guard().loss_cause() {
+            return Err(guard.as_guard().lost_during_work(cause));
         }
-        // How the release went is of no consequence to the work, which was done under the lock.
-        let _ = guard.release();
+        // The work was done under the lock, so the outcome of the release does not matter to it.
+        let _ = Guard(guard.into_guard()).release();
         Ok(result)
     }
 }
@@ -230,42 +206,24 @@ impl Acquire {
 pub struct Guard(crate::Guard);
 
 impl Guard {
-    /// The resource that is locked.
+    /// The name of the resource; see [`crate::Guard::resource`].
     pub fn resource(&self) -> &str {
         self.0.resource()
     }
 
-    /// The lock's token; see [`crate::Guard::token`].
+    /// The token of this guard; see [`crate::Guard::token`].
     pub fn token(&self) -> GuardToken {
         self.0.token()
     }
 
-    /// Whom the lock excludes; see [`crate::Guard::mode`].
+    /// Whether the lock is a writer's or a reader's; see [`crate::Guard::mode`].
     pub fn mode(&self) -> Mode {
         self.0.mode()
     }
 
-    /// Makes a writer a reader; see [`crate::Guard::downgrade`].
-    ///
-    /// # Errors
-    /// As [`Guard::extend`]. The lock is a reader's in any case.
-    ///
-    /// # Panics
-    /// Inside an async runtime; the downgrade goes on then.
-    pub fn downgrade(&self) -> Result<Duration, ExtendError> {
-        let caller = self.0.driver().caller();
-        let (mut outcome, span) = self.0.ask_downgrade();
-        self.0.extended(caller.wait(&mut outcome).ok(), &span)
-    }
-
-    /// The fencing token; see [`crate::Guard::fence`].
-    pub fn fence(&self) -> Option<u64> {
-        self.0.fence()
-    }
-
-    /// Whether a later holder may exist; see [`crate::Guard::is_superseded`].
-    pub fn is_superseded(&self) -> bool {
-        self.0.is_superseded()
+    /// Makes a writer a reader. Does not wait; see [`crate::Guard::downgrade`].
+    pub fn downgrade(self) -> Self {
+        Self(self.0.downgrade())
     }
 
     /// Whether the lock is held now; see [`crate::Guard::is_valid`].
@@ -273,12 +231,12 @@ impl Guard {
         self.0.is_valid()
     }
 
-    /// When the validity ends; see [`crate::Guard::valid_until`].
+    /// The time at which the validity ends; see [`crate::Guard::valid_until`].
     pub fn valid_until(&self) -> Option<BootTime> {
         self.0.valid_until()
     }
 
-    /// How long the lock is held from now; see [`crate::Guard::remaining`].
+    /// The time for which the lock is held; see [`crate::Guard::remaining`].
     pub fn remaining(&self) -> Duration {
         self.0.remaining()
     }
@@ -288,17 +246,17 @@ impl Guard {
         self.0.votes()
     }
 
-    /// Why the lock is not held any more, once it is not.
-    pub fn loss_reason(&self) -> Option<LossCause> {
-        self.0.loss_reason()
+    /// The cause of the loss; `None` while the lock is held.
+    pub fn loss_cause(&self) -> Option<LossCause> {
+        self.0.loss_cause()
     }
 
-    /// Blocks until the lock is lost.
+    /// Blocks until the lock is lost, and returns the cause.
     pub fn lost(&self) -> LossCause {
         self.0.wait_lost()
     }
 
-    /// How the nodes confirm the lock, as of now; see [`crate::Guard::health`].
+    /// The state of the lock on the nodes; see [`crate::Guard::health`].
     pub fn health(&self) -> Health {
         self.0.health().borrow().clone()
     }
@@ -306,7 +264,7 @@ impl Guard {
     /// Extends the lock now; see [`crate::Guard::extend`].
     ///
     /// # Errors
-    /// [`ExtendError`]; none of them deletes anything.
+    /// As the async [`extend`](crate::Guard::extend).
     ///
     /// # Panics
     /// Inside an async runtime.
@@ -316,7 +274,7 @@ impl Guard {
         self.0.extended(caller.wait(outcome).ok(), &span)
     }
 
-    /// Gives the lock back on every node, and tells how that went; see [`crate::Guard::release`].
+    /// Releases the lock on every node, and returns how that went; see [`crate::Guard::release`].
     ///
     /// # Panics
     /// Inside an async runtime. The release is queued even then.
@@ -330,5 +288,78 @@ impl Guard {
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// A held lock with a fencing token; see [`crate::FencedGuard`]. Dereferences to [`Guard`].
+#[must_use = "a guard that is dropped gives its lock back at once"]
+#[derive(Debug)]
+pub struct FencedGuard(Guard);
+
+impl FencedGuard {
+    /// The fencing token; see [`crate::FencedGuard::fencing_token`].
+    pub fn fencing_token(&self) -> u64 {
+        self.0.0.fencing_token().get()
+    }
+
+    /// Whether another client may have held the lock since; see [`crate::FencedGuard::is_superseded`].
+    pub fn is_superseded(&self) -> bool {
+        self.0.0.is_superseded()
+    }
+
+    /// Releases the lock on every node, and returns how that went; see [`crate::Guard::release`].
+    ///
+    /// # Panics
+    /// Inside an async runtime. The release is queued even then.
+    pub fn release(self) -> Released {
+        self.0.release()
+    }
+
+    /// Makes a writer a reader, which has no fencing token. Does not wait; see [`crate::Guard::downgrade`].
+    pub fn downgrade(self) -> Guard {
+        self.0.downgrade()
+    }
+}
+
+impl Deref for FencedGuard {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        &self.0
+    }
+}
+
+impl From<FencedGuard> for Guard {
+    /// The same guard without its fencing token. The lock stays held.
+    fn from(guard: FencedGuard) -> Self {
+        guard.0
+    }
+}
+
+impl LockGuard for Guard {
+    fn from_guard(guard: crate::Guard) -> Self {
+        Self(guard)
+    }
+
+    fn as_guard(&self) -> &crate::Guard {
+        &self.0
+    }
+
+    fn into_guard(self) -> crate::Guard {
+        self.0
+    }
+}
+
+impl LockGuard for FencedGuard {
+    fn from_guard(guard: crate::Guard) -> Self {
+        Self(Guard(guard))
+    }
+
+    fn as_guard(&self) -> &crate::Guard {
+        &self.0.0
+    }
+
+    fn into_guard(self) -> crate::Guard {
+        self.0.0
     }
 }

@@ -1,32 +1,35 @@
 //! The client: a handle to one engine, its driver and its nodes.
 
 use std::fmt;
+use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use quorlock_core::Event;
+use quorlock_core::{Event, Mode};
 use tokio::sync::oneshot;
 
 use self::state::ClientState;
-use crate::acquire::Acquire;
+use crate::acquire::{Acquire, Acquiring};
 use crate::driver::{DriverHandle, NodeMetrics, ReplyTo};
 use crate::error::{InvalidRequest, NodeAnswer, ShutdownError};
+use crate::guard::FencedGuard;
 use crate::inspect::Inspection;
 use crate::node::ClientNode;
+use crate::options::LockOptions;
 use crate::resources::Resources;
 use crate::stats::{NodeStats, NodeTrustState, Stats};
 
 pub(crate) mod state;
 
-/// A client of a set of nodes: acquires locks on their majority.
+/// A client of a set of nodes, which acquires locks on their majority.
 ///
-/// Cheap to clone; all clones share one connection per node. Make one per process and set of nodes,
-/// and call [`Client::shutdown`] before the runtime ends.
+/// Cheap to clone. All clones share one connection per node. Make one client per process and set of nodes, and call
+/// [`Client::shutdown`] before the runtime ends.
 ///
-/// When all clones and guards are gone, what is still owed is given back in the background, for a
-/// second longer than `max_ttl` at most. In a forked child nothing of a client works, and nothing
-/// is sent: connections and locks are the parent's.
+/// When all clones and guards are dropped, the client sends the releases that it still owes in the background, for at most
+/// `max_ttl` and one second. In a forked child a client does nothing and sends nothing, because connections and locks are
+/// the parent's.
 ///
 /// ```no_run
 /// # async fn work() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,10 +38,9 @@ pub(crate) mod state;
 ///
 /// let client = Client::builder()
 ///     .nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
-///     .ttl(Duration::from_secs(10))
 ///     .build()?;
 /// let guard = client.acquire("orders").await?;
-/// // … what only one may do at a time …
+/// // … work that only one process may do at a time …
 /// guard.release().await;
 /// client.shutdown(Duration::from_secs(1)).await?;
 /// # Ok(())
@@ -54,36 +56,73 @@ impl Client {
         Self { state: Arc::new(state) }
     }
 
-    /// Acquires the lock on a resource, waiting for it as long as `wait` says (10 s by default).
+    /// Acquires the lock on a resource as a writer, which excludes all other holders. Waits for at most 10 s, or as
+    /// [`LockOptions::wait`] says. Await the result, or set options for this call first ([`Acquire::options`]).
     ///
-    /// Await the result, or set options first: `client.acquire("orders").ttl(..).wait(..).await`.
+    /// Several resources, as in `client.acquire(["a", "b"])`, are one lock: it is held on all of them, or on none. Two calls
+    /// that name them in opposite orders therefore never wait for each other. At most 64.
     ///
-    /// Several resources, as in `client.acquire(["a", "b"])`, are one lock: it is held on all of them, or on none. So
-    /// two calls that name them in opposite orders never wait for each other. At most 64.
-    ///
-    /// Callers of this process that want the same resource queue up here, first come, first
-    /// served, and burden no node. There is no re-entrancy: acquiring again what one holds waits.
+    /// Callers of this process that want the same resource queue here in FIFO order, without a request to any node. A caller
+    /// that acquires a lock that it holds already waits for itself.
     ///
     /// # Errors
-    /// [`AcquireError`](crate::AcquireError), with every node's answer. The nodes keep nothing: what
-    /// was granted is given back, and on a node that cannot be reached it is gone after the ttl.
+    /// [`AcquireError`](crate::AcquireError), with every node's answer. The client gives granted votes back. On a node that
+    /// cannot be reached the key expires after the ttl.
     ///
     /// # Cancel safety
-    /// Safe at every point: dropping the future gives back what it got, and one's place in the
-    /// local queue. No key is left on any node that answers.
+    /// Safe at every point: dropping the future gives back the votes and the place in the local queue. No key stays on a node
+    /// that answers.
     pub fn acquire(&self, resources: impl Into<Resources>) -> Acquire {
-        Acquire::new(self.state.clone(), resources.into())
+        Acquire::new(self.state.clone(), resources.into(), Mode::Exclusive)
     }
 
-    /// As [`Client::acquire`], but with a single attempt, and without queueing behind other
-    /// callers of this process.
+    /// As [`Client::acquire`], but as a reader: it excludes writers, and no other readers. Every lock that is not acquired
+    /// with this method is a writer's, including those of other libraries that use `SET key value NX`.
     ///
-    /// Takes one round trip, or one node timeout if nodes do not answer; in front of connections
-    /// that are still being made, what is left of `connect_timeout` as well.
+    /// Each reader has its own ttl. A waiting writer of this library goes before readers that come later. A reader that wants
+    /// a second lock on the same resource may therefore wait behind a writer that waits for the first one. A reader never
+    /// becomes a writer. A writer can become a reader: [`Guard::downgrade`](crate::Guard::downgrade).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use quorlock::{Client, node::MemoryNode};
+    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// let one = client.acquire_shared("report").await?;
+    /// let two = client.acquire_shared("report").await?;
+    /// assert!(one.is_valid() && two.is_valid());
+    /// assert!(client.try_acquire("report").await.unwrap_err().is_contended());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acquire_shared(&self, resources: impl Into<Resources>) -> Acquire {
+        Acquire::new(self.state.clone(), resources.into(), Mode::Shared)
+    }
+
+    /// As [`Client::acquire`], and gets a fencing token: a number that grows from holder to holder. The resource that the
+    /// lock protects refuses writes with a smaller number than it has seen
+    /// ([`FencedGuard::fencing_token`](crate::FencedGuard::fencing_token)).
+    ///
+    /// Takes no further round trip while the nodes' counters agree, which they do unless several clients want the lock, and
+    /// one more otherwise. All holders of a lock must use this method, or none. Each node keeps the lock's counter under
+    /// `<prefix>quorlock:fence:<resource>` for seven days after its last use, or for twice
+    /// [`max_hold`](LockOptions::max_hold) if that is longer.
+    pub fn acquire_fenced(&self, resources: impl Into<Resources>) -> Acquire<FencedGuard> {
+        self.acquire(resources).fenced()
+    }
+
+    /// As [`Client::acquire`] with the client's options, but makes a single attempt and does not queue behind other callers
+    /// of this process.
+    ///
+    /// For a single attempt with other options, or of another kind, set [`LockOptions::wait`] to zero:
+    /// `client.acquire_shared("orders").options(LockOptions::new().wait(Duration::ZERO))`.
+    ///
+    /// Takes one round trip, or one node timeout if nodes do not answer. Connections that are still being made add what is
+    /// left of [`connect_timeout`](crate::ClientBuilder::connect_timeout).
     ///
     /// # Errors
-    /// As [`Client::acquire`]; if another caller of this process holds or wants the lock, no node
-    /// is asked.
+    /// As [`Client::acquire`]. If another caller of this process holds or wants the lock, no node is asked.
     ///
     /// # Cancel safety
     /// As [`Client::acquire`].
@@ -101,8 +140,8 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn try_acquire(&self, resources: impl Into<Resources>) -> Acquire {
-        self.acquire(resources).once()
+    pub fn try_acquire(&self, resources: impl Into<Resources>) -> Acquiring {
+        self.acquire(resources).options(LockOptions::new().wait(Duration::ZERO)).into_future()
     }
 
     /// Asks every node who holds the lock on `resource`, without wanting it.
@@ -122,10 +161,9 @@ impl Client {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use quorlock::{Client, Verdict, node::MemoryNode};
     /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
-    /// let guard = client.acquire("orders").owner("api-7").await?;
-    /// let seen = client.inspect("orders").await?;
-    /// assert_eq!(seen.verdict(), Verdict::Held);
-    /// assert!(seen.holder().unwrap().to_string().starts_with("api-7, "));
+    /// let guard = client.acquire("orders").await?;
+    /// let inspection = client.inspect("orders").await?;
+    /// assert_eq!(inspection.verdict(), Verdict::Held);
     /// # guard.release().await;
     /// # Ok(())
     /// # }
@@ -149,10 +187,10 @@ impl Client {
 
     pub(crate) fn inspected(&self, results: Vec<quorlock_core::NodeResult>) -> Inspection {
         let is_untrusted = |(place, node): (usize, &NodeStats)| match node.trust_state {
-            // A node whose wait is over has no earlier lock to forget.
+            // A node whose quarantine is over can have lost no lock that is still held.
             NodeTrustState::Quarantined { remaining, .. } => !remaining.is_zero(),
             NodeTrustState::Refused(_) => true,
-            // What a server is, it says with its first answer. Nodes of others' making need not say it.
+            // A server gives its evidence with the first answer. Custom nodes need not give any.
             NodeTrustState::Unverified => place < self.state.servers,
             NodeTrustState::Unguarded | NodeTrustState::Trusted => false,
         };
@@ -161,7 +199,7 @@ impl Client {
         Inspection::new(nodes, untrusted, self.state.quorum)
     }
 
-    /// Figures of this client, as of now.
+    /// The figures of this client, as of now.
     pub fn stats(&self) -> Stats {
         let metrics = &self.state.metrics;
         let now = self.state.common.clock.now();
@@ -186,23 +224,23 @@ impl Client {
         }
     }
 
-    /// Shuts the client down, for all its clones. Calls that wait, and all later ones, end with
-    /// [`AcquireError::Closed`](crate::AcquireError::Closed). Locks still held are lost
-    /// ([`LossCause::Shutdown`](crate::LossCause::Shutdown)) and given back. Releases that are owed
-    /// are waited for, for `timeout` at most. If writers were waiting, nodes are told that readers need not wait for them
-    /// any more. The answers are waited for as well, for a quarter of a second of that time.
+    /// Shuts the client down, with all its clones. Waiting and later calls fail with
+    /// [`AcquireError::Closed`](crate::AcquireError::Closed). Locks that are held are lost
+    /// ([`LossCause::Shutdown`](crate::LossCause::Shutdown)) and released. The method waits until the nodes have confirmed
+    /// the releases that the client owes, for at most `timeout`. If writers were waiting, it also tells the nodes that readers
+    /// need not wait for them, and waits for the answers for at most a quarter of a second of that time.
     ///
-    /// To shut down again is no error: it waits for what is still owed.
+    /// A second shutdown waits for the releases that are still owed.
     ///
     /// # Errors
-    /// [`ShutdownError`] if the time was not enough. What is owed goes on being given back while the
-    /// runtime lives; the keys are gone after their ttl in any case.
+    /// [`ShutdownError`] if releases are still owed after `timeout`. The client goes on sending them while its runtime runs.
+    /// The keys expire after their ttl in any case.
     ///
     /// # Cancel safety
-    /// Safe: once polled, the shutdown goes on.
+    /// Safe: after the first poll the shutdown goes on.
     pub async fn shutdown(&self, timeout: Duration) -> Result<(), ShutdownError> {
         match tokio::time::timeout(timeout, self.ask_close()).await {
-            // Closed without a word: the driver was gone already, and owes nothing any more.
+            // Also if the channel is closed, because a driver that has ended owes nothing.
             Ok(_) => Ok(()),
             Err(_) => Err(ShutdownError { owed: self.stats().releases_owed }),
         }
@@ -219,7 +257,7 @@ impl Client {
     }
 }
 
-/// How long an inspection waits for the nodes: longer than an attempt, because a person asks.
+/// The timeout of an inspection. It is longer than that of an attempt, because a person waits for the result.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl fmt::Debug for Client {

@@ -13,6 +13,7 @@ use quorlock_core::{RestartGuard, TTL_MIN, TimingOptions};
 pub(crate) use self::from_env::blamed;
 use crate::builder::ClientBuilder;
 use crate::node::{NodeConfig, Tls};
+use crate::options::LockOptions;
 use crate::text::printable;
 
 /// The longest hold of a lock if none is set.
@@ -279,18 +280,23 @@ impl Deployment {
         let tls = self.tls()?;
         let mut builder = self.nodes.into_iter().fold(ClientBuilder::new(), ClientBuilder::node);
         builder = builder.durable_nodes(self.durable);
+        let mut options = LockOptions::new();
         if let Some(max_ttl) = self.max_ttl {
             if max_ttl < TTL_MIN {
                 // The ttl that would be blamed was not given.
                 let reason = format!("max-ttl ({}) must be at least {TTL_MIN:?}", exactly(max_ttl));
                 return Err(SettingError { setting: "max-ttl", reason });
             }
-            builder = builder.max_ttl(max_ttl).ttl(default_ttl(self.max_ttl));
+            options = options.ttl(default_ttl(self.max_ttl));
+            builder = builder.max_ttl(max_ttl);
         }
         builder = with(builder, self.quorum, ClientBuilder::quorum);
         builder = with(builder, self.key_prefix, ClientBuilder::key_prefix);
         builder = with(builder, self.restart_guard, ClientBuilder::restart_guard);
-        builder = with(builder, self.node_timeout, ClientBuilder::node_timeout);
+        if let Some(node_timeout) = self.node_timeout {
+            options = options.node_timeout(node_timeout);
+        }
+        builder = builder.options(options);
         builder = with(builder, self.connect_timeout, ClientBuilder::connect_timeout);
         builder = with(builder, self.username, ClientBuilder::username);
         builder = with(builder, password, ClientBuilder::password);

@@ -41,14 +41,6 @@ pub enum InvalidRequest {
         /// How many there may be.
         max: usize,
     },
-    /// Two options do not go together.
-    #[error("{one} and {other} do not go together: a reader has no fencing token")]
-    Combination {
-        /// The one option.
-        one: &'static str,
-        /// The other option.
-        other: &'static str,
-    },
     /// The resource's name is too long.
     #[error("the resource's name has {bytes} bytes; at most {max} are possible")]
     ResourceTooLong {
@@ -138,7 +130,7 @@ pub enum BuildError {
     },
     /// There is no tokio runtime here to run the client's task on.
     #[error(
-        "no tokio runtime here: build the client inside one, or give it a thread of its own with own_thread()"
+        "no tokio runtime here: build the client inside one, or give it a thread of its own with own_thread(true)"
     )]
     NoRuntime,
     /// The client's own thread could not be started.

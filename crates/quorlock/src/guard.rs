@@ -13,6 +13,8 @@ use tokio::sync::{oneshot, watch};
 pub(crate) use self::claim::{
     CallReply, Called, CalledReceiver, Claim, Granted, ReportReceiver, ReportSender,
 };
+pub use self::fenced::FencedGuard;
+pub(crate) use self::fenced::LockGuard;
 pub use self::health::Health;
 pub(crate) use self::held::Held;
 use crate::common::{Common, Names};
@@ -20,38 +22,40 @@ use crate::driver::{DriverHandle, ReplyTo};
 use crate::error::{ExtendError, HoldError, NodeAnswer};
 
 pub(crate) mod claim;
+mod fenced;
 mod health;
 mod held;
 
-/// A held lock. Before the runtime it was built on ends, call
-/// [`Client::shutdown`](crate::Client::shutdown), or releases that are owed are left to the ttl.
+/// A held lock.
 ///
-/// While the guard lives the lock is extended automatically (unless that was switched off), for
-/// `max_hold` at most. The lock is given back by [`Guard::release`], which tells how that went, or
-/// by dropping the guard, which neither blocks nor needs a runtime.
+/// While the guard lives, the client extends the lock for [`max_hold`](crate::LockOptions::max_hold) at most, unless
+/// [`auto_extend`](crate::LockOptions::auto_extend) is off. [`Guard::release`] gives the lock back and returns how that
+/// went. Dropping the guard gives the lock back too; the drop neither blocks nor needs a runtime. Call
+/// [`Client::shutdown`](crate::Client::shutdown) before the client's runtime ends. Otherwise the keys of releases that are
+/// still owed stay until their ttl ends.
 ///
-/// A guard is no handle to copy, and no two guards share a lock. It may be moved to any thread and
-/// dropped anywhere, on a runtime or off it, also while a panic unwinds.
+/// Each lock has one guard. The guard can be moved to any thread and dropped anywhere: on a runtime, without one, and
+/// while a panic unwinds.
 ///
-/// # What it promises
-/// While [`Guard::is_valid`] says so, no other client holds the lock, under the assumptions that
-/// [`guarantees`](crate::guarantees) states. It cannot stop a process that was paused from writing late: between the
-/// question and the write, time passes. Ask right before what matters, keep that short, and let
-/// [`Guard::lost`] stop long work.
+/// # Guarantee
+/// While [`Guard::is_valid`] returns true, no other client holds the lock, under the assumptions that
+/// [`guarantees`](crate::guarantees) states. The guard cannot stop a process that was paused from writing late, because
+/// time passes between the check and the write. Check right before each write, keep that stretch short, and let
+/// [`Guard::lost`] stop long work. A [`FencedGuard`] closes this gap.
 #[must_use = "a guard that is dropped gives its lock back at once"]
 pub struct Guard {
     held: Granted,
     /// Keeps the client alive.
     common: Arc<Common>,
-    /// [`Guard::release`] has seen to it: nothing is left for the drop.
+    /// [`Guard::release`] has queued the release, so the drop must not.
     given_back: bool,
 }
 
-/// What makes a guard unlike any other: the token that the nodes store, and, if the lock was handed
-/// over within this process, the turn.
+/// Identifies a guard: the token that the nodes store, and the number of times that this process handed the lock over under
+/// that token.
 ///
-/// Printed as the token's 40 hexadecimal digits, followed by `/` and the turn unless it is the first.
-/// `Debug` shows only the first digits.
+/// Displayed as the token's 40 hexadecimal digits, followed by `/` and the number of hand-overs unless that is zero. `Debug`
+/// shows only the first digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GuardToken {
     token: Token,
@@ -63,12 +67,12 @@ impl GuardToken {
         Self { token, handover_count }
     }
 
-    /// What the nodes store.
+    /// The token that the nodes store.
     pub const fn stored(self) -> Token {
         self.token
     }
 
-    /// How often the lock was handed over under this token before.
+    /// The number of earlier hand-overs under this token.
     pub const fn handover_count(self) -> u32 {
         self.handover_count
     }
@@ -88,70 +92,47 @@ impl Guard {
         Self { held, common, given_back: false }
     }
 
-    /// The resource that is locked. Of several, their names in alphabetical order, separated by a comma and a space.
+    /// The name of the resource. Several names are in alphabetical order, separated by a comma and a space.
     pub fn resource(&self) -> &str {
         &self.held.resource
     }
 
-    /// The token under which the lock is stored on the nodes, and how often the lock was handed over
-    /// under it. Unique to this guard; treat it as a secret where others may write to the nodes.
+    /// The token of this guard. No other guard has the same. Treat it as a secret where others may write to the nodes.
     pub fn token(&self) -> GuardToken {
         self.held.token
     }
 
-    /// Whom the lock excludes: as a writer (the default) all others, as a reader
-    /// ([`Acquire::shared`](crate::Acquire::shared)) the writers.
+    /// Whether the lock is a writer's, which excludes all other holders, or a reader's
+    /// ([`Client::acquire_shared`](crate::Client::acquire_shared), [`Guard::downgrade`]), which excludes writers.
     pub fn mode(&self) -> Mode {
         self.held.mode()
     }
 
-    /// The fencing token: larger than that of every earlier holder of this lock, and smaller than that of every
-    /// later one, and above zero. `None` if none was asked for ([`Acquire::fenced`](crate::Acquire::fenced)), and once the
-    /// lock is a reader's ([`Guard::downgrade`]).
+    /// Whether the lock is held now. Reads the clock at every call; sends nothing.
     ///
-    /// Send it with every write to what the lock protects. Let that refuse, in the same atomic
-    /// step, any number below the largest that it has seen. A holder that was paused, and does not
-    /// know that it has lost the lock, can then do no harm. A new holder must make its number known
-    /// there before it reads. What [`guarantees`](crate::guarantees) says of fences is true without
-    /// any assumption about time while a majority of the nodes keeps its data.
-    pub fn fence(&self) -> Option<u64> {
-        let fence = self.held.fence.filter(|_| self.mode() == Mode::Exclusive);
-        fence.map(NonZeroU64::get)
-    }
-
-    /// A node that had lost this lock's vote has given a larger fence out since: somebody may have had
-    /// the lock after us, and what the lock protects may refuse our number. The votes of others are held
-    /// as before. Once true it stays true; in a forked child it is false, as [`Guard::is_valid`].
-    pub fn is_superseded(&self) -> bool {
-        self.held.is_superseded()
-    }
-
-    /// Whether the lock is held right now. Reads the clock at every call, and asks nobody.
-    ///
-    /// Once false it stays false, whatever the nodes answer later. False also in a forked child: the
-    /// lock is the parent's.
+    /// Once false it stays false, whatever the nodes answer later. False in a forked child, because the lock is the
+    /// parent's.
     pub fn is_valid(&self) -> bool {
         self.held.remaining().is_some()
     }
 
-    /// For how long the lock is held if it is not extended any more; zero once it is lost.
-    ///
-    /// Ends `margin` before the protocol's validity does, together with [`Guard::is_valid`].
+    /// The time until [`Guard::is_valid`] turns false if the lock is not extended; zero once the lock is lost. It ends
+    /// [`margin`](crate::LockOptions::margin) before the protocol's validity does.
     pub fn remaining(&self) -> Duration {
         self.held.remaining().unwrap_or_default()
     }
 
-    /// When [`Guard::is_valid`] turns, if the lock is not extended any more: a point on the boot clock, which counts
-    /// while the machine sleeps (Linux: `CLOCK_BOOTTIME`). `None` once the lock is lost.
+    /// The time at which [`Guard::is_valid`] turns false if the lock is not extended, on the boot clock, which counts while
+    /// the machine sleeps (Linux: `CLOCK_BOOTTIME`). `None` once the lock is lost.
     ///
-    /// For a deadline that is handed on, to another process for example. It is no [`std::time::Instant`], because that
-    /// stops while the machine sleeps. A wall clock that is set ahead ends the lock before this point.
+    /// Use it to pass a deadline on, such as to another process. It is not a [`std::time::Instant`], because that stops while
+    /// the machine sleeps. A wall clock that is set ahead ends the lock earlier.
     pub fn valid_until(&self) -> Option<BootTime> {
         self.held.valid_until()
     }
 
-    /// How many nodes' votes are held; zero once the lock is lost. A holder of all N votes survives
-    /// the early loss of Q−1 of them; one of exactly Q survives 2Q−N−1.
+    /// The number of nodes whose vote counts; zero once the lock is lost. A holder of all N votes survives the early loss of
+    /// Q−1 of them, and a holder of Q votes survives the loss of 2Q−N−1.
     pub fn votes(&self) -> usize {
         match self.held.remaining() {
             Some(_) => self.held.state().hold.validity().votes(self.common.clock.now()),
@@ -159,19 +140,19 @@ impl Guard {
         }
     }
 
-    /// Why the lock is not held any more, once it is not; `None` while it is held.
-    pub fn loss_reason(&self) -> Option<LossCause> {
-        self.held.loss_reason()
+    /// The cause of the loss; `None` while the lock is held.
+    pub fn loss_cause(&self) -> Option<LossCause> {
+        self.held.loss_cause()
     }
 
-    /// Completes when the lock is lost, with the reason; at once if it has been lost.
+    /// Completes when the lock is lost, and returns the cause. Completes at once if the lock is lost already.
     ///
-    /// Comes at the instant at which [`Guard::is_valid`] turns, also when the machine has slept or its
-    /// wall clock was set: the client's task hears of that from the kernel (Linux). If that task is
-    /// blocked or gone, the end of the validity is waited for right here, by the monotonic clock.
+    /// It completes when [`Guard::is_valid`] turns false, also after the machine slept or its wall clock was set, because
+    /// the kernel notifies the client's task of both (Linux). If that task is blocked or has ended, this future itself
+    /// waits for the end of the validity, by the monotonic clock.
     ///
     /// # Cancel safety
-    /// Safe: nothing is lost by dropping this future.
+    /// Safe: the guard is unchanged.
     ///
     /// # Panics
     /// If polled outside a tokio runtime with time enabled.
@@ -194,7 +175,7 @@ impl Guard {
     pub async fn lost(&self) -> LossCause {
         loop {
             let changed = self.held.changed.notified();
-            if let Some(cause) = self.held.loss_reason() {
+            if let Some(cause) = self.held.loss_cause() {
                 return cause;
             }
             let remaining = self.held.remaining().unwrap_or_default();
@@ -205,12 +186,12 @@ impl Guard {
         }
     }
 
-    /// Completes when [`Guard::remaining`], [`Guard::votes`] or [`Guard::is_superseded`] has changed
-    /// other than by the passing of time: after an extension, a healed or a lost vote, or the loss of the
-    /// lock.
+    /// Completes when [`Guard::remaining`], [`Guard::votes`] or [`FencedGuard::is_superseded`] changes by anything other than
+    /// the passing of time: an extension, a vote that is lost or restored, or the loss of the lock. Completes at once if the
+    /// lock is not held.
     ///
-    /// Counts from the call, not from the first poll: make the future, ask `remaining()`, then await
-    /// it, and no change goes unnoticed. Completes at once if the lock is not held any more.
+    /// The future covers every change after this method is called, even before its first poll. Make the future, read
+    /// `remaining()`, then await the future, and no change is missed.
     ///
     /// # Cancel safety
     /// Safe.
@@ -223,17 +204,15 @@ impl Guard {
         }
     }
 
-    /// How the nodes confirm the lock, as it changes: whether a quorum confirmed the last extension, and what each node
-    /// answered. This announces a loss: as soon as an extension fails, some two thirds of the ttl are left.
+    /// A channel with the state of the lock on the nodes: whether a quorum confirmed the last extension, and the last answer
+    /// of each node. It announces a loss: when an extension fails, about two thirds of the ttl are left.
     ///
-    /// Changes when a quorum does not confirm an extension, when a quorum confirms again, when another node stops or
-    /// starts to confirm, and when the lock is lost. A refused connection is noticed at once, a silent node after one node timeout. Extensions are
-    /// a third of the ttl apart, and a tenth of it after one that failed. The channel closes when the lock has been
-    /// given back and the client has taken note of that. The last value stays after a loss: it shows what the nodes
-    /// answered while the lock was being lost.
+    /// The value changes when a quorum fails to confirm an extension, when a quorum confirms again, when another node starts
+    /// or stops confirming, and when the lock is lost. A refused connection shows at once, and a silent node after one node
+    /// timeout. Extensions are a third of the ttl apart, and a tenth of it after a failure. The last value stays after a
+    /// loss, with the answers that led to it. The channel closes when the client has processed the release.
     ///
-    /// While all nodes confirm, this costs nothing, whether or not anybody listens. In a forked child the channel is
-    /// closed, and its value has no nodes.
+    /// While all nodes confirm, the channel costs nothing. In a forked child it is closed, and its value has no nodes.
     ///
     /// # Examples
     /// ```
@@ -256,38 +235,31 @@ impl Guard {
         self.held.health(&self.common.names)
     }
 
-    /// Extends the lock to its full ttl now, beside the automatic extension. Returns the time for
-    /// which it is held. Nodes that have lost the key get it back on this occasion.
+    /// Extends the lock to its full ttl now, in addition to the automatic extension, and returns [`Guard::remaining`]. Nodes
+    /// that have lost the key store it again.
     ///
-    /// Takes one round trip; at most one node timeout if nodes do not answer. If an extension is
-    /// under way already, its outcome is told.
+    /// Takes one round trip, or one node timeout if nodes do not answer. Joins an extension that is in flight. After
+    /// [`Guard::downgrade`] it returns when a quorum lets readers in.
     ///
     /// # Errors
-    /// [`ExtendError::Lost`] if the lock is lost: what is left of it is given back everywhere. The
-    /// others delete nothing: the lock is held as long as before, or longer.
+    /// [`ExtendError::Lost`] if the lock is lost; the client then releases the keys that are left. After
+    /// [`ExtendError::HoldLimit`] and [`ExtendError::Unconfirmed`] no key is deleted, and the lock is held for as long as
+    /// before, or longer.
     ///
     /// # Cancel safety
-    /// Safe: the extension goes on; only its outcome is not told.
+    /// Safe: the extension goes on, and only its outcome is dropped.
     pub async fn extend(&self) -> Result<Duration, ExtendError> {
         let (outcome, span) = self.ask_extend();
         self.extended(outcome.await.ok(), &span)
     }
 
-    /// Makes a writer a reader, without a moment in which another writer could have the lock. Other readers may have it
-    /// as well from then on. Returns the time for which it is held.
+    /// Makes a writer a reader. No other writer can hold the lock in between, and other readers can hold it too from then
+    /// on. A guard of a reader stays as it is.
     ///
-    /// [`Guard::mode`] turns and [`Guard::fence`] is gone before anything is sent, and for good: a writer does not come
-    /// back, whatever the nodes answer. A reader is never made a writer: two that wanted that would wait for each other.
-    /// A guard that is a reader's already stays as it is, and the lock is extended.
-    ///
-    /// Takes one round trip; at most one node timeout if nodes do not answer.
-    ///
-    /// # Errors
-    /// As [`Guard::extend`]. With [`ExtendError::Unconfirmed`] the lock is held, as a reader's; nodes that did not confirm
-    /// let other readers in only when they are asked again by the next extension, or when the vote has ended there.
-    ///
-    /// # Cancel safety
-    /// Safe: the downgrade goes on; only its outcome is not told.
+    /// The guard is a reader's when this method returns, before any node has answered, and it never becomes a writer's
+    /// again, because two readers that wanted that would wait for each other. The client sends the downgrade in the
+    /// background. [`Guard::extend`] then waits until a quorum has confirmed it. A node that does not confirm lets other
+    /// readers in after the next extension, or when its vote ends.
     ///
     /// # Examples
     /// ```
@@ -297,31 +269,31 @@ impl Guard {
     /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
     /// let guard = client.acquire("report").await?;
     /// // … write the report; from here on it is only read …
-    /// guard.downgrade().await?;
+    /// let guard = guard.downgrade();
     /// assert_eq!(guard.mode(), Mode::Shared);
-    /// let other = client.acquire("report").shared().await?;
+    /// let other = client.acquire_shared("report").await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn downgrade(&self) -> Result<Duration, ExtendError> {
-        let (outcome, span) = self.ask_downgrade();
-        let outcome = outcome.await.ok();
-        if mutant!(ModeTurnedLate) {
-            self.held.downgrade();
+    pub fn downgrade(self) -> Self {
+        if self.held.is_own_process() && (mutant!(ModeNotTurned) || self.held.downgrade()) {
+            tracing::debug!(parent: self.held.span(), "downgraded");
+            let lock = self.held.lock;
+            self.common.driver.send_and_drive(Event::Downgrade { lock }, ReplyTo::Nobody);
         }
-        self.extended(outcome, &span)
+        self
     }
 
-    pub(crate) fn ask_downgrade(&self) -> (oneshot::Receiver<Extended>, tracing::Span) {
-        let is_own = self.held.is_own_process();
-        if !is_own || !(mutant!(ModeTurnedLate) || self.held.downgrade()) {
-            return self.ask_extend();
-        }
-        let span = tracing::debug_span!(parent: self.held.span(), "downgrade");
-        let (reply, outcome) = oneshot::channel();
-        let lock = self.held.lock;
-        self.common.driver.send_and_drive(Event::Downgrade { lock }, ReplyTo::Extend(reply));
-        (outcome, span)
+    /// The fencing token of the lock of a [`FencedGuard`].
+    pub(crate) fn fencing_token(&self) -> NonZeroU64 {
+        let Some(fencing_token) = self.held.fencing_token else {
+            unreachable!("the engine grants a fenced call only with a token")
+        };
+        fencing_token
+    }
+
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.held.is_superseded()
     }
 
     pub(crate) fn driver(&self) -> &DriverHandle {
@@ -335,14 +307,14 @@ impl Guard {
             let event = Event::Extend { lock: self.held.lock };
             self.common.driver.send_and_drive(event, ReplyTo::Extend(reply));
         } else {
-            let cause = self.held.loss_reason().unwrap_or(LossCause::Expired);
-            // The receiver is right here.
+            let cause = self.held.loss_cause().unwrap_or(LossCause::Expired);
+            // The receiver exists, so this cannot fail.
             let _ = reply.send(Extended::Lost(cause));
         }
         (outcome, span)
     }
 
-    /// `None`: the driver is gone, and with it the lock.
+    /// The result of an extension; `None` if the driver has ended, because the lock ended with it.
     pub(crate) fn extended(
         &self,
         outcome: Option<Extended>,
@@ -365,7 +337,6 @@ impl Guard {
         }
     }
 
-    /// The lock was lost while work was done under it.
     pub(crate) fn lost_during_work(&self, cause: LossCause) -> HoldError {
         let health = self.held.last_health();
         let nodes = health.map(|health| health.unconfirmed().cloned().collect());
@@ -376,21 +347,19 @@ impl Guard {
         }
     }
 
-    /// Who is told that the lock is lost must find it so, although the driver, on a thread of its
-    /// own, may be just about to say it here.
+    /// Latches the loss here, because the driver may be about to do so on another thread, and a caller that gets the error
+    /// must find the guard invalid.
     fn lost_as(&self, cause: LossCause) -> ExtendError {
         self.held.lose(cause);
-        let cause = self.held.loss_reason().unwrap_or(cause);
+        let cause = self.held.loss_cause().unwrap_or(cause);
         ExtendError::Lost { resource: self.held.resource.clone(), cause }
     }
 
-    /// Gives the lock back on every node, and tells how that went.
+    /// Releases the lock on every node, and returns how that went. A lock that had expired is not an error.
     ///
-    /// The release is queued by the call itself: the guard is invalid from then on, whether or not
-    /// the future is awaited. It is never an error that a lock had expired.
-    ///
-    /// Takes one round trip; at most one node timeout if nodes do not answer. What is owed to a node
-    /// then is given back when it answers again.
+    /// The guard is invalid and the release queued when this method returns, whether or not the future is awaited. Takes one
+    /// round trip, or one node timeout if nodes do not answer. The client sends the release again to a node that did not
+    /// answer.
     ///
     /// # Cancel safety
     /// Safe: the release goes on.
@@ -399,7 +368,7 @@ impl Guard {
         async move { releasing.conclude(report.await) }
     }
 
-    /// Marks the guard invalid first, then queues the release (S14).
+    /// Ends the hold before the release is queued (S14).
     pub(crate) fn ask_release(mut self) -> (ReportReceiver, Releasing) {
         let span = tracing::debug_span!(parent: self.held.span(), "release");
         let releasing = Releasing { names: self.common.names.clone(), span };
@@ -416,7 +385,7 @@ impl Guard {
     /// Blocks until the lock is lost.
     pub(crate) fn wait_lost(&self) -> LossCause {
         loop {
-            if let Some(cause) = self.held.loss_reason() {
+            if let Some(cause) = self.held.loss_cause() {
                 return cause;
             }
             let mut state = self.held.state();
@@ -432,8 +401,8 @@ impl Guard {
 }
 
 impl Drop for Guard {
-    /// Gives the lock back: pushes the release into the client's queue. Never blocks, never panics,
-    /// needs no runtime; in a forked child it does nothing, for the lock is the parent's.
+    /// Queues the release. Never blocks, never panics, and needs no runtime. Does nothing in a forked child, because the
+    /// lock is the parent's.
     fn drop(&mut self) {
         if mutant!(DropKeeps)
             || self.given_back
@@ -458,14 +427,13 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// A release under way.
 pub(crate) struct Releasing {
     names: Names,
     span: tracing::Span,
 }
 
 impl Releasing {
-    /// Without a report the driver is gone, and so nobody knows.
+    /// The outcome from the driver's report; unknown if the driver has ended without one.
     pub(crate) fn conclude(self, report: Option<ReleaseReport>) -> Released {
         let unknown =
             || ReleaseReport { outcome: Outcome::Unknown, handed_over: false, nodes: Vec::new() };
@@ -476,28 +444,28 @@ impl Releasing {
     }
 }
 
-/// How a release went. Never an error: a lock that had expired is as free as one that was released.
+/// The outcome of a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use]
+#[must_use = "it tells whether the lock was held until the release"]
 #[non_exhaustive]
 pub struct Released {
-    /// The outcome, by our clock and the nodes' answers.
+    /// The outcome, by the client's clock and the nodes' answers.
     pub outcome: Outcome,
-    /// The lock was passed on to the next caller of this client that waited for it, without a word
-    /// to the nodes: for others it is still held.
+    /// Whether the lock went to the next waiting call of this client. Then the nodes were not asked, and the lock is still
+    /// held for other clients.
     pub handed_over: bool,
     names: Names,
     nodes: Vec<NodeReleased>,
 }
 
 impl Released {
-    /// What each node said, with its name; in the order of the client's list. Empty if the client
-    /// was shut down, or its runtime gone.
+    /// The name and the answer of each node, in the order of the client's list. Empty if the client was shut down, or its
+    /// runtime has ended.
     pub fn nodes(&self) -> impl Iterator<Item = (&str, &NodeReleased)> {
         self.names.iter().map(|name| &**name).zip(&self.nodes)
     }
 
-    /// The lock was valid until it was given back, and is free now, or the next caller's.
+    /// Whether the lock was valid until its release.
     pub fn is_released(&self) -> bool {
         self.outcome == Outcome::Released
     }

@@ -1,10 +1,10 @@
 // The README links to files, for those who read it as a file. Here the first definition of a name counts.
-//! [`Acquire::fenced`]: Acquire::fenced
-//! [`Acquire::shared`]: Acquire::shared
 //! [`AcquireError`]: AcquireError
 //! [`AcquireError::nodes`]: AcquireError::nodes
 //! [`BuildError`]: BuildError
 //! [`Client::acquire`]: Client::acquire
+//! [`Client::acquire_fenced`]: Client::acquire_fenced
+//! [`Client::acquire_shared`]: Client::acquire_shared
 //! [`Acquire::hold`]: Acquire::hold
 //! [`Client::from_env`]: Client::from_env
 //! [`Client::inspect`]: Client::inspect
@@ -20,6 +20,7 @@
 //! [`Guard::is_valid`]: Guard::is_valid
 //! [`HoldError::Lost`]: HoldError::Lost
 //! [`HoldError::NotAcquired`]: HoldError::NotAcquired
+//! [`LockOptions`]: LockOptions
 //! [`MemoryNode`]: node::MemoryNode
 //! [`Node`]: node::Node
 //! [`Released`]: Released
@@ -88,35 +89,19 @@ mod text;
 pub mod guarantees {}
 
 pub use crate::acquire::{Acquire, Acquiring, Waiting};
-pub use crate::builder::{ClientBuilder, PREFIX_BYTES_MAX};
+pub use crate::builder::ClientBuilder;
 pub use crate::client::Client;
 pub use crate::clock::Clock;
 pub use crate::error::{
     AcquireError, AcquireFailure, BuildError, ExtendError, HoldError, Holder, HolderKind,
     InvalidRequest, NodeAnswer, ShutdownError,
 };
-pub use crate::guard::{Guard, GuardToken, Health, Released};
+pub use crate::guard::{FencedGuard, Guard, GuardToken, Health, Released};
 pub use crate::inspect::{Inspection, Verdict};
-pub use crate::options::OWNER_BYTES_MAX;
+pub use crate::options::LockOptions;
 pub use crate::resources::{RESOURCE_BYTES_MAX, RESOURCES_MAX, Resources, check_resource};
 pub use crate::stats::{NodeStats, NodeTrustState, Stats};
 pub use quorlock_core::{
     BootTime, Delay, LossCause, Mode, NodeOutcome, NodeReleased, Outcome, QuorumError,
     RestartGuard, Retry, TimingError, Token,
 };
-
-/// Describes this process as an owner: `host:pid`, and a label if there is one.
-pub fn this_process(label: &str) -> String {
-    let system = rustix::system::uname();
-    let host = system.nodename().to_string_lossy();
-    let pid = std::process::id();
-    let mut owner = format!("{host}:{pid}");
-    if !label.is_empty() {
-        owner.push(' ');
-        owner.extend(label.chars().filter(|c| !c.is_control()));
-    }
-    while owner.len() > OWNER_BYTES_MAX {
-        owner.pop();
-    }
-    owner
-}

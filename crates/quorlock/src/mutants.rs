@@ -22,7 +22,7 @@ pub enum Mutant {
     ReleaseUnsent,
     NobodyWoken,
     NothingProved,
-    ModeTurnedLate,
+    ModeNotTurned,
 }
 
 /// Every mistake: its name, the layer it is made in, and whether the cancellation sweep must catch it, as it
@@ -39,7 +39,7 @@ pub const ALL: &[(&str, &str, Mutant, bool)] = &[
     ("a release that is not sent", "guard", Mutant::ReleaseUnsent, true),
     ("a change that wakes nobody", "guard", Mutant::NobodyWoken, true),
     ("answers that are vouched for", "node", Mutant::NothingProved, false),
-    ("a reader that is a writer until the nodes know", "guard", Mutant::ModeTurnedLate, true),
+    ("a downgraded guard that stays a writer", "guard", Mutant::ModeNotTurned, true),
 ];
 
 /// Each by its name, with the layer it is made in and whether the cancellation sweep must catch it: these, and

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{PATIENCE, eventually, five, get, key_count};
-use quorlock::blocking::{Client, Guard};
+use common::{ONCE, PATIENCE, PATIENT, UNEXTENDED, eventually, five, get, key_count};
+use quorlock::blocking::{Client, FencedGuard, Guard};
 use quorlock::node::MemoryNode;
-use quorlock::{AcquireError, ExtendError, HoldError, LossCause, Outcome, Verdict};
+use quorlock::{AcquireError, ExtendError, HoldError, LockOptions, LossCause, Outcome, Verdict};
 use quorlock_servers::Nodes;
 
 fn client(nodes: &Nodes) -> Client {
@@ -41,14 +41,17 @@ fn the_same_verbs_do_the_same() {
     let client = client(&nodes);
     let guard = client
         .acquire("orders")
-        .ttl(Duration::from_secs(20))
-        .wait(PATIENCE)
-        .owner("cron")
-        .max_hold(Duration::from_secs(60))
-        .auto_extend(true)
+        .options(
+            LockOptions::new()
+                .ttl(Duration::from_secs(20))
+                .wait(PATIENCE)
+                .owner("cron")
+                .max_hold(Duration::from_secs(60))
+                .auto_extend(true),
+        )
         .call()
         .unwrap();
-    assert!(guard.is_valid() && guard.votes() >= 3 && guard.loss_reason().is_none());
+    assert!(guard.is_valid() && guard.votes() >= 3 && guard.loss_cause().is_none());
     assert!(guard.remaining() > Duration::from_secs(10));
     assert_eq!(guard.resource(), "orders");
     spin_until("all have voted", || guard.votes() == 5);
@@ -59,10 +62,10 @@ fn the_same_verbs_do_the_same() {
     );
     assert!(guard.extend().unwrap() > Duration::from_secs(10));
 
-    let error = client.try_acquire("orders").call().unwrap_err();
+    let error = client.try_acquire("orders").unwrap_err();
     assert!(error.is_contended());
     let other = self::client(&nodes);
-    let error = other.acquire("orders").wait(Duration::ZERO).call().unwrap_err();
+    let error = other.acquire("orders").options(ONCE).call().unwrap_err();
     assert_eq!(error.holder().unwrap().to_string().split(',').next(), Some("cron"));
     assert_eq!(client.inspect("orders").unwrap().verdict(), Verdict::Held);
     assert_eq!(client.stats().locks_held, 1);
@@ -110,14 +113,19 @@ fn nothing_stands_still_while_nobody_calls_or_one_call_waits() {
         return;
     };
     let ttl = Duration::from_secs(1);
-    let client =
-        || common::builder(&nodes).ttl(ttl).node_timeout(ttl / 4).blocking().build().unwrap();
+    let client = || {
+        common::builder(&nodes)
+            .options(LockOptions::new().ttl(ttl).node_timeout(ttl / 4))
+            .blocking()
+            .build()
+            .unwrap()
+    };
     let (busy, waiting) = (client(), client());
     let held = busy.acquire("orders").call().unwrap();
     let beside = waiting.acquire("beside").call().unwrap();
     let held_for_others = AtomicBool::new(true);
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| waiting.acquire("orders").wait(PATIENCE).call().unwrap());
+        let waits = scope.spawn(|| waiting.acquire("orders").options(PATIENT).call().unwrap());
         let calls = scope.spawn(|| {
             while held_for_others.load(Ordering::Relaxed) {
                 assert!(waiting.acquire("often").call().unwrap().release().is_released());
@@ -125,8 +133,8 @@ fn nothing_stands_still_while_nobody_calls_or_one_call_waits() {
         });
         for _ in 0..5 * 100 {
             std::thread::sleep(Duration::from_millis(10));
-            assert!(held.is_valid(), "{:?}", held.loss_reason());
-            assert!(beside.is_valid(), "{:?}", beside.loss_reason());
+            assert!(held.is_valid(), "{:?}", held.loss_cause());
+            assert!(beside.is_valid(), "{:?}", beside.loss_cause());
         }
         assert!(!waits.is_finished());
         held_for_others.store(false, Ordering::Relaxed);
@@ -148,8 +156,12 @@ fn nothing_stands_still_while_nobody_calls_or_one_call_waits() {
 fn calls_that_need_nobody_keep_nobody_from_driving() {
     let Some(nodes) = five("calls_that_need_nobody_keep_nobody_from_driving") else { return };
     let ttl = Duration::from_secs(1);
-    let client = common::builder(&nodes).ttl(ttl).node_timeout(ttl / 4).blocking().build().unwrap();
-    let lost = client.acquire("lost").auto_extend(false).call().unwrap();
+    let client = common::builder(&nodes)
+        .options(LockOptions::new().ttl(ttl).node_timeout(ttl / 4))
+        .blocking()
+        .build()
+        .unwrap();
+    let lost = client.acquire("lost").options(UNEXTENDED).call().unwrap();
     assert_eq!(lost.lost(), LossCause::Expired);
     let held = client.acquire("held").call().unwrap();
     let has_ended = AtomicBool::new(false);
@@ -165,7 +177,7 @@ fn calls_that_need_nobody_keep_nobody_from_driving() {
             held.is_valid()
         });
         has_ended.store(true, Ordering::Relaxed);
-        assert!(is_kept, "{:?}", held.loss_reason());
+        assert!(is_kept, "{:?}", held.loss_cause());
     });
     drop((held, lost));
     no_key_is_left(&nodes);
@@ -176,7 +188,11 @@ fn calls_that_need_nobody_keep_nobody_from_driving() {
 fn a_loss_wakes_the_thread_that_waits_for_it() {
     let (nodes, client) = memory();
     let ttl = Duration::from_millis(300);
-    let expiring = client.acquire("expires").ttl(ttl).auto_extend(false).call().unwrap();
+    let expiring = client
+        .acquire("expires")
+        .options(LockOptions::new().ttl(ttl).auto_extend(false))
+        .call()
+        .unwrap();
     assert_eq!(expiring.lost(), LossCause::Expired);
     assert_eq!(expiring.release().outcome, Outcome::Expired);
 
@@ -215,7 +231,9 @@ fn inside_a_runtime_it_panics_and_leaves_nothing_behind() {
         let inside = std::panic::AssertUnwindSafe(|| runtime.block_on(async { act() }));
         assert!(std::panic::catch_unwind(inside).is_err(), "it must not block a runtime");
     };
-    panics(Box::new(|| drop(client.acquire("held").wait_forever().call())));
+    panics(Box::new(|| {
+        drop(client.acquire("held").options(LockOptions::new().wait_forever()).call())
+    }));
     panics(Box::new(|| drop(client.acquire("free").call())));
     panics(Box::new(|| drop(held.extend())));
     panics(Box::new(|| drop(guard.release())));
@@ -247,12 +265,14 @@ fn a_shutdown_that_runs_out_of_time_tells_what_is_owed() {
 #[test]
 fn a_clone_of_a_builder_builds_a_client_with_the_same_settings() {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
-    let builder = Client::builder().custom_nodes(nodes.clone()).key_prefix("app:").fenced();
+    let builder = Client::builder().custom_nodes(nodes.clone()).key_prefix("app:");
+    let builder = builder.options(LockOptions::new().owner("api-7"));
     let (one, other) = (builder.clone().build().unwrap(), builder.build().unwrap());
     let guard = one.acquire("orders").call().unwrap();
-    assert!(guard.fence().is_some() && nodes[0].ttl_of("app:orders").is_some());
-    let error = other.acquire("orders").wait(Duration::ZERO).hold(|_| unreachable!()).unwrap_err();
+    assert!(nodes[0].ttl_of("app:orders").is_some());
+    let error = other.acquire("orders").options(ONCE).hold(|_| unreachable!()).unwrap_err();
     assert!(matches!(error, HoldError::NotAcquired(AcquireError::Contended(_))), "{error}");
+    assert!(error.to_string().contains("api-7"), "{error}");
     drop(guard);
 }
 
@@ -260,9 +280,9 @@ fn a_clone_of_a_builder_builds_a_client_with_the_same_settings() {
 fn a_held_piece_of_work_has_the_options_of_its_call() {
     let (nodes, client) = memory();
     let ttl = Duration::from_millis(500);
-    let work = |guard: &Guard| (guard.fence(), guard.remaining() < ttl);
-    let (fence, is_short) = client.acquire("orders").ttl(ttl).fenced().hold(work).unwrap();
-    assert!(fence.is_some() && is_short);
-    assert_eq!(client.acquire("orders").hold(|guard| guard.fence()).unwrap(), None);
+    let work = |guard: &FencedGuard| (guard.fencing_token(), guard.remaining() < ttl);
+    let (token, is_short) =
+        client.acquire_fenced("orders").options(LockOptions::new().ttl(ttl)).hold(work).unwrap();
+    assert!(token > 0 && is_short);
     assert_eq!(nodes[0].ttl_of("orders"), None);
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::{
     PATIENCE, all_up, builder, calls, client, eventually, five, get, key_count, no_key_is_left,
 };
-use quorlock::{AcquireError, Client, Guard, LossCause, Outcome};
+use quorlock::{AcquireError, Client, Guard, LockOptions, LossCause, Outcome};
 use quorlock_servers::Nodes;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -39,7 +39,12 @@ async fn a_call_that_is_never_polled_sends_nothing() {
     let before = scripts();
     drop(client.acquire("orders"));
     drop(client.acquire("orders").into_future());
-    drop(client.try_acquire("orders").ttl(Duration::from_secs(1)).into_future());
+    drop(
+        client
+            .acquire("orders")
+            .options(LockOptions::new().wait(Duration::ZERO).ttl(Duration::from_secs(1)))
+            .into_future(),
+    );
     drop(client.acquire("orders").hold(async |_| ()));
     drop(client.shutdown(Duration::ZERO));
     // Something is sent after all, and nothing before it.
@@ -79,7 +84,9 @@ async fn a_caller_that_is_not_polled_again_delays_nobody() {
     const PARKED: Duration = Duration::from_secs(5);
     let Some(nodes) = five("a_caller_that_is_not_polled_again_delays_nobody") else { return };
     let ttl = Duration::from_secs(1);
-    let client = || builder(&nodes).ttl(ttl).node_timeout(ttl / 4).build().unwrap();
+    let client = || {
+        builder(&nodes).options(LockOptions::new().ttl(ttl).node_timeout(ttl / 4)).build().unwrap()
+    };
     let (client, other) = (client(), client());
     all_up(&client).await;
     let held = client.acquire("beside").await.unwrap();
@@ -101,7 +108,8 @@ async fn a_caller_that_is_not_polled_again_delays_nobody() {
     let is_locked = || nodes.iter().all(|node| get(node, &name).is_some());
     let is_held = || client.stats().locks_held == 2 && is_locked();
     eventually("it has the lock, and does not know it", is_held).await;
-    let mut waits = tokio::spawn(other.acquire(&name).wait(PATIENCE).into_future());
+    let mut waits =
+        tokio::spawn(other.acquire(&name).options(LockOptions::new().wait(PATIENCE)).into_future());
     let mut pairs = 0;
     while began.elapsed() < PARKED {
         assert!(timeout(ttl, client.acquire("often")).await.unwrap().unwrap().is_valid());
@@ -164,8 +172,9 @@ fn after_its_runtime_has_ended_a_guard_is_lost_and_harmless() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
     let (client, guards) = first.block_on(async {
-        let client =
-            builder(&nodes).ttl(Duration::from_secs(4)).node_timeout(Duration::from_secs(1));
+        let client = builder(&nodes).options(
+            LockOptions::new().ttl(Duration::from_secs(4)).node_timeout(Duration::from_secs(1)),
+        );
         let client = client.build().unwrap();
         let mut guards = Vec::new();
         for place in 0..4 {
@@ -179,7 +188,7 @@ fn after_its_runtime_has_ended_a_guard_is_lost_and_harmless() {
     let [dropped, asked, released, awaited] = <[Guard; 4]>::try_from(guards).unwrap();
     drop(dropped);
     assert!(!asked.is_valid(), "nobody extends it any more");
-    assert_eq!(asked.loss_reason(), Some(LossCause::Shutdown));
+    assert_eq!(asked.loss_cause(), Some(LossCause::Shutdown));
     runtime().block_on(async {
         let started = Instant::now();
         assert_eq!(awaited.lost().await, LossCause::Shutdown);
@@ -206,8 +215,12 @@ async fn a_shutdown_ends_what_waits_and_gives_back_what_is_held() {
     let (client, other) = (client(&nodes), client(&nodes));
     let foreign = other.acquire("foreign").await.unwrap();
     let guard = client.acquire("orders").await.unwrap();
-    let queued = tokio::spawn(client.acquire("orders").wait_forever().into_future());
-    let waiting = tokio::spawn(client.acquire("foreign").wait_forever().into_future());
+    let queued = tokio::spawn(
+        client.acquire("orders").options(LockOptions::new().wait_forever()).into_future(),
+    );
+    let waiting = tokio::spawn(
+        client.acquire("foreign").options(LockOptions::new().wait_forever()).into_future(),
+    );
     let lost = Arc::new(guard);
     let watching = tokio::spawn({
         let guard = lost.clone();
@@ -297,8 +310,8 @@ async fn a_blocked_runtime_loses_the_lock_unless_the_driver_has_a_thread_of_its_
     const TEST: &str = "a_blocked_runtime_loses_the_lock_unless_the_driver_has_a_thread_of_its_own";
     let Some(nodes) = five(TEST) else { return };
     let ttl = Duration::from_secs(2);
-    let builder = || builder(&nodes).ttl(ttl).node_timeout(ttl / 4);
-    let on_thread = builder().own_thread().build().unwrap();
+    let builder = || builder(&nodes).options(LockOptions::new().ttl(ttl).node_timeout(ttl / 4));
+    let on_thread = builder().own_thread(true).build().unwrap();
     let on_runtime = builder().build().unwrap();
     let kept = on_thread.acquire("kept").await.unwrap();
     let lost = on_runtime.acquire("lost").await.unwrap();
@@ -306,10 +319,10 @@ async fn a_blocked_runtime_loses_the_lock_unless_the_driver_has_a_thread_of_its_
     let started = std::time::Instant::now();
     while started.elapsed() < 3 * ttl {
         std::thread::sleep(Duration::from_millis(10));
-        assert!(kept.is_valid(), "lost after {:?}: {:?}", started.elapsed(), kept.loss_reason());
+        assert!(kept.is_valid(), "lost after {:?}: {:?}", started.elapsed(), kept.loss_cause());
     }
     assert!(!lost.is_valid(), "it is known before anything else has run");
-    assert_eq!((lost.remaining(), lost.loss_reason()), (Duration::ZERO, Some(LossCause::Expired)));
+    assert_eq!((lost.remaining(), lost.loss_cause()), (Duration::ZERO, Some(LossCause::Expired)));
     assert!(kept.is_valid());
     assert_eq!(lost.lost().await, LossCause::Expired);
     assert_eq!(lost.release().await.outcome, Outcome::Expired);
@@ -324,9 +337,9 @@ fn a_client_needs_a_runtime_or_a_thread_of_its_own() {
     assert_eq!(
         error,
         "no tokio runtime here: build the client inside one, or give it a thread of its own with \
-         own_thread()"
+         own_thread(true)"
     );
-    let client = builder(&nodes).own_thread().build().unwrap();
+    let client = builder(&nodes).own_thread(true).build().unwrap();
     // Waited for without any runtime.
     let mut call = Box::pin(client.acquire("orders").into_future());
     let waker = Waker::noop();

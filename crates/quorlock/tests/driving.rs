@@ -191,7 +191,7 @@ async fn if_a_callers_waker_panics_all_are_told_that_the_client_has_ended() {
         let extended = timeout(PATIENCE, guard.extend()).await.expect("somebody waits for ever");
         assert!(matches!(extended, Err(ExtendError::Lost { cause: LossCause::Shutdown, .. })));
     }
-    assert_eq!(guard.loss_reason(), Some(LossCause::Shutdown));
+    assert_eq!(guard.loss_cause(), Some(LossCause::Shutdown));
     assert_eq!(timeout(PATIENCE, waits).await.unwrap().unwrap(), LossCause::Shutdown);
     let called = timeout(PATIENCE, client.acquire("more").into_future()).await.unwrap();
     assert!(matches!(called, Err(AcquireError::Closed { .. })));
@@ -317,7 +317,7 @@ fn threads_that_ask_without_a_pause_keep_nobody_from_connecting() {
                 let (asking, client) = (&asking, &client);
                 scope.spawn(move || {
                     let resource = format!("orders of {caller}");
-                    let ask = || client.try_acquire(&resource).call().map(drop);
+                    let ask = || client.try_acquire(&resource).map(drop);
                     while !asking.is_done(ask()) {}
                 });
             }

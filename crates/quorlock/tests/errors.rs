@@ -11,7 +11,7 @@ use common::run;
 use quorlock::node::{MemoryNode, NodeConfig};
 use quorlock::{
     AcquireError, BuildError, Client, ClientBuilder, Clock, Delay, ExtendError, HoldError,
-    InvalidRequest, LossCause, OWNER_BYTES_MAX, PREFIX_BYTES_MAX, RESOURCE_BYTES_MAX, Retry,
+    InvalidRequest, LockOptions, LossCause, RESOURCE_BYTES_MAX, Retry,
 };
 use quorlock_servers::{Listen, Reply, Server, ServerOptions, find_or_skip};
 
@@ -76,44 +76,54 @@ async fn calls_that_make_no_sense_are_refused_and_send_nothing() {
     let orders = || client.acquire("orders");
     for (call, expected) in [
         (client.acquire(""), "the resource has no name; an empty one cannot be locked"),
-        (client.try_acquire(""), "the resource has no name; an empty one cannot be locked"),
+        (client.acquire_shared(""), "the resource has no name; an empty one cannot be locked"),
         (client.acquire(&long), "the resource's name has 4097 bytes; at most 4096 are possible"),
         (client.acquire("quorlock:node"), RESERVED),
         (client.acquire("app:quorlock:node"), RESERVED),
-        (client.try_acquire("app:quorlock:fence:orders"), RESERVED),
-        (orders().ttl(Duration::ZERO), "ttl (0s) must be at least 100ms"),
-        (orders().ttl(99 * MS), "ttl (99ms) must be at least 100ms"),
-        (orders().ttl(31 * SECOND), "ttl (31s) must not be above max_ttl (30s)"),
+        (client.acquire_shared("app:quorlock:fence:orders"), RESERVED),
         (
-            orders().ttl(Duration::MAX),
+            orders().options(LockOptions::new().ttl(Duration::ZERO)),
+            "ttl (0s) must be at least 100ms",
+        ),
+        (orders().options(LockOptions::new().ttl(99 * MS)), "ttl (99ms) must be at least 100ms"),
+        (
+            orders().options(LockOptions::new().ttl(31 * SECOND)),
+            "ttl (31s) must not be above max_ttl (30s)",
+        ),
+        (
+            orders().options(LockOptions::new().ttl(Duration::MAX)),
             "ttl (18446744073709551615.999999999s) must not be above max_ttl (30s)",
         ),
         (
-            orders().min_validity(10 * SECOND),
+            orders().options(LockOptions::new().min_validity(10 * SECOND)),
             "drift (102ms) plus the larger of margin (200ms) and min_validity (10s) must be less \
              than ttl (10s)",
         ),
-        (orders().max_hold(9 * SECOND), "max_hold (9s) must be at least ttl (10s)"),
         (
-            orders().owner("line\nbreak"),
+            orders().options(LockOptions::new().max_hold(9 * SECOND)),
+            "max_hold (9s) must be at least ttl (10s)",
+        ),
+        (
+            orders().options(LockOptions::new().owner("line\nbreak")),
             "the owner's description must have at most 256 bytes and no control characters",
         ),
         (
-            orders().owner("x".repeat(OWNER_BYTES_MAX + 1)),
+            orders()
+                .options(LockOptions::new().owner("x".repeat(LockOptions::OWNER_BYTES_MAX + 1))),
             "the owner's description must have at most 256 bytes and no control characters",
         ),
         (
-            orders().retry(between(2 * SECOND, SECOND)),
+            orders().options(LockOptions::new().retry(between(2 * SECOND, SECOND))),
             "retry: the shortest delay (2s) must not be above the longest (1s), and at least one \
              attempt must be allowed",
         ),
         (
-            orders().retry(between(Duration::ZERO, Duration::ZERO)),
+            orders().options(LockOptions::new().retry(between(Duration::ZERO, Duration::ZERO))),
             "retry: the shortest delay (0ns) must not be above the longest (0ns), and at least \
              one attempt must be allowed",
         ),
         (
-            orders().retry(never),
+            orders().options(LockOptions::new().retry(never)),
             "retry: the shortest delay (0ns) must not be above the longest (250ms), and at least \
              one attempt must be allowed",
         ),
@@ -134,13 +144,13 @@ async fn calls_that_make_no_sense_are_refused_and_send_nothing() {
     let longest = "x".repeat(RESOURCE_BYTES_MAX);
     for call in [
         client.acquire(longest),
-        orders().ttl(100 * MS),
-        orders().ttl(30 * SECOND),
-        orders().owner("x".repeat(OWNER_BYTES_MAX)),
-        orders().max_hold(10 * SECOND),
-        orders().wait(Duration::MAX),
-        orders().max_hold(Duration::MAX),
-        orders().retry(between(SECOND, SECOND)),
+        orders().options(LockOptions::new().ttl(100 * MS)),
+        orders().options(LockOptions::new().ttl(30 * SECOND)),
+        orders().options(LockOptions::new().owner("x".repeat(LockOptions::OWNER_BYTES_MAX))),
+        orders().options(LockOptions::new().max_hold(10 * SECOND)),
+        orders().options(LockOptions::new().wait(Duration::MAX)),
+        orders().options(LockOptions::new().max_hold(Duration::MAX)),
+        orders().options(LockOptions::new().retry(between(SECOND, SECOND))),
         client.acquire("quorlock"),
         client.acquire(" "),
     ] {
@@ -153,38 +163,51 @@ async fn times_that_do_not_go_together_are_refused_with_both_values() {
     let node_timeout = |timeout: &str| {
         format!("node timeout ({timeout}) must be above zero and at most a quarter of ttl (10s)")
     };
-    assert_eq!(refused(memory().node_timeout(3 * SECOND)), node_timeout("3s"));
-    assert_eq!(refused(memory().node_timeout(Duration::ZERO)), node_timeout("0s"));
-    assert!(memory().node_timeout(2500 * MS).build().is_ok());
+    assert_eq!(
+        refused(memory().options(LockOptions::new().node_timeout(3 * SECOND))),
+        node_timeout("3s")
+    );
+    assert_eq!(
+        refused(memory().options(LockOptions::new().node_timeout(Duration::ZERO))),
+        node_timeout("0s")
+    );
+    assert!(memory().options(LockOptions::new().node_timeout(2500 * MS)).build().is_ok());
     assert_eq!(
         refused(memory().connect_timeout(Duration::ZERO)),
         "connect timeout must be above zero"
     );
-    assert_eq!(refused(memory().ttl(Duration::ZERO)), "ttl (0s) must be at least 100ms");
-    assert_eq!(refused(memory().max_ttl(SECOND)), "ttl (10s) must not be above max_ttl (1s)");
-    assert_eq!(refused(memory().max_hold(SECOND)), "max_hold (1s) must be at least ttl (10s)");
     assert_eq!(
-        refused(memory().drift(1_000_000, Duration::ZERO)),
+        refused(memory().options(LockOptions::new().ttl(Duration::ZERO))),
+        "ttl (0s) must be at least 100ms"
+    );
+    assert_eq!(refused(memory().max_ttl(SECOND)), "ttl (10s) must not be above max_ttl (1s)");
+    assert_eq!(
+        refused(memory().options(LockOptions::new().max_hold(SECOND))),
+        "max_hold (1s) must be at least ttl (10s)"
+    );
+    assert_eq!(
+        refused(memory().options(LockOptions::new().drift(1_000_000, Duration::ZERO))),
         "drift (10s) plus the larger of margin (200ms) and min_validity (0s) must be less than \
          ttl (10s)"
     );
     assert_eq!(
-        refused(memory().margin(10 * SECOND)),
+        refused(memory().options(LockOptions::new().margin(10 * SECOND))),
         "drift (102ms) plus the larger of margin (10s) and min_validity (0s) must be less than \
          ttl (10s)"
     );
     assert_eq!(
-        refused(memory().owner("\x1b[31m")),
+        refused(memory().options(LockOptions::new().owner("\x1b[31m"))),
         "the owner's description must have at most 256 bytes and no control characters"
     );
     assert_eq!(
-        refused(memory().key_prefix("x".repeat(PREFIX_BYTES_MAX + 1))),
+        refused(memory().key_prefix("x".repeat(ClientBuilder::PREFIX_BYTES_MAX + 1))),
         "the key prefix has 1025 bytes; at most 1024 are possible"
     );
 
     // A call's ttl is checked against the client's node timeout.
-    let client = memory().node_timeout(SECOND).build().unwrap();
-    let error = client.acquire("orders").ttl(2 * SECOND).await.unwrap_err();
+    let client = memory().options(LockOptions::new().node_timeout(SECOND)).build().unwrap();
+    let error =
+        client.acquire("orders").options(LockOptions::new().ttl(2 * SECOND)).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "node timeout (1s) must be above zero and at most a quarter of ttl (2s)"
@@ -309,9 +332,9 @@ async fn a_client_that_is_not_built_has_connected_to_nobody() {
         good().nodes([&url]),
         good().nodes(["http://a"]),
         good().nodes(["redis://:hunter2@"]),
-        good().ttl(Duration::ZERO),
-        good().ttl(60 * SECOND),
-        good().node_timeout(9 * SECOND),
+        good().options(LockOptions::new().ttl(Duration::ZERO)),
+        good().options(LockOptions::new().ttl(60 * SECOND)),
+        good().options(LockOptions::new().node_timeout(9 * SECOND)),
         good().quorum(2),
         good().key_prefix("x".repeat(5000)),
     ] {
@@ -322,7 +345,10 @@ async fn a_client_that_is_not_built_has_connected_to_nobody() {
     assert_eq!(connections(), before + 1, "but for the question itself");
 
     let client = good().build().unwrap();
-    for call in [client.acquire(""), client.acquire("orders").ttl(Duration::ZERO)] {
+    for call in [
+        client.acquire(""),
+        client.acquire("orders").options(LockOptions::new().ttl(Duration::ZERO)),
+    ] {
         assert!(matches!(call.await, Err(AcquireError::Invalid(_))));
     }
     common::all_up(&client).await;

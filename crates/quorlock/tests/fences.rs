@@ -7,10 +7,11 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    PATIENCE, all_servers, all_up, builder, calls, client, eventually, five, get, pttl, run,
+    ONCE, PATIENCE, UNEXTENDED, all_servers, all_up, builder, calls, client, eventually, five, get,
+    pttl, run,
 };
 use quorlock::node::MemoryNode;
-use quorlock::{Client, blocking};
+use quorlock::{LockOptions, blocking};
 use quorlock_admin::doctor;
 use quorlock_servers::{Nodes, ServerOptions};
 
@@ -23,40 +24,30 @@ const WEEK: i64 = 7 * 86_400_000;
 async fn fences_grow_from_holder_to_holder() {
     for binary in all_servers("fences_grow_from_holder_to_holder") {
         let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
-        let clients = [client(&nodes), builder(&nodes).fenced().build().unwrap()];
+        let clients = [client(&nodes), client(&nodes)];
         let mut last = 0;
         for turn in 0..10 {
-            let guard = clients[turn % 2].acquire("orders").fenced().await.unwrap();
-            assert!(guard.fence().unwrap() > last, "{} after {last}", guard.fence().unwrap());
+            let guard = clients[turn % 2].acquire_fenced("orders").await.unwrap();
+            assert!(guard.fencing_token() > last, "{} after {last}", guard.fencing_token());
             assert!(!guard.is_superseded());
-            last = guard.fence().unwrap();
+            last = guard.fencing_token();
             assert!(guard.release().await.is_released());
         }
         // The numbers are times as long as clocks agree, and so have a meaning to people.
         assert!(last > 1_700_000_000_000_000 && last < 1 << 53, "{last}");
         // From hand to hand within a process, too.
-        let guard = clients[0].acquire("orders").fenced().await.unwrap();
-        let next = tokio::spawn(clients[0].acquire("orders").fenced().into_future());
+        let guard = clients[0].acquire_fenced("orders").await.unwrap();
+        let next = tokio::spawn(clients[0].acquire_fenced("orders").into_future());
         eventually("it waits", || clients[0].stats().calls_waiting == 1).await;
-        let first = guard.fence().unwrap();
+        let first = guard.fencing_token();
         assert!(guard.release().await.handed_over);
         let next = next.await.unwrap().unwrap();
-        assert!(first > last && next.fence().unwrap() > first);
+        assert!(first > last && next.fencing_token() > first);
         assert!(next.release().await.is_released());
         for node in &nodes {
             assert!(pttl(node, COUNTER) > WEEK - 600_000, "{}", pttl(node, COUNTER));
         }
     }
-}
-
-#[tokio::test]
-async fn a_guard_that_was_asked_for_none_has_no_fence() {
-    let client =
-        Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)).build().unwrap();
-    let guard = client.acquire("orders").await.unwrap();
-    assert_eq!((guard.fence(), guard.is_superseded()), (None, false));
-    assert!(guard.release().await.is_released());
-    assert!(client.acquire("orders").fenced().await.unwrap().fence().is_some());
 }
 
 #[tokio::test]
@@ -69,14 +60,14 @@ async fn an_uncontended_fenced_acquire_is_one_command_per_node() {
         for node in &nodes {
             run(node, &["CONFIG", "RESETSTAT"]);
         }
-        let guard = client.acquire("orders").fenced().auto_extend(false).await.unwrap();
+        let guard = client.acquire_fenced("orders").options(UNEXTENDED).await.unwrap();
         eventually("all have voted", || guard.votes() == 5).await;
         for node in &nodes {
             let said = ["evalsha", "eval"].map(|command| calls(node, command));
             assert_eq!(said, [1, 0], "{}", node.address());
             assert_eq!(
                 get(node, "app:quorlock:fence:orders"),
-                Some(guard.fence().unwrap().to_string())
+                Some(guard.fencing_token().to_string())
             );
         }
         assert!(guard.release().await.is_released());
@@ -94,17 +85,17 @@ async fn a_fence_is_had_when_the_scripts_are_gone() {
             run(node, &["SCRIPT", "FLUSH"]);
         }
         // One attempt, and nothing else under way.
-        let guard = client.try_acquire("orders").fenced().await.unwrap();
-        assert!(guard.fence().is_some());
+        let guard = client.acquire_fenced("orders").options(ONCE).await.unwrap();
+        assert!(guard.fencing_token() > 0);
         assert!(guard.release().await.is_released());
         for node in &nodes {
             run(node, &["SCRIPT", "FLUSH"]);
         }
         // Many at once: some are too late to be asked again, and try anew.
-        let calls = (0..50).map(|number| client.acquire(format!("job {number}")).fenced());
+        let calls = (0..50).map(|number| client.acquire_fenced(format!("job {number}")));
         let calls: Vec<_> = calls.map(|call| tokio::spawn(call.into_future())).collect();
         for call in calls {
-            assert!(call.await.unwrap().unwrap().fence().is_some());
+            assert!(call.await.unwrap().unwrap().fencing_token() > 0);
         }
         for node in &nodes {
             eventually("no lock is left", || get(node, "job 7").is_none()).await;
@@ -118,13 +109,14 @@ async fn a_fence_is_had_when_the_scripts_are_gone() {
 async fn a_call_that_is_given_up_leaves_nothing_when_the_scripts_are_gone() {
     let test = "a_call_that_is_given_up_leaves_nothing_when_the_scripts_are_gone";
     let Some(nodes) = five(test) else { return };
-    let client = builder(&nodes).ttl(Duration::from_secs(30)).build().unwrap();
+    let client =
+        builder(&nodes).options(LockOptions::new().ttl(Duration::from_secs(30))).build().unwrap();
     all_up(&client).await;
     for number in 0..40 {
         for node in &nodes {
             run(node, &["SCRIPT", "FLUSH"]);
         }
-        let call = tokio::spawn(client.acquire(format!("job {number}")).fenced().into_future());
+        let call = tokio::spawn(client.acquire_fenced(format!("job {number}")).into_future());
         for _ in 0..number / 4 {
             tokio::task::yield_now().await;
         }
@@ -143,10 +135,10 @@ async fn a_holder_is_told_that_it_may_have_been_superseded() {
     let Some(nodes) = five("a_holder_is_told_that_it_may_have_been_superseded") else { return };
     let client = client(&nodes);
     all_up(&client).await;
-    let guard = client.acquire("orders").fenced().await.unwrap();
+    let guard = client.acquire_fenced("orders").await.unwrap();
     eventually("all have voted", || guard.votes() == 5).await;
     run(&nodes[0], &["DEL", "orders"]);
-    let larger = (guard.fence().unwrap() + 1).to_string();
+    let larger = (guard.fencing_token() + 1).to_string();
     run(&nodes[0], &["SET", COUNTER, &larger]);
     // Which is found when the vote is to be healed.
     let _ = guard.extend().await;
@@ -171,13 +163,13 @@ async fn the_least_rights_suffice_for_fences() {
         }
         let client = settings.username("app").password("secret").build().unwrap();
         all_up(&client).await;
-        let guard = client.acquire("orders").fenced().await.unwrap();
+        let guard = client.acquire_fenced("orders").await.unwrap();
         eventually("all have voted", || guard.votes() == 5).await;
         // One has lost the lock, and another its counter as well: votes are healed, numbers raised.
         run(&nodes[0], &["DEL", "locks:orders"]);
         run(&nodes[1], &["DEL", "locks:orders", &format!("locks:{COUNTER}")]);
         guard.extend().await.unwrap();
-        let fence = guard.fence().unwrap();
+        let fence = guard.fencing_token();
         for node in &nodes[..2] {
             eventually("its vote is healed", || get(node, "locks:orders").is_some()).await;
             assert_eq!(
@@ -189,8 +181,8 @@ async fn the_least_rights_suffice_for_fences() {
         // One gives a larger number than the others, to which these are raised.
         assert!(guard.release().await.is_released());
         run(&nodes[2], &["SET", &format!("locks:{COUNTER}"), &(fence + 7).to_string()]);
-        let next = client.acquire("orders").fenced().await.unwrap();
-        assert!(next.fence().unwrap() > fence, "{binary}: {} after {fence}", next.fence().unwrap());
+        let next = client.acquire_fenced("orders").await.unwrap();
+        assert!(next.fencing_token() > fence, "{binary}: {} after {fence}", next.fencing_token());
         assert!(next.release().await.is_released());
     }
 }
@@ -199,10 +191,10 @@ async fn the_least_rights_suffice_for_fences() {
 fn the_blocking_front_has_fences_too() {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
     let client = blocking::Client::builder().custom_nodes(nodes).build().unwrap();
-    let first = client.acquire("orders").fenced().call().unwrap();
-    let fence = first.fence().unwrap();
+    let first = client.acquire_fenced("orders").call().unwrap();
+    let fence = first.fencing_token();
     assert!(fence > 0 && !first.is_superseded());
     let _ = first.release();
-    assert!(client.acquire("orders").fenced().call().unwrap().fence() > Some(fence));
+    assert!(client.acquire_fenced("orders").call().unwrap().fencing_token() > fence);
     client.shutdown(Duration::from_secs(5)).unwrap();
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use common::resp::{command_name, strings};
 use common::{NODE_TIMEOUT, PATIENCE, no_key_is_left, start, unguarded};
+use quorlock::LockOptions;
 use quorlock::node::{FailureKind, NodeState};
 use quorlock_servers::resp::take;
 use quorlock_servers::{Server, ServerOptions};
@@ -139,7 +140,11 @@ async fn a_node_that_floods_takes_neither_memory_nor_locks() {
 async fn flooded(nodes: &[Server], flood: Flood) {
     let hostile = Hostile::start(flood).await;
     let urls = nodes.iter().map(Server::url).chain([hostile.url.clone()]);
-    let client = unguarded().nodes(urls).wait(PATIENCE).node_timeout(NODE_TIMEOUT).build().unwrap();
+    let client = unguarded()
+        .nodes(urls)
+        .options(LockOptions::new().wait(PATIENCE).node_timeout(NODE_TIMEOUT))
+        .build()
+        .unwrap();
     let before = resident();
     let held = client.acquire("held").await.unwrap();
     let begun = Instant::now();

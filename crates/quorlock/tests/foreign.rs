@@ -7,8 +7,8 @@ mod common;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use common::{five, guarded, run};
-use quorlock::Client;
+use common::{ONCE, five, guarded, run};
+use quorlock::{Client, LockOptions};
 use quorlock_admin::{doctor, init};
 use quorlock_servers::Server;
 
@@ -41,10 +41,14 @@ fn plants() -> Vec<String> {
 
 async fn printed(nodes: &[Server]) -> String {
     let mut printed = String::new();
-    let builder = || guarded(nodes).wait(Duration::ZERO);
+    let builder = || guarded(nodes).options(ONCE);
     let client: Client = builder().build().unwrap();
     for _ in 0..2 {
-        if let Err(error) = client.acquire("orders").wait(Duration::from_millis(300)).await {
+        if let Err(error) = client
+            .acquire("orders")
+            .options(LockOptions::new().wait(Duration::from_millis(300)))
+            .await
+        {
             write!(printed, "{error}\n{error:?}\n{:?}\n", error.holder()).unwrap();
         }
     }

@@ -6,7 +6,7 @@ use std::env;
 use std::process::Command;
 use std::time::Duration;
 
-use quorlock::{BuildError, Client, blocking};
+use quorlock::{BuildError, Client, LockOptions, blocking};
 use quorlock_servers::{Nodes, ServerOptions, find_or_skip};
 
 /// What the child prints: the error, or that it held a lock.
@@ -33,7 +33,11 @@ fn child() {
             Err(error @ BuildError::Environment { .. }) => println!("told: {error}"),
             Err(error) => panic!("it names no variable: {error}"),
             Ok(client) => {
-                let guard = client.acquire("k").wait(Duration::from_secs(30)).await.unwrap();
+                let guard = client
+                    .acquire("k")
+                    .options(LockOptions::new().wait(Duration::from_secs(30)))
+                    .await
+                    .unwrap();
                 let _ = guard.release().await;
                 client.shutdown(Duration::from_secs(5)).await.unwrap();
                 println!("told: held");
@@ -48,7 +52,11 @@ fn child_that_blocks() {
     match blocking::Client::from_env() {
         Err(error) => println!("told: {error}"),
         Ok(client) => {
-            let guard = client.acquire("k").wait(Duration::from_secs(30)).call().unwrap();
+            let guard = client
+                .acquire("k")
+                .options(LockOptions::new().wait(Duration::from_secs(30)))
+                .call()
+                .unwrap();
             let _ = guard.release();
             println!("told: held");
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{all_servers, all_up, builder, calls, client, eventually, get, run};
 use common::{no_key_is_left, start};
-use quorlock::{LossCause, NodeReleased, Outcome};
+use quorlock::{LockOptions, LossCause, NodeReleased, Outcome};
 use quorlock_servers::{Nodes, Server, ServerBinary, ServerOptions};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -79,9 +79,12 @@ async fn a_release_of_what_another_holds_says_so_on_every_server() {
     for binary in all_servers("a_release_of_what_another_holds_says_so_on_every_server") {
         let nodes = three(&binary);
         let client = builder(&nodes)
-            .ttl(Duration::from_millis(400))
-            .node_timeout(Duration::from_millis(100))
-            .auto_extend(false)
+            .options(
+                LockOptions::new()
+                    .ttl(Duration::from_millis(400))
+                    .node_timeout(Duration::from_millis(100))
+                    .auto_extend(false),
+            )
             .build()
             .unwrap();
         all_up(&client).await;
@@ -144,7 +147,8 @@ const HANDOVERS_MAX: u32 = 64;
 /// One process hands a lock around among its tasks for as long as another waits for it. Returns the
 /// most turns of a stored token, and the longest time after which one was handed over.
 async fn contend(nodes: &[Server], ttl: Duration, hold: Duration) -> (u32, Duration) {
-    let (greedy, other) = (builder(nodes).ttl(ttl).node_timeout(ttl / 4), client(nodes));
+    let (greedy, other) =
+        (builder(nodes).options(LockOptions::new().ttl(ttl).node_timeout(ttl / 4)), client(nodes));
     let greedy = greedy.build().unwrap();
     all_up(&greedy).await;
     all_up(&other).await;

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use example::{passed_on, told_apart};
 use quorlock::node::MemoryNode;
-use quorlock::{Client, Clock};
+use quorlock::{Client, Clock, LockOptions};
 
 #[tokio::test(start_paused = true)]
 async fn errors_of_the_lock_and_of_the_work_are_told_apart() {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
     let builder = Client::builder().custom_nodes(nodes.clone()).clock(Clock::Tokio);
-    let client = builder.wait(Duration::from_secs(1)).build().unwrap();
+    let client = builder.options(LockOptions::new().wait(Duration::from_secs(1))).build().unwrap();
     assert_eq!(told_apart(&client, "12").await, "done: 12");
     assert_eq!(told_apart(&client, "x").await, "the work failed: invalid digit found in string");
     assert_eq!(passed_on(&client, "12").await.unwrap(), 12);

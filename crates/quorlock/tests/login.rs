@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use common::{
-    PATIENCE, all_servers, all_up, builder, calls, client, eventually, get, key_count,
-    no_key_is_left, run, start,
+    ONCE, PATIENCE, PATIENT, all_servers, all_up, builder, calls, client, eventually, get,
+    key_count, no_key_is_left, run, start,
 };
 use quorlock::node::{FailureKind, NodeConfig, NodeState, Tls};
-use quorlock::{AcquireError, Client, ClientBuilder};
+use quorlock::{AcquireError, Client, ClientBuilder, LockOptions};
 use quorlock_servers::{
     Listen, Nodes, Reply, Server, ServerOptions, StartError, TlsFiles, without_tls,
 };
@@ -43,7 +43,7 @@ async fn unix_sockets_ports_and_databases() {
         let options = ServerOptions { listen, ..ServerOptions::default() };
         let Some(nodes) = start(TEST, 3, options) else { return };
         let urls = nodes.iter().map(|node| format!("{}{database}", node.url()));
-        let client = common::unguarded().nodes(urls).wait(PATIENCE).build().unwrap();
+        let client = common::unguarded().nodes(urls).options(PATIENT).build().unwrap();
         does_everything(&client).await;
         no_key_is_left(&nodes).await;
         let guard = client.acquire("orders").await.unwrap();
@@ -89,7 +89,7 @@ async fn a_password_in_the_url_or_by_option() {
         let Some(nodes) = start(TEST, 3, options) else { return };
         does_everything(&client(&nodes)).await;
         let bare = nodes.iter().map(bare_url);
-        let by_option = common::unguarded().nodes(bare).password(PASSWORD).wait(PATIENCE);
+        let by_option = common::unguarded().nodes(bare).password(PASSWORD).options(PATIENT);
         does_everything(&by_option.build().unwrap()).await;
         // The URL's own password stands.
         does_everything(&builder(&nodes).password("wrong").build().unwrap()).await;
@@ -104,7 +104,7 @@ async fn a_wrong_password_is_told_at_once_as_such() {
     let Some(nodes) = start(TEST, 5, ServerOptions { password, ..ServerOptions::default() }) else {
         return;
     };
-    let bare = || common::unguarded().nodes(nodes.iter().map(bare_url)).wait(PATIENCE);
+    let bare = || common::unguarded().nodes(nodes.iter().map(bare_url)).options(PATIENT);
     for (builder, said) in [
         (bare().password("guess-1234"), "not authenticated: "),
         (bare().username("nobody").password("guess-1234"), "not authenticated: "),
@@ -131,7 +131,7 @@ async fn a_wrong_password_is_told_at_once_as_such() {
         *config = config.clone().password("wrong");
     }
     let builder = configs.into_iter().fold(common::unguarded(), ClientBuilder::node);
-    let client = builder.wait(PATIENCE).build().unwrap();
+    let client = builder.options(PATIENT).build().unwrap();
     let guard = client.acquire("orders").await.unwrap();
     assert_eq!(guard.votes(), 3);
     assert!(guard.release().await.is_released());
@@ -159,7 +159,7 @@ async fn a_password_is_rotated_while_a_lock_is_held() {
     };
     let with = |password| {
         let builder = builder(&nodes).username("locker").password(password);
-        builder.wait(PATIENCE).build().unwrap()
+        builder.options(PATIENT).build().unwrap()
     };
     let change = |rule: &str| {
         for node in &nodes {
@@ -198,7 +198,7 @@ async fn a_user_with_no_right_but_to_lock_can_lock() {
         let args = ["--user"].into_iter().chain(rule.split(' ')).map(String::from).collect();
         let options = ServerOptions { args, ..ServerOptions::default() };
         let nodes = Nodes::start(&binary, 1, options).unwrap();
-        let bare = || common::unguarded().nodes(nodes.urls()).wait(PATIENCE).key_prefix("locks:");
+        let bare = || common::unguarded().nodes(nodes.urls()).options(PATIENT).key_prefix("locks:");
         let client = bare().username("locker").password("pass-word").build().unwrap();
         does_everything(&client).await;
         does_everything(&client).await;
@@ -210,7 +210,7 @@ async fn a_user_with_no_right_but_to_lock_can_lock() {
         no_key_is_left(&nodes).await;
 
         let url = format!("{}?user=locker&pass=pass-word", nodes[0].url());
-        let in_the_url = common::unguarded().nodes([url]).wait(PATIENCE).key_prefix("locks:");
+        let in_the_url = common::unguarded().nodes([url]).options(PATIENT).key_prefix("locks:");
         does_everything(&in_the_url.build().unwrap()).await;
 
         let client = bare().username("locker").password("pass-word").key_prefix("other:");
@@ -227,7 +227,12 @@ async fn a_user_without_rights_is_told_at_once_which_are_missing() {
         return;
     };
     let ttl = Duration::from_secs(30);
-    let client = builder(&nodes).username("guest").password("pass-word").ttl(ttl).build().unwrap();
+    let client = builder(&nodes)
+        .username("guest")
+        .password("pass-word")
+        .options(LockOptions::new().ttl(ttl))
+        .build()
+        .unwrap();
     let started = Instant::now();
     let error = client.acquire("orders").await.unwrap_err();
     assert!(started.elapsed() < PATIENCE, "waiting does not help");
@@ -254,8 +259,11 @@ async fn a_user_who_loses_the_right_to_release_leaves_it_to_the_ttl() {
     let client = builder(&nodes)
         .username("half")
         .password("pass-word")
-        .ttl(Duration::from_millis(500))
-        .node_timeout(Duration::from_millis(125))
+        .options(
+            LockOptions::new()
+                .ttl(Duration::from_millis(500))
+                .node_timeout(Duration::from_millis(125)),
+        )
         .build()
         .unwrap();
     let guard = client.acquire("orders").await.unwrap();
@@ -286,7 +294,7 @@ async fn servers_without_resp3_are_spoken_to_in_resp2() {
 
         let bare = nodes.iter().map(bare_url);
         let wrong = common::unguarded().nodes(bare).password("guess-1234").build().unwrap();
-        let error = wrong.acquire("orders").wait(PATIENCE).await.unwrap_err();
+        let error = wrong.acquire("orders").options(PATIENT).await.unwrap_err();
         assert!(error.is_permission_denied(), "{error}");
         let text = format!("{error} {error:?} {wrong:?}");
         assert!(!text.contains("guess-1234"), "{text}");
@@ -311,7 +319,11 @@ async fn what_a_server_repeats_of_a_command_is_told_to_nobody() {
         return;
     };
     let client = client(&nodes);
-    let error = client.acquire("orders").owner("api-7").wait(Duration::ZERO).await.unwrap_err();
+    let error = client
+        .acquire("orders")
+        .options(LockOptions::new().owner("api-7").wait(Duration::ZERO))
+        .await
+        .unwrap_err();
     let text = format!("{error} {error:?}");
     assert!(text.contains("the server has no command SET"), "{text}");
     assert!(!text.contains("api-7"), "the value follows the token: {text}");
@@ -338,7 +350,7 @@ async fn tls_with_our_own_authority_and_client_certificates() {
         does_everything(&with(certified())).await;
         no_key_is_left(&nodes).await;
         if client_auth {
-            let error = with(ca()).acquire("orders").wait(Duration::ZERO).await.unwrap_err();
+            let error = with(ca()).acquire("orders").options(ONCE).await.unwrap_err();
             assert_eq!(kind(&error), FailureKind::Unreachable, "no certificate: {error}");
             assert!(error.to_string().to_lowercase().contains("certificate"), "{error}");
         } else {
@@ -348,7 +360,7 @@ async fn tls_with_our_own_authority_and_client_certificates() {
                 let url = node.url().replace("127.0.0.1", "localhost");
                 NodeConfig::parse(&url).unwrap().tls(ca())
             });
-            let builder = named.fold(common::unguarded(), ClientBuilder::node).wait(PATIENCE);
+            let builder = named.fold(common::unguarded(), ClientBuilder::node).options(PATIENT);
             does_everything(&builder.build().unwrap()).await;
         }
     }
@@ -363,19 +375,19 @@ async fn a_certificate_for_another_name_needs_that_name() {
         nodes.iter().map(|node| format!("{}{query}", node.url())).collect()
     };
     let trusting = |builder: ClientBuilder| builder.tls(Tls::new().ca_pem(pem("ca.pem")));
-    let all = |query| trusting(common::unguarded().nodes(urls(query)).wait(PATIENCE));
+    let all = |query| trusting(common::unguarded().nodes(urls(query)).options(PATIENT));
     does_everything(&all("").tls_server_name("localhost").build().unwrap()).await;
     does_everything(&all("?tls-server-name=localhost").build().unwrap()).await;
     // A node's own name wins.
     let named = urls("")
         .into_iter()
         .map(|url| NodeConfig::parse(&url).unwrap().tls_server_name("localhost"));
-    let named = trusting(named.fold(common::unguarded(), ClientBuilder::node)).wait(PATIENCE);
+    let named = trusting(named.fold(common::unguarded(), ClientBuilder::node)).options(PATIENT);
     does_everything(&named.tls_server_name("other.internal").build().unwrap()).await;
     for wrong in [all("").tls_server_name("other.internal"), all("?tls-server-name=other.internal")]
     {
         let client = wrong.build().unwrap();
-        let error = client.acquire("orders").wait(Duration::ZERO).await.unwrap_err();
+        let error = client.acquire("orders").options(ONCE).await.unwrap_err();
         assert_eq!(kind(&error), FailureKind::Unreachable, "{error}");
         assert!(error.to_string().contains("other.internal"), "{error}");
     }
@@ -393,7 +405,7 @@ async fn an_unknown_authority_is_refused_with_a_clear_reason() {
     // Without one, the machine's are trusted, and ours is none of them.
     for tls in [other, Tls::new()] {
         let client = builder(&nodes).tls(tls).build().unwrap();
-        let error = client.acquire("orders").wait(Duration::ZERO).await.unwrap_err();
+        let error = client.acquire("orders").options(ONCE).await.unwrap_err();
         assert_eq!(kind(&error), FailureKind::Unreachable, "{error}");
         assert!(error.to_string().contains("invalid peer certificate: UnknownIssuer"), "{error}");
     }
@@ -417,7 +429,7 @@ async fn an_unknown_authority_is_refused_with_a_clear_reason() {
 async fn the_first_connection_with_tls_works_on_a_thread_of_its_own_too() {
     const TEST: &str = "the_first_connection_with_tls_works_on_a_thread_of_its_own_too";
     let Some(nodes) = start_tls(TEST, false) else { return };
-    let client = builder(&nodes).tls(Tls::new().ca_pem(pem("ca.pem"))).own_thread().build();
+    let client = builder(&nodes).tls(Tls::new().ca_pem(pem("ca.pem"))).own_thread(true).build();
     let client = client.unwrap();
     does_everything(&client).await;
     assert!(get(&nodes[0], "orders").is_none());

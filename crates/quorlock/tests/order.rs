@@ -9,7 +9,7 @@ use std::time::Duration;
 use quorlock::node::{
     Answer, Answers, Batch, BoxFuture, Failure, FailureKind, MemoryNode, Node, PushSink,
 };
-use quorlock::{Client, Clock, Delay, Retry};
+use quorlock::{Client, Clock, Delay, LockOptions, Retry};
 
 /// A node that does all that it is told; but what it answers to the first batch gets lost.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ async fn an_attempt_stands_behind_the_release_of_the_one_before_it() {
     let (last, next, anew) = tokio::join!(
         client.try_acquire("jobs").into_future(),
         client.acquire("jobs").into_future(),
-        client.acquire("orders").retry(twice).into_future(),
+        client.acquire("orders").options(LockOptions::new().retry(twice)).into_future(),
     );
     assert!(!last.unwrap_err().is_contended(), "its answer was lost");
     assert!(next.unwrap().is_valid());

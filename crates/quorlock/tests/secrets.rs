@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{PATIENCE, all_up, eventually, run};
-use quorlock::LossCause;
+use common::{PATIENCE, PATIENT, all_up, eventually, run};
 use quorlock::node::{NodeConfig, Tls};
+use quorlock::{LockOptions, LossCause};
 use quorlock_servers::{Nodes, Server, ServerOptions, find_or_skip};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -85,7 +85,7 @@ async fn neither_logs_nor_debug_output_tell_a_secret() {
     let mut printed = String::new();
     let mut tokens = Vec::new();
 
-    let builder = common::builder(&nodes).owner("api-7");
+    let builder = common::builder(&nodes).options(LockOptions::new().owner("api-7"));
     write!(printed, "{builder:?}").unwrap();
     let client = builder.build().unwrap();
     all_up(&client).await;
@@ -116,7 +116,7 @@ async fn neither_logs_nor_debug_output_tell_a_secret() {
         run(node, &["SCRIPT", "FLUSH"]);
     }
     write!(printed, "{:?}", guard.extend().await).unwrap();
-    assert_eq!(guard.loss_reason(), Some(LossCause::KeyGone));
+    assert_eq!(guard.loss_cause(), Some(LossCause::KeyGone));
     write!(printed, "{:?}", guard.release().await).unwrap();
     for _ in 0..3 {
         let guard = client.acquire("dropped").await.unwrap();
@@ -128,7 +128,11 @@ async fn neither_logs_nor_debug_output_tell_a_secret() {
     tokens.push(guard.token().to_string());
     write!(printed, "{:?}", guard.release().await).unwrap();
     nodes[0].kill().unwrap();
-    let error = client.acquire("orders").wait(Duration::from_millis(200)).await.unwrap_err();
+    let error = client
+        .acquire("orders")
+        .options(LockOptions::new().wait(Duration::from_millis(200)))
+        .await
+        .unwrap_err();
     write!(printed, "{error} {error:?}").unwrap();
     nodes[0].restart().unwrap();
     nodes[1].restart().unwrap();
@@ -140,7 +144,7 @@ async fn neither_logs_nor_debug_output_tell_a_secret() {
     let tls = Tls::new().client_pem("certificate", std::fs::read(key).unwrap());
     write!(printed, "{configs:?} {tls:?} {:?}", configs[0].clone().tls(tls.clone())).unwrap();
     let wrong = configs.into_iter().fold(common::unguarded(), quorlock::ClientBuilder::node);
-    let wrong = wrong.password("unused-pa55").wait(PATIENCE);
+    let wrong = wrong.password("unused-pa55").options(PATIENT);
     write!(printed, "{wrong:?}").unwrap();
     let wrong = wrong.build().unwrap();
     let error = wrong.acquire("orders").await.unwrap_err();
@@ -152,7 +156,7 @@ async fn neither_logs_nor_debug_output_tell_a_secret() {
     let threads = std::thread::spawn({
         let urls: Vec<String> = nodes.iter().map(Server::url).collect();
         move || {
-            let builder = common::unguarded().nodes(urls).wait(PATIENCE);
+            let builder = common::unguarded().nodes(urls).options(PATIENT);
             let client = builder.blocking().build().unwrap();
             let call = client.acquire("threads");
             let mut printed = format!("{client:?} {call:?}");

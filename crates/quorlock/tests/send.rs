@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use quorlock::node::{MemoryNode, NodeConfig, NodeConfigError, NodeState, RedisNode, Tls};
 use quorlock::{
-    Acquire, AcquireError, Acquiring, BuildError, Client, ClientBuilder, ExtendError, Guard,
-    HoldError, Holder, Inspection, InvalidRequest, NodeAnswer, Released, ShutdownError, Stats,
-    Waiting, blocking,
+    Acquire, AcquireError, Acquiring, BuildError, Client, ClientBuilder, ExtendError, FencedGuard,
+    Guard, HoldError, Holder, Inspection, InvalidRequest, LockOptions, NodeAnswer, Released,
+    ShutdownError, Stats, Waiting, blocking,
 };
 
 fn is_send<T: Send + 'static>() {}
@@ -26,8 +26,11 @@ fn is_spawned_and_static<T: Send>(_: impl Future<Output = T> + Send + 'static) {
 fn types_cross_threads() {
     is_shared::<Client>();
     is_shared::<Guard>();
+    is_shared::<FencedGuard>();
+    is_shared::<LockOptions>();
     is_shared::<Acquire>();
     is_send::<Acquiring>();
+    is_send::<Acquiring<FencedGuard>>();
     is_send::<ClientBuilder>();
     is_shared::<Released>();
     is_shared::<Waiting>();
@@ -56,7 +59,9 @@ fn types_cross_threads() {
 #[expect(dead_code, reason = "it is enough that it compiles")]
 fn futures_cross_threads(client: &Client, guard: &Guard, owned: Guard) {
     is_spawned_and_static(client.acquire("a").into_future());
-    is_spawned_and_static(client.try_acquire("a").wait(Duration::ZERO).into_future());
+    is_spawned_and_static(
+        client.acquire("a").options(LockOptions::new().wait(Duration::ZERO)).into_future(),
+    );
     is_spawned_and_static(owned.release());
     is_spawned(client.inspect("a"));
     is_spawned(client.shutdown(Duration::ZERO));

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{PATIENCE, all_servers, all_up, builder, calls, client, eventually, run};
-use quorlock::{Client, Delay, Guard, Retry, Waiting};
+use quorlock::{Client, Delay, Guard, LockOptions, Retry, Waiting};
 use quorlock_servers::{Nodes, Reply, Server, ServerBinary, ServerOptions, skip};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -200,7 +200,7 @@ async fn without_resp3_the_lock_is_polled_at_the_pace_that_was_set() {
     for binary in all_servers(TEST) {
         let nodes = start(&binary, &["--rename-command", "HELLO", ""]);
         let retry = Retry { delay: Delay::Adaptive { ceiling: CEILING }, attempts_max: None };
-        let client = builder(&nodes).retry(retry).build().unwrap();
+        let client = builder(&nodes).options(LockOptions::new().retry(retry)).build().unwrap();
         all_up(&client).await;
         is_taken(&nodes, 4 * PATIENCE);
         let (acquiring, told) = asleep(&client).await;

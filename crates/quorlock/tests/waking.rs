@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::resp::{Fate, Message, RespProxy, Seen};
 use common::{PATIENCE, all_servers, all_up, client, eventually, get, run};
-use quorlock::{AcquireError, Client, Delay, Guard, Retry, Waiting};
+use quorlock::{AcquireError, Client, Delay, Guard, LockOptions, Retry, Waiting};
 use quorlock_servers::{Nodes, ServerBinary, ServerOptions};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -155,11 +155,14 @@ impl Setting {
         let never = Delay::Adaptive { ceiling: Duration::from_secs(60) };
         let waiter = common::unguarded()
             .nodes(proxies.iter().map(RespProxy::url))
-            .ttl(Duration::from_secs(20))
-            .node_timeout(Duration::from_secs(4))
+            .options(
+                LockOptions::new()
+                    .ttl(Duration::from_secs(20))
+                    .node_timeout(Duration::from_secs(4))
+                    .retry(Retry { delay: never, attempts_max: None })
+                    .wait(WAIT),
+            )
             .connect_timeout(Duration::from_secs(10))
-            .retry(Retry { delay: never, attempts_max: None })
-            .wait(WAIT)
             .build()
             .unwrap();
         all_up(&waiter).await;
@@ -360,7 +363,11 @@ async fn a_second_clients_release_wakes_at_every_moment() {
             for moment in MOMENTS {
                 for order in ORDERS {
                     let key = setting.fresh_key();
-                    let guard = holder.acquire(&key).ttl(Duration::from_secs(20)).await.unwrap();
+                    let guard = holder
+                        .acquire(&key)
+                        .options(LockOptions::new().ttl(Duration::from_secs(20)))
+                        .await
+                        .unwrap();
                     eventually("all nodes have given their votes", || guard.votes() == count).await;
                     let release = async { assert!(guard.release().await.is_released()) };
                     setting.released(&key, (moment, order), release).await;

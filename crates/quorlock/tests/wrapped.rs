@@ -6,9 +6,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{NODE_TIMEOUT, PATIENCE, eventually, five, get, run, unguarded};
+use common::{NODE_TIMEOUT, PATIENCE, PATIENT, eventually, five, get, run, unguarded};
 use quorlock::node::{Answers, Batch, BoxFuture, Node, NodeConfig, NodeState, PushSink, RedisNode};
-use quorlock::{Client, Outcome};
+use quorlock::{Client, LockOptions, Outcome};
 use quorlock_servers::Server;
 use tokio::sync::watch;
 
@@ -41,14 +41,14 @@ impl Node for Wrapped {
 }
 
 fn wrapping(nodes: &[Server]) -> Client {
-    unguarded().custom_nodes(nodes.iter().map(Wrapped::of)).wait(PATIENCE).build().unwrap()
+    unguarded().custom_nodes(nodes.iter().map(Wrapped::of)).options(PATIENT).build().unwrap()
 }
 
 #[tokio::test]
 async fn a_wrapped_server_locks_extends_tells_and_comes_back() {
     let Some(nodes) = five("a_wrapped_server_locks_extends_tells_and_comes_back") else { return };
     let client = wrapping(&nodes);
-    let guard = client.acquire("orders").fenced().await.unwrap();
+    let guard = client.acquire_fenced("orders").await.unwrap();
     eventually("all vote", || guard.votes() == 5).await;
     for node in &nodes {
         // It forgets its scripts: what is asked by them is asked again.
@@ -62,7 +62,10 @@ async fn a_wrapped_server_locks_extends_tells_and_comes_back() {
         run(node, &["SET", "orders", "another's", "PX", "20000"]);
     }
     let (progress, mut waits) = watch::channel(None);
-    let call = client.acquire("orders").wait(Duration::from_secs(10)).progress(progress);
+    let call = client
+        .acquire("orders")
+        .options(LockOptions::new().wait(Duration::from_secs(10)))
+        .progress(progress);
     let call = tokio::spawn(call.into_future());
     waits.changed().await.unwrap();
     for node in &nodes {

@@ -1,6 +1,6 @@
 //! The async client with its defaults, as a task on the callers' runtime.
 
-use ::quorlock::{Client, ClientBuilder, Outcome, RestartGuard};
+use ::quorlock::{Client, ClientBuilder, LockOptions, Outcome, RestartGuard};
 use quorlock_servers::Server;
 
 use super::closed_loop::{AsyncSubject, Locker};
@@ -26,7 +26,10 @@ pub(crate) fn went_well(key: &str, outcome: Outcome) -> Result<(), String> {
 /// How every client here is built, unless its workload is about what is different: without the
 /// restart guard, for the servers are fresh, and nobody beside has one.
 pub(crate) fn builder(urls: impl IntoIterator<Item = String>) -> ClientBuilder {
-    Client::builder().nodes(urls).ttl(TTL).restart_guard(RestartGuard::Off)
+    Client::builder()
+        .nodes(urls)
+        .options(LockOptions::new().ttl(TTL))
+        .restart_guard(RestartGuard::Off)
 }
 
 /// A client of these servers.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ::quorlock::{Acquire, Client};
+use ::quorlock::{Client, Guard, LockOptions};
 
 use super::{Bench, progress};
 use crate::clock;
@@ -56,22 +56,26 @@ struct KindLocker {
 }
 
 impl KindLocker {
-    fn call(&self, key: &str) -> Acquire {
-        match self.kind {
+    async fn acquire(&self, key: &str, options: LockOptions) -> Result<Guard, String> {
+        let call = match self.kind {
             Kind::Plain => self.client.acquire(key),
-            Kind::Fenced => self.client.acquire(key).fenced(),
-            Kind::Shared => self.client.acquire(key).shared(),
+            Kind::Fenced => {
+                let call = self.client.acquire_fenced(key).options(options);
+                return call.await.map(Guard::from).map_err(|error| error.to_string());
+            }
+            Kind::Shared => self.client.acquire_shared(key),
             Kind::Keys(count) => {
                 let keys: Vec<String> = (0..count).map(|nth| format!("{key}:{nth}")).collect();
                 self.client.acquire(keys)
             }
-        }
+        };
+        call.options(options).await.map_err(|error| error.to_string())
     }
 }
 
 impl Locker for KindLocker {
     async fn pair(&self, key: &str) -> Result<(), String> {
-        let guard = self.call(key).await.map_err(|error| error.to_string())?;
+        let guard = self.acquire(key, LockOptions::new()).await?;
         went_well(key, guard.release().await.outcome)
     }
 }
@@ -178,8 +182,8 @@ async fn hold_again(locker: KindLocker, until: Duration) -> Result<Latencies, St
     let mut waits = Latencies::default();
     while clock::now() < until {
         let asked = clock::now();
-        let call = locker.call(&key(WRITER, 0)).wait(Duration::from_secs(60));
-        let guard = call.await.map_err(|error| error.to_string())?;
+        let options = LockOptions::new().wait(Duration::from_secs(60));
+        let guard = locker.acquire(&key(WRITER, 0), options).await?;
         waits.record(clock::now() - asked);
         tokio::time::sleep(HOLD).await;
         went_well(WRITER, guard.release().await.outcome)?;

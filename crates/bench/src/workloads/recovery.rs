@@ -10,7 +10,7 @@ mod restarts;
 use std::time::Duration;
 
 use quorlock::node::NodeState;
-use quorlock::{Client, NodeStats, NodeTrustState};
+use quorlock::{Client, LockOptions, NodeStats, NodeTrustState};
 
 use super::Bench;
 use crate::clock;
@@ -34,7 +34,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Takes a lock and gives it back; says when it was had.
 async fn once(client: Client, key: String) -> Result<Duration, String> {
-    let guard = client.acquire(&*key).wait(PATIENCE).await.map_err(|error| error.to_string())?;
+    let guard = client
+        .acquire(&*key)
+        .options(LockOptions::new().wait(PATIENCE))
+        .await
+        .map_err(|error| error.to_string())?;
     let had = clock::now();
     went_well(&key, guard.release().await.outcome)?;
     Ok(had)

@@ -12,6 +12,7 @@ use crate::report::Cell;
 use crate::sample::{Latencies, Started};
 use crate::subjects::quorlock;
 use crate::subjects::raw::{Ping, Stranger};
+use ::quorlock::LockOptions;
 
 pub(crate) const NAME: &str = "woken";
 
@@ -47,7 +48,10 @@ fn measure(bench: &mut Bench, nodes: usize) -> Result<(), String> {
         stranger.acquire()?;
         let client = subject.locker.clone();
         let waiter = subject.runtime.spawn(async move {
-            let guard = client.acquire(Stranger::KEY).wait(Duration::from_secs(10)).await;
+            let guard = client
+                .acquire(Stranger::KEY)
+                .options(LockOptions::new().wait(Duration::from_secs(10)))
+                .await;
             let at = clock::now();
             let guard = guard.map_err(|error| error.to_string())?;
             quorlock::went_well(Stranger::KEY, guard.release().await.outcome)?;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use quorlock::admin::{exhausted, list_nodes};
 use quorlock::node::Failure;
-use quorlock::{AcquireError, Client, NodeAnswer, Waiting};
+use quorlock::{AcquireError, Client, LockOptions, NodeAnswer, Waiting};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -50,10 +50,9 @@ pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
         }
         _ => error.into(),
     })?;
-    let builder = options::builder(&args.nodes)?
-        .ttl(plan.ttl)
-        .max_hold(plan.max_hold)
-        .owner(quorlock::this_process(&plan.label));
+    let builder = options::builder(&args.nodes)?.options(
+        LockOptions::new().ttl(plan.ttl).max_hold(plan.max_hold).process_owner(&plan.label),
+    );
     // Signals are caught from here on, even before a task reads them.
     let signals = Signals::catch()?;
     let client = options::build(builder, &args.nodes)?;
@@ -77,7 +76,7 @@ struct Keeper<'a> {
 impl Keeper<'_> {
     async fn run(mut self) -> ExitCode {
         let code = match self.acquire().await {
-            Waited::Acquired(guard) => self.hold(guard).await,
+            Waited::Acquired(lease) => self.hold(lease).await,
             Waited::Refused(error) => self.refused(&error),
             Waited::Exhausted(waiting) => self.exhausted(&waiting),
             Waited::HeldBy(holders) => self.await_end(&holders).await,

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use quorlock::{Client, RestartGuard};
+use quorlock::{Client, LockOptions, RestartGuard};
 
 use super::store::Store;
 
@@ -32,10 +32,10 @@ pub(crate) async fn run() -> Result<ExitCode, Box<dyn Error>> {
     let client = Client::builder()
         .nodes(nodes.split(','))
         .restart_guard(RestartGuard::Off)
-        .ttl(TTL)
+        .options(LockOptions::new().ttl(TTL))
         .build()?;
-    let guard = client.acquire("account").fenced().await?;
-    let fence = guard.fence().ok_or("no fencing token was asked for")?;
+    let guard = client.acquire_fenced("account").await?;
+    let fence = guard.fencing_token();
 
     let mut store = Store::open(database.as_ref())?;
     let balance = match store.read(fence)? {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock::node::MemoryNode;
-use quorlock::{Client, ClientBuilder};
+use quorlock::{Client, ClientBuilder, LockOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Some(_) => ClientBuilder::from_env()?,
         None => Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)),
     };
-    let client = builder.owner(quorlock::this_process("service example")).build()?;
+    let client = builder.options(LockOptions::new().process_owner("service example")).build()?;
     let listener = TcpListener::bind("127.0.0.1:8080").await?;
     println!("listening on {}", listener.local_addr()?);
 

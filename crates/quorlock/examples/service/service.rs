@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use quorlock::node::NodeState;
-use quorlock::{AcquireError, Client, Guard, HoldError};
+use quorlock::{AcquireError, Client, FencedGuard, HoldError, LockOptions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -107,7 +107,7 @@ async fn deposit(
     Path((id, amount)): Path<(String, i64)>,
 ) -> Result<String, Refusal> {
     let row = format!("account/{id}");
-    let call = app.client.acquire(&row).fenced().wait(PATIENCE);
+    let call = app.client.acquire_fenced(&row).options(LockOptions::new().wait(PATIENCE));
     let balance = call.hold(async |guard| add(&app.ledger, &row, amount, guard).await).await??;
     Ok(format!("{balance}\n"))
 }
@@ -117,9 +117,13 @@ async fn balance(State(app): State<Arc<App>>, Path(id): Path<String>) -> String 
 }
 
 /// The work: fallible, and protected by the fencing token of the guard.
-async fn add(ledger: &Ledger, row: &str, amount: i64, guard: &Guard) -> Result<i64, Overtaken> {
-    // Every guard of a fenced call has one.
-    let fence = guard.fence().unwrap_or_default();
+async fn add(
+    ledger: &Ledger,
+    row: &str,
+    amount: i64,
+    guard: &FencedGuard,
+) -> Result<i64, Overtaken> {
+    let fence = guard.fencing_token();
     let value = ledger.read(row, fence).await? + amount;
     ledger.write(row, fence, value).await?;
     Ok(value)
@@ -133,7 +137,8 @@ async fn close_books(app: Arc<App>, interval: Duration, mut stopped: watch::Rece
             _ = stopped.wait_for(|stopped| *stopped) => return,
             _ = ticks.tick() => {}
         }
-        let call = app.client.try_acquire("books").fenced();
+        let call =
+            app.client.acquire_fenced("books").options(LockOptions::new().wait(Duration::ZERO));
         let work = call.hold(async |guard| add(&app.ledger, "books", 1, guard).await);
         let done = tokio::select! {
             // Drops the work where it stands. The client gives the lock back.

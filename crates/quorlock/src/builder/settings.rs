@@ -8,7 +8,7 @@ use std::time::Duration;
 use quorlock_core::marker::Cluster;
 use quorlock_core::{NodeSet, Quorum, QuorumError, RestartGuard, Rules, Timing, Words};
 
-use super::PREFIX_BYTES_MAX;
+use super::ClientBuilder;
 use crate::client::Client;
 use crate::client::state::ClientState;
 use crate::clock::Clock;
@@ -17,7 +17,7 @@ use crate::driver::{Driver, DriverHandle, Metrics};
 use crate::error::BuildError;
 use crate::exhausted::explained;
 use crate::node::{ClientNode, Node, NodeConfig, NodeConfigError, RedisNode, Tls};
-use crate::options::CallDefaults;
+use crate::options::{ClientTimes, LockOptions};
 use crate::own_keys::{ADOPTION, MARKER, RESERVED, own_key};
 use crate::own_thread::OwnThread;
 
@@ -30,7 +30,8 @@ pub(crate) struct Settings {
     /// `None`: the majority of the nodes.
     pub(super) quorum: Option<usize>,
     pub(super) prefix: String,
-    pub(super) defaults: CallDefaults,
+    pub(super) options: LockOptions,
+    pub(super) times: ClientTimes,
     pub(super) tls: Option<Tls>,
     pub(super) tls_server_name: Option<String>,
     pub(super) username: Option<String>,
@@ -55,7 +56,8 @@ impl Settings {
             custom: Vec::new(),
             quorum: None,
             prefix: String::new(),
-            defaults: CallDefaults::new(),
+            options: LockOptions::new(),
+            times: ClientTimes::default(),
             tls: None,
             tls_server_name: None,
             username: None,
@@ -67,7 +69,7 @@ impl Settings {
     }
 
     pub(crate) fn build(self) -> Result<Client, BuildError> {
-        let timing = self.defaults.check()?;
+        let timing = self.options.check(self.times)?;
         self.check_prefix()?;
         let nodes = self.make_nodes(&timing)?;
         let quorum = self.quorum_of(nodes.len())?;
@@ -80,7 +82,7 @@ impl Settings {
         };
         let (handle, commands) =
             DriverHandle::new(thread.as_ref().map(Arc::downgrade).unwrap_or_default());
-        let (clock, max_ttl) = (self.clock, self.defaults.timing.max_ttl);
+        let (clock, max_ttl) = (self.clock, self.times.max_ttl);
         let common = Arc::new(Common { driver: handle, names, clock });
         // A closure, because the driver is created on the runtime that runs it. Its reference to `common` is weak: the
         // client's handles and guards own `common`, and the driver must not keep the client alive.
@@ -103,7 +105,8 @@ impl Settings {
             common,
             quorum,
             prefix: self.prefix.into(),
-            defaults: self.defaults,
+            options: self.options,
+            times: self.times,
             timing,
             nodes,
             servers: self.nodes.len(),
@@ -121,9 +124,9 @@ impl Settings {
     }
 
     pub(super) fn check_prefix(&self) -> Result<(), BuildError> {
-        if self.prefix.len() > PREFIX_BYTES_MAX {
-            let bytes = self.prefix.len();
-            return Err(BuildError::PrefixTooLong { bytes, max: PREFIX_BYTES_MAX });
+        let (bytes, max) = (self.prefix.len(), ClientBuilder::PREFIX_BYTES_MAX);
+        if bytes > max {
+            return Err(BuildError::PrefixTooLong { bytes, max });
         }
         if self.prefix.contains(RESERVED) {
             return Err(BuildError::PrefixReserved { prefix: self.prefix.clone() });
@@ -140,7 +143,7 @@ impl Settings {
             place.and_then(|place| quorum.node_ids().nth(place)).ok_or_else(unknown)
         };
         let durable = self.trust.durable.iter().map(find).collect::<Result<NodeSet, _>>()?;
-        let max_ttl = self.defaults.timing.max_ttl;
+        let max_ttl = self.times.max_ttl;
         let max_ttl_ms = u64::try_from(max_ttl.as_millis()).unwrap_or(u64::MAX);
         Ok(Rules {
             guard: self.trust.guard,
@@ -170,7 +173,7 @@ impl Settings {
                 let hint = "two nodes have this address; every node must be a server of its own";
                 return Err(BuildError::Duplicate { name: config.address(), hint });
             }
-            let connect_timeout = self.defaults.timing.connect_timeout;
+            let connect_timeout = self.times.connect_timeout;
             // No round trip has been observed yet, so it counts as zero.
             let node_timeout = timing.node_timeout(Duration::ZERO);
             // After one node timeout an attempt stops waiting for the server. After three of them the server is suspended

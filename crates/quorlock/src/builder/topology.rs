@@ -1,4 +1,4 @@
-//! The nodes without a client, by the same settings and after the same checks.
+//! The nodes of a builder without a client, after the same checks.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use crate::error::BuildError;
 use crate::node::{Node as _, NodeConfig, RedisNode};
 use crate::own_keys::{counter, own_key};
 
-/// The servers of a client that is not built, and what it would measure them by.
+/// The servers that a client with these settings would use, and its rules for their votes.
 #[derive(Clone, Debug)]
 pub struct Topology {
     /// In the order of the list; nodes that are not servers are left out.
     pub servers: Vec<RedisNode>,
-    /// How many must grant a lock.
+    /// The number of nodes that must grant a lock.
     pub quorum: Quorum,
-    /// What decides whether their votes count.
+    /// The rules by which their votes count.
     pub rules: Rules,
-    /// What stands before every key.
+    /// The prefix of every key.
     pub prefix: Arc<str>,
 }
 
 impl Topology {
-    /// What a client of these settings would be; nothing is sent.
+    /// The topology of a client with these settings. Nothing is sent.
     ///
     /// # Errors
     /// As [`ClientBuilder::build`].
@@ -41,7 +41,7 @@ impl Topology {
         Ok(Self { servers, quorum, rules, prefix: settings.prefix.as_str().into() })
     }
 
-    /// Further servers, reached as those of these settings are.
+    /// Further servers, with the log-in and the certificates of these settings.
     ///
     /// # Errors
     /// As [`ClientBuilder::build`].
@@ -56,7 +56,8 @@ impl Topology {
             tls_server_name: settings.tls_server_name.clone(),
             username: settings.username.clone(),
             password: settings.password.clone(),
-            defaults: settings.defaults.clone(),
+            options: settings.options.clone(),
+            times: settings.times,
             ..Settings::new()
         };
         others.make_servers(&timing(settings)?)
@@ -78,11 +79,10 @@ impl Topology {
     }
 }
 
-/// No lock is taken, so a longest ttl that is shorter than the usual one is none of its faults.
+/// The times of these settings. The default ttl may exceed a short `max_ttl` here, because no lock is acquired.
 fn timing(settings: &Settings) -> Result<Timing, BuildError> {
-    let mut defaults = settings.defaults.clone();
-    let times = &mut defaults.timing;
-    times.ttl = times.ttl.min(times.max_ttl);
-    defaults.max_hold = defaults.max_hold.max(times.ttl);
-    Ok(defaults.check()?)
+    let (options, times) = (settings.options.clone(), settings.times);
+    let ttl = options.ttl_or_default().min(times.max_ttl);
+    let max_hold = options.max_hold_or_default().max(ttl);
+    Ok(options.ttl(ttl).max_hold(max_hold).check(times)?)
 }

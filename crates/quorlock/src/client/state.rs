@@ -10,15 +10,16 @@ use crate::common::Common;
 use crate::driver::Metrics;
 use crate::error::{Impatient, InvalidRequest};
 use crate::node::ClientNode;
-use crate::options::CallDefaults;
+use crate::options::{ClientTimes, LockOptions};
 use crate::own_keys::RESERVED;
 
 pub(crate) struct ClientState {
     pub(crate) common: Arc<Common>,
     pub(crate) quorum: Quorum,
     pub(crate) prefix: Box<str>,
-    pub(crate) defaults: CallDefaults,
-    /// The checked times of `defaults`.
+    pub(crate) options: LockOptions,
+    pub(crate) times: ClientTimes,
+    /// The checked times of `options`.
     pub(crate) timing: Timing,
     pub(crate) nodes: Vec<ClientNode>,
     /// Number of servers; the custom nodes come behind them in `nodes`.

@@ -54,7 +54,7 @@ impl Callers {
             (Event::Cancel { lock }, _) => {
                 self.calls.remove(lock);
             }
-            (Event::Extend { lock } | Event::Downgrade { lock }, ReplyTo::Extend(reply)) => {
+            (Event::Extend { lock }, ReplyTo::Extend(reply)) => {
                 self.extends.entry(*lock).or_default().push(reply);
             }
             (Event::Release { lock, .. }, reply_to) => {

@@ -26,7 +26,6 @@ use crate::process;
 pub(crate) enum ReplyTo {
     Nobody,
     Acquire(PendingCall),
-    /// Also for a downgrade.
     Extend(oneshot::Sender<Extended>),
     Release(ReportSender),
     Inspect(oneshot::Sender<Vec<NodeResult>>),

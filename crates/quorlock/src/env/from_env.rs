@@ -37,7 +37,7 @@ impl ClientBuilder {
     /// | `QUORLOCK_MAX_TTL`, such as `30s` | [`max_ttl`](Self::max_ttl); locks then have a ttl of at most this |
     /// | `QUORLOCK_RESTART_GUARD`: `strict`, `observe` or `off` | [`restart_guard`](Self::restart_guard) |
     /// | `QUORLOCK_DURABLE`: names between commas | [`durable_nodes`](Self::durable_nodes) |
-    /// | `QUORLOCK_NODE_TIMEOUT`, such as `50ms` | [`node_timeout`](Self::node_timeout) |
+    /// | `QUORLOCK_NODE_TIMEOUT`, such as `50ms` | [`LockOptions::node_timeout`](crate::LockOptions::node_timeout) |
     /// | `QUORLOCK_CONNECT_TIMEOUT`, such as `1s` | [`connect_timeout`](Self::connect_timeout) |
     /// | `QUORLOCK_USERNAME` | [`username`](Self::username) |
     /// | `QUORLOCK_PASSWORD_FILE`, a path; or `QUORLOCK_PASSWORD` | [`password`](Self::password) |
@@ -54,10 +54,11 @@ impl ClientBuilder {
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// use quorlock::ClientBuilder;
+    /// use quorlock::{ClientBuilder, LockOptions};
     ///
     /// # fn main() -> Result<(), quorlock::BuildError> {
-    /// let client = ClientBuilder::from_env()?.ttl(Duration::from_secs(5)).build()?;
+    /// let options = LockOptions::new().ttl(Duration::from_secs(5));
+    /// let client = ClientBuilder::from_env()?.options(options).build()?;
     /// # Ok(())
     /// # }
     /// ```

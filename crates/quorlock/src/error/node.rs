@@ -166,7 +166,7 @@ pub struct Holder {
     pub remaining: Option<Duration>,
     /// Since when it holds the lock, by its own wall clock: the beginning of the attempt that got it. After a hand-over
     /// within a process, the time of the first holder. `None`: not known. Holders that describe themselves
-    /// ([`Acquire::owner`](crate::Acquire::owner)) tell it; other holders, other libraries and version 0.1.0 do not.
+    /// ([`LockOptions::owner`](crate::LockOptions::owner)) tell it; other holders, other libraries and version 0.1.0 do not.
     pub since: Option<SystemTime>,
 }
 

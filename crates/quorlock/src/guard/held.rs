@@ -22,8 +22,7 @@ pub(crate) struct Held {
     pub(super) lock: LockId,
     pub(super) resource: Arc<str>,
     pub(super) token: GuardToken,
-    /// `None` if none was asked for.
-    pub(super) fence: Option<NonZeroU64>,
+    pub(super) fencing_token: Option<NonZeroU64>,
     /// It is a reader's, as `state` says as well; that cannot be locked in a forked child.
     is_shared: AtomicBool,
     clock: Clock,
@@ -51,7 +50,7 @@ pub(super) struct State {
 impl Held {
     pub(crate) fn new(
         (lock, resource): (LockId, Arc<str>),
-        (token, fence): (GuardToken, Option<u64>),
+        (token, fencing_token): (GuardToken, Option<u64>),
         hold: Hold,
         common: &Arc<Common>,
     ) -> Self {
@@ -61,7 +60,7 @@ impl Held {
             lock,
             resource,
             token,
-            fence: fence.and_then(NonZeroU64::new),
+            fencing_token: fencing_token.and_then(NonZeroU64::new),
             is_shared: AtomicBool::new(hold.mode() == Mode::Shared),
             clock: common.clock,
             process: common.driver.process(),
@@ -109,7 +108,7 @@ impl Held {
         let mut state = self.state();
         if state.hold.supersede() {
             self.wake(state);
-            tracing::warn!(parent: self.span(), "a node has given out a larger fence since");
+            tracing::warn!(parent: self.span(), "a node has given out a larger fencing token since");
         }
     }
 
@@ -214,7 +213,7 @@ impl Held {
         self.is_own_process() && self.state().hold.is_superseded()
     }
 
-    pub(super) fn loss_reason(&self) -> Option<LossCause> {
+    pub(super) fn loss_cause(&self) -> Option<LossCause> {
         if !self.is_own_process() {
             return Some(LossCause::Shutdown);
         }

@@ -38,10 +38,10 @@ fn is_silent(asked: &EventReceiver) -> bool {
 #[tokio::test(start_paused = true)]
 async fn the_end_is_seen_by_looking_at_the_clock_and_told_once() {
     let (guard, asked) = guard(None, |handle| handle);
-    assert_eq!((guard.remaining(), guard.votes(), guard.loss_reason()), (SECOND, 1, None));
+    assert_eq!((guard.remaining(), guard.votes(), guard.loss_cause()), (SECOND, 1, None));
     advance(SECOND).await;
     assert_eq!((guard.remaining(), guard.votes()), (Duration::ZERO, 0));
-    assert_eq!(guard.loss_reason(), Some(LossCause::Expired));
+    assert_eq!(guard.loss_cause(), Some(LossCause::Expired));
     assert!(matches!(asked.try_recv(), Some((Event::RunOut { lock: LockId(7) }, _))));
     assert!(!guard.is_valid() && is_silent(&asked));
     drop(guard);
@@ -61,11 +61,11 @@ async fn votes_that_come_after_the_end_do_not_bring_the_lock_back() {
     let raised = validity(10 * SECOND);
     advance(SECOND).await;
     guard.held.update(raised.clone());
-    assert_eq!((guard.is_valid(), guard.loss_reason()), (false, Some(LossCause::Expired)));
+    assert_eq!((guard.is_valid(), guard.loss_cause()), (false, Some(LossCause::Expired)));
     assert!(matches!(asked.try_recv(), Some((Event::RunOut { .. }, _))), "the driver is told");
     guard.held.update(raised);
     guard.held.lose(LossCause::KeyGone);
-    assert_eq!(guard.loss_reason(), Some(LossCause::Expired), "lost once, and for one reason");
+    assert_eq!(guard.loss_cause(), Some(LossCause::Expired), "lost once, and for one reason");
     assert!(is_silent(&asked));
 }
 
@@ -75,11 +75,11 @@ async fn what_runs_out_because_of_max_hold_is_said_to() {
     let (guard, _asked) = guard(Some(HoldLimit { ttl: SECOND, until }), |handle| handle);
     advance(SECOND).await;
     guard.held.update(validity(SECOND));
-    assert_eq!(guard.loss_reason(), Some(LossCause::Expired), "it could have been extended");
+    assert_eq!(guard.loss_cause(), Some(LossCause::Expired), "it could have been extended");
 
     let (guard, _asked) = self::guard(Some(HoldLimit { ttl: SECOND, until }), |handle| handle);
     advance(SECOND).await;
-    assert_eq!(guard.loss_reason(), Some(LossCause::HoldLimit));
+    assert_eq!(guard.loss_cause(), Some(LossCause::HoldLimit));
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,7 +139,7 @@ async fn in_a_forked_child_a_guard_is_invalid_and_sends_nothing() {
     let (guard, asked) = guard(None, DriverHandle::in_fork);
     assert!(!guard.is_valid());
     assert_eq!((guard.remaining(), guard.votes()), (Duration::ZERO, 0));
-    assert_eq!(guard.loss_reason(), Some(LossCause::Shutdown));
+    assert_eq!(guard.loss_cause(), Some(LossCause::Shutdown));
     assert_eq!(at_once(guard.lost()).await, LossCause::Shutdown);
     assert_eq!(guard.wait_lost(), LossCause::Shutdown);
     assert!(matches!(at_once(guard.extend()).await, Err(ExtendError::Lost { .. })));

@@ -2,12 +2,11 @@
 //! public.rs sees to it that none is left out.
 
 use std::fmt;
-use std::future::{IntoFuture as _, poll_fn};
-use std::pin::pin;
+use std::future::IntoFuture as _;
 use std::rc::Rc;
 use std::time::Duration;
 
-use quorlock::{AcquireError, Guard, Mode};
+use quorlock::{AcquireError, Guard, LockOptions, Mode};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -45,15 +44,18 @@ pub(crate) const ALL: &[Case] = &[
         situation: "of several keys",
         prepare: nothing,
         call: |scene| {
-            let call = scene.client().acquire([RESOURCE, "another"]).ttl(TTL).wait(WAIT);
+            let call = scene
+                .client()
+                .acquire([RESOURCE, "another"])
+                .options(LockOptions::new().ttl(TTL).wait(WAIT));
             keep(scene.clone(), call.into_future())
         },
     },
     Case {
-        function: "Client::acquire",
-        situation: "as a reader",
+        function: "Client::acquire_shared",
+        situation: "of a free lock",
         prepare: nothing,
-        call: |scene| keep(scene.clone(), scene.acquire().shared().into_future()),
+        call: |scene| keep(scene.clone(), scene.client().acquire_shared(RESOURCE).into_future()),
     },
     Case {
         function: "Client::acquire",
@@ -136,7 +138,7 @@ pub(crate) const ALL: &[Case] = &[
         function: "Client::try_acquire",
         situation: "of a free lock",
         prepare: nothing,
-        call: |scene| keep(scene.clone(), scene.client().try_acquire(RESOURCE).into_future()),
+        call: |scene| keep(scene.clone(), scene.client().try_acquire(RESOURCE)),
     },
     Case {
         function: "Guard::changed",
@@ -151,20 +153,16 @@ pub(crate) const ALL: &[Case] = &[
         call: |scene| Box::pin(async move { scene.guard().changed().await }),
     },
     Case {
-        function: "Guard::downgrade",
-        situation: "of a writer",
+        function: "Guard::extend",
+        situation: "after a downgrade",
         prepare: held,
         call: |scene| {
             Box::pin(async move {
-                let guard = scene.guard();
-                let mut downgrade = pin!(guard.downgrade());
-                poll_fn(|cx| {
-                    let polled = downgrade.as_mut().poll(cx);
-                    let is_writer = guard.is_valid() && guard.mode() == Mode::Exclusive;
-                    assert!(!is_writer, "S30: a reader for its holder before any node knows");
-                    polled.map(drop)
-                })
-                .await;
+                let guard = scene.take_guard().downgrade();
+                let is_writer = guard.is_valid() && guard.mode() == Mode::Exclusive;
+                assert!(!is_writer, "S30: a reader for its holder before any node knows");
+                scene.keep(guard);
+                let _ = scene.guard().extend().await;
             })
         },
     },
@@ -195,13 +193,37 @@ pub(crate) const ALL: &[Case] = &[
         situation: "of a lock that is not extended",
         prepare: |scene| {
             Box::pin(async move {
-                scene.keep(scene.acquire().auto_extend(false).await.unwrap());
+                scene.keep(
+                    scene.acquire().options(LockOptions::new().auto_extend(false)).await.unwrap(),
+                );
             })
         },
         call: |scene| {
             Box::pin(async move {
                 let guard = scene.guard();
-                assert_eq!(Some(guard.lost().await), guard.loss_reason());
+                assert_eq!(Some(guard.lost().await), guard.loss_cause());
+            })
+        },
+    },
+    Case {
+        function: "Client::acquire_fenced",
+        situation: "of a free lock",
+        prepare: nothing,
+        call: |scene| {
+            let call = scene.client().acquire_fenced(RESOURCE);
+            keep(scene.clone(), async { call.await.map(Guard::from) })
+        },
+    },
+    Case {
+        function: "FencedGuard::release",
+        situation: "of a lock that nobody wants",
+        prepare: nothing,
+        call: |scene| {
+            let call = scene.client().acquire_fenced(RESOURCE);
+            Box::pin(async move {
+                if let Ok(guard) = call.await {
+                    drop(guard.release().await);
+                }
             })
         },
     },

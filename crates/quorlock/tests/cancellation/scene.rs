@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock::{Acquire, Client, Clock, Guard};
+use quorlock::{Acquire, Client, Clock, Guard, LockOptions};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
@@ -40,10 +40,8 @@ fn client(nodes: &[Recorded]) -> Client {
     Client::builder()
         .custom_nodes(nodes.to_vec())
         .clock(Clock::Tokio)
-        .ttl(TTL)
+        .options(LockOptions::new().ttl(TTL).wait(WAIT).node_timeout(TTL / 10))
         .max_ttl(TTL)
-        .wait(WAIT)
-        .node_timeout(TTL / 10)
         .build()
         .unwrap()
 }
@@ -114,7 +112,7 @@ impl Scene {
     }
 
     pub(crate) async fn read_by_another_client(&self, span: Duration) {
-        self.hold_in_background(client(&self.nodes).acquire(RESOURCE).shared(), span);
+        self.hold_in_background(client(&self.nodes).acquire_shared(RESOURCE), span);
         sleep(MS).await;
     }
 

@@ -35,7 +35,7 @@ impl Watches {
         let now = Instant::now();
         for watch in self.0.lock().unwrap().iter_mut() {
             let Some(guard) = watch.guard.upgrade() else { continue };
-            let (loss, remaining) = (guard.loss_reason(), guard.remaining());
+            let (loss, remaining) = (guard.loss_cause(), guard.remaining());
             assert_eq!(loss.is_none(), guard.is_valid(), "lost, or valid");
             assert_eq!(remaining.is_zero(), loss.is_some(), "nothing is left of what is lost");
             watch.seen = match (watch.seen, loss) {

@@ -8,7 +8,7 @@ pub(crate) mod resp;
 use std::time::Duration;
 
 use quorlock::node::NodeState;
-use quorlock::{Client, ClientBuilder, RestartGuard};
+use quorlock::{Client, ClientBuilder, LockOptions, RestartGuard};
 use quorlock_servers::{
     Nodes, NotFound, REQUIRE_VARIABLE, Reply, Server, ServerBinary, ServerOptions, find_all,
     find_or_skip, skip,
@@ -17,6 +17,10 @@ use tokio::time::{Instant, sleep};
 
 /// Longer than anything takes on a busy machine, and short enough to fail some day.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) const PATIENT: LockOptions = LockOptions::new().wait(PATIENCE);
+pub(crate) const ONCE: LockOptions = LockOptions::new().wait(Duration::ZERO);
+pub(crate) const UNEXTENDED: LockOptions = LockOptions::new().auto_extend(false);
 
 /// The node timeout of clients that are not tested for it: what a busy machine does in between is
 /// no failure of a node.
@@ -51,15 +55,16 @@ pub(crate) fn builder(nodes: &[Server]) -> ClientBuilder {
 
 /// What a client is made from that lets nodes vote that were just started.
 pub(crate) fn unguarded() -> ClientBuilder {
-    Client::builder().restart_guard(RestartGuard::Off).node_timeout(NODE_TIMEOUT)
+    Client::builder()
+        .restart_guard(RestartGuard::Off)
+        .options(LockOptions::new().node_timeout(NODE_TIMEOUT))
 }
 
 /// The same, and it asks whether nodes can be trusted.
 pub(crate) fn guarded(nodes: &[Server]) -> ClientBuilder {
     Client::builder()
         .nodes(nodes.iter().map(Server::url))
-        .wait(PATIENCE)
-        .node_timeout(NODE_TIMEOUT)
+        .options(LockOptions::new().wait(PATIENCE).node_timeout(NODE_TIMEOUT))
         .connect_timeout(Duration::from_secs(10))
 }
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use quorlock::node::{FailureKind, NodeState};
-use quorlock::{AcquireError, NodeOutcome};
+use quorlock::{AcquireError, LockOptions, NodeOutcome};
 use quorlock_servers::proxy::{Blow, Proxy};
 use quorlock_servers::{Server, ServerOptions};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::common::{
-    PATIENCE, all_up, builder, calls, client, eventually, five, key_count, no_key_is_left, run,
+    PATIENT, all_up, builder, calls, client, eventually, five, key_count, no_key_is_left, run,
     start, state,
 };
 use crate::frozen::{CONNECT_TIMEOUT, SOON};
@@ -27,7 +27,7 @@ async fn a_majority_that_cannot_be_connected_to_is_waited_for_as_long_as_said() 
     }
     let client = builder(&nodes).connect_timeout(Duration::from_secs(20)).build().unwrap();
     let (started, wait) = (Instant::now(), Duration::from_millis(500));
-    let error = client.acquire("orders").wait(wait).await.unwrap_err();
+    let error = client.acquire("orders").options(LockOptions::new().wait(wait)).await.unwrap_err();
     let elapsed = started.elapsed();
     assert!(elapsed >= wait && elapsed < Duration::from_secs(20), "{elapsed:?}");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
@@ -107,7 +107,8 @@ async fn a_release_never_overtakes_its_acquire_on_a_new_connection() {
 #[tokio::test]
 async fn releases_reach_a_node_whose_connection_was_killed() {
     let Some(nodes) = five("releases_reach_a_node_whose_connection_was_killed") else { return };
-    let client = builder(&nodes).ttl(Duration::from_secs(30)).build().unwrap();
+    let client =
+        builder(&nodes).options(LockOptions::new().ttl(Duration::from_secs(30))).build().unwrap();
     for round in 0..50 {
         let guard = client.acquire("orders").await.unwrap();
         let node = &nodes[round % 5];
@@ -154,8 +155,9 @@ async fn a_release_that_was_lost_with_its_connection_is_sent_again() {
     let urls = [proxy.url()].into_iter().chain(nodes[1..].iter().map(Server::url));
     let client = crate::common::unguarded()
         .nodes(urls)
-        .ttl(Duration::from_secs(30))
-        .node_timeout(Duration::from_secs(5))
+        .options(
+            LockOptions::new().ttl(Duration::from_secs(30)).node_timeout(Duration::from_secs(5)),
+        )
         .build()
         .unwrap();
     for _ in 0..5 {
@@ -186,12 +188,15 @@ async fn a_silent_connection_is_replaced_and_what_it_took_is_taken_back() {
     let urls = [proxy.url()].into_iter().chain(nodes[1..].iter().map(Server::url));
     let client = crate::common::unguarded()
         .nodes(urls)
-        .ttl(Duration::from_secs(30))
-        .node_timeout(Duration::from_millis(100))
+        .options(
+            LockOptions::new()
+                .ttl(Duration::from_secs(30))
+                .node_timeout(Duration::from_millis(100)),
+        )
         .build()
         .unwrap();
     all_up(&client).await;
-    let guard = client.acquire("orders").wait(PATIENCE).await.unwrap();
+    let guard = client.acquire("orders").options(PATIENT).await.unwrap();
     eventually("all nodes have given their votes", || guard.votes() == 5).await;
     let connections = || calls(&nodes[0], "hello");
     let before = connections();
@@ -205,6 +210,6 @@ async fn a_silent_connection_is_replaced_and_what_it_took_is_taken_back() {
     assert!(elapsed >= Duration::from_secs(2) && elapsed < SOON, "two seconds are its time");
     assert_eq!(connections(), before + 1, "on a new connection");
     no_key_is_left(&nodes).await;
-    let guard = client.acquire("orders").wait(PATIENCE).await.unwrap();
+    let guard = client.acquire("orders").options(PATIENT).await.unwrap();
     eventually("its vote counts again", || guard.votes() == 5).await;
 }

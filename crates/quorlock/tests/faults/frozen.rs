@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use quorlock::AcquireError;
 use quorlock::node::{FailureKind, NodeState};
+use quorlock::{AcquireError, LockOptions};
 use tokio::time::Instant;
 
 use crate::common::{PATIENCE, all_up, builder, eventually, five, no_key_is_left, state};
@@ -60,14 +60,17 @@ async fn a_frozen_node_is_suspended_fails_at_once_and_is_resumed() {
 #[tokio::test]
 async fn a_frozen_majority_keeps_no_key_when_it_goes_on() {
     let Some(nodes) = five("a_frozen_majority_keeps_no_key_when_it_goes_on") else { return };
-    let client = builder(&nodes).node_timeout(Duration::from_millis(100)).build().unwrap();
+    let client = builder(&nodes)
+        .options(LockOptions::new().node_timeout(Duration::from_millis(100)))
+        .build()
+        .unwrap();
     drop(client.acquire("orders").await.unwrap());
     for node in &nodes[..3] {
         node.pause().unwrap();
     }
     let wait = Duration::from_secs(1);
     let started = Instant::now();
-    let error = client.acquire("orders").wait(wait).await.unwrap_err();
+    let error = client.acquire("orders").options(LockOptions::new().wait(wait)).await.unwrap_err();
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
     assert!(started.elapsed() < wait + PATIENCE);
     no_key_is_left(&nodes[3..]).await;
@@ -86,7 +89,10 @@ async fn the_silence_of_an_idle_node_is_noticed_by_a_probe_and_so_is_its_end() {
     else {
         return;
     };
-    let client = builder(&nodes).node_timeout(Duration::from_millis(200)).build().unwrap();
+    let client = builder(&nodes)
+        .options(LockOptions::new().node_timeout(Duration::from_millis(200)))
+        .build()
+        .unwrap();
     all_up(&client).await;
     nodes[0].pause().unwrap();
     let is_suspended = || matches!(state(&client, 0), NodeState::Suspended(_));

@@ -10,10 +10,11 @@ mod frozen;
 use std::time::Duration;
 
 use common::{
-    PATIENCE, all_up, builder, calls, client, eventually, five, get, no_key_is_left, run, state,
+    ONCE, PATIENCE, all_up, builder, calls, client, eventually, five, get, no_key_is_left, run,
+    state,
 };
 use quorlock::node::{FailureKind, NodeState};
-use quorlock::{AcquireError, Client, Outcome};
+use quorlock::{AcquireError, Client, LockOptions, Outcome};
 use quorlock_servers::{Listen, Nodes, Server, ServerOptions, find_or_skip};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -24,7 +25,11 @@ use crate::frozen::CONNECT_TIMEOUT;
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn measured(nodes: &[Server]) -> Client {
-    builder(nodes).node_timeout(NODE_TIMEOUT).connect_timeout(CONNECT_TIMEOUT).build().unwrap()
+    builder(nodes)
+        .options(LockOptions::new().node_timeout(NODE_TIMEOUT))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .build()
+        .unwrap()
 }
 
 fn kind(error: &AcquireError, place: usize) -> FailureKind {
@@ -67,7 +72,7 @@ async fn three_of_five_killed_are_named_with_their_reasons() {
         node.kill().unwrap();
     }
     let (started, wait) = (Instant::now(), Duration::from_secs(1));
-    let error = client.acquire("orders").wait(wait).await.unwrap_err();
+    let error = client.acquire("orders").options(LockOptions::new().wait(wait)).await.unwrap_err();
     let elapsed = started.elapsed();
     assert!(elapsed >= wait && elapsed < wait + PATIENCE, "{elapsed:?}");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
@@ -177,7 +182,7 @@ async fn a_full_node_still_extends_and_releases() {
 async fn a_full_node_still_extends_and_releases_readers() {
     let Some(nodes) = five("a_full_node_still_extends_and_releases_readers") else { return };
     let client = client(&nodes);
-    let reader = client.acquire("orders").shared().await.unwrap();
+    let reader = client.acquire_shared("orders").await.unwrap();
     let writer = client.acquire(["jobs", "mails"]).await.unwrap();
     let all_votes = || reader.votes() == 5 && writer.votes() == 5;
     eventually("all nodes have given their votes", all_votes).await;
@@ -185,10 +190,11 @@ async fn a_full_node_still_extends_and_releases_readers() {
         run(node, &["CONFIG", "SET", "maxmemory", "1"]);
     }
     reader.extend().await.unwrap();
-    writer.downgrade().await.unwrap();
+    let writer = writer.downgrade();
+    writer.extend().await.unwrap();
     writer.extend().await.unwrap();
     assert!(reader.votes() == 5 && writer.votes() == 5);
-    let late = client.acquire("orders").shared().wait(Duration::ZERO).await.unwrap_err();
+    let late = client.acquire_shared("orders").options(ONCE).await.unwrap_err();
     // Those that were heard until it was decided.
     let failures: Vec<_> = late.nodes().iter().filter_map(|node| node.failure()).collect();
     assert!(failures.len() >= 3, "{late}");

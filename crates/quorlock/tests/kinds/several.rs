@@ -3,7 +3,7 @@ use std::time::Duration;
 use quorlock::InvalidRequest;
 use tokio::time::timeout;
 
-use crate::common::{builder, five, no_key_is_left};
+use crate::common::{PATIENT, builder, five, no_key_is_left};
 use crate::{PATIENCE, give_back, is_held, two_clients};
 
 #[tokio::test]
@@ -30,11 +30,11 @@ async fn a_set_of_keys_between_two_nested_locks_does_not_deadlock() {
     let (_nodes, client, _) = two_clients();
     let a = client.acquire("a").await.unwrap();
     let both = client.clone();
-    let both = tokio::spawn(async move { both.acquire(["a", "b"]).wait(PATIENCE).await });
+    let both = tokio::spawn(async move { both.acquire(["a", "b"]).options(PATIENT).await });
     while client.stats().calls_waiting == 0 {
         tokio::task::yield_now().await;
     }
-    let b = timeout(PATIENCE, client.acquire("b").wait(PATIENCE)).await.unwrap().unwrap();
+    let b = timeout(PATIENCE, client.acquire("b").options(PATIENT)).await.unwrap().unwrap();
     assert!(!both.is_finished());
     give_back(b).await;
     give_back(a).await;
@@ -47,7 +47,7 @@ async fn opposite_orders_in_one_process_and_in_two_end() {
     let work = |client: quorlock::Client, keys: [&'static str; 2]| {
         tokio::spawn(async move {
             for _ in 0..30 {
-                let guard = client.acquire(keys).wait(PATIENCE).await.unwrap();
+                let guard = client.acquire(keys).options(PATIENT).await.unwrap();
                 tokio::task::yield_now().await;
                 give_back(guard).await;
             }
@@ -77,7 +77,7 @@ async fn equal_sets_are_handed_over_and_others_are_not() {
     let token = held.token();
     let waits = |keys: Vec<&'static str>| {
         let client = client.clone();
-        tokio::spawn(async move { client.acquire(keys).wait(PATIENCE).await })
+        tokio::spawn(async move { client.acquire(keys).options(PATIENT).await })
     };
     let same = waits(vec!["b", "a"]);
     while client.stats().calls_waiting < 1 {
@@ -121,13 +121,13 @@ async fn fences_of_overlapping_sets_rise_for_each_key() {
     let mut last = std::collections::BTreeMap::new();
     for round in 0..30 {
         let keys = sets[(round * 5) % sets.len()];
-        let guard = client.acquire(keys).fenced().wait(PATIENCE).await.unwrap();
-        let fence = guard.fence().unwrap();
+        let guard = client.acquire_fenced(keys).options(PATIENT).await.unwrap();
+        let fence = guard.fencing_token();
         for key in keys {
             let before = last.insert(*key, fence).unwrap_or(0);
             assert!(fence > before, "{key} of {keys:?}: {fence} behind {before}");
         }
-        give_back(guard).await;
+        give_back(guard.into()).await;
     }
     client.shutdown(Duration::from_secs(5)).await.unwrap();
 }
@@ -138,7 +138,7 @@ async fn several_keys_are_extended_healed_and_given_back_on_servers() {
     let Some(nodes) = five(name) else { return };
     let client = builder(&nodes).build().unwrap();
     let keys: Vec<String> = (0..64).map(|nth| format!("k{nth:02}")).collect();
-    let guard = client.acquire(&keys).wait(PATIENCE).await.unwrap();
+    let guard = client.acquire(&keys).options(PATIENT).await.unwrap();
     crate::common::eventually("all nodes have given their votes", || guard.votes() == 5).await;
     // One key of two nodes is gone: their votes are, and they are given again.
     for node in &nodes[..2] {

@@ -1,19 +1,19 @@
 use std::time::Duration;
 
-use quorlock::{InvalidRequest, LossCause, Mode, Verdict};
+use quorlock::{LockOptions, LossCause, Mode, Verdict};
 use quorlock_servers::Reply;
 use tokio::time::timeout;
 
-use crate::common::{builder, eventually, five, no_key_is_left, run};
+use crate::common::{ONCE, PATIENT, builder, eventually, five, no_key_is_left, run};
 use crate::{PATIENCE, give_back, is_held, two_clients};
 
 #[tokio::test]
 async fn readers_share_and_writers_do_not() {
     let (nodes, one, other) = two_clients();
     let readers = [
-        one.acquire("k").shared().owner("r1").await.unwrap(),
-        one.acquire("k").shared().owner("r2").await.unwrap(),
-        other.acquire("k").shared().owner("r3").await.unwrap(),
+        one.acquire_shared("k").options(LockOptions::new().owner("r1")).await.unwrap(),
+        one.acquire_shared("k").options(LockOptions::new().owner("r2")).await.unwrap(),
+        other.acquire_shared("k").options(LockOptions::new().owner("r3")).await.unwrap(),
     ];
     assert!(readers.iter().all(|reader| reader.mode() == Mode::Shared && reader.is_valid()));
     for client in [&one, &other] {
@@ -30,7 +30,7 @@ async fn readers_share_and_writers_do_not() {
     }
     assert!(nodes.iter().all(|node| !node.contains("k")));
     let writer = other.acquire("k").await.unwrap();
-    assert!(is_held(&one.try_acquire("k").shared().await));
+    assert!(is_held(&one.acquire_shared("k").options(ONCE).await));
     assert_eq!(one.inspect("k").await.unwrap().verdict(), Verdict::Held);
     give_back(writer).await;
 }
@@ -48,7 +48,7 @@ async fn a_writer_gets_the_lock_although_readers_keep_coming() {
             // They overlap: at no time has none of them the lock.
             tokio::time::sleep(Duration::from_millis(5 * nth)).await;
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                let guard = client.acquire("k").shared().wait(PATIENCE).await.unwrap();
+                let guard = client.acquire_shared("k").options(PATIENT).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 give_back(guard).await;
             }
@@ -56,7 +56,7 @@ async fn a_writer_gets_the_lock_although_readers_keep_coming() {
     }
     let writer = builder(&nodes).build().unwrap();
     for _ in 0..5 {
-        let guard = writer.acquire("k").wait(PATIENCE).await.unwrap();
+        let guard = writer.acquire("k").options(PATIENT).await.unwrap();
         assert_eq!(writer.inspect("k").await.unwrap().verdict(), Verdict::Held);
         give_back(guard).await;
     }
@@ -76,17 +76,15 @@ async fn a_writer_becomes_a_reader_without_a_moment_in_between() {
     let Some(nodes) = five("a_writer_becomes_a_reader_without_a_moment_in_between") else { return };
     let client = builder(&nodes).build().unwrap();
     let other = builder(&nodes).build().unwrap();
-    let guard = client.acquire("k").fenced().await.unwrap();
+    let guard = client.acquire_fenced("k").await.unwrap();
     eventually("all nodes have given their votes", || guard.votes() == 5).await;
-    assert!(guard.fence().is_some());
     let waiting = other.clone();
-    let writer = tokio::spawn(async move { waiting.acquire("k").wait(PATIENCE).await });
-    let downgrade = guard.downgrade();
-    // Turned when the call is polled first, before any node has answered.
-    let remaining = timeout(PATIENCE, downgrade).await.unwrap().unwrap();
+    let writer = tokio::spawn(async move { waiting.acquire("k").options(PATIENT).await });
+    let guard = guard.downgrade();
+    assert_eq!(guard.mode(), Mode::Shared, "before any node has answered");
+    let remaining = timeout(PATIENCE, guard.extend()).await.unwrap().unwrap();
     assert!(remaining > Duration::ZERO && guard.is_valid());
-    assert_eq!((guard.mode(), guard.fence()), (Mode::Shared, None));
-    let reader = client.acquire("k").shared().wait(PATIENCE).await.unwrap();
+    let reader = client.acquire_shared("k").options(PATIENT).await.unwrap();
     assert!(!writer.is_finished());
     // A quorum has answered; the other nodes may still be asked for the script.
     for node in &nodes {
@@ -94,7 +92,8 @@ async fn a_writer_becomes_a_reader_without_a_moment_in_between() {
         eventually("the node has turned the vote", is_set).await;
     }
     guard.extend().await.unwrap();
-    guard.downgrade().await.unwrap();
+    let guard = guard.downgrade();
+    guard.extend().await.unwrap();
     assert_eq!(guard.votes(), 5);
     give_back(guard).await;
     give_back(reader).await;
@@ -105,12 +104,14 @@ async fn a_writer_becomes_a_reader_without_a_moment_in_between() {
 #[tokio::test]
 async fn a_downgrade_that_no_node_confirms_is_one_all_the_same() {
     let (nodes, one, other) = two_clients();
-    let guard = one.acquire("k").ttl(Duration::from_secs(2)).await.unwrap();
+    let guard =
+        one.acquire("k").options(LockOptions::new().ttl(Duration::from_secs(2))).await.unwrap();
     nodes.iter().for_each(quorlock::node::MemoryNode::freeze);
-    assert!(guard.downgrade().await.is_err());
+    let guard = guard.downgrade();
+    assert!(guard.extend().await.is_err());
     assert_eq!((guard.mode(), guard.is_valid()), (Mode::Shared, true));
     nodes.iter().for_each(quorlock::node::MemoryNode::thaw);
-    let reader = other.acquire("k").shared().wait(PATIENCE).await.unwrap();
+    let reader = other.acquire_shared("k").options(PATIENT).await.unwrap();
     assert!(guard.is_valid(), "both read");
     give_back(reader).await;
     give_back(guard).await;
@@ -119,23 +120,14 @@ async fn a_downgrade_that_no_node_confirms_is_one_all_the_same() {
 #[tokio::test]
 async fn a_reader_that_lost_its_keys_is_told_and_the_others_are_not() {
     let (nodes, one, _) = two_clients();
-    let guard = one.acquire("k").shared().await.unwrap();
+    let guard = one.acquire_shared("k").await.unwrap();
     for node in &nodes[..2] {
         assert!(node.remove("k"));
     }
     assert!(guard.extend().await.is_err());
-    assert_eq!(guard.loss_reason(), Some(LossCause::KeyGone));
-    let again = one.acquire("k").shared().await.unwrap();
+    assert_eq!(guard.loss_cause(), Some(LossCause::KeyGone));
+    let again = one.acquire_shared("k").await.unwrap();
     give_back(again).await;
-}
-
-#[tokio::test]
-async fn a_reader_has_no_fencing_token() {
-    let (nodes, one, _) = two_clients();
-    let error = one.acquire("k").shared().fenced().await.unwrap_err();
-    let quorlock::AcquireError::Invalid(why) = error else { panic!("{error}") };
-    assert_eq!(why, InvalidRequest::Combination { one: "shared", other: "fenced" });
-    assert!(nodes.iter().all(|node| node.key_count() == 0));
 }
 
 /// Whatever else has the key: a hash as Redisson keeps, or an application's scores.
@@ -149,9 +141,9 @@ async fn a_key_that_is_no_lock_is_refused_and_not_touched() {
             run(node, make);
             run(node, &["PEXPIRE", "k", "600000"]);
         }
-        let error = client.try_acquire("k").shared().await.unwrap_err();
+        let error = client.acquire_shared("k").options(ONCE).await.unwrap_err();
         assert!(error.is_contended() && error.to_string().contains("no lock"), "{error}");
-        let error = client.try_acquire(["k", "l"]).shared().await.unwrap_err();
+        let error = client.acquire_shared(["k", "l"]).options(ONCE).await.unwrap_err();
         assert!(error.is_contended(), "{error}");
         for node in &nodes {
             let kept = [&["HLEN", "k"], &["ZCARD", "k"]].map(|ask| {
@@ -167,8 +159,8 @@ async fn a_key_that_is_no_lock_is_refused_and_not_touched() {
 #[tokio::test]
 async fn several_keys_can_be_read_together() {
     let (nodes, one, other) = two_clients();
-    let both = one.acquire(["a", "b"]).shared().await.unwrap();
-    let same = other.acquire(["b", "c"]).shared().await.unwrap();
+    let both = one.acquire_shared(["a", "b"]).await.unwrap();
+    let same = other.acquire_shared(["b", "c"]).await.unwrap();
     assert!(is_held(&other.try_acquire(["a", "c"]).await));
     assert!(is_held(&other.try_acquire("c").await));
     give_back(both).await;

@@ -1,7 +1,7 @@
 //! Other clients, and keys that are no lock of ours.
 
 use quorlock::node::{FailureKind, Holding};
-use quorlock::{HolderKind, NodeOutcome, Verdict};
+use quorlock::{HolderKind, LockOptions, NodeOutcome, Verdict};
 use quorlock_servers::{Reply, Server};
 
 use crate::common::{builder, client, eventually, five, get, no_key_is_left, pttl, run};
@@ -108,7 +108,7 @@ async fn what_is_no_lock_is_reported_and_never_deleted() {
 #[tokio::test]
 async fn an_inspection_tells_held_free_split_and_unknown() {
     let Some(nodes) = five("an_inspection_tells_held_free_split_and_unknown") else { return };
-    let client = builder(&nodes).owner("api-7").build().unwrap();
+    let client = builder(&nodes).options(LockOptions::new().owner("api-7")).build().unwrap();
     let free = client.inspect("orders").await.unwrap();
     assert_eq!((free.verdict(), free.holder(), free.quorum()), (Verdict::Free, None, 3));
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorlock::{ExtendError, LossCause, NodeReleased, Outcome};
+use quorlock::{ExtendError, LockOptions, LossCause, NodeReleased, Outcome};
 use quorlock_servers::Nodes;
 use tokio::time::Instant;
 
@@ -66,9 +66,12 @@ async fn a_node_that_lost_the_key_gets_it_back_with_the_next_extension() {
 async fn a_release_after_expiry_says_so_and_touches_nothing() {
     let Some(nodes) = five("a_release_after_expiry_says_so_and_touches_nothing") else { return };
     let short = builder(&nodes)
-        .ttl(Duration::from_millis(400))
-        .node_timeout(Duration::from_millis(100))
-        .auto_extend(false)
+        .options(
+            LockOptions::new()
+                .ttl(Duration::from_millis(400))
+                .node_timeout(Duration::from_millis(100))
+                .auto_extend(false),
+        )
         .build()
         .unwrap();
     let other = client(&nodes);
@@ -98,10 +101,12 @@ async fn a_lock_is_extended_automatically_but_not_past_max_hold() {
         return;
     };
     let ttl = Duration::from_secs(1);
-    let client = builder(&nodes).ttl(ttl).node_timeout(ttl / 4).build().unwrap();
+    let client =
+        builder(&nodes).options(LockOptions::new().ttl(ttl).node_timeout(ttl / 4)).build().unwrap();
     let max_hold = Duration::from_secs(3);
     let started = Instant::now();
-    let guard = client.acquire("orders").max_hold(max_hold).await.unwrap();
+    let guard =
+        client.acquire("orders").options(LockOptions::new().max_hold(max_hold)).await.unwrap();
     let cause = guard.lost().await;
     let held = started.elapsed();
     assert_eq!(cause, LossCause::HoldLimit);
@@ -112,7 +117,7 @@ async fn a_lock_is_extended_automatically_but_not_past_max_hold() {
     let expected = ExtendError::Lost { resource: "orders".into(), cause };
     assert_eq!(guard.extend().await, Err(expected));
 
-    let guard = client.acquire("orders").max_hold(ttl).await.unwrap();
+    let guard = client.acquire("orders").options(LockOptions::new().max_hold(ttl)).await.unwrap();
     let expected = ExtendError::HoldLimit { resource: "orders".into() };
     assert_eq!(guard.extend().await, Err(expected), "the ttl from now reaches past it");
     assert!(guard.is_valid(), "the lock is held as long as before");
@@ -123,12 +128,13 @@ async fn a_lock_is_extended_automatically_but_not_past_max_hold() {
 async fn automatic_extension_survives_a_frozen_minority() {
     let Some(nodes) = five("automatic_extension_survives_a_frozen_minority") else { return };
     let ttl = Duration::from_secs(2);
-    let client = builder(&nodes).ttl(ttl).node_timeout(ttl / 4).build().unwrap();
+    let client =
+        builder(&nodes).options(LockOptions::new().ttl(ttl).node_timeout(ttl / 4)).build().unwrap();
     let guard = client.acquire("orders").await.unwrap();
     freeze(&nodes, 2);
     let until = Instant::now() + 3 * ttl;
     while Instant::now() < until {
-        assert_eq!(guard.loss_reason(), None);
+        assert_eq!(guard.loss_cause(), None);
         assert!(guard.is_valid());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -142,7 +148,8 @@ async fn automatic_extension_survives_a_frozen_minority() {
 async fn a_frozen_majority_ends_the_lock_before_its_validity() {
     let Some(nodes) = five("a_frozen_majority_ends_the_lock_before_its_validity") else { return };
     let ttl = Duration::from_secs(2);
-    let client = builder(&nodes).ttl(ttl).node_timeout(ttl / 8).build().unwrap();
+    let client =
+        builder(&nodes).options(LockOptions::new().ttl(ttl).node_timeout(ttl / 8)).build().unwrap();
     let guard = client.acquire("orders").await.unwrap();
     freeze(&nodes, 3);
     let frozen_at = Instant::now();

@@ -10,7 +10,7 @@ mod holding;
 use std::time::Duration;
 
 use common::{builder, client, eventually, five, get, key_count, no_key_is_left, pttl, run};
-use quorlock::{AcquireError, Client, HolderKind, NodeOutcome, NodeReleased, Outcome};
+use quorlock::{AcquireError, Client, HolderKind, LockOptions, NodeOutcome, NodeReleased, Outcome};
 use quorlock_servers::Server;
 use tokio::time::Instant;
 
@@ -24,7 +24,8 @@ async fn a_lock_is_acquired_extended_and_released_on_all_nodes() {
     let Some(nodes) = five("a_lock_is_acquired_extended_and_released_on_all_nodes") else { return };
     let client = client(&nodes);
     let started = Instant::now();
-    let guard = client.acquire("orders").owner("build-7").await.unwrap();
+    let guard =
+        client.acquire("orders").options(LockOptions::new().owner("build-7")).await.unwrap();
     assert!(guard.is_valid());
     let (remaining, elapsed) = (guard.remaining(), started.elapsed());
     assert!(remaining <= TTL - DRIFT, "the drift is allowed for: {remaining:?}");
@@ -62,7 +63,8 @@ async fn a_lock_is_acquired_extended_and_released_on_all_nodes() {
 #[tokio::test]
 async fn of_two_clients_one_waits_and_is_told_for_whom() {
     let Some(nodes) = five("of_two_clients_one_waits_and_is_told_for_whom") else { return };
-    let holder = builder(&nodes).owner("api-7:41 nightly").build().unwrap();
+    let holder =
+        builder(&nodes).options(LockOptions::new().owner("api-7:41 nightly")).build().unwrap();
     let other = client(&nodes);
     let guard = holder.acquire("orders").await.unwrap();
     eventually("all nodes have given their votes", || guard.votes() == 5).await;
@@ -99,7 +101,10 @@ async fn of_two_clients_one_waits_and_is_told_for_whom() {
 #[tokio::test]
 async fn who_waits_is_told_after_each_attempt_why() {
     let Some(nodes) = five("who_waits_is_told_after_each_attempt_why") else { return };
-    let (holder, other) = (builder(&nodes).owner("api-7").build().unwrap(), client(&nodes));
+    let (holder, other) = (
+        builder(&nodes).options(LockOptions::new().owner("api-7")).build().unwrap(),
+        client(&nodes),
+    );
     let guard = holder.acquire("orders").await.unwrap();
     let (told, mut seen) = tokio::sync::watch::channel(None);
     let waiting = tokio::spawn(other.acquire("orders").progress(told).into_future());

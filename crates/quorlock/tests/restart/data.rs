@@ -4,7 +4,7 @@ use quorlock::AcquireError;
 use quorlock_servers::{Nodes, Reply, Server, ServerOptions, find_or_skip};
 use tokio::task::JoinSet;
 
-use crate::common::{all_servers, eventually, get, key_count, run};
+use crate::common::{UNEXTENDED, all_servers, eventually, get, key_count, run};
 use crate::{MARKER, all_trusted, start, strict, untrusted_now, with_args, without_a_wait};
 
 /// A master and its replica, in step.
@@ -92,7 +92,7 @@ async fn older_data_of_its_own_are_noticed_on_a_connection_that_lasts() {
         follow(&nodes[1], &nodes[0]).await;
         run(&nodes[1], &["REPLICAOF", "NO", "ONE"]);
         all_trusted(&rival).await;
-        let holder = client.acquire("orders").auto_extend(false).await.unwrap();
+        let holder = client.acquire("orders").options(UNEXTENDED).await.unwrap();
         follow(&nodes[0], &nodes[1]).await;
         run(&nodes[0], &["REPLICAOF", "NO", "ONE"]);
         assert_eq!(get(&nodes[0], "orders"), None, "the vote is forgotten");
@@ -150,6 +150,6 @@ async fn a_reload_of_its_own_data_costs_no_vote() {
     let rival = strict(&nodes).build().unwrap();
     let error = rival.try_acquire("orders").await.unwrap_err();
     assert!(error.is_contended(), "{error}");
-    assert_eq!(holder.loss_reason(), None);
+    assert_eq!(holder.loss_cause(), None);
     all_trusted(&rival).await;
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock::node::FailureKind;
-use quorlock::{AcquireError, NodeTrustState, RestartGuard};
+use quorlock::{AcquireError, LockOptions, NodeTrustState, RestartGuard};
 use quorlock_servers::{Nodes, Reply, Server, ServerOptions};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -23,7 +23,10 @@ async fn clients_with_different_lists_are_told_both() {
         (strict(&nodes[..4]), "nodes=a,b,c,d quorum=3"),
         (named("vwxyz".chars().zip(nodes.iter().map(Server::url))), "nodes=v,w,x,y,z quorum=3"),
         (strict(&nodes).quorum(4), "nodes=a,b,c,d,e quorum=4"),
-        (strict(&nodes).ttl(TTL * 2).max_ttl(TTL * 2), "max_ttl_ms=1000"),
+        (
+            strict(&nodes).options(LockOptions::new().ttl(TTL * 2)).max_ttl(TTL * 2),
+            "max_ttl_ms=1000",
+        ),
     ] {
         let other = other.build().unwrap();
         // At the first acquire, and with time to spare: waiting does not mend it.
@@ -123,7 +126,11 @@ async fn a_server_that_is_refused_is_not_written_to() {
                     .unwrap();
             let client = named([('a', nodes[0].url())]).build().unwrap();
             for resources in [vec!["one"], vec!["one", "other"]] {
-                let error = client.acquire(resources).wait(SHORT_WAIT).await.unwrap_err();
+                let error = client
+                    .acquire(resources)
+                    .options(LockOptions::new().wait(SHORT_WAIT))
+                    .await
+                    .unwrap_err();
                 assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{args:?}: {error}");
             }
             assert_eq!(run(&nodes[0], &["DBSIZE"]), Reply::Int(0), "{args:?}");
@@ -173,7 +180,9 @@ async fn a_full_server_without_a_registration_still_extends() {
     let servers = all_servers("a_full_server_without_a_registration_still_extends");
     let each = servers.into_iter().map(|binary| async move {
         let nodes = Nodes::start(&binary, 3, with_args(&[])).unwrap();
-        let client = strict(&nodes).ttl(4 * TTL).max_ttl(4 * TTL).node_timeout(TTL);
+        let client = strict(&nodes)
+            .options(LockOptions::new().ttl(4 * TTL).node_timeout(TTL))
+            .max_ttl(4 * TTL);
         let client = client.build().unwrap();
         all_trusted(&client).await;
         let guard = client.acquire("orders").await.unwrap();

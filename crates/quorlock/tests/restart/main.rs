@@ -11,9 +11,10 @@ mod worthless;
 
 use std::time::Duration;
 
-use common::{PATIENCE, all_servers, eventually, get, key_count};
+use common::{PATIENCE, UNEXTENDED, all_servers, eventually, get, key_count};
 use quorlock::{
-    AcquireError, Client, ClientBuilder, Guard, NodeOutcome, NodeTrustState, RestartGuard,
+    AcquireError, Client, ClientBuilder, Guard, LockOptions, NodeOutcome, NodeTrustState,
+    RestartGuard,
 };
 use quorlock_servers::{Listen, Nodes, Server, ServerOptions};
 use tokio::sync::watch;
@@ -36,7 +37,10 @@ fn strict(nodes: &[Server]) -> ClientBuilder {
 
 fn named(nodes: impl IntoIterator<Item = (char, String)>) -> ClientBuilder {
     let nodes = nodes.into_iter().map(|(name, url)| format!("{name}={url}"));
-    Client::builder().nodes(nodes).ttl(TTL).max_ttl(TTL).node_timeout(TTL / 4).wait(PATIENCE)
+    Client::builder()
+        .nodes(nodes)
+        .options(LockOptions::new().ttl(TTL).node_timeout(TTL / 4).wait(PATIENCE))
+        .max_ttl(TTL)
 }
 
 fn start(test: &str, count: usize, options: ServerOptions) -> Option<Nodes> {
@@ -146,7 +150,7 @@ async fn who_will_not_wait_is_told_how_long_it_would_take() {
 
     // The same for a wait that is too short: there is no use in it.
     let short = Duration::from_millis(1500);
-    let error = client.acquire("orders").wait(short).await.unwrap_err();
+    let error = client.acquire("orders").options(LockOptions::new().wait(short)).await.unwrap_err();
     let AcquireError::NodesUntrusted(attempts) = &error else { panic!("{error}") };
     assert!(attempts.elapsed < short, "{error}");
     assert!(error.retry_after().is_some());
@@ -164,8 +168,11 @@ const LONG: Duration = Duration::from_secs(2);
 async fn three_of_five_forget(nodes: &Nodes, guard: RestartGuard) -> bool {
     let builder = || {
         let nodes = "abcde".chars().zip(nodes.urls());
-        let builder = named(nodes).ttl(LONG).max_ttl(LONG).auto_extend(false);
-        builder.node_timeout(Duration::from_millis(400)).restart_guard(guard)
+        let builder =
+            named(nodes).options(LockOptions::new().ttl(LONG).auto_extend(false)).max_ttl(LONG);
+        builder
+            .options(LockOptions::new().node_timeout(Duration::from_millis(400)))
+            .restart_guard(guard)
     };
     let (client, known) = (builder().build().unwrap(), builder().build().unwrap());
     drop(known.acquire("warming up").await.unwrap());
@@ -188,7 +195,7 @@ async fn three_of_five_forget(nodes: &Nodes, guard: RestartGuard) -> bool {
     let new = builder().build().unwrap();
     let (resource, still) = ("orders", &holder);
     let is_second = async |rival: &Client| {
-        let guard = rival.acquire(resource).auto_extend(false).await.unwrap();
+        let guard = rival.acquire(resource).options(UNEXTENDED).await.unwrap();
         let both = still.is_valid() && guard.is_valid();
         assert!(guard.release().await.is_released());
         both

@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quorlock::{Guard, NodeTrustState, RestartGuard};
+use quorlock::{Guard, LockOptions, NodeTrustState, RestartGuard};
 use quorlock_servers::{Server, ServerOptions};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::common::{calls, eventually, get, run};
+use crate::common::{UNEXTENDED, calls, eventually, get, run};
 use crate::{
     ADOPTION, MARKER, all_trusted, start, strict, trust_state, untrusted_now, with_args,
     without_a_wait,
@@ -25,7 +25,11 @@ async fn a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker() {
     let error = untrusted_now(&build(&[]).unwrap()).await;
     assert!(error.to_string().contains("quarantined: started "), "{error}");
     let client = build(&["a"]).unwrap();
-    let guard = client.acquire("orders").wait(Duration::from_secs(1)).await.unwrap();
+    let guard = client
+        .acquire("orders")
+        .options(LockOptions::new().wait(Duration::from_secs(1)))
+        .await
+        .unwrap();
     assert!(guard.release().await.is_released());
     // It must not be there to mark the node while that is not contradicted yet.
     client.shutdown(Duration::from_secs(5)).await.unwrap();
@@ -43,7 +47,11 @@ async fn a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker() {
     assert!(error.contains("but it has no-appendfsync-on-rewrite yes"), "{error}");
     // Who may not ask is not contradicted.
     run(&nodes[0], &["ACL", "SETUSER", "default", "-config"]);
-    let guard = build(&["a"]).unwrap().acquire("orders").wait(Duration::from_secs(1)).await;
+    let guard = build(&["a"])
+        .unwrap()
+        .acquire("orders")
+        .options(LockOptions::new().wait(Duration::from_secs(1)))
+        .await;
     assert!(guard.is_ok(), "{guard:?}");
     let unknown = build(&["a", "z"]).unwrap_err().to_string();
     assert_eq!(unknown, "no node has the name \"z\"; the nodes are: a");
@@ -114,7 +122,7 @@ async fn proof_costs_one_command_per_batch_and_one_per_connection() {
         }
     };
     reset();
-    let client = strict(&nodes).auto_extend(false).build().unwrap();
+    let client = strict(&nodes).options(UNEXTENDED).build().unwrap();
     let guard = client.try_acquire("orders").await.unwrap();
     eventually("all have voted", || guard.votes() == 3).await;
     for node in &nodes {

@@ -16,12 +16,17 @@ async fn a_call_ends_when_its_wait_does() {
         let started = Instant::now();
         let call = other.acquire("orders");
         // Ten seconds are the default.
-        let call = if wait == 10 * SECOND { call } else { call.wait(wait) };
+        let call = if wait == 10 * SECOND {
+            call
+        } else {
+            call.options(quorlock::LockOptions::new().wait(wait))
+        };
         let error = call.await.unwrap_err();
         assert_took(started.elapsed(), wait);
         assert!(error.is_contended(), "{error}");
     }
-    let patient = other.acquire("orders").wait_forever().into_future();
+    let patient =
+        other.acquire("orders").options(quorlock::LockOptions::new().wait_forever()).into_future();
     assert!(timeout(3600 * SECOND, patient).await.is_err());
     assert!(guard.is_valid());
 }

@@ -1,6 +1,6 @@
 //! A held lock: extended, healed, lost.
 
-use quorlock::{AcquireError, LossCause, Outcome};
+use quorlock::{AcquireError, LockOptions, LossCause, Outcome};
 use tokio::time::{Instant, sleep};
 
 use crate::{HELD_FOR, MS, SECOND, TTL, assert_took, client, nodes, total_keys};
@@ -9,17 +9,20 @@ use crate::{HELD_FOR, MS, SECOND, TTL, assert_took, client, nodes, total_keys};
 async fn a_lost_lock_that_is_kept_is_given_back_with_its_guard() {
     let nodes = nodes::<5>();
     let client = client(&nodes);
-    let guard = client.acquire("orders").keep_on_loss().await.unwrap();
+    let guard =
+        client.acquire("orders").options(LockOptions::new().keep_on_loss(true)).await.unwrap();
     nodes[..3].iter().for_each(|node| assert!(node.remove("orders")));
     assert_eq!(guard.lost().await, LossCause::KeyGone);
     sleep(TTL / 2).await;
     assert_eq!(total_keys(&nodes), 2, "what is left is left alone");
-    let refused = client.acquire("orders").wait(TTL / 10).await.unwrap_err();
+    let refused =
+        client.acquire("orders").options(LockOptions::new().wait(TTL / 10)).await.unwrap_err();
     assert!(refused.is_contended(), "{refused}");
     assert_eq!(guard.release().await.outcome, Outcome::Expired);
     assert_eq!(total_keys(&nodes), 0);
 
-    let guard = client.acquire("orders").keep_on_loss().await.unwrap();
+    let guard =
+        client.acquire("orders").options(LockOptions::new().keep_on_loss(true)).await.unwrap();
     nodes[..3].iter().for_each(|node| assert!(node.remove("orders")));
     assert_eq!(guard.lost().await, LossCause::KeyGone);
     drop(guard);

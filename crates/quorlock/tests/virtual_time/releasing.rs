@@ -3,7 +3,7 @@
 use std::future::IntoFuture as _;
 
 use quorlock::node::{Answers, Batch, BoxFuture, MemoryNode, Node, PushSink};
-use quorlock::{Client, Clock};
+use quorlock::{Client, Clock, LockOptions};
 use tokio::time::{Instant, sleep};
 
 use crate::{MS, SECOND, TICK, TTL, client, nodes, total_keys};
@@ -12,9 +12,12 @@ use crate::{MS, SECOND, TICK, TTL, client, nodes, total_keys};
 async fn a_shutdown_counts_the_intents_that_no_node_has_taken_back() {
     let nodes = nodes::<3>();
     let (one, other) = (client(&nodes), client(&nodes));
-    let reader = other.acquire("orders").shared().await.unwrap();
+    let reader = other.acquire_shared("orders").await.unwrap();
     let waits = one.clone();
-    let waits = tokio::spawn(async move { waits.acquire("orders").wait(TTL).await });
+    let waits =
+        tokio::spawn(
+            async move { waits.acquire("orders").options(LockOptions::new().wait(TTL)).await },
+        );
     sleep(SECOND).await;
     assert!(nodes[0].contains("quorlock:intent:orders"));
     nodes[0].freeze();

@@ -4,7 +4,7 @@ use std::future::IntoFuture as _;
 use std::time::Duration;
 
 use quorlock::node::{Answers, Batch, BoxFuture, FailureKind, MemoryNode, Node, NodeState};
-use quorlock::{AcquireError, Client, Clock, ExtendError};
+use quorlock::{AcquireError, Client, Clock, ExtendError, LockOptions};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{MS, SECOND, TICK, TTL, client, nodes, total_keys};
@@ -83,7 +83,9 @@ async fn the_time_a_node_was_frozen_is_no_round_trip() {
 async fn memory_nodes_freeze_thaw_stop_and_fail_as_servers_do() {
     let [node] = nodes();
     let client = client(std::slice::from_ref(&node));
-    let attempt = || client.try_acquire("orders").auto_extend(false);
+    let attempt = || {
+        client.acquire("orders").options(LockOptions::new().wait(Duration::ZERO).auto_extend(false))
+    };
     let kind = |error: AcquireError| error.nodes()[0].failure().unwrap().kind();
     assert_eq!(node.state(), NodeState::Up);
 
@@ -116,7 +118,7 @@ async fn memory_nodes_freeze_thaw_stop_and_fail_as_servers_do() {
     // One that is killed while frozen has executed nothing of what it was sent.
     sleep(TTL + SECOND).await;
     node.freeze();
-    let call = tokio::spawn(attempt().wait(TTL).into_future());
+    let call = tokio::spawn(attempt().options(LockOptions::new().wait(TTL)).into_future());
     sleep(MS).await;
     node.stop();
     assert_eq!(kind(call.await.unwrap().unwrap_err()), FailureKind::Unreachable);
@@ -135,8 +137,9 @@ async fn memory_nodes_freeze_thaw_stop_and_fail_as_servers_do() {
 async fn a_node_timeout_below_the_round_trip_is_told_with_both() {
     let slow = nodes::<3>().map(|node| Delayed { node, round_trip: 20 * MS });
     let builder = Client::builder().custom_nodes(slow).clock(Clock::Tokio);
-    let client = builder.node_timeout(5 * MS).build().unwrap();
-    let error = client.acquire("orders").wait(SECOND).await.unwrap_err();
+    let client = builder.options(LockOptions::new().node_timeout(5 * MS)).build().unwrap();
+    let error =
+        client.acquire("orders").options(LockOptions::new().wait(SECOND)).await.unwrap_err();
     assert!(matches!(error, AcquireError::NoQuorum(_)));
     let told = "; the node timeout of 5.0ms is shorter than the usual 20.0ms of node n0: choose a longer \
                 one, or none, because it then follows the round trip; nodes n0, n1, n2 ";
@@ -148,7 +151,7 @@ async fn a_node_timeout_below_the_round_trip_is_told_with_both() {
 async fn the_first_round_trip_is_believed_no_more_than_others() {
     let slow = nodes::<3>().map(|node| Delayed { node, round_trip: 2 * SECOND });
     let builder = Client::builder().custom_nodes(slow).clock(Clock::Tokio);
-    let client = builder.node_timeout(5 * SECOND / 2).build().unwrap();
+    let client = builder.options(LockOptions::new().node_timeout(5 * SECOND / 2)).build().unwrap();
     drop(client.acquire("orders").await.unwrap());
     for node in client.stats().nodes {
         assert!(node.round_trip.unwrap() <= SECOND / 2, "{:?}", node.round_trip);

@@ -72,6 +72,8 @@ mod tests {
 
     use quorlock_servers::find_or_skip;
 
+    use ::quorlock::LockOptions;
+
     use super::*;
     use crate::subjects::Flavor;
     use crate::testbed::Testbed;
@@ -86,7 +88,9 @@ mod tests {
         // So that the servers need not be waited for longer than for three seconds.
         let ttl = Duration::from_millis(500);
         let sent = |guard| {
-            let builder = quorlock::builder(testbed::urls(servers)).ttl(ttl).max_ttl(ttl);
+            let builder = quorlock::builder(testbed::urls(servers))
+                .options(LockOptions::new().ttl(ttl))
+                .max_ttl(ttl);
             let subject =
                 quorlock::named("counted", builder.restart_guard(guard), Flavor::CurrentThread);
             let subject = subject.unwrap();

@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use ::quorlock::{Client, RestartGuard};
+use ::quorlock::{Client, LockOptions, RestartGuard};
 use quorlock_servers::Server;
 
 use super::{NODES, all_vote, once};
@@ -100,7 +100,7 @@ fn start(bench: &Bench, setup: &'static Setup) -> Result<Started, String> {
     let name = |(index, url)| format!("n{index}={url}");
     let nodes = testbed::urls(testbed.first(NODES)).into_iter().enumerate().map(name);
     let builder = quorlock::builder(nodes)
-        .ttl(TTL)
+        .options(LockOptions::new().ttl(TTL))
         .max_ttl(setup.max_ttl)
         .restart_guard(setup.guard)
         .durable_nodes((0..NODES).filter(|_| setup.is_durable).map(|index| format!("n{index}")));

@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use quorlock::{AcquireError, Client, NodeOutcome};
+use quorlock::{AcquireError, Client, LockOptions, NodeOutcome};
 use serde::Serialize;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
@@ -115,7 +115,7 @@ async fn all(first: &Client, second: &Client, time: Duration) -> Result<Measured
     let keys = format!("quorlock-bench:{}-{}:", std::process::id(), real_ns());
     // The first lock of a client also connects it. The measurements are about connected clients.
     for client in [first, second] {
-        let first = client.acquire(format!("{keys}first")).wait(FIRST);
+        let first = client.acquire(format!("{keys}first")).options(LockOptions::new().wait(FIRST));
         let guard = first.await.map_err(Failed::Nodes)?;
         let _ = guard.release().await;
     }
@@ -204,7 +204,7 @@ async fn handover(clients: [&Client; 2], keys: &str, time: Duration) -> Result<H
             let mut changed = last.subscribe();
             while Instant::now() < until {
                 let asked = Instant::now();
-                let guard = client.acquire(&key).wait_forever();
+                let guard = client.acquire(&key).options(LockOptions::new().wait_forever());
                 let Ok(Ok(guard)) = timeout_at(until, guard).await else { continue };
                 let acquired = Instant::now();
                 let (other, released) = last.send_replace((me, None));

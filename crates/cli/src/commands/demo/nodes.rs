@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock::node::MemoryNode;
-use quorlock::{Client, ClientBuilder, Delay, RestartGuard, Retry};
+use quorlock::{Client, ClientBuilder, Delay, LockOptions, RestartGuard, Retry};
 use quorlock_servers::{Listen, Nodes, ServerBinary, ServerOptions, StartError};
 
 use super::TTL;
@@ -127,5 +127,8 @@ pub(super) fn client_of<S: AsRef<str>>(urls: &[S]) -> ClientBuilder {
 fn settings() -> ClientBuilder {
     let retry = Retry { delay: Delay::Adaptive { ceiling: LOOK_AGAIN }, attempts_max: None };
     // The servers are new, hold no lock but the demo's, and stay down for longer than the ttl: see the script.
-    Client::builder().ttl(TTL).max_ttl(TTL).retry(retry).restart_guard(RestartGuard::Off)
+    Client::builder()
+        .options(LockOptions::new().ttl(TTL).retry(retry))
+        .max_ttl(TTL)
+        .restart_guard(RestartGuard::Off)
 }

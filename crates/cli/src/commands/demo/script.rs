@@ -9,6 +9,7 @@ use super::stage::{DemoEnd, Stage};
 use super::view::Fate;
 use super::{Event, TTL, now};
 use crate::output::time;
+use quorlock::LockOptions;
 
 const B: usize = 1;
 const C: usize = 2;
@@ -107,10 +108,10 @@ const FREE_KEY: &str = "another";
 
 /// The demo's own call for a lock, on its own thread because it blocks.
 fn call(stage: &Stage, events: Sender<Event>) -> Result<(), DemoEnd> {
-    let builder = stage.nodes.client().owner("the demo itself");
+    let builder = stage.nodes.client().options(LockOptions::new().owner("the demo itself"));
     let client = builder.blocking().build().map_err(DemoEnd::failed)?;
     let call = move || {
-        let answer = client.acquire(FREE_KEY).wait(OWN_WAIT).call();
+        let answer = client.acquire(FREE_KEY).options(LockOptions::new().wait(OWN_WAIT)).call();
         let answer = answer.map(drop).map_err(|error| error.to_string());
         // The receiver is gone if the demo ends early.
         let _ = events.send(Event::Answer(answer));

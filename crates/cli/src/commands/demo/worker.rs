@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use quorlock::blocking::{Client, Guard};
-use quorlock::{AcquireError, ClientBuilder};
+use quorlock::{AcquireError, ClientBuilder, LockOptions};
 use serde::{Deserialize, Serialize};
 
 use super::{KEY, WAIT, nodes};
@@ -98,7 +98,12 @@ impl Worker {
 
     fn turn(&self) -> Result<Report, String> {
         let asked_ns = boot_ns();
-        match self.client.acquire(KEY).wait(WAIT).owner(&*self.owner).call() {
+        match self
+            .client
+            .acquire(KEY)
+            .options(LockOptions::new().wait(WAIT).owner(&*self.owner))
+            .call()
+        {
             Ok(guard) => self.hold(guard, asked_ns).map(Report::Held),
             Err(error @ (AcquireError::Closed { .. } | AcquireError::Invalid(_))) => {
                 Err(error.to_string())

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quorlock::admin::{group, names};
 use quorlock::env::{Class, VARIABLES};
-use quorlock::{Guard, Health, LossCause, NodeReleased, Outcome};
+use quorlock::{Health, LossCause, NodeReleased, Outcome};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -39,8 +39,7 @@ pub(super) struct Sent {
 
 impl Keeper<'_> {
     /// Runs the command, and gives the lock back if no process of the command is left.
-    pub(super) async fn hold(&mut self, guard: Guard) -> ExitCode {
-        let lease = Lease::new(guard);
+    pub(super) async fn hold(&mut self, lease: Lease) -> ExitCode {
         let since = boot_ns();
         let remaining = lease.remaining();
         self.say_acquired(&lease);
@@ -58,7 +57,7 @@ impl Keeper<'_> {
             _ => None,
         };
         // The guardian acts before the validity ends, so the lock may not be lost yet.
-        let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss_reason());
+        let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss_cause());
         let lost = lost.map(|cause| pulse.loss(cause));
         let health = lease.health().borrow().clone();
         let Watched::Over { how, gone } = watched else {
@@ -81,7 +80,7 @@ impl Keeper<'_> {
                 let by = killed.map(|killed| killed.by).or(by);
                 let end = end_in_words(by);
                 lost.into_iter().for_each(|loss| self.say_lost(loss, &health, by, end));
-                if lease.loss_reason().is_none()
+                if lease.loss_cause().is_none()
                     && let Some(rest) = self.rest_of_min_hold(since)
                 {
                     self.hold_on(lease, rest).await;
@@ -226,8 +225,8 @@ impl Keeper<'_> {
             ("QUORLOCK_TOKEN".into(), lease.token().to_string().into()),
             ("QUORLOCK_VALID_UNTIL_MS".into(), until.to_string().into()),
         ];
-        if let Some(fence) = lease.fence() {
-            environment.push(("QUORLOCK_FENCE".into(), fence.to_string().into()));
+        if let Some(fencing_token) = lease.fencing_token {
+            environment.push(("QUORLOCK_FENCE".into(), fencing_token.to_string().into()));
         }
         environment
     }
@@ -365,7 +364,7 @@ impl Keeper<'_> {
         let remaining = lease.remaining();
         let mut event = self.lock_event(name);
         event["votes"] = json!(lease.votes());
-        event["fence"] = json!(lease.fence());
+        event["fence"] = json!(lease.fencing_token);
         event["valid_for_ms"] = json!(millis(remaining));
         event["valid_until_unix_ms"] = json!(unix_ms().saturating_add(millis(remaining)));
         if self.args.shared {

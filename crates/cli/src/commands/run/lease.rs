@@ -15,11 +15,12 @@ use crate::child::Gone;
 /// client itself would release a lost lock.
 pub(super) struct Lease {
     guard: ManuallyDrop<Guard>,
+    pub(super) fencing_token: Option<u64>,
 }
 
 impl Lease {
-    pub(super) fn new(guard: Guard) -> Self {
-        Self { guard: ManuallyDrop::new(guard) }
+    pub(super) fn new(guard: Guard, fencing_token: Option<u64>) -> Self {
+        Self { guard: ManuallyDrop::new(guard), fencing_token }
     }
 
     pub(super) async fn give_back(self, _: Gone) -> Released {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use quorlock::admin::{group, list_nodes, names};
 use quorlock::node::{FailureKind, Holding, NodeState};
 use quorlock::{
-    AcquireError, Guard, Inspection, NodeAnswer, NodeOutcome, NodeTrustState, Verdict, Waiting,
+    AcquireError, Inspection, LockOptions, NodeAnswer, NodeOutcome, NodeTrustState, Resources,
+    Verdict, Waiting,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -13,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::status::{held_since, node_json, readers};
+use super::lease::Lease;
 use super::{Keeper, ends_the_wait, time_since};
 use crate::args::{IfHeld, WaitArg};
 use crate::exit_code::ExitCode;
@@ -22,7 +24,7 @@ use crate::output::{millis, time};
 use crate::window::cut;
 
 pub(super) enum Waited {
-    Acquired(Guard),
+    Acquired(Lease),
     Refused(AcquireError),
     /// This process has no file descriptor left for a connection to a quorum.
     Exhausted(Waiting),
@@ -70,22 +72,7 @@ impl Said {
 impl Keeper<'_> {
     pub(super) async fn acquire(&mut self) -> Waited {
         let (progress, mut waiting) = watch::channel(None);
-        let keys: Vec<&str> = self.args.keys().collect();
-        let call = match keys[..] {
-            [key] => self.client.acquire(key),
-            _ => self.client.acquire(keys),
-        };
-        let call = call.progress(progress);
-        let call = if self.args.shared { call.shared() } else { call };
-        let call = if self.args.fenced { call.fenced() } else { call };
-        let releases_on_loss =
-            is_active(Mutant::DeadlinesOnlyGrow) || is_active(Mutant::TerminateUnlessExpired);
-        let call = if releases_on_loss { call } else { call.keep_on_loss() };
-        let call = match self.plan.wait {
-            WaitArg::For(wait) => call.wait(wait),
-            WaitArg::Forever => call.wait_forever(),
-        };
-        let mut call = std::pin::pin!(call.into_future());
+        let mut call = std::pin::pin!(self.call(progress));
         let mut said = Said::new();
         // A shorter wait is not reported.
         let mut next = Instant::now() + A_WAIT;
@@ -122,6 +109,40 @@ impl Keeper<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// The call for the lock, with the options of the command line.
+    fn call(
+        &self,
+        progress: watch::Sender<Option<Waiting>>,
+    ) -> impl Future<Output = Result<Lease, AcquireError>> + use<> {
+        let keys: Vec<&str> = self.args.keys().collect();
+        let resources: Resources = match keys[..] {
+            [key] => key.into(),
+            _ => keys.into(),
+        };
+        let releases_on_loss =
+            is_active(Mutant::DeadlinesOnlyGrow) || is_active(Mutant::TerminateUnlessExpired);
+        let options = LockOptions::new().keep_on_loss(!releases_on_loss);
+        let options = match self.plan.wait {
+            WaitArg::For(wait) => options.wait(wait),
+            WaitArg::Forever => options.wait_forever(),
+        };
+        let (client, is_shared, is_fenced) =
+            (self.client.clone(), self.args.shared, self.args.fenced);
+        async move {
+            if is_fenced {
+                let call = client.acquire_fenced(resources).options(options).progress(progress);
+                let guard = call.await?;
+                let fencing_token = guard.fencing_token();
+                return Ok(Lease::new(guard.into(), Some(fencing_token)));
+            }
+            let call = match is_shared {
+                true => client.acquire_shared(resources),
+                false => client.acquire(resources),
+            };
+            Ok(Lease::new(call.options(options).progress(progress).await?, None))
         }
     }
 

@@ -9,10 +9,10 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::timeout;
 
 use super::*;
-use crate::Client;
 use crate::driver::{REQUESTS_MAX, TICKS_MAX};
 use crate::node::MemoryNode;
 use crate::reply::tests::Woken;
+use crate::{Client, LockOptions};
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -80,8 +80,14 @@ fn ask(
 async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
     // No time-out rings before the test's patience has ended.
-    let builder = Client::builder().custom_nodes(nodes).max_ttl(100 * PATIENCE).ttl(100 * PATIENCE);
-    let client = builder.node_timeout(10 * PATIENCE).wait(10 * PATIENCE).build().unwrap();
+    let builder = Client::builder()
+        .custom_nodes(nodes)
+        .max_ttl(100 * PATIENCE)
+        .options(LockOptions::new().ttl(100 * PATIENCE));
+    let client = builder
+        .options(LockOptions::new().node_timeout(10 * PATIENCE).wait(10 * PATIENCE))
+        .build()
+        .unwrap();
     let before = client.acquire("before").await.unwrap();
     assert!(before.release().await.is_released(), "the driver is idle now");
     // All earlier wake-ups of its task are over.
