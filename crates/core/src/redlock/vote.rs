@@ -1,4 +1,8 @@
 //! Votes, and the validity of a lock that follows from a quorum of them.
+//!
+//! A vote stores the reading of two clocks at its request, and not its end on one clock. Each clock can show too little
+//! time: the boot clock after a virtual machine was paused, the wall clock after it was set back. The elapsed time is
+//! the larger of both.
 
 use alloc::boxed::Box;
 use core::time::Duration;
