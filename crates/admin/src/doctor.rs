@@ -1,5 +1,5 @@
-//! Examines nodes: looks at each one as a client does, and at more than a client looks at. A finding says what was
-//! found, why it matters for locks, and how to fix it.
+//! Examines nodes: makes the checks of a client, and further ones. A finding states the fact, why it matters for locks,
+//! and how to fix it.
 //!
 //! Nothing is changed. To find out which rights a user has, [`examine`] uses them on one key of the library's own,
 //! which is deleted afterwards.
@@ -24,7 +24,7 @@ use quorlock_core::shown::seconds;
 pub enum Severity {
     /// Good to know.
     Note,
-    /// Locks work, or will work after a wait; something may surprise.
+    /// Locks work, or will work after a wait, but with a disadvantage.
     Warning,
     /// The node's votes do not count or must not be relied on, or too few nodes vote.
     Error,
@@ -134,8 +134,8 @@ impl Examination {
         self.nodes.iter().filter_map(NodeReport::worst).chain(together).max()
     }
 
-    /// The command that makes a user who may lock on these nodes and do nothing else, with the nodes that it is for.
-    /// Nodes whose servers know the same commands share one entry. A password replaces the word in it.
+    /// Commands that create a user with only the rights to lock, each with the nodes that it is for. Nodes whose
+    /// servers know the same commands share one entry. The command has the word PASSWORD in place of the password.
     pub fn acl(&self, user: &str) -> Vec<(String, Vec<Arc<str>>)> {
         let named =
             |(rules, nodes): (&String, &Vec<Arc<str>>)| (acl::line(user, rules), nodes.clone());
@@ -159,8 +159,8 @@ impl Examination {
     }
 }
 
-/// Examines the nodes of a client that need not be built, all at once. Connecting to a node takes at most its connect
-/// timeout, and so does each answer. Nodes that are not servers are left out.
+/// Examines all nodes at once. The settings need not be built into a client. Connecting to a node takes at most its
+/// connect timeout, and so does each answer. Nodes that are not servers are left out.
 ///
 /// # Errors
 /// [`BuildError`], as from [`ClientBuilder::build`]; nothing was sent. A fault of a node is not an error but a finding.

@@ -119,15 +119,15 @@ pub enum InitError {
         /// Names under which another server answers, one without a marker of the old settings.
         unmarked: Vec<String>,
     },
-    /// No node has a marker of other settings, or a trace of an earlier move. If there are old nodes, they are other
-    /// servers and would go on granting locks. Nothing was written.
+    /// No node has a marker of other settings, or a trace of an earlier reconfiguration. If there are old nodes, they
+    /// are other servers and would continue to grant locks. Nothing was written.
     #[error(
         "nothing was changed: under this key prefix none of these nodes was ever marked for other nodes; name the old \
          ones with --old-node, or, if no lock is in use, run quorlock init --fresh, also for another key prefix"
     )]
     NothingOld,
-    /// Some old nodes could not be taken out of use, so the change did not go on. The nodes that were taken out vote
-    /// for no client now. Call again.
+    /// Some old nodes could not be taken out of use, so the change has stopped. The nodes that were taken out vote for
+    /// no client now. Call again.
     #[error("not finished; run the same command again ({})", list(nodes))]
     Interrupted {
         /// The nodes with the failures.
@@ -141,7 +141,7 @@ fn list(nodes: &[(Arc<str>, String)]) -> String {
     lines.collect::<Vec<_>>().join("; ")
 }
 
-/// The settings for which nodes are marked before a change.
+/// The settings in the markers of nodes before a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Before {
@@ -149,12 +149,12 @@ pub struct Before {
     pub new: String,
     /// Other settings, with the nodes that are marked for them. Nodes that do not answer are left out.
     pub old: Vec<(String, Vec<Arc<str>>)>,
-    /// [`fn@reconfigure`] makes the change: it does not change a database, a key prefix, or a marker that is not of this
-    /// version.
+    /// Whether [`fn@reconfigure`] can make the change. It cannot change a database, a key prefix, or a marker that is
+    /// not of this version.
     pub is_reconfigurable: bool,
 }
 
-/// Reads the settings for which the nodes, and these others, are marked. Writes nothing.
+/// Reads the settings in the markers of the nodes and of `others`. Writes nothing.
 ///
 /// # Errors
 /// [`InitError::Build`] if the settings are wrong; nothing was sent.

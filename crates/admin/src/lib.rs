@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! All take the [`ClientBuilder`](quorlock::ClientBuilder) of the clients that lock there, which is not built:
+//! Each function takes a [`ClientBuilder`](quorlock::ClientBuilder) with the settings of the clients.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

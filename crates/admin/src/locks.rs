@@ -1,7 +1,7 @@
-//! Every lock on the nodes: [`list`] looks at all keys in small steps, so other clients are served in between.
+//! Lists every lock on the nodes: [`list`] reads all keys in small steps, so other clients are served in between.
 //!
-//! A lock that is held throughout the look is listed, and a lock that is listed was held at some time during it. This
-//! holds as far as the nodes could be looked at; see [`Locks::complete`].
+//! A lock that is held throughout the scan is listed, and a lock that is listed was held at some time during it. This
+//! applies to the nodes that could be read; see [`Locks::complete`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use quorlock::{BuildError, ClientBuilder, Holder};
 pub use crate::scan::Incomplete;
 use crate::scan::{Scan, Scanned, Votes, get_ranges, pattern, read_all};
 
-/// Limit of the votes that are listed of one node. More are reported as [`Incomplete::TooMany`].
+/// Limit of the votes that are listed per node. More are reported as [`Incomplete::TooMany`].
 pub const VOTES_MAX: usize = 50_000;
 
 const TOKEN_DIGITS: usize = 16;
@@ -53,7 +53,7 @@ pub struct Lock {
     pub stale: bool,
 }
 
-/// Result of the look at one node.
+/// Result of the scan of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeLook {
@@ -77,24 +77,24 @@ pub struct Locks {
 
 impl Locks {
     /// Number of nodes that were read completely. If they are at least a quorum, every lock that was held throughout
-    /// the look is listed.
+    /// the scan is listed.
     pub fn complete(&self) -> usize {
         self.nodes.iter().filter(|node| node.incomplete.is_none()).count()
     }
 }
 
-/// Lists the locks whose resources match `glob`, a pattern as `KEYS` has it. Without it, lists all behind the key prefix,
-/// and intents that never expire.
+/// Lists the locks whose resources match `glob`, a pattern in the syntax of `KEYS`. Without `glob`, lists all locks
+/// behind the key prefix, and also intents that never expire.
 ///
-/// Needs the right to `SCAN` beyond those of a client. Keys of other programs are passed over: only values in the form
-/// that this library stores are listed. On each node the look holds one page of names, and at most [`VOTES_MAX`] votes.
+/// Needs the right to `SCAN` beyond those of a client. Skips keys of other programs: lists only values in the form that
+/// this library stores. Of each node, the scan holds in memory one page of names, and at most [`VOTES_MAX`] votes.
 ///
 /// # Errors
 /// [`BuildError`], as from [`ClientBuilder::build`]; nothing was sent. A node that fails is reported in
 /// [`Locks::nodes`].
 ///
 /// # Cancel safety
-/// Nothing is written. It may be dropped at any time.
+/// The future may be dropped at any time, because nothing is written.
 pub async fn list(settings: &ClientBuilder, glob: Option<&str>) -> Result<Locks, BuildError> {
     let topology = Topology::of(settings)?;
     let prefix = &*topology.prefix;
@@ -121,7 +121,7 @@ pub async fn list(settings: &ClientBuilder, glob: Option<&str>) -> Result<Locks,
                 tokens.get(&key).filter(|_| found.nodes.contains(&place))
             });
             let (resource, kind) = match key.strip_prefix(&*intent) {
-                // An intent that ends belongs to a writer that waits.
+                // An intent that expires belongs to a waiting writer, and is not listed.
                 Some(_) if found.left.is_some() => return None,
                 Some(resource) => (resource, LockKind::Intent),
                 None if found.shared => (key.strip_prefix(prefix)?, LockKind::Shared),
@@ -148,7 +148,7 @@ pub async fn list(settings: &ClientBuilder, glob: Option<&str>) -> Result<Locks,
 
 pub(crate) struct Found {
     pub(crate) shared: bool,
-    /// The longest time of any node; `None` if a node's key never expires.
+    /// The longest remaining time on any node; `None` if a node's key never expires.
     pub(crate) left: Option<Duration>,
     /// Places in the list of nodes.
     pub(crate) nodes: Vec<usize>,
@@ -176,8 +176,8 @@ pub(crate) fn merged<'a>(
     merged
 }
 
-/// Reads the keys on which nodes differ once more, on all nodes at once. The scans reach a key at different times, so a
-/// lock that is taken or released meanwhile seems to have too few votes.
+/// Reads the keys on which nodes differ a second time, on all nodes at once. The scans of the nodes reach a key at
+/// different times, so a lock that is acquired or released meanwhile seems to have too few votes.
 async fn look_again(scans: &mut [Scanned]) {
     let whole = scans.iter().filter(|scan| scan.connection.is_some()).count();
     let found = merged(scans.iter().map(|scan| &scan.votes).enumerate());
@@ -200,7 +200,7 @@ async fn look_again(scans: &mut [Scanned]) {
     }
 }
 
-/// The counters of each node for the keys that have a writer.
+/// The fencing counters of each node for the keys that have a writer.
 async fn fences(
     topology: &Topology,
     scans: &[Scanned],

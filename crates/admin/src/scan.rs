@@ -1,6 +1,6 @@
-//! A look at all keys of a node for locks, in small steps: `SCAN` pages, then short reads of the few keys that may
-//! be locks. One page is in flight per node, and half of the time is pauses, so other clients are served in between.
-//! Memory grows with the locks that are found, up to a limit, and not with the keys.
+//! Searches all keys of a node for locks, in small steps: `SCAN` pages, then short reads of the few keys that may be
+//! locks. One page is in flight per node, and half of the time is pauses, so other clients are served in between.
+//! Memory grows with the number of locks that are found, up to a limit, and not with the number of keys.
 //!
 //! Every vote that exists from the beginning to the end of the scan is found. Strings are read before sorted sets,
 //! because a writer that becomes a reader turns its string into a sorted set, and never the reverse. Whatever is found
@@ -20,19 +20,19 @@ use quorlock::{ClientBuilder, RESOURCE_BYTES_MAX};
 use quorlock_core::store::READERS_MAX;
 use quorlock_core::{BootTime, Failure, FailureKind, TTL_CEILING, Value};
 
-/// Keys that one `SCAN` looks at. A server needs about 0.1 ms for them.
+/// Keys that one `SCAN` visits. A server needs about 0.1 ms for them.
 const COUNT: usize = 100;
 
-/// The same for a pattern that few keys match. A server needs about 0.2 ms for them.
+/// Keys that one `SCAN` visits for a pattern that few keys match. A server needs about 0.2 ms for them.
 const COUNT_OF_FEW: usize = 1000;
 
 /// The longest key of a lock.
 const KEY_BYTES_MAX: usize = ClientBuilder::PREFIX_BYTES_MAX + RESOURCE_BYTES_MAX;
 
-/// The first read of a value ends here: a token, and the space before the owner text.
+/// Length of the first read of a value: a token, and the space before the owner text.
 const START_BYTES: usize = 41;
 
-/// Pauses are as long together as the pages, and each is about this long. Timers count in milliseconds.
+/// Length of one pause. In total the pauses are as long as the pages. Timers have a resolution of milliseconds.
 const PAUSE: Duration = Duration::from_millis(4);
 
 const READERS_AT_A_TIME: i64 = 64;
@@ -54,9 +54,9 @@ pub(crate) type Votes = BTreeMap<Arc<str>, Vec<Vote>>;
 
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Scan<'a> {
-    /// Only keys that match this pattern.
+    /// Only keys that match this pattern are read.
     pub(crate) pattern: Option<&'a str>,
-    /// Prefix of the client's keys. If the user may not read other keys, only these are read.
+    /// Prefix of the client's keys. If the user may not read other keys, only keys with this prefix are read.
     pub(crate) prefix: &'a str,
     /// Prefix of the intents of waiting writers, which are read like locks.
     pub(crate) intents: Option<&'a str>,
@@ -88,7 +88,7 @@ pub enum Incomplete {
     TimeIsUp,
     /// The node has more locks than are listed.
     TooMany {
-        /// Number of locks that are listed of this node.
+        /// Number of locks that are listed per node.
         max: usize,
     },
 }
@@ -286,7 +286,7 @@ impl Scanned {
     }
 }
 
-/// The library's own keys are no locks, and neither are names that no lock can have.
+/// The library's own keys are no locks, and neither are keys with a name that no lock can have.
 fn may_be_a_lock(key: &str) -> bool {
     !key.is_empty() && key.len() <= KEY_BYTES_MAX && !key.contains(RESERVED)
 }
@@ -299,7 +299,7 @@ pub(crate) struct Read {
 }
 
 impl Read {
-    /// The reply, unless the value is gone or of another type, or the user may not read it.
+    /// Returns the reply; `None` if the value has expired or has another type, or if the user may not read it.
     fn take(&mut self, reply: Option<Reply>) -> Result<Option<Reply>, Failure> {
         match reply {
             Some(Reply::Error(error)) if error.starts_with("WRONGTYPE") => Ok(None),

@@ -1,4 +1,4 @@
-//! The options and arguments of all commands. [`crate::options`] has their meaning.
+//! The options and arguments of all commands. [`crate::options`] interprets them.
 
 mod nodes;
 mod values;

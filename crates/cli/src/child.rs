@@ -6,9 +6,9 @@
 //! A thread starts the guardian and reads its messages, because the keeper's runtime may be busy, and the death of the
 //! guardian must be handled at once. If the guardian's end of the socket closes before the guardian has reported the
 //! end of the command, or if the guardian is stopped past the last deadline, the thread kills the whole command itself.
-//! For that the keeper is a sub-reaper too: the orphans of a dead guardian become its children.
+//! For that the keeper is also a sub-reaper: the orphans of a dead guardian become its children.
 //!
-//! A [`Gone`] proves that no process of the command is left. Only with it is the lock given back.
+//! A [`Gone`] proves that no process of the command is left. The keeper releases the lock only with this proof.
 
 mod job;
 mod signals;
@@ -38,7 +38,7 @@ use super::guardian::own_program;
 use super::guardian::process_tree::Strangers;
 use super::guardian::wire::{Channel, Message};
 
-/// A command that is starting or runs, guarded.
+/// A command that a guardian starts and watches.
 ///
 /// If it is dropped before the last event, the guardian ends the command as if the keeper had died: SIGTERM at once,
 /// and SIGKILL at the last deadline.
@@ -49,7 +49,7 @@ pub(crate) struct Child {
     events: mpsc::UnboundedReceiver<ChildEvent>,
 }
 
-/// Finds out whether a guardian could be started here. Call this before asking for a lock.
+/// Checks whether this machine can start a guardian. Call this before the call for the lock.
 ///
 /// # Errors
 /// This program or the process table cannot be read, because /proc or a file descriptor is missing.
@@ -58,7 +58,7 @@ pub(crate) fn check_machine() -> io::Result<()> {
     Strangers::look().map(drop)
 }
 
-/// State of keeper and listening thread.
+/// State that the keeper shares with the thread that reads the guardian's messages.
 #[derive(Debug)]
 struct WatchState {
     kill_policy: Mutex<KillPolicy>,
@@ -68,21 +68,21 @@ struct WatchState {
     abandoned: AtomicBool,
 }
 
-/// A change of the command.
+/// A change in the state of the command.
 #[derive(Debug)]
 pub(crate) enum ChildEvent {
     Started,
-    /// This signal (Ctrl-Z) stopped the command, and the keeper has the terminal again: call [`Child::suspend`].
+    /// This signal stopped the command (as Ctrl-Z does), and quorlock has the terminal again: call [`Child::suspend`].
     Stopped {
         signal: i32,
     },
     Continued,
-    /// The guardian cannot end the command, and the keeper has failed for a while as well: these processes do not die,
-    /// or belong to another user.
+    /// Neither the guardian nor the keeper could kill these processes for a while: they do not die, or belong to
+    /// another user.
     Stubborn {
         left: Vec<i32>,
     },
-    /// No process is left of the command's group, nor of its descendants that stayed in the session. The last event.
+    /// The command's group and its descendants in the same session have ended. The last event.
     Over {
         how: How,
         gone: Gone,
@@ -97,11 +97,11 @@ pub(crate) enum How {
     Exited {
         code: i32,
     },
-    /// A signal that was not the guardian's ended the command.
+    /// A signal that the guardian did not send ended the command.
     Signaled {
         signal: i32,
     },
-    /// The guardian ended the command, or the keeper in its place: a deadline passed or [`Child::terminate`] was
+    /// The guardian, or the keeper in its place, ended the command: a deadline passed or [`Child::terminate`] was
     /// called.
     Killed(Killed),
     /// The guardian was killed or is stopped for good, and the keeper ended the remaining processes.
@@ -113,7 +113,7 @@ pub(crate) enum How {
 impl Child {
     /// Starts `command` under a guardian. Does not wait until it runs.
     ///
-    /// The command inherits this process's environment with the changes, its standard streams and its other
+    /// The command inherits this process's environment with these changes, its standard streams and its other
     /// descriptors. This process becomes a sub-reaper.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl Child {
             .map_err(|error| (error, Gone::never_started()))
     }
 
-    /// The thread starts the guardian. If this fails, there is no thread.
+    /// Starts the thread that starts the guardian. After an error no thread exists.
     fn start_thread(
         command: &[OsString],
         env_set: &[(OsString, OsString)],
@@ -145,7 +145,7 @@ impl Child {
         let (ours, theirs) = UnixStream::pair()?;
         let listener = Channel::new(ours.try_clone()?);
         let guardian = Channel::new(ours);
-        // The first message is in the socket before any other can be sent.
+        // This must be the first message in the socket.
         let keeper_group = getpgrp().as_raw();
         guardian.send_with_stdin(Message::Start { keeper_group, deadlines })?;
         let (waker, woken) = UnixStream::pair()?;
@@ -160,8 +160,8 @@ impl Child {
         Ok(Self { guardian, shared, events })
     }
 
-    /// Sends the deadlines of a validity that has grown or shrunk. Never blocks. Returns whether the guardian will read
-    /// them. A stopped guardian may have no room for the message; then call again.
+    /// Sends the deadlines after the validity has grown or shrunk. Never blocks. Returns whether the guardian will read
+    /// them. The socket of a stopped guardian may be full; then call again.
     pub(crate) fn set_deadlines(&self, deadlines: Deadlines) -> bool {
         self.shared.change(|kill_policy| kill_policy.set(deadlines));
         self.send(Message::Deadlines(deadlines))
@@ -183,8 +183,8 @@ impl Child {
     /// Stops quorlock's own process group, as a shell expects after [`ChildEvent::Stopped`] with this `signal`. Returns
     /// when the group is continued. Pass the SIGCONT on as any other signal ([`Child::signal`]).
     ///
-    /// If no shell can continue the group, the command is treated as the kernel treats an orphaned group: a Ctrl-Z is
-    /// undone, a use of the terminal is a hang-up, and SIGSTOP has its effect.
+    /// If no shell can continue the group, the command gets the treatment of an orphaned group: SIGCONT undoes a
+    /// Ctrl-Z, SIGHUP follows a use of the terminal, and SIGSTOP has its effect.
     pub(crate) fn suspend(&self, signal: i32) {
         if job::has_shell() {
             return job::stop();
@@ -198,7 +198,7 @@ impl Child {
         }
     }
 
-    /// The next change of the command. Do not call this after a last event.
+    /// Waits for the next change of the command. Do not call this after a last event.
     ///
     /// # Cancel safety
     /// No event is lost.
@@ -206,7 +206,7 @@ impl Child {
         self.events.recv().await.unwrap_or(ChildEvent::OutOfSight)
     }
 
-    /// The listening thread handles a dead guardian, and the deadline a stopped one.
+    /// Returns false only if the socket is full. If the guardian is dead, the watching thread ends the command.
     fn send(&self, message: Message) -> bool {
         !matches!(self.guardian.send(message), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
@@ -215,7 +215,7 @@ impl Child {
 impl WatchState {
     fn change(&self, change: impl FnOnce(&mut KillPolicy)) {
         change(&mut self.kill_policy());
-        // If there is no room, the thread has a wake-up waiting already.
+        // If the socket is full, a wake-up is already pending.
         let _ = rustix::io::write(&self.waker, &[0]);
     }
 
@@ -227,7 +227,7 @@ impl WatchState {
 impl Drop for Child {
     fn drop(&mut self) {
         self.shared.abandoned.store(true, Ordering::Relaxed);
-        // Shuts down both directions of both clones: the guardian sees that the keeper has gone, and the thread ends.
+        // The thread has a clone of this socket. The shutdown ends the stream for the guardian and for the thread.
         let _ = shutdown(&self.guardian, Shutdown::Both);
     }
 }

@@ -4,19 +4,19 @@
 //! quorlock process that holds the lock) can be stopped by Ctrl-Z, killed, swapped out, or busy in its runtime. So a
 //! separate process watches the deadlines and does nothing else: it has one thread, no runtime, and a process group of
 //! its own that no terminal signal reaches. It reads each new deadline, later or earlier, from a socket. If the keeper
-//! is silent, the last deadline remains. If the keeper's end closes, the keeper is dead: the command gets SIGTERM at
-//! once, and SIGKILL when another client may get the lock.
+//! sends nothing, the last deadline remains. If the keeper's end of the socket closes, the keeper is dead: the command
+//! gets SIGTERM at once, and SIGKILL when another client may get the lock.
 //!
 //! ```text
 //!  keeper ──socket── guardian ──socket── exec step ─exec→ command
 //!  own group         own group           the command's group
 //! ```
 //!
-//! The guardian calls itself `lock-guardian`, so that `pkill -9 quorlock` does not kill it. If it is killed as well,
-//! the kernel kills the command's own process (by the parent-death signal that [`exec_step`] sets). The keeper, if it
-//! lives, kills the rest ([`process_tree`] serves both).
+//! The guardian calls itself `lock-guardian`, so that `pkill -9 quorlock` does not kill it. If the guardian is killed
+//! nevertheless, the kernel kills the command's own process (by the parent-death signal that [`exec_step`] sets), and
+//! the keeper, if it lives, kills the rest. Guardian and keeper both use [`process_tree`].
 //!
-//! [`kill_policy`] decides. This file waits, asks it, and acts.
+//! [`kill_policy`] decides when to send which signal. This file waits, asks it, and acts.
 
 pub(crate) mod clock;
 pub(crate) mod exec_step;
@@ -89,11 +89,11 @@ struct Guardian {
     not_started: Option<Message>,
     process_tree: ProcessTree,
     terminal: Option<Terminal>,
-    /// The keeper has got a message about a stop, so it gets one about the continuation.
+    /// The keeper has been notified of a stop, so this process also reports the continuation.
     stopped: bool,
     /// The command had the terminal when it was stopped.
     stopped_in_foreground: bool,
-    /// Pause before the next look at the process table.
+    /// Pause before the process table is read again.
     look_again_ns: u64,
 }
 
@@ -117,7 +117,7 @@ impl Guardian {
 
     fn guard(mut self) {
         loop {
-            // Reaps first and reads messages second: a command that has ended has sent by then whether it ever ran.
+            // Reaps before it reads messages: an exec step that has ended had sent its message before.
             let (changes, more_died) = self.process_tree.reap();
             self.hear_exec_step();
             for change in changes {
@@ -129,7 +129,7 @@ impl Guardian {
             {
                 return self.finish(ending);
             }
-            // Comes before the steps that take long if there are many processes.
+            // Checked here, before steps that take long if there are many processes.
             let due = self.kill_policy.due(Moment::now());
             if due.is_some() {
                 self.look_again_ns = LOOK_AGAIN_MIN_NS;
@@ -139,7 +139,7 @@ impl Guardian {
                     self.tell(Message::Ending(killed));
                 }
             }
-            // One SIGKILL is not enough, whether or not the command's own process has ended.
+            // SIGKILL is repeated, because processes can fork while the signals are being sent.
             if let Some(signal) = due.or(self.kill_policy.forced().then_some(Signal::KILL)) {
                 self.process_tree.signal_all(signal);
             }
@@ -232,7 +232,7 @@ impl Guardian {
     fn wait(&mut self) {
         let mut until = self.kill_policy.next_due();
         if self.kill_policy.ending().is_some() || self.kill_policy.forced() {
-            // This process gets no signal when a grandchild dies, because that signal goes to its parent.
+            // When a grandchild dies, the kernel sends SIGCHLD to its parent and not to this process.
             until = until.min(Moment::now().after(self.look_again_ns));
             self.look_again_ns = (2 * self.look_again_ns).min(LOOK_AGAIN_MAX_NS);
         }

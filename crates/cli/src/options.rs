@@ -14,7 +14,7 @@ use crate::args::NodeArgs;
 use crate::exit_code::ExitCode;
 use crate::settings::{self, Origin};
 
-/// The reason why quorlock does not begin. Nothing was sent.
+/// The reason why quorlock does not start. Nothing was sent.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) message: String,

@@ -40,7 +40,7 @@ pub(crate) struct Output {
 
 #[derive(Debug)]
 enum EventTarget {
-    /// Standard error, in one order with the messages.
+    /// Standard error, through the same queue as the messages, which keeps the order.
     Stderr,
     Own(Sink),
 }
@@ -105,7 +105,7 @@ impl Output {
         }
     }
 
-    /// Writes the reason for an end without success, even with --quiet.
+    /// Writes the reason for a failure, even with --quiet.
     pub(crate) fn error(&mut self, event: Value, line: &str) {
         self.status(&event);
         self.clear();
@@ -120,8 +120,8 @@ impl Output {
         }
     }
 
-    /// Writes a line that the next one replaces. Without a terminal only the first is written. `line` makes the line
-    /// for the number of characters that fit.
+    /// Writes a line that the next one replaces. Without a terminal only the first line is written. `line` formats it
+    /// for a number of characters.
     pub(crate) fn progress(
         &mut self,
         event: Value,
@@ -183,12 +183,12 @@ pub(crate) fn print(text: &str) -> Result<(), Refused> {
     }
 }
 
-/// Writes the reason why quorlock does not begin.
+/// Writes the reason why quorlock does not start.
 pub(crate) fn refused(json: bool, message: &str) {
     say(json, "refused", message);
 }
 
-/// Writes a warning; quorlock goes on.
+/// Writes a warning; quorlock continues.
 pub(crate) fn warning(json: bool, message: &str) {
     say(json, "warning", message);
 }

@@ -165,7 +165,7 @@ fn shortened(arg: Arg) -> Arg {
     let Some(help) = arg.get_help().map(ToString::to_string) else { return arg };
     let long = arg.get_long_help().map_or_else(|| help.clone(), ToString::to_string);
     let ends = [". ", ": ", "; ", ", so ", " [default"];
-    // A shorter text says too little.
+    // The text is cut at the first of these marks, but not within its first 15 characters.
     let from = help.char_indices().nth(15).map_or(help.len(), |(place, _)| place);
     let end = ends.iter().filter_map(|end| help[from..].find(end)).min();
     let end = end.map_or(help.len(), |end| from + end);
@@ -323,7 +323,7 @@ fn is_anothers(file: &fs::Metadata) -> bool {
     file.mode() & 0o022 != 0 || !owners.contains(&file.uid())
 }
 
-/// `origin`: the option or variable that names the file, for errors.
+/// Reads the configuration. `origin`: the option or variable that names the file, for errors.
 fn read_file(path: &Path, origin: &str) -> Result<toml::Table, Refused> {
     let text = fs::read_to_string(path).map_err(|error| {
         Refused::config(format!("{origin}the configuration in {}: {error}", path.display()))

@@ -8,7 +8,7 @@ use std::process::Output;
 use common::{Testbed, code, command, eventually, info, stderr, stdout};
 use quorlock_servers::{Reply, Server};
 
-/// 4 s × 1.01 + 2 s, in milliseconds.
+/// Quarantine for the largest ttl of 4 s, in milliseconds: the ttl, 1 % of it, and 2 s.
 const QUARANTINE_MS: i64 = 6_040;
 
 /// The time to live of an adoption.
@@ -31,7 +31,7 @@ fn takes_new_nodes_into_use(testbed: &Testbed, nodes: &[Server]) {
     let call = || -> Output {
         let mut run = testbed.quorlock(&["run", "k", "--wait", "0s", "--", "echo", "ran"]);
         run.env("QUORLOCK_RESTART_GUARD", "strict").env("QUORLOCK_MAX_TTL", "4s");
-        // The largest node timeout that is allowed, so that a busy machine delays no answer beyond the timeout.
+        // The largest node timeout that is allowed, because a busy machine may answer slowly.
         run.env("QUORLOCK_NODE_TIMEOUT", "1s").output().expect("quorlock starts")
     };
     let refused = call();

@@ -21,7 +21,7 @@ const ENDED_BY_TERM: i32 = 128 + 15;
 /// How many worker processes the demo starts. Each has three workers.
 const WORKER_PROCESSES: usize = 4;
 
-/// The first line about what happens begins with this time. Lines before it say what the demo consists of.
+/// The first line of the running demo begins with this time. Lines before it describe the demo.
 const STORY_BEGINS: &str = " 0.0s";
 
 /// A folder of its own for each test. The demo puts its temporary files there, so the test can find what the demo
@@ -68,7 +68,7 @@ impl Room {
     fn assert_nothing_is_left(&self) {
         let files: Vec<_> = fs::read_dir(self.0.path()).expect("it is there").flatten().collect();
         assert!(files.is_empty(), "left: {files:?}");
-        // A process that was killed may take a moment to be gone.
+        // A killed process may still be listed for a moment.
         eventually("no process is left", || self.processes().is_empty().then_some(()));
     }
 }
@@ -126,7 +126,7 @@ fn without_a_server_it_runs_in_memory_and_says_what_helps() {
     demo.env("PATH", "").env_remove("CARGO_MANIFEST_DIR").current_dir(room.0.path());
     let demo = Running::start(&mut demo);
     demo.await_line(STORY_BEGINS);
-    // Another test looks at the rest of the demo, so this one ends it here.
+    // Another test checks the rest of the demo, so this one ends it here.
     demo.signal(Signal::TERM);
     let output = demo.end();
     code(&output, ENDED_BY_TERM);

@@ -105,7 +105,7 @@ fn replicas_evicting_and_silent_servers_are_named() {
     let found = found(&examined);
     assert!(found[0].contains(&"error role".to_owned()), "{found:?}");
     assert_eq!(found[1], ["warning promoted"]);
-    // The first advice is its master. Few users mean to end the replication.
+    // The first advice is to list its master, because few users want to end the replication.
     let role = &examined["nodes"][0]["findings"];
     let role = role.as_array().unwrap().iter().find(|finding| finding["check"] == "role").unwrap();
     assert!(role["fix"].as_str().unwrap().starts_with("list its master 127.0.0.1:1 "), "{role}");
@@ -117,7 +117,7 @@ fn replicas_evicting_and_silent_servers_are_named() {
     assert!(text.contains("fix  redis-cli -s "), "{text}");
     assert!(text.contains("maxmemory-policy noeviction"), "{text}");
 
-    // `init` does not mark them.
+    // `init` does not mark these misconfigured nodes.
     let refused = testbed.output(FRESH);
     code(&refused, 69);
     let said = stderr(&refused);
@@ -133,7 +133,7 @@ fn the_exit_code_reports_warnings() {
     assert!(testbed.quorlock(FRESH).status().unwrap().success());
     let master = testbed.nodes[0].address();
     let port = master.rsplit(':').next().unwrap();
-    // The replica is not one of the nodes.
+    // This server is a replica of a node, and not itself a node.
     let replica = Nodes::start(testbed.nodes[0].binary(), 1, ServerOptions::default()).unwrap();
     command(&replica[0], &["REPLICAOF", "127.0.0.1", port]);
     eventually("the replica is attached", || {
@@ -168,7 +168,7 @@ fn different_settings_and_damaged_markers_are_named() {
     let both = what(&examined, 0, "configuration");
     assert!(both.contains("quorum=3 ") && both.contains("quorum=4 "), "{both}");
 
-    // Lost data, two keys of other programs, and a floor far in the future.
+    // Node a lost its data, b and c have keys of other programs, and d has a floor far in the future.
     let [a, b, c, d, _] = &testbed.nodes[..] else { panic!("five") };
     command(a, &["FLUSHALL"]);
     command(b, &["SET", "quorlock:node", "mine"]);
@@ -186,7 +186,7 @@ fn different_settings_and_damaged_markers_are_named() {
         [["warning marker"], ["error marker"], ["error marker"], ["warning floor"]]
     );
     assert_eq!((found[4].len(), exit), (0, 2));
-    // Fencing tokens continue from that floor.
+    // Fencing tokens continue from the floor of node d.
     assert!(testbed.quorlock(&[FRESH, &["--force"]].concat()).status().unwrap().success());
     let marker = get(c, "quorlock:node").unwrap();
     assert!(marker.ends_with(ahead.rsplit_once('=').unwrap().1), "{marker}");
@@ -246,7 +246,7 @@ fn cluster_mode_resp2_and_debug_commands_are_named() {
     }
 }
 
-/// With every installed server version. The printed rights suffice, and the doctor names each one that is missing.
+/// Runs with every installed server version. The printed rights suffice, and the doctor names each missing right.
 #[test]
 fn the_printed_rights_are_the_rights_that_quorlock_needs() {
     let Some(_) = server() else { return };
@@ -260,7 +260,7 @@ fn the_printed_rights_are_the_rights_that_quorlock_needs() {
         assert!(said.contains("ACL SAVE"), "{said}");
         assert!(said.contains("behind redis-cli -h HOST -p PORT"), "{said}");
         let line = stdout(&acl).trim().replace(">PASSWORD", ">secret");
-        // A shell must not expand the pattern of the keys, also where a file matches it.
+        // A shell must not expand the pattern of the keys, even if a file matches it.
         std::fs::write(testbed.path("~locks:file"), "").unwrap();
         let words = Command::new("sh")
             .args(["-c", &format!("printf '%s\\n' {line}")])
@@ -287,7 +287,7 @@ fn the_printed_rights_are_the_rights_that_quorlock_needs() {
             let said = stdout(&output) + &stderr(&output);
             assert_eq!(output.status.code(), Some(0), "{binary} {args:?}: {said}");
         }
-        // Each right is missing in turn.
+        // Each right is missing once.
         for right in words.iter().filter(|word| word.starts_with('+')) {
             let fewer: Vec<&str> = words.iter().filter(|word| *word != right).copied().collect();
             testbed.on_all(&fewer);
@@ -297,11 +297,11 @@ fn the_printed_rights_are_the_rights_that_quorlock_needs() {
                 text.contains(right) || (*right == "+info" && text.contains("INFO says nothing"));
             let is_nicety = *right == "+client|setinfo";
             assert!(told || is_nicety, "{binary} without {right}: {text}");
-            // Locks need neither of them.
+            // Locks need neither of these two rights.
             let is_note = is_nicety || *right == "+scan";
             assert!(output.status.code() != Some(0) || is_note, "{binary} without {right}: {text}");
         }
-        // Other keys, and a wrong password.
+        // The user may use other keys only. Then a login uses a wrong password.
         let elsewhere: Vec<&str> =
             words.iter().map(|word| if *word == "~locks:*" { "~other:*" } else { word }).collect();
         testbed.on_all(&elsewhere);
@@ -341,7 +341,7 @@ fn a_lock_that_never_expires_is_named_with_the_line_that_removes_it() {
         assert_eq!(a.command(&["EXISTS", "it's old"]).unwrap(), Reply::Int(0));
     }
     assert!(fix(1).ends_with(&format!("redis-cli -s {} DEL read", b.address())), "{}", fix(1));
-    // Of many keys, the doctor names only some.
+    // If there are many such keys, the doctor names only some of them.
     let many = "for n = 1, 9 do redis.call('SET', 'k' .. n, ARGV[1]) end";
     command(a, &["EVAL", many, "0", &token]);
     let (examined, _) = examine(&testbed, &[]);
@@ -356,7 +356,7 @@ fn a_durable_node_needs_settings_that_persist_every_write() {
     assert_eq!(exit, 0);
     assert!(what(&examined, 0, "persistence").contains("appendonly no"));
     let drop_in = testbed.output(&["doctor", "--systemd", "--max-ttl", "10s"]);
-    // 10 s × 1.01 + 2 s, rounded up.
+    // The quarantine is 10 s × 1.01 + 2 s, rounded up: the largest ttl, 1 % of it, and 2 s.
     assert!(stdout(&drop_in).contains("ExecStartPre=/bin/sleep 13\n"), "{}", stdout(&drop_in));
     assert!(stdout(&drop_in).contains("about twice as long"), "{}", stdout(&drop_in));
     let (promised, exit) =

@@ -88,14 +88,14 @@ fn a_lock_of_any_kind_under_any_prefix_on_any_node_counts() {
     command(node, &["ZADD", "read", &end, &value(2, "h:1 reader")]);
     command(node, &["PEXPIREAT", "read", &end]);
     in_use("read");
-    // None of these is a held lock.
+    // None of these keys is a held lock.
     command(node, &["SET", "left over", &value(3, "h:1")]);
     command(node, &["SET", "session", "x", "PX", "100000"]);
     command(node, &["SET", "quorlock:intent:k", &value(4, "h:1"), "PX", "100000"]);
     code(&fresh(&testbed, &[]), 0);
 }
 
-/// Clients in different databases do not exclude each other.
+/// Clients in different databases do not exclude each other, so a change of the database must find the old locks.
 #[test]
 fn locks_in_the_old_database_count() {
     let Some(testbed) = testbed() else { return };
@@ -123,7 +123,7 @@ fn locks_in_the_old_database_count() {
     assert!(said.contains("stop all clients with the old ones, then give --force\n"), "{said}");
     code(&other(&["--force"]), 0);
 
-    // With another prefix too, because the registration names the old prefix.
+    // The same happens if the key prefix changes too, because the registration names the old prefix.
     testbed.on_all(&["FLUSHALL"]);
     code(&fresh(&testbed, &[]), 0);
     testbed.on_all(&key);
@@ -136,7 +136,7 @@ fn locks_in_the_old_database_count() {
     assert!(stderr(&output).contains("database 1, key prefix \"app:\"\n"), "{}", stderr(&output));
     code(&other(&["--key-prefix", "app:", "--force"]), 0);
 
-    // Also after a refused call has registered the new prefix.
+    // The old lock is also found after a refused call has registered the new prefix.
     testbed.on_all(&["FLUSHALL"]);
     code(&fresh(&testbed, &[]), 0);
     testbed.on_all(&key);
@@ -145,7 +145,7 @@ fn locks_in_the_old_database_count() {
     assert_eq!(get(&testbed.nodes[0], "app:quorlock:database").as_deref(), Some("1"));
     code(&other(&["--key-prefix", "app:"]), 75);
 
-    // Both prefixes have a database of their own now, also while one node has lost its data.
+    // Now a database is registered for each prefix, so no `--force` is needed, even after one node has lost its data.
     testbed.on_all(&["DEL", "held"]);
     code(&other(&["--key-prefix", "app:", "--force"]), 0);
     command(&testbed.nodes[0], &["FLUSHALL"]);

@@ -87,7 +87,7 @@ fn an_observing_guard_warns_about_votes_of_untrusted_nodes() {
         stderr(&output)
     };
     assert_eq!(said(run(&["--", "true"])), "");
-    // The other two nodes are no quorum.
+    // The other two nodes, whose votes count, are no quorum.
     testbed.on(0..3, &["DEL", "quorlock:node"]);
     let told = said(run(&["--", "true"]));
     assert!(told.contains("\"k\" is held, but votes count of nodes that are not"), "{told}");
@@ -197,7 +197,7 @@ fn three_nodes_become_five() {
     assert!(stderr(&again).contains("counted before"), "{}", stderr(&again));
 }
 
-/// The larger ttl of both settings decides the wait. The adoption continues without the command that began it.
+/// The larger ttl of both settings decides the wait. The adoption continues after the command that began it was killed.
 #[test]
 fn an_interrupted_change_is_finished_by_a_client_or_a_second_run() {
     let Some(testbed) = Testbed::new() else { return };
@@ -218,7 +218,7 @@ fn an_interrupted_change_is_finished_by_a_client_or_a_second_run() {
     let client = Running::start(&mut strict(&testbed, 5, "900ms", &wait));
     ends(&testbed, 5, "900ms", RECONFIGURE, 0);
     code(&client.end(), 0);
-    // 2 s × 1.01 + 2 s.
+    // The wait is 2 s × 1.01 + 2 s: the largest ttl, 1 % of it, and 2 s.
     assert!(boot() - start >= Duration::from_millis(4020));
 }
 
@@ -256,7 +256,7 @@ fn reconfigure(testbed: &Testbed, nodes: &str, more: &[&str]) -> Output {
     with(testbed, nodes, &[RECONFIGURE, more].concat())
 }
 
-/// Writes a marker, as an `init` writes it that ends right after that.
+/// Writes a marker, like an `init` that is killed right after that.
 fn mark(testbed: &Testbed, place: usize, marker: &str) {
     testbed.on(place..place + 1, &["SET", "quorlock:node", marker]);
 }
@@ -281,7 +281,7 @@ fn a_reconfiguration_needs_so_many_old_nodes_that_the_others_are_no_quorum() {
     assert!(said.contains("URLs of b, c"), "{said}");
     assert_eq!(markers(&testbed), before);
 
-    // A run that was killed before it reached b has taken a out of use. Node a then votes for no client.
+    // Simulates a run that was killed before it reached b. It has taken a out of use, which then votes for no client.
     let (cluster, rest) = parts(&before[0]);
     let blocked = format!("{cluster} becomes nodes=a,d,e quorum=2 max_ttl_ms=900{rest}");
     mark(&testbed, 0, &blocked);
@@ -314,8 +314,8 @@ fn a_reconfiguration_onto_other_nodes_needs_the_old_nodes() {
     code(&refused, 69);
     assert!(stderr(&refused).contains("ever marked for other nodes"), "{}", stderr(&refused));
     assert_eq!(command(&testbed.nodes[2], &["DBSIZE"]), Reply::Int(0));
-    // An adoption by a client with the new settings makes no difference. A call ends as soon as too few nodes can vote,
-    // perhaps before the first adoption.
+    // An adoption by a client with the new settings does not replace the old nodes. A call ends as soon as too few
+    // nodes can vote, perhaps before the first adoption.
     eventually("a node is adopted", || {
         code(&with(&testbed, &new, RUN), 69);
         testbed.nodes[2..].iter().find_map(|node| get(node, "quorlock:adopt"))
@@ -327,7 +327,7 @@ fn a_reconfiguration_onto_other_nodes_needs_the_old_nodes() {
     code(&with(&testbed, &new, RUN), 0);
     code(&with(&testbed, &old, RUN), 69);
     code(&reconfigure(&testbed, &new, &[]), 0);
-    // A run was interrupted after the last old node.
+    // Simulates a run that was interrupted after it took the last old node out of use.
     for (node, marker) in testbed.nodes.iter().zip(markers(&testbed)).skip(2) {
         command(node, &["DEL", "quorlock:node"]);
         let adoption = format!("{marker} wait_ms=2909 moved=1");
@@ -351,14 +351,14 @@ fn a_new_server_with_the_name_of_an_old_node_does_not_count_as_the_old_node() {
     let said = stderr(&refused);
     assert!(said.contains("what answers as a, c has no marker of theirs"), "{said}");
     assert_eq!(markers(&testbed), before);
-    // The marker of a killed run makes no difference.
+    // The marker of a killed run does not make the new server an old node.
     let (cluster, rest) = parts(&before[1]);
     let came = format!("{cluster} becomes nodes=a,b,c quorum=3 max_ttl_ms=900{rest} came=1");
     mark(&testbed, 3, &came);
     code(&reconfigure(&testbed, &new, &["--quorum", "3"]), 69);
 
     let old = format!("a={}", urls[0]);
-    // With equal settings, a node could not distinguish the old clients from the new ones.
+    // If old and new settings were equal, a node could not distinguish the old clients from the new ones.
     let same = reconfigure(&testbed, &new, &["--old-node", &old]);
     code(&same, 78);
     assert!(stderr(&same).contains("give the new one another name"), "{}", stderr(&same));
@@ -380,7 +380,7 @@ fn an_adoption_for_settings_that_were_never_in_force_does_not_block_a_reconfigur
     assert!(adopted.contains("nodes=a,b,c,d,e"));
     ends(&testbed, 4, "900ms", RECONFIGURE, 0);
     ends(&testbed, 4, "900ms", RUN, 0);
-    // Nor do the markers of a killed run that moved to d and e.
+    // The markers of a killed run that moved to d and e do not block the reconfiguration either.
     let marker = markers(&testbed)[3].clone();
     let (cluster, rest) = parts(&marker);
     let left = format!("{cluster} becomes nodes=d,e quorum=2 max_ttl_ms=900{rest}");
@@ -390,7 +390,7 @@ fn an_adoption_for_settings_that_were_never_in_force_does_not_block_a_reconfigur
     assert!(markers(&testbed).iter().all(|marker| marker.contains(" nodes=a,b,c,d,e quorum=3 ")));
 }
 
-/// Also when a clock or a marker is far ahead.
+/// The floor stays below the largest fencing token even if a marker has a floor far ahead.
 #[test]
 fn a_floor_leaves_room_for_fencing_tokens() {
     let Some(testbed) = Testbed::new() else { return };

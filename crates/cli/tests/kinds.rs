@@ -55,7 +55,7 @@ fn all_succeed(runs: impl IntoIterator<Item = Running>) {
     runs.into_iter().for_each(|run| code(&run.end(), 0));
 }
 
-/// Two readers run together. A writer that waits is next, although further readers come, and runs alone.
+/// Two readers run together. A waiting writer gets the lock before later readers, and runs alone.
 fn readers_and_a_writer(testbed: &Testbed, disturb: impl FnOnce()) {
     let readers = ["r1", "r2"].map(|name| testbed.run(&["k", "--shared"], &stays(name)));
     ["r1", "r2"].iter().for_each(|name| drop(testbed.await_file(name)));
@@ -96,7 +96,7 @@ fn a_waiting_writer_is_next_with_two_of_five_nodes_killed() {
     readers_and_a_writer(&testbed, || testbed.nodes[4].kill().unwrap());
 }
 
-/// The restarted node does not vote.
+/// The restarted node does not vote because of the restart guard, and the writer must still be next.
 #[test]
 fn a_waiting_writer_is_next_with_a_node_restarted_under_the_restart_guard() {
     let Some(mut testbed) = Testbed::new() else { return };
@@ -118,7 +118,7 @@ fn a_writer_keeps_readers_out() {
     assert_eq!(testbed.log(), ["w in", "w out", "r in"]);
 }
 
-/// Clients of other libraries send `SET key value NX PX ttl`.
+/// Clients of other libraries send `SET key value NX PX ttl`. Such a key must exclude readers and writers.
 #[test]
 fn locks_of_other_libraries_count_as_writers() {
     let Some(testbed) = Testbed::new() else { return };
@@ -143,7 +143,7 @@ fn keys_of_other_types_are_refused_and_stay() {
     let all = |words: &[&str]| -> Vec<Reply> {
         testbed.nodes.iter().map(|node| command(node, words)).collect()
     };
-    // A lock of Redisson, and a sorted set of an application without and with an expiry.
+    // The keys are a lock of Redisson, and a sorted set of an application without and with an expiry.
     let redisson = ["HSET", "k", "8f1b:1", "1"];
     let scores = ["ZADD", "k", "1790000000000", "alice", "3", "bob"];
     let read_scores: &[&str] = &["ZRANGE", "k", "0", "-1", "WITHSCORES"];
@@ -238,7 +238,7 @@ fn a_crashed_reader_keeps_a_writer_out_only_until_its_ttl_ends() {
     let status = testbed.status("k");
     assert!(status.contains("HELD shared by 1 reader: crashed"), "{status}");
     crash("1000");
-    // The wait is shorter than the writer's own ttl.
+    // The writer waits for less than its own ttl, so the reader's shorter ttl must end the reader's vote.
     all_succeed([testbed.run(&["k", "--ttl", "30s", "--wait", "20s"], "true")]);
 }
 
@@ -287,7 +287,7 @@ fn a_writer_of_two_keys_is_next_although_readers_of_each_take_turns() {
     let Some(testbed) = Testbed::sized(3) else { return };
     let keys = ["a", "a", "a", "b", "b", "b"];
     let later = writer_among_readers(&testbed, &keys, &["a", "--also", "b"]);
-    // Each reader may have its lock before the intents, and write its line after them.
+    // A reader may get its lock before the intents, and write its line after them: one line per key.
     assert!(later <= keys.len(), "{later} later readers");
 }
 

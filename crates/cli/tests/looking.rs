@@ -19,7 +19,7 @@ fn headline(testbed: &Testbed) -> String {
     stdout(&output).lines().next().unwrap().to_owned()
 }
 
-/// The messages of a refused `run`: those about its wait, and the last one.
+/// The messages of a refused `run`: the messages about its wait, and the last one.
 fn refused(testbed: &Testbed, wait: &str) -> (Vec<String>, String) {
     let output = testbed.output(&["run", "k", "--wait", wait, "--", "true"]);
     code(&output, 75);
@@ -41,7 +41,7 @@ fn a_foreign_key_on_a_minority_does_not_count_for_the_holder() {
     assert!(held.ends_with("(on 3 of 5 nodes)"), "{held}");
     let (waits, _) = refused(&testbed, "400ms");
     let [waits] = &waits[..] else { panic!("one line: {waits:?}") };
-    // The first three answers may name two holders.
+    // The first three answers may name two different holders.
     let named = waits.contains(": held by ") && waits.contains(&ours);
     assert!(named || waits.ends_with(": others hold it or want it"), "{waits}");
 
@@ -52,7 +52,7 @@ fn a_foreign_key_on_a_minority_does_not_count_for_the_holder() {
     assert!(held.ends_with("(on 3 of 5 nodes)"), "{held}");
 }
 
-/// For example the keys of symfony/lock.
+/// Other libraries, for example symfony/lock, use other types of keys.
 #[test]
 fn keys_of_another_type_hold_the_lock() {
     let Some(testbed) = Testbed::new() else { return };
@@ -70,7 +70,7 @@ fn keys_of_another_type_hold_the_lock() {
             waits.contains(": held by something that is no lock (a key of another type)"),
             "{waits}"
         );
-        // The message may lack the ttl that a late node would have added.
+        // The message may lack the remaining ttl, because the node that would have reported it answered too late.
         assert!(refusal.contains(" refused (held by something that is no lock"), "{refusal}");
         assert_eq!(testbed.holders_of("k"), count, "the foreign keys stay");
     }
@@ -89,7 +89,7 @@ fn one_message_reports_the_wait_without_a_holder_of_a_minority() {
     let Some(testbed) = Testbed::new() else { return };
     testbed.on(0..2, &["SET", "k", "x"]);
     testbed.on(2..3, &["SET", "k", "y"]);
-    // Longer than two updates of the countdown on a terminal.
+    // This wait is longer than two updates of the countdown on a terminal.
     let (waits, refusal) = refused(&testbed, "1400ms");
     let [waits] = &waits[..] else { panic!("one line: {waits:?}") };
     assert!(waits.ends_with(" for \"k\": others hold it or want it"), "{waits}");
@@ -104,7 +104,7 @@ fn one_message_reports_the_wait_without_a_holder_of_a_minority() {
     assert_eq!(refused(&testbed, "0s").0, Vec::<String>::new(), "no wait, no message");
 }
 
-/// The first attempt takes longer than the first tick of the timer for messages.
+/// The first attempt takes longer than the first interval of the messages about a wait.
 #[test]
 fn the_wait_is_reported_when_the_first_attempt_has_failed() {
     let Some(testbed) = Testbed::new() else { return };
@@ -115,7 +115,7 @@ fn the_wait_is_reported_when_the_first_attempt_has_failed() {
     let told = stderr(&output);
     assert_eq!((output.status.code(), told.lines().count()), (Some(69), 2), "{told}");
     let first = told.lines().next().unwrap();
-    // At the second tick, less than a second would be left.
+    // This must be the first message: in a second one, less than a second would be left.
     assert!(first.starts_with("quorlock: waiting for 1."), "{told}");
     assert!(first.contains("s more for \"k\": no quorum: nodes a, b, c failed: "), "{told}");
 }
@@ -141,7 +141,7 @@ fn a_refusal_reports_a_late_node_as_a_failure_only_if_its_answer_was_needed() {
     assert!(!refusal.contains("not needed"), "{refusal}");
 }
 
-/// As the README says about other libraries.
+/// The README promises this about locks of other libraries.
 #[test]
 fn a_lock_on_one_server_excludes_no_other_and_a_prefix_makes_another_key() {
     let Some(testbed) = Testbed::new() else { return };

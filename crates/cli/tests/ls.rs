@@ -92,7 +92,7 @@ fn fifty_locks_of_every_kind_are_listed_among_many_other_keys() {
     }
     for node in testbed.nodes.iter() {
         let Reply::Int(all) = command(node, &["DBSIZE"]) else { panic!() };
-        // A larger page per call would mean fewer calls, and each call would block the server for longer.
+        // `SCAN` calls must use small pages: a larger page would block the server for longer.
         let (all, scans) = (u64::try_from(all).unwrap(), calls(node, "scan"));
         assert!((19 * all / 1000..30 * all / 1000).contains(&scans), "{scans} for {all} keys");
         assert_eq!(calls(node, "keys"), 0);
@@ -113,7 +113,7 @@ fn fifty_locks_of_every_kind_are_listed_among_many_other_keys() {
     assert_eq!(ls(&testbed, &[""]).status.code(), Some(64));
 }
 
-/// A hundred of these names exceed the largest reply that the client accepts.
+/// A page with a hundred of these names exceeds the largest reply that the client accepts.
 #[test]
 fn pages_become_smaller_where_names_are_long() {
     let Some(testbed) = Testbed::sized(3) else { return };
@@ -168,7 +168,7 @@ fn a_lock_below_the_quorum_is_marked_and_can_be_listed_alone() {
     assert_eq!((nodes(0), nodes(1)), (json!(["a", "b"]), json!(["c"])));
 }
 
-/// An intent is no lock. An intent without expiry keeps readers out.
+/// An intent is not a lock, but an intent without expiry keeps readers out.
 #[test]
 fn an_intent_without_expiry_is_listed() {
     let Some(testbed) = Testbed::sized(3) else { return };
@@ -220,7 +220,7 @@ fn with_too_few_readable_nodes_ls_does_not_report_an_empty_list() {
     assert_eq!(ls(&testbed, &[]).status.code(), Some(69));
 }
 
-/// The scans of the nodes reach a key at different times.
+/// The scans of the nodes reach a key at different times, so such a lock may first seem to have too few votes.
 #[test]
 fn a_lock_that_is_acquired_during_the_scan_is_not_marked() {
     let Some(testbed) = Testbed::sized(3) else { return };

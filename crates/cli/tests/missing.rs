@@ -1,5 +1,5 @@
-//! Each command that `quorlock` sends is missing in turn, or the user lacks the right to it. `run` names the command
-//! without a wait and leaves no key, and `doctor` names the command and the remedy.
+//! In each test a server lacks one of the commands that `quorlock` sends, or the user lacks the right to it. `run`
+//! names the command without a wait and leaves no key, and `doctor` names the command and the remedy.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -87,7 +87,7 @@ fn says(finding: &Value, severity: &str, command: &str) {
     assert!(told("fix", &format!("rename-command {command} ")), "{finding}");
 }
 
-/// The guard is strict, as it is by default. With all commands, each call would wait for the quarantine.
+/// The guard is strict, as it is by default. On complete servers each call would wait for the quarantine.
 #[test]
 fn without_a_command_that_every_lock_needs_no_lock_is_granted() {
     let Some(binary) = server() else { return };
@@ -194,7 +194,7 @@ fn without_a_command_that_readers_need_writers_get_locks() {
     }
 }
 
-/// The client sends no command to the node, so it leaves no key.
+/// The client sends no further command to such a node, so it leaves no key.
 #[test]
 fn a_missing_right_is_named() {
     for guard in ["strict", "off"] {
@@ -205,7 +205,7 @@ fn a_missing_right_is_named() {
         };
         let as_user = |right: &str, is_refused: &dyn Fn(&[&str]) -> bool| {
             user(&["reset", "on", "nopass", "~*", "+@all", &right.replace('+', "-")]);
-            // Fencing counters stay.
+            // Deletes the fencing counters, which locks leave behind.
             testbed.nodes[0].command(&["FLUSHALL"]).unwrap();
             let said = format!("the user lacks {right}; quorlock doctor --acl USER");
             each_form_says(&testbed, Some("u"), &[&said], is_refused);

@@ -15,10 +15,10 @@ use quorlock_servers::{Listen, Nodes, Reply, Server, ServerOptions};
 
 const OLD: &str = "QUORLOCK_OLD";
 
-/// The command of each holder. `flock` fails if another holder is at work, and releases its lock when a process dies.
+/// The command of each holder. `flock` fails if another holder has its lock, and a dead process releases that lock.
 const WORK: &str = "flock --nonblock held sleep 0.02 || echo two >> two";
 
-/// The old program, the nodes, and the folder in which holders work.
+/// The old program, the nodes, and the folder in which the commands run.
 struct Mix {
     old: PathBuf,
     nodes: Nodes,
@@ -71,7 +71,7 @@ impl Mix {
         code(&self.run(!first_is_old, "0s"), 0);
     }
 
-    /// A short lock does not wait for the last node, so several calls may be necessary.
+    /// An acquire may return before the last node has answered, so several calls may be necessary.
     fn all_are_marked(&self) {
         let is_marked = |node: &Server| {
             let script =
@@ -119,7 +119,7 @@ fn contend(mix: &Mix) {
         nodes().take(1).for_each(|node| drop(command(node, &["FLUSHALL"])));
         nodes().skip(1).take(1).for_each(|node| node.restart().unwrap());
         both_go_on("one was flushed and one restarted");
-        // The nodes write the registration in the first database again.
+        // Deletes the registration in the first database, which the clients then write again.
         nodes().for_each(|node| drop(command(node, &["FLUSHDB"])));
         both_go_on("the first database was flushed");
         nodes().take(2).for_each(|node| node.restart().unwrap());

@@ -25,7 +25,7 @@ fn without_proc_the_lock_is_not_taken() {
         assert!(stderr(&output).contains("/proc"), "{}", stderr(&output));
         assert_eq!(testbed.holders_of("k"), 0, "round {round}");
     }
-    // The message does not blame the descriptor, although `quorlock` opens descriptors through /proc.
+    // `quorlock` opens the descriptor through /proc too. The message must blame /proc and not the descriptor.
     outer.truncate(6);
     let with_descriptor = format!("exec 3>fd; {hide}");
     outer.push(&with_descriptor);
@@ -35,8 +35,8 @@ fn without_proc_the_lock_is_not_taken() {
     assert!(stderr(&output).contains("/proc"), "{}", stderr(&output));
 }
 
-/// Runs with each limit, from the lowest until one is high enough. Before that, each run ends with code 70, names the
-/// resource and leaves no key. Returns the number of runs that failed after the lock was granted.
+/// Runs `quorlock` with each limit, from the lowest until one is high enough. Below that limit each run ends with code
+/// 70, names the resource and leaves no key. Returns the number of runs that failed after the lock was granted.
 fn at_each_limit(
     testbed: &Testbed,
     limits: Range<u32>,
@@ -96,7 +96,7 @@ fn without_processes_no_lock_stays_and_the_limit_is_named() {
         return not_for("another user cannot run quorlock here");
     }
     let args = ["run", "k", "--wait", "0s", "--", "echo", "ran"];
-    // The resolver needs a further thread.
+    // The name resolver needs a further thread.
     let [addresses, _names] = ["127.0.0.1", "localhost"].map(|host| {
         let resource = "no further process or thread can be started";
         at_each_limit(&testbed, 1..60, resource, |limit| {

@@ -1,4 +1,4 @@
-//! Messages, exit codes, events, JSON and the commands on the wire, compared with the files in `outside/`.
+//! Messages, exit codes, events, JSON and the commands that the server receives, compared with the files in `outside/`.
 //!
 //! Tokens, times, process ids and addresses differ from run to run, so a placeholder replaces each.
 //! `UPDATE_EXPECT=1 cargo test -p quorlock-cli --test outside` records the files again. The commit message explains
@@ -59,7 +59,7 @@ fn note_command(monitor: &mut RespConnection, commands: &mut String) -> String {
     let Reply::Simple(line) = monitor.reply().unwrap() else { panic!("MONITOR sends lines") };
     let (by, command) = line.split_once("] ").unwrap();
     let name = command.split('"').nth(1).unwrap();
-    // The test sends an `ECHO` of its own.
+    // The test itself sends an `ECHO`.
     let is_listed = name == "ECHO" || RIGHTS.iter().any(|(.., call)| call[0] == name);
     assert!(is_listed || BESIDE.contains(&name), "no check looks for the command {name}");
     let by = if by.ends_with(" lua") { "  by the script: " } else { "  " };
@@ -622,7 +622,7 @@ fn variables_and_the_file() {
     ] {
         scene.quorlock_with(&[variable], &["run", "k", "--wait", "0s", "--", "echo", "ran"]);
     }
-    // Also in commands that do not use the value.
+    // A wrong value is refused even in commands that do not use it.
     for args in [&["ls"][..], &["doctor"], &["status", "k"]] {
         scene.quorlock_with(&[("QUORLOCK_SHARED", "maybe")], args);
         scene.quorlock_with(&[("QUORLOCK_TTL", "banana")], args);
@@ -657,7 +657,7 @@ fn variables_and_the_file() {
 
 #[test]
 fn the_wire_of_each_kind_of_lock() {
-    // Options, and a part of the command that extends the lock.
+    // Each pair is the options of a kind of lock, and a part of the command that extends it.
     let kinds = [
         (&["--fenced"][..], r#""PEXPIRE" "k" "3000""#),
         (&["--shared"], r#""ZREMRANGEBYSCORE" "k""#),
@@ -667,7 +667,7 @@ fn the_wire_of_each_kind_of_lock() {
     let Some(scenes) = (0..kinds.len()).map(|_| Scene::new(1)).collect::<Option<Vec<_>>>() else {
         return;
     };
-    // At the same time, because each waits for its extension.
+    // The scenes run at the same time, because each one waits for its extension.
     let record = |(mut scene, (kind, extension)): (Scene, (&[&str], &str))| {
         let times = ["run", "k", "--ttl", "3s", "--node-timeout", "500ms"];
         let args = [&times, kind, &["--", "sh", "-c", UNTIL_GO]].concat();

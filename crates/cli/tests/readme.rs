@@ -71,7 +71,7 @@ fn the_quick_start_ends_in_a_held_lock() {
     let (out, err) = (stdout(&output), stderr(&output));
     code(&output, 0);
     assert!(out.contains("hi\n"), "the command has run: {out}{err}");
-    // The line of the README, with any holder and time.
+    // The line of the README, with any holder and any time.
     let held = Regex::new(
         r"hi: HELD by [^ ]+:[0-9]+ quorlock, since [0-9:]{8}Z \([0-9]+s\) \(on 3 of 3 nodes\)\n",
     )
@@ -105,7 +105,7 @@ fn compose_yaml_has_the_servers_of_the_quick_start_on_this_machine_only() {
     for line in compose.lines().filter(|line| !line.starts_with('#')) {
         assert_eq!((line.len() - line.trim_start().len()) % 2, 0, "{line:?}");
     }
-    // If there is a parser, it accepts the file.
+    // If Python has a YAML parser, the parser must accept the file.
     let parse = "import sys, yaml; print(len(yaml.safe_load(open(sys.argv[1]))['services']))";
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../compose.yaml");
     let python = std::process::Command::new("python3").args(["-c", parse]).arg(file).output();

@@ -102,7 +102,7 @@ fn a_wrong_scheme_is_named_and_the_right_scheme_works() {
     }
 }
 
-/// `redis-cli` does not check the name in a certificate, so its answer would prove nothing.
+/// The advice must not use `redis-cli`, which does not check the name in a certificate.
 #[test]
 fn an_error_of_a_certificate_names_the_option_that_fixes_it() {
     let Some(binary) = server() else { return };

@@ -32,7 +32,7 @@ fn three_dead_nodes_of_five_are_named_when_the_wait_ends() {
     let output = testbed.output(&["run", "k", "--wait", "1s", "--", "true"]);
     let waited = boot() - start;
     code(&output, 69);
-    // The default wait is a minute.
+    // The call ends after the given wait. The default wait is a minute.
     assert!(waited >= Duration::from_secs(1) && waited < Duration::from_secs(30), "{waited:?}");
     let said = stderr(&output);
     assert!(said.contains("nodes a, b, c failed: unreachable: "), "{said}");
@@ -90,7 +90,7 @@ fn ends_in_a_container(namespaces: &[&str]) {
 #[test]
 fn a_signal_ends_a_wait_and_no_key_stays() {
     let Some(testbed) = Testbed::new() else { return };
-    // The waiting call can hold the other two keys for a moment, with each attempt.
+    // With each attempt, the waiting call may hold the other two keys for a moment.
     testbed.on(0..3, &["SET", "k", "other", "PX", "60000"]);
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let run = testbed.start(&["run", "k", "--wait", "forever", "--", "true"]);

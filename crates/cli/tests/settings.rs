@@ -12,7 +12,7 @@ use std::path::Path;
 use common::{Testbed, code, quorlock, stderr, stdout};
 use quorlock::env::{Class, VARIABLES};
 
-/// No server listens there, so a command with valid settings ends with code 69.
+/// No server listens on this port, so a command with valid settings ends with code 69.
 const NOBODY: &str = "redis://127.0.0.1:1";
 
 /// The exit code and standard error of a command with these variables.
@@ -135,7 +135,7 @@ fn a_command_inherits_no_variable_of_the_call_and_those_about_the_nodes_only_on_
     }
 }
 
-/// `--shared false true` must run neither `false` as a reader nor `true` under the lock `false`.
+/// `--shared false true` must not run `false` under a shared lock, nor `true` under a lock with the name `false`.
 #[test]
 fn a_word_after_a_flag_that_may_be_its_value_is_refused() {
     for args in [
@@ -160,7 +160,7 @@ fn a_word_after_a_flag_that_may_be_its_value_is_refused() {
     assert!(code == 64 && said.contains("KEY has no name"), "{said}");
 }
 
-/// The inner call does not inherit the variables about the nodes.
+/// By default, the inner call does not inherit the variables about the nodes.
 #[test]
 fn a_nested_call_without_nodes_names_the_option_that_passes_them_on() {
     let Some(testbed) = Testbed::sized(1) else { return };

@@ -40,7 +40,7 @@ fn two_holders_with_the_same_label_are_counted_apart() {
     assert_eq!((&json["verdict"], &json["holder_nodes"]), (&"held".into(), &3.into()));
 }
 
-/// A node that lost its data says that the lock is free.
+/// A node that lost its data reports a free lock, which must not count.
 #[test]
 fn nodes_that_may_have_forgotten_a_lock_do_not_make_it_free() {
     let Some(testbed) = strict() else { return };
@@ -74,7 +74,7 @@ fn a_node_that_cannot_be_verified_is_named() {
     assert!(!text.contains("node a:"), "{text}");
 }
 
-/// All nodes store the time of the attempt. A value that version 0.1.0 wrote has no time.
+/// Each value contains the time of its attempt. A value that version 0.1.0 wrote has no time.
 #[test]
 fn the_holder_and_the_time_since_when_it_holds_the_lock_are_shown() {
     let Some(testbed) = Testbed::new() else { return };

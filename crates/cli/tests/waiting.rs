@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::{Running, Testbed, boot, code, eventually, json_lines, stderr, stdout};
 use rustix::process::Signal;
 
-/// In the message of a call with `--if-held wait`, once the call knows the holder.
+/// Part of the message of a call with `--if-held wait`, once the call knows the holder.
 const AWAITS_HOLDER: &str = "is held by";
 
 /// A holder whose command ends when the file `go` exists.
@@ -28,7 +28,7 @@ fn go(testbed: &Testbed) {
     fs::write(testbed.path("go"), "").unwrap();
 }
 
-/// Asserts success without a run of the command.
+/// Asserts that `quorlock` succeeded without running the command.
 fn nothing_ran(output: &Output) {
     code(output, 0);
     assert_eq!(stdout(output), "");
@@ -107,7 +107,7 @@ fn with_if_held_wait_the_second_of_two_runs_nothing_and_ends_after_the_first() {
     assert_eq!(testbed.holders_of("k"), 0);
 }
 
-/// The call waits for the holder that it sees at its first refusal.
+/// The call waits only for the holder that it sees at its first refusal.
 #[test]
 fn a_later_holder_is_not_awaited_and_an_earlier_one_only_until_the_wait_ends() {
     let Some(testbed) = Testbed::new() else { return };
@@ -168,7 +168,7 @@ fn a_writer_waits_for_the_readers_that_held_the_lock_and_not_for_later_readers()
     code(&first.end(), 0);
 }
 
-/// Replicas start at the same moment. At least one runs, and the others end after it, whichever has the votes first.
+/// Several replicas start at the same moment. At least one runs, and the others end after it, whichever gets the votes.
 #[test]
 fn at_least_one_of_many_replicas_runs_and_all_succeed() {
     let Some(testbed) = Testbed::new() else { return };

@@ -1,5 +1,5 @@
-//! One attempt with all answers, times and orders, for one to five nodes and every legal quorum, compared with a second
-//! implementation of the paper's rule.
+//! One attempt with all combinations of answers, times and orders, for one to five nodes and every legal quorum. Each
+//! decision is compared with a second implementation of the Redlock rule.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const MARGIN: i64 = 20 * MS;
 const NODE_TIMEOUT: i64 = TTL / 4;
 const CONNECT_TIMEOUT: i64 = TTL;
 
-/// The behaviour of a node.
+/// The behaviour of a simulated node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Does {
     Grant,
@@ -26,7 +26,7 @@ enum Does {
     FailUnsent,
     FailMaybeSent,
     StaySilent,
-    /// Grants after its timeout.
+    /// The node grants after its timeout.
     GrantLate,
 }
 
@@ -88,7 +88,7 @@ enum Decided {
     No(FailureReason),
 }
 
-/// A naive implementation of the paper. It tries every combination of answers of the outstanding nodes.
+/// A naive implementation of Redlock. It tries every combination of answers of the outstanding nodes.
 struct Oracle {
     needed: usize,
     min_validity: i64,
@@ -99,13 +99,13 @@ impl Oracle {
     fn decided(&self, elapsed: i64) -> Option<Decided> {
         let silent = self.heard.iter().filter(|heard| heard.is_none()).count();
         let yes = self.yes();
-        // Every combination of grants and refusals of the silent nodes.
+        // The numbers of votes for every combination of grants and refusals of the silent nodes.
         let futures = (0_u32..1 << silent).map(|future| yes + future.count_ones() as usize);
         let possible = futures.clone().any(|votes| votes >= self.needed);
         let certain = futures.clone().all(|votes| votes >= self.needed);
         let left = TERM - elapsed;
         match (certain, possible) {
-            // The validity of the paper is the rest of the term. The margin must be left of it.
+            // The validity that Redlock defines is the rest of the term. It must be longer than the margin.
             (true, _) if left >= self.min_validity && left > MARGIN => Some(Decided::Yes(left)),
             (true, _) => Some(Decided::No(FailureReason::TooSlow)),
             (false, true) => None,
@@ -113,7 +113,7 @@ impl Oracle {
         }
     }
 
-    /// Contention is the reason if the attempt could have succeeded without the refusals.
+    /// Contention is the reason if the attempt could have succeeded without the refusals. Otherwise the nodes are.
     fn why_not(&self) -> FailureReason {
         let may_say_yes = |heard: &&Option<Does>| {
             matches!(heard, None | Some(Does::Grant | Does::GrantLate | Does::Refuse))
@@ -184,7 +184,7 @@ struct Schedule {
     steps: Vec<(Step, i64)>,
 }
 
-/// The nodes answer in order. Then the others time out, and the late answers arrive.
+/// The nodes answer in order. Then the silent nodes time out, and the late answers arrive.
 fn prompt(does: &[Does], time: i64, order: &[usize]) -> Schedule {
     let [prompt, late] = answers(does, order);
     let after = time.max(NODE_TIMEOUT);
@@ -194,7 +194,7 @@ fn prompt(does: &[Does], time: i64, order: &[usize]) -> Schedule {
     Schedule { connecting: vec![false; does.len()], steps }
 }
 
-/// The late answers arrive after their timeout and before the other nodes are connected, so their votes count.
+/// Late answers arrive after their nodes' timeout but count as votes, because other nodes are still connecting.
 fn connecting(does: &[Does], time: i64, order: &[usize]) -> Schedule {
     let [prompt, late] = answers(does, order);
     let after = time.max(NODE_TIMEOUT);
@@ -275,7 +275,7 @@ fn the_order_of_the_answers_makes_no_difference_to_yes_or_no() {
     for nodes in 1..=4 {
         for quorum in quorums(nodes) {
             for does in all_answers(nodes) {
-                // The order matters for answers after the node timeout only.
+                // The order of answers matters only after the node timeout, so late answers are left out.
                 if does.contains(&Does::GrantLate) {
                     continue;
                 }
@@ -309,8 +309,8 @@ fn permutations(nodes: usize) -> Vec<Vec<usize>> {
     shorter.iter().flat_map(with_last).collect()
 }
 
-/// The client sends the commands at different times. Each vote expires by its own time, and the lock ends without a
-/// quorum of votes.
+/// The client sends the commands at different times. Each vote expires by its own time, and the lock ends when fewer
+/// than a quorum of votes are left.
 #[test]
 fn the_lock_is_valid_until_the_quorum_th_largest_end_of_votes_sent_at_different_times() {
     let sent_at = [0, 7 * MS, 30 * MS, 55 * MS, 90 * MS];
@@ -342,7 +342,7 @@ fn the_lock_is_valid_until_the_quorum_th_largest_end_of_votes_sent_at_different_
     }
 }
 
-/// Step 5 sends the release with the value of the attempt to every node.
+/// Step 5 of Redlock: the client sends the release with the value of the attempt to every node.
 #[test]
 fn giving_up_releases_on_every_node_and_owes_only_where_the_key_may_be() {
     for nodes in 1..=4 {

@@ -1,4 +1,4 @@
-//! Judges the facts that were seen on nodes. Sends nothing.
+//! Evaluates the facts about nodes. Sends nothing.
 
 mod access;
 mod clock;
@@ -83,7 +83,7 @@ impl Case<'_> {
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         if findings.iter().any(|finding| finding.severity == Error) {
             report.votes = Votes::DoNotCount;
-            // No wait ends an error, so findings about waits are left out.
+            // Waiting does not fix an error, so findings about waits are left out.
             findings
                 .retain(|finding| !trust_state::WAITS.contains(&(finding.check, finding.severity)));
         }
@@ -112,7 +112,7 @@ impl Case<'_> {
         format!("its configuration file{}", if by_info.is_empty() { by_unit } else { &by_info })
     }
 
-    /// The command that tells more, in parentheses; empty if the server does not answer `INFO`.
+    /// The command that shows more about a finding, in parentheses; empty if the server does not answer `INFO`.
     fn told_by(&self, info: &str, tells: &str) -> String {
         match &self.node.facts {
             Ok(facts) if facts.info.is_ok() => format!(" ({}{tells})", self.cli(info)),

@@ -1,4 +1,4 @@
-//! The facts about a node, without a judgement.
+//! Collects the facts about a node, without evaluating them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::rights::{self, Rights};
 use crate::locks::VOTES_MAX;
 use crate::scan::{Incomplete, Scan, Vote, pattern, time_us};
 
-/// Limit of the time for a look at keys.
+/// Time limit of a scan of the keys.
 const SCAN_MAX: Duration = Duration::from_secs(1);
 
 /// Number of round trips that are measured. It is odd, so the median is one of them.
@@ -37,21 +37,21 @@ pub(crate) struct Facts {
     pub(crate) more: More,
     pub(crate) marker: Seen,
     pub(crate) adoption: Seen,
-    /// The locks are in another database, or that is not known.
+    /// The failure if the locks are in another database, or if their database is unknown.
     pub(crate) elsewhere: Option<Failure>,
     /// Age of the adoption.
     pub(crate) adopted_for: Duration,
     pub(crate) settings: Settings,
     pub(crate) rights: Rights,
     pub(crate) times: Times,
-    /// Keys that have a lock's value and never expire. Only a thorough look finds them.
+    /// Keys that have a lock's value and never expire. Only a thorough examination searches for them.
     pub(crate) leftovers: Vec<Arc<str>>,
-    /// The reason if not all keys were looked at.
+    /// The reason if not all keys were read.
     pub(crate) unscanned: Option<Incomplete>,
 }
 
 impl Facts {
-    /// The first refusal for want of rights, in the words of the server.
+    /// The server's first error that is due to missing rights.
     pub(crate) fn refusal(&self) -> Option<&str> {
         let keys = [&self.marker, &self.adoption].into_iter().filter_map(|seen| match seen {
             Seen::Unreadable(error) => Some(error),
@@ -74,7 +74,7 @@ pub(crate) struct Settings {
 pub(crate) struct Times {
     pub(crate) round_trips: Vec<Duration>,
     pub(crate) offset: Option<ClockOffset>,
-    /// The clock has not advanced between the questions.
+    /// Whether the clock did not advance between two readings.
     pub(crate) clock_stands: bool,
     /// The last reading of the server's wall clock, in microseconds.
     pub(crate) last_us: Option<i64>,
@@ -127,7 +127,7 @@ pub(crate) async fn look_at_all(
 
 async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result<Facts, Failure> {
     let connection = AdminConnection::open(server).await?;
-    // The doctor reports each missing command itself.
+    // A thorough examination, as for `doctor`, reports each missing command itself.
     if !thorough && let Some(failure) = connection.no_locks() {
         return Err(failure);
     }

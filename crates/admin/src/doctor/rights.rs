@@ -13,7 +13,7 @@ use super::acl;
 pub(crate) struct Rights {
     /// The rights that the user lacks, as an ACL spells them.
     pub(crate) denied: Vec<(&'static str, Weight)>,
-    /// The user may not use the library's own keys.
+    /// Whether the user may not use the library's own keys.
     pub(crate) keys: bool,
     /// The error of a write, unless a right is missing.
     pub(crate) cannot_write: Option<String>,
@@ -21,7 +21,7 @@ pub(crate) struct Rights {
     unknown: Vec<&'static str>,
     /// The commands that the server lacks, and that locks use.
     pub(crate) missing: Vec<(&'static str, Weight)>,
-    /// The keys are not in the first database.
+    /// Whether the keys are in a database other than the first.
     selects: bool,
 }
 

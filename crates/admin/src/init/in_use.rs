@@ -17,7 +17,7 @@ use crate::doctor::look::look_at_all;
 use crate::locks::merged;
 use crate::scan::{Incomplete, Scan, Scanned};
 
-/// Limit of the time for the look.
+/// Time limit of the search.
 const LOOK_MAX: Duration = Duration::from_secs(30);
 
 /// Limit of the votes that are read of one node. One lock is enough to refuse.
@@ -99,7 +99,7 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     let is_registered = all().any(|(_, scan)| scan.registered.is_some());
     for (place, scan) in all() {
         let mut changes = Vec::new();
-        // If this client's key prefix has another database, this one belongs to other clients.
+        // If this client's key prefix is registered for another database, the locks here belong to other clients.
         let is_former = scan.registered == Some(scan.database) || !is_registered;
         if scan.database != scan.own && is_former {
             changes.push((format!("database {}", scan.database), format!("database {}", scan.own)));

@@ -17,10 +17,10 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Makes the change on a connection of its own. Writes first which database has the locks.
+    /// Makes the change on a connection of its own. First registers the database of the locks.
     ///
     /// # Errors
-    /// In words: the change was not made, or that is not known.
+    /// The reason why the change was not made, or why its result is unknown.
     pub(super) async fn make(
         &self,
         topology: &Topology,

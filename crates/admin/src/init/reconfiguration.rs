@@ -1,9 +1,9 @@
-//! Changes nodes, quorum or longest ttl without two holders in between.
+//! Changes nodes, quorum or longest ttl so that no lock has two holders at any moment.
 //!
 //! Clients of the old settings must have lost their quorum before clients of the new settings can find one, and locks
 //! that were granted before must have ended. So these steps come in this order:
 //!
-//! 1. Of every old list, `N − Q + 1` nodes must answer, so that the others are no quorum.
+//! Of every old list, `N − Q + 1` nodes must answer, so that the remaining nodes are no quorum.
 //! 2. The markers of all nodes that answer are replaced by one that fits no client and names the old and the new
 //!    settings. The new nodes get it as well, because clients of the new settings may have taken them into use while
 //!    the old nodes were voting. The next step begins only after `N − Q + 1` nodes have the new marker. If the process
@@ -46,15 +46,15 @@ pub struct Reconfiguration {
     pub nodes: Vec<ChangedNode>,
 }
 
-/// Follows a marker that fits no client, with a number n: the server had no marker before. So for the first n settings
-/// that the marker names it counts as another server, even if a node of these settings has its name.
+/// Suffix of a marker that fits no client, followed by a number n. It means that the server had no marker before, so it
+/// is not one of the nodes of the first n settings in the marker, even if such a node has the same name.
 const CAME: &str = " came=";
 
-/// Follows an adoption that a reconfiguration wrote after it took the old nodes out of use. An adoption that a client
+/// Suffix of an adoption that a reconfiguration wrote after it took the old nodes out of use. An adoption that a client
 /// writes proves nothing about old nodes.
 const MOVED: &str = " moved=1";
 
-/// Moves nodes from the settings in their markers to these. Returns when the wait has begun. Call
+/// Moves nodes from the settings in their markers to `settings`. Returns when the wait has begun. Call
 /// [`Reconfiguration::finish`] when [`Reconfiguration::left`] is zero. `others` are nodes of the old settings that are
 /// not among the new ones, under their old names. They are needed only if the new list has too few of the old nodes.
 ///
@@ -96,11 +96,11 @@ pub async fn reconfigure(
     let longest = old.iter().map(|old| old.max_ttl_ms).chain([ours]).max().unwrap_or(ours);
     let cluster = Cluster::new(["any"], 1, longest);
     let wait = Rules { cluster, ..topology.rules.clone() }.quarantine();
-    // An adoption with a longer wait was written because of locks that no marker may show any more.
+    // An adoption with a longer wait was written because of locks whose settings may be in no marker any more.
     let wait = states.iter().flatten().map(NodeKeys::waits_for).fold(wait, Duration::max);
     let in_force = old.iter().any(|old| old.is_in_force(&servers, &states, wait));
 
-    // First, no node votes.
+    // Step 2 of the list above: no node votes.
     let blocked = each(&topology, &servers, &states, |state, place| {
         state.blocked(&topology.rules, in_force || place >= topology.servers.len(), &old)
     });
@@ -111,7 +111,7 @@ pub async fn reconfigure(
         });
         Err(InitError::Interrupted { nodes: failed.collect() })
     };
-    // Clients of the new settings may not find a quorum of nodes that they have marked themselves.
+    // The nodes that could not be changed must not be a quorum of the new settings: clients could have marked them.
     let free = blocked[..topology.servers.len()].iter().filter(|change| change.is_err()).count();
     if in_force && free >= topology.quorum.needed() {
         return failed();
@@ -126,7 +126,7 @@ pub async fn reconfigure(
             return failed();
         }
     }
-    // Then the new nodes are adopted.
+    // Step 3: the new nodes are adopted.
     let after: Vec<Option<NodeKeys>> = states
         .iter()
         .zip(&blocked)
@@ -139,7 +139,7 @@ pub async fn reconfigure(
     Ok(begun(topology, (servers, states), (blocked, adopted), (wait, floor)))
 }
 
-/// The result of the steps so far.
+/// The result of the steps that were made.
 fn begun(
     topology: Topology,
     (servers, states): (Vec<RedisNode>, Vec<Option<NodeKeys>>),
@@ -244,14 +244,14 @@ struct NodeKeys {
     marker: String,
     adoption: String,
     adopted_for: Duration,
-    /// Settings of the clients for which the node votes, or may vote later.
+    /// Settings in the node's marker or adoption, except the new ones. Their clients get votes now or later.
     settings: Vec<Settings>,
-    /// Number of these settings, from the first, for which the server came later.
+    /// For the first `came` of these settings the server was not a node yet; see [`CAME`].
     came: usize,
     ours: Ours,
 }
 
-/// How far the node has come with the new settings.
+/// The state of the node in respect of the new settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ours {
     No,
@@ -311,10 +311,10 @@ impl NodeKeys {
         self.is_ours() || self.was_moved()
     }
 
-    /// Whether this server is the node of these settings that has its name. Another server of that name says nothing
-    /// about the locks that the old one grants.
+    /// Whether this server is a node of these settings. Another server with the name of such a node does not know the
+    /// locks that the node grants.
     fn is_of(&self, old: &Settings) -> bool {
-        // A server with a marker of other settings was a node under that name at that time.
+        // A server with a marker of other settings was a node when that marker was written.
         let was_a_node = self.came == 0 && !self.marker.is_empty();
         self.is_handled()
             || was_a_node
@@ -330,8 +330,8 @@ impl NodeKeys {
         self.waits_for().saturating_sub(self.adopted_for)
     }
 
-    /// The change to a marker that fits no client. It is not needed for a node that can vote for no client, unless a
-    /// client may take it into use (`somebody`).
+    /// The change to a marker that fits no client. A node that can vote for no client does not need it, unless a client
+    /// may take the node into use (`somebody`).
     fn blocked(&self, rules: &Rules, somebody: bool, old: &BTreeSet<Settings>) -> Option<Change> {
         let last = self.settings.last();
         let ours = rules.cluster.to_string();
@@ -416,8 +416,8 @@ async fn each(
     futures_util::future::join_all(changes).await
 }
 
-/// Refuses an old node that votes for the new settings already, at another address: to every node the clients of both
-/// look the same, so the old node cannot be taken out of use.
+/// Refuses an old node that has the new settings, because no node can distinguish its clients from those of the new
+/// node with its name. So the old node could not be taken out of use.
 fn same_settings_elsewhere(
     servers: &[RedisNode],
     states: &[Option<NodeKeys>],

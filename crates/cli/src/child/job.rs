@@ -6,10 +6,9 @@ use rustix::process::{Signal, kill_current_process_group};
 use super::super::guardian::procfs;
 use super::super::guardian::terminal::controlling;
 
-/// Whether a process could continue this process group if it stopped: a process of the same session and another group
-/// that is the parent of one of ours. The kernel uses the same rule for orphaned groups, whose members a Ctrl-Z does
-/// not stop. Without a terminal there is no job control either, and stopping the group would stop a build or a service
-/// for good.
+/// Whether a shell could continue this process group after a stop: a member of the group must have a parent in another
+/// group of the same session. The kernel uses this rule for orphaned groups, whose members a Ctrl-Z does not stop.
+/// Without a terminal there is no job control either, and a stop would hang a build or a service for good.
 pub(super) fn has_shell() -> bool {
     if controlling().is_none() {
         return false;
@@ -17,7 +16,7 @@ pub(super) fn has_shell() -> bool {
     let group = getpgrp();
     let session = getsid(None);
     let mut ancestor = getppid();
-    // A parent outside of this container has the number 0, which would mean this process in these calls.
+    // A parent outside of this container has the number 0, which means the calling process in these system calls.
     while ancestor.as_raw() > 0 {
         if getsid(Some(ancestor)) != session {
             return false;
@@ -31,8 +30,7 @@ pub(super) fn has_shell() -> bool {
     false
 }
 
-/// Stops the whole job, because in a pipeline the other processes must stop as well, as with a signal from the
-/// terminal.
+/// Stops the whole job: like a signal from the terminal, this also stops the other processes of a pipeline.
 pub(super) fn stop() {
     // A process may always signal its own group.
     let _ = kill_current_process_group(Signal::STOP);

@@ -1,7 +1,7 @@
 //! The signals that quorlock passes on to the command.
 //!
-//! A signal that the user has ignored (`nohup`, or a background job of a shell) stays ignored. The command inherits
-//! ignored signals but not caught ones, so catching it would end the ignoring for both.
+//! A signal that the user has ignored (`nohup`, or a background job of a shell) stays ignored and is not caught,
+//! because a command inherits ignored signals but not caught ones.
 
 use std::{fs, io, thread};
 
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use signal_hook::iterator::{Handle, Signals as Caught};
 use tokio::sync::mpsc;
 
-/// Catches signals from its creation on, so a signal that comes early waits for its reader.
+/// Signals that this process has caught since this value was created. They wait in a queue.
 #[derive(Debug)]
 pub(crate) struct Signals {
     caught: mpsc::UnboundedReceiver<Signal>,
@@ -28,7 +28,7 @@ impl Signals {
         let (sender, caught) = mpsc::unbounded_channel();
         thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in source.forever().filter_map(Signal::from_named_raw) {
-                // Without a reader the signal is dropped.
+                // If the receiver is dropped, the signal is dropped too.
                 let _ = sender.send(signal);
             }
         })?;
@@ -40,7 +40,7 @@ impl Signals {
     pub(crate) async fn next(&mut self) -> Signal {
         match self.caught.recv().await {
             Some(signal) => signal,
-            // The thread does not end before this value is dropped, so this means that no signal will come.
+            // The thread outlives this value, so this cannot happen; if it does, no signal will come.
             None => std::future::pending().await,
         }
     }

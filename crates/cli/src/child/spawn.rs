@@ -14,7 +14,7 @@ use thiserror::Error;
 use super::super::guardian::wire::Message;
 use super::super::guardian::{GUARDIAN, own_program};
 
-/// The reason why the command was not started. No process is left.
+/// The reason why the command was not started. No process was left behind.
 #[derive(Debug, Error)]
 pub(crate) enum SpawnError {
     /// There is no such program (exit code 127).
@@ -46,15 +46,15 @@ pub(super) struct GuardianLaunch {
 }
 
 impl GuardianLaunch {
-    /// This program as the guardian of `command`. `socket` is the guardian's end of the connection.
+    /// Prepares to start this program as the guardian of `command`. `socket` is the guardian's end of the connection.
     pub(super) fn new(
         command: &[OsString],
         env_set: &[(OsString, OsString)],
         env_remove: &[OsString],
         socket: UnixStream,
     ) -> io::Result<Self> {
-        // The guardian has the command's environment. Its arguments are only the command's, because all users can read
-        // them.
+        // The guardian gets the command's environment. It gets no arguments except the command's, because all users can
+        // read the arguments of a process.
         let mut guardian = Command::new(own_program()?);
         for name in env_remove {
             guardian.env_remove(name);
@@ -70,8 +70,8 @@ impl GuardianLaunch {
         Ok(Self { guardian, program })
     }
 
-    /// Starts the guardian, and returns the command's name as well. This drops the builder and with it this process's
-    /// copy of the guardian's end, which must close when the guardian dies.
+    /// Starts the guardian. Also returns the command's name. This drops the builder and with it this process's copy of
+    /// the guardian's end of the socket, which must close when the guardian dies.
     pub(super) fn start(mut self) -> io::Result<(process::Child, OsString)> {
         Ok((self.guardian.spawn()?, self.program))
     }

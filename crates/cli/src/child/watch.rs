@@ -25,7 +25,7 @@ use super::spawn::{GuardianLaunch, SpawnError, not_started};
 use super::{ChildEvent, How, WatchState};
 
 /// Proof that no process of the command is left, or that it was never started. It is made in two places: in
-/// `ChildWatch::see_the_end`, and where the thread cannot be started. Only with it is the lock given back.
+/// `ChildWatch::see_the_end`, and where the thread cannot be started. The keeper releases the lock only with it.
 #[derive(Debug)]
 pub(crate) struct Gone(());
 
@@ -52,7 +52,7 @@ struct Guarded {
     program: OsString,
 }
 
-/// State of a guardian that should have killed the command by now.
+/// State of a guardian that has not yet reported the end of the command.
 #[derive(Default)]
 struct Silence {
     overdue: Option<Overdue>,
@@ -64,14 +64,14 @@ struct Silence {
 
 /// Times of the boot clock in nanoseconds.
 struct Overdue {
-    /// The keeper takes over then.
+    /// Time at which the keeper takes over.
     until: u64,
     /// Time of the keeper's next SIGKILL, and the pause after it.
     again_at: u64,
     pause: u64,
 }
 
-/// The end of the conversation with the guardian.
+/// The result of the last message from the guardian.
 enum LastWord {
     /// The guardian has reported that no process is left, and how the command ended.
     Over(How),
@@ -161,10 +161,10 @@ impl ChildWatch {
         }
     }
 
-    /// The time until which the guardian may be silent. A little after the deadline the keeper sends SIGKILL itself,
-    /// again and again; this does no harm if the guardian has sent it. Much later the guardian must be stopped, and the
-    /// result is `None`. That time counts from the moment when the keeper notices, because both wake up together after
-    /// a suspend.
+    /// Returns the time until which the keeper waits for a message. A little after the deadline the keeper sends
+    /// SIGKILL itself, repeatedly, which does no harm if the guardian has sent it too. Much later, after
+    /// [`GIVE_UP_NS`], the guardian counts as stopped, and the result is `None`. That time starts when the keeper
+    /// notices the missed deadline, because after a suspend keeper and guardian wake up together.
     fn patience(&self, process_tree: &ProcessTree, silence: &mut Silence) -> Option<Moment> {
         let now = Moment::now();
         let help_at = self.shared.kill_policy().kill_at().after(HELP_NS);
@@ -172,7 +172,7 @@ impl ChildWatch {
             silence.overdue = None;
             return Some(help_at);
         }
-        // A command that has already ended is not killed by this.
+        // If the command has already ended, this SIGKILL is not the cause of its end.
         if silence.overdue.is_none() && silence.killed.is_none() && process_tree.leader_lives() {
             silence.killed = Some(self.shared.kill_policy().killed_in_its_place(now));
         }
@@ -193,7 +193,7 @@ impl ChildWatch {
         (now.boot_ns < overdue.until).then(|| now.after(until.saturating_sub(now.boot_ns)))
     }
 
-    /// Does the work of the guardian, and returns when no process is left; `None` if the [`Child`](super::Child) was
+    /// Does the work of the guardian. Returns when no process is left; `None` if the [`Child`](super::Child) was
     /// dropped.
     fn take_over(&mut self, guarded: &mut Guarded) -> Option<()> {
         let Guarded { guardian, process_tree, .. } = guarded;
@@ -202,8 +202,8 @@ impl ChildWatch {
             return None;
         }
         process_tree.signal_all(Signal::KILL);
-        // A stopped guardian could be continued and signal numbers that belong to other processes by then. Its death
-        // also makes the command's orphans children of this process, which reaps them.
+        // If a stopped guardian were continued later, it could signal numbers that belong to other processes by then.
+        // Its death also makes the command's orphans children of this process, which reaps them.
         let _ = guardian.kill();
         let _ = guardian.wait();
         let (mut pause, mut waited) = (LOOK_AGAIN_MIN, Duration::ZERO);
@@ -228,7 +228,7 @@ impl ChildWatch {
             waited += pause;
             pause = (2 * pause).min(LOOK_AGAIN_MAX);
         }
-        // The guardian also does this at the end.
+        // A guardian that ends also takes the terminal back.
         if let (Some(keeper), Some(group)) =
             (Pid::from_raw(getpgrp().as_raw()), process_tree.group())
         {
@@ -248,7 +248,7 @@ impl ChildWatch {
 }
 
 impl Silence {
-    /// The first signal for the lock's sake, if the guardian does not report it.
+    /// The earlier one of the keeper's own signal and the signal that the guardian announced.
     fn first(&self) -> Option<Killed> {
         let first = [self.killed, self.begun].into_iter().flatten().min_by_key(|it| it.at_ns);
         first.map(|killed| Killed { by: KilledBy::Kill, ..killed })
@@ -291,18 +291,18 @@ fn last_word(word: Message, program: &OsString) -> LastWord {
     })
 }
 
-/// Longer than a guardian needs, and shorter than the time between the deadline and the end of the validity (at least
-/// 50 ms).
+/// Time after the deadline at which the keeper sends SIGKILL itself. Longer than a guardian needs, and shorter than the
+/// time between the deadline and the end of the validity (at least 50 ms).
 const HELP_NS: u64 = 25_000_000;
 
 /// Pauses between two SIGKILLs that the keeper sends in the place of a silent guardian.
 const AGAIN_MIN_NS: u64 = 5_000_000;
 const AGAIN_MAX_NS: u64 = 100_000_000;
 
-/// The longest time for a kill on a busy machine. After that the guardian counts as stopped.
+/// The longest time for a kill on a busy machine. A guardian that needs longer counts as stopped.
 const GIVE_UP_NS: u64 = 3_000_000_000;
 
-/// The longest time for the keeper's own kill. After that it is reported as failing.
+/// Time after which the keeper reports that its own kill has no effect.
 const STUBBORN: Duration = Duration::from_secs(1);
 
 const LOOK_AGAIN_MIN: Duration = Duration::from_millis(1);

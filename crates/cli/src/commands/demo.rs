@@ -1,8 +1,8 @@
 //! `quorlock demo`: five nodes, a dozen workers, one fault after the other, and a verdict.
 //!
 //! The workers run in processes of their own. They contend for one lock, and change a file that only the lock protects.
-//! Each worker reports over a pipe when it held the lock, on a clock that all processes of a machine share. The verdict
-//! comes from these reports, not from the lock's own view.
+//! Each worker reports over a pipe when it held the lock, by the boot clock, which all processes of a machine share.
+//! The verdict comes from these reports, not from the lock's own view.
 
 mod nodes;
 mod observer;
@@ -51,10 +51,10 @@ const WAIT: Duration = Duration::from_millis(1500);
 enum Event {
     /// The result of a worker's call.
     Report(Report),
-    /// Workers have ended, or cannot go on.
+    /// A worker or a worker process has ended, or cannot continue.
     Left(Result<(), String>),
     Seen {
-        /// Time of the question.
+        /// Time at which the nodes were asked.
         asked: Duration,
         seen: Box<[NodeView; 5]>,
     },
@@ -65,7 +65,7 @@ enum Event {
 
 enum NodeKind {
     Servers(ServerBinary, Listen),
-    /// In memory, for this reason.
+    /// The nodes are in memory, for this reason.
     Memory(String),
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn main(args: &Demo) -> Result<ExitCode, Refused> {
     }
 }
 
-/// Plays the demo. When it returns, even with an error, its processes and files are gone.
+/// Runs the demo. When it returns, even with an error, its processes have ended and its files are deleted.
 fn play(kind: &NodeKind) -> Result<ExitCode, DemoEnd> {
     let (events, received) = channel();
     // Signals are caught from here on, even before a thread reads them.

@@ -1,4 +1,4 @@
-//! `quorlock doctor`: whether the nodes are fit to hold locks.
+//! `quorlock doctor`: checks whether the nodes are fit to hold locks.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
     };
     output::print(&text)?;
     Ok(match examined.worst() {
-        // The output is complete and right, whatever else was found.
+        // The printed text is complete and correct whatever the findings are.
         _ if args.systemd => ExitCode::Success,
         _ if args.acl.is_some() && is_whole(&examined) => ExitCode::Success,
         Some(Severity::Error) => ExitCode::Errors,

@@ -59,7 +59,7 @@ pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
             Err(error) => return failed(error, args, &mut output),
         }
     }
-    // Signals are caught only from here on, so that Ctrl-C still ends the question.
+    // Signals are caught only from here on, so that Ctrl-C at a question ends quorlock.
     let signals = Signals::catch()?;
     let change = runtime.block_on(async {
         if args.fresh {
@@ -75,7 +75,7 @@ pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
     }
 }
 
-/// Asks whether the nodes may be marked. Returns whether an answer was awaited.
+/// Asks whether the nodes may be marked. Returns whether it waited for an answer of the user.
 fn asked(args: &Init, before: &Before, output: &mut Output) -> Result<bool, Refused> {
     if !args.yes {
         confirm(&settings(before), FRESH)?;
@@ -155,8 +155,8 @@ fn settings(before: &Before) -> String {
     lines + &format!("quorlock: new settings: {}\n", before.new)
 }
 
-/// The objections to marking the nodes: locks are in use, or that could not be found out. `None`: there are none, or
-/// --force overrides them.
+/// Reports the objections to marking the nodes: locks are in use, or the search for locks was incomplete. `None`: there
+/// are no objections, or --force overrides them.
 fn objections(args: &Init, found: &InUse, output: &mut Output) -> Option<ExitCode> {
     let (locks, incomplete) = (&found.locks, &found.incomplete);
     if locks.is_empty() && incomplete.is_empty() {
@@ -215,7 +215,7 @@ fn objections(args: &Init, found: &InUse, output: &mut Output) -> Option<ExitCod
     Some(code)
 }
 
-/// The reason why it is not known whether locks are in use, with advice other than --force.
+/// The reason why the search for locks was incomplete, with advice other than --force.
 fn not_looked<'a>(
     mut reasons: impl Iterator<Item = &'a Incomplete> + Clone,
 ) -> (ExitCode, &'static str, &'static str) {

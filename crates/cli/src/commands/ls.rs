@@ -70,7 +70,7 @@ fn as_table(found: &Locks) -> String {
     table
 }
 
-/// One line for all nodes with the same reason.
+/// One line for all nodes whose keys were not all read for the same reason.
 pub(crate) fn not_looked_at<'a>(
     nodes: impl Iterator<Item = (&'a str, &'a Incomplete)>,
 ) -> Vec<String> {

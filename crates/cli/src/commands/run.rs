@@ -67,9 +67,9 @@ struct Keeper<'a> {
     output: Output,
     signals: Signals,
     client: Client,
-    /// No release: the keys expire.
+    /// The keys are left to expire, and not released.
     is_left: bool,
-    /// The time that the lock was waited for, if a message has said that it waits.
+    /// The time that the call waited for the lock, if a message has reported the wait.
     waited: Option<Duration>,
 }
 
@@ -131,7 +131,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// Ends the call, because no descriptor of this process becomes free while it only waits.
+    /// Gives up, because no descriptor of this process becomes free while it only waits.
     fn exhausted(&mut self, waiting: &Waiting) -> ExitCode {
         let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());
         let message =
@@ -157,14 +157,14 @@ impl Keeper<'_> {
     }
 }
 
-/// The signal, if it ends a wait. The others stop and continue quorlock itself.
+/// Returns the signal if it ends a wait. SIGTSTP stops quorlock itself instead.
 pub(super) fn ends_the_wait(signal: Signal) -> Option<Signal> {
     match signal {
         Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM | Signal::USR1 | Signal::USR2 => {
             Some(signal)
         }
         Signal::TSTP => {
-            // Quorlock catches this signal because of the command. Without a command it means quorlock itself.
+            // Quorlock catches this signal to pass it on to the command. Without a command quorlock stops itself.
             let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
             None
         }

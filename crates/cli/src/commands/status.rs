@@ -1,4 +1,4 @@
-//! `quorlock status`: who holds a lock, node by node.
+//! `quorlock status`: shows the holder of a lock, node by node.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) fn main(args: &Status) -> Result<ExitCode, Refused> {
     args.keys.iter().try_for_each(|key| options::check_key(key, &args.nodes))?;
     let mut builder = options::builder(&args.nodes)?;
     if !options::guard_is_off(&args.nodes) {
-        // A client that only looks writes no markers.
+        // A client that only reads must not write markers.
         builder = builder.restart_guard(RestartGuard::Observe);
     }
     let topology = Topology::of(&builder).map_err(|error| options::blamed(error, &args.nodes))?;
@@ -37,7 +37,7 @@ pub(crate) fn main(args: &Status) -> Result<ExitCode, Refused> {
 }
 
 async fn show(client: &Client, topology: &Topology, args: &Status) -> Result<ExitCode, Refused> {
-    // The first look makes the client ask whether each node is trusted. After the second look the answers are known.
+    // With the first inspection the client asks whether each node is trusted. At the second it knows the answers.
     inspect(client, &args.keys[..1]).await?;
     loop {
         let inspections = inspect(client, &args.keys).await?;

@@ -1,9 +1,9 @@
 //! The two clocks of deadlines, and the timers on them.
 //!
-//! The validity of a lock goes on while the machine sleeps. A virtual machine that its host has paused sees the pause
+//! The validity of a lock decreases while the machine sleeps. A virtual machine that its host has paused sees the pause
 //! on its wall clock alone. So a client counts the larger of the two times that the boot clock and the wall clock have
 //! advanced. A deadline is a reading of both clocks, and has come when *either* clock has reached it. So a process that
-//! knows a deadline notices by itself that the wall clock was set.
+//! knows a deadline notices a wall-clock jump by itself.
 //!
 //! The timeout of poll(2) uses the monotonic clock, which stands still in suspend: ten seconds of it may be an hour of
 //! validity. So [`Alarm`] waits for a timerfd on each of the two clocks. The kernel also fires an absolute timer on the
@@ -61,7 +61,7 @@ impl Moment {
         now.boot_ns >= self.boot_ns || now.real_ns >= self.real_ns
     }
 
-    /// The difference of two readings on the clock on which they differ most.
+    /// The larger one of the differences on the two clocks.
     pub(crate) fn distance(self, other: Self) -> u64 {
         self.boot_ns.abs_diff(other.boot_ns).max(self.real_ns.abs_diff(other.real_ns))
     }
@@ -87,8 +87,8 @@ pub(crate) fn real_ns() -> u64 {
     real
 }
 
-/// The step of the wall clock that a test pretends: the nanoseconds in the file that `QUORLOCK_CLOCK_OFFSET_FILE`
-/// names. The library reads the same file.
+/// The wall-clock jump that a test simulates: the nanoseconds in the file that `QUORLOCK_CLOCK_OFFSET_FILE` names. The
+/// library reads the same file.
 #[cfg(quorlock_stepped_clock)]
 fn stepped() -> i64 {
     let file = std::env::var_os("QUORLOCK_CLOCK_OFFSET_FILE");
@@ -121,7 +121,7 @@ impl Alarm {
     pub(crate) fn wait(&self, until: Moment, sources: &[BorrowedFd<'_>]) {
         #[cfg(quorlock_stepped_clock)]
         let until = until.min(Moment::now().after(PRETENDED_NS));
-        // The kernel does not know the pretended step.
+        // The kernel does not know the simulated jump.
         let real_ns = if cfg!(quorlock_stepped_clock) { NEVER_NS } else { until.real_ns };
         let is_set = set(self.boot.as_ref(), until.boot_ns) && set(self.real.as_ref(), real_ns);
         let timers = [&self.boot, &self.real].into_iter().flatten().map(AsFd::as_fd);
@@ -135,7 +135,7 @@ impl Alarm {
             let left = until.left(Moment::now());
             timespec(if is_set { left } else { left.min(LOOK_ANYWAY_NS) })
         });
-        // A signal interrupts poll, and is a reason to look as well.
+        // A signal interrupts poll, and then the caller checks everything too.
         let _ = poll(&mut sources, timeout.as_ref());
     }
 }
@@ -159,7 +159,7 @@ fn set(_: Option<&OwnedFd>, _: u64) -> bool {
 }
 
 fn nanos(time: Timespec) -> u64 {
-    // Neither clock is below zero, except a wall clock that was never set. It counts as zero.
+    // A wall clock that was never set may be negative. It counts as zero.
     let secs = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
     secs * NANOS_PER_SEC + nanos
@@ -176,12 +176,12 @@ fn timespec(ns: u64) -> Timespec {
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 
-/// The kernel does not report a step that is only pretended, so the clock is read this often.
+/// Interval at which the clock is read in a test, because the kernel does not report a simulated jump.
 #[cfg(quorlock_stepped_clock)]
 const PRETENDED_NS: u64 = 5_000_000;
 
-/// Without timers a suspend or a clock that was set is noticed by looking this often: a few times in the shortest ttl
-/// that `quorlock run` accepts (500 ms).
+/// Interval at which the clocks are read on a system without timers, to notice a suspend or a wall-clock jump. It is a
+/// fraction of the shortest ttl that `quorlock run` accepts (500 ms).
 const LOOK_ANYWAY_NS: u64 = 100_000_000;
 
 #[cfg(target_os = "linux")]

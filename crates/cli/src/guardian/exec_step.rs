@@ -1,9 +1,9 @@
 //! `quorlock __exec …`: the steps of the command's process before it becomes the command.
 //!
 //! A process can do some things only to itself: ask for a signal when its parent dies, and restore its signal mask.
-//! Between fork and exec that would need unsafe code; a program of its own needs none. The exec step is the same
-//! binary. It already leads the command's process group, and waits for the guardian's message, so that the command has
-//! the terminal before it can use it.
+//! Between fork and exec that would need unsafe code; a separate program does not need it. The exec step is the same
+//! binary. It already leads the command's process group. It waits for the guardian's message, because the command must
+//! have the terminal before it can use it.
 
 use std::ffi::OsString;
 use std::io;
@@ -20,7 +20,7 @@ use super::wire::{Channel, Message};
 
 /// Becomes `command`, or reports the error to the guardian.
 pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
-    // If this fails, only the guardian could be notified, and without the guardian there is no reader.
+    // An error is ignored: only the guardian could handle it, and this signal matters only when the guardian is dead.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let Ok((guardian, message)) = Channel::from_stdin() else {

@@ -1,12 +1,11 @@
-//! The guardian's decisions: when the command gets which signal. No system calls.
+//! Decides which signal the command gets, and when. Makes no system calls.
 //!
-//! A command that has not ended by itself is ended for one of four reasons: its time is up, the lock is lost, the
-//! keeper is dead, or the user has sent SIGTERM twice. The first three are for the lock's sake and make the result
-//! [`Killed`]. After the last one the result is the command's own ending. In addition, processes that outlive the
-//! command's first process are ended, because they have no lock any more.
+//! The guardian ends a command that has not ended by itself for one of four reasons: its time is up, the lock is lost,
+//! the keeper is dead, or the user has sent SIGTERM twice. The first three reasons protect the lock and make the result
+//! [`Killed`]. After the fourth one the result is the command's own ending. In addition, the guardian ends processes
+//! that outlive the command's first process, because they have no lock any more.
 //!
-//! The keeper has a [`KillPolicy`] with the same deadlines. It shows the keeper when a guardian that does nothing
-//! should have acted.
+//! The keeper has a [`KillPolicy`] with the same deadlines. It tells the keeper when a guardian has missed a deadline.
 
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -50,7 +49,7 @@ pub(crate) struct Killed {
     pub(crate) at_ns: u64,
 }
 
-/// The reason to end a command for the lock's sake.
+/// The reason to end a command in order to protect the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Why {
     /// The keeper has reported the loss of the lock, or is dead.
@@ -70,13 +69,13 @@ pub(crate) enum KilledBy {
 #[derive(Debug)]
 pub(crate) struct KillPolicy {
     deadlines: Deadlines,
-    /// The last deadlines that were not earlier than their predecessors. A step of the wall clock shortens the
-    /// validity. After such a change only these deadlines show that the time was not up by the boot clock.
+    /// The last deadlines that were not earlier than their predecessors. A wall-clock jump shortens the validity, so
+    /// newer deadlines are earlier. Only these ones show that the time was not up by the boot clock.
     granted: Deadlines,
     /// The lock is lost or the keeper is dead, so no deadline is extended.
     sealed: bool,
     stage: Stage,
-    /// The reason and the boot time of the first signal for the lock's sake, if it came before the command's end.
+    /// The reason and the boot time of the first signal that protects the lock, if it came before the command's end.
     revoked: Option<(Why, u64)>,
     user_terms: u32,
     ending: Option<Ending>,
@@ -134,7 +133,7 @@ impl KillPolicy {
         self.deadlines.term = Moment::PAST;
     }
 
-    /// Takes a signal of the user. Returns the signal to send to the command's group.
+    /// Handles a signal from the user. Returns the signal to send to the command's group.
     pub(crate) fn user_signal(&mut self, signal: Signal) -> Option<Signal> {
         if self.ending.is_some() {
             return None;
@@ -142,7 +141,7 @@ impl KillPolicy {
         if signal == Signal::TERM {
             self.user_terms += 1;
             if self.user_terms > 1 {
-                // `due` returns the SIGKILL, because it is for more processes than the command's group.
+                // `due` returns the SIGKILL, because that must reach more processes than the command's group.
                 return None;
             }
         }
@@ -152,7 +151,7 @@ impl KillPolicy {
     /// The command's own process has ended. Its descendants may live on.
     pub(crate) fn ended(&mut self, ending: Ending, now: Moment) {
         self.ending = Some(ending);
-        // A guardian that was stopped finds that the keeper has killed the command in its place.
+        // While this guardian was stopped, the keeper may have killed the command in its place.
         let killed = ending == Ending::Signaled { signal: Signal::KILL.as_raw() };
         if killed && self.stage != Stage::Forced && self.kill_at().has_come(now) {
             self.stage = Stage::Forced;
@@ -206,7 +205,7 @@ impl KillPolicy {
         }
     }
 
-    /// The result for a command that the keeper kills now, in the place of a guardian that does nothing.
+    /// The result for a command that the keeper kills now because the guardian has missed the deadline.
     pub(crate) fn killed_in_its_place(&self, now: Moment) -> Killed {
         let why = self.why(self.granted.kill, now);
         Killed { by: KilledBy::Kill, why, at_ns: now.boot_ns }
@@ -232,7 +231,7 @@ impl KillPolicy {
         self.deadlines.kill
     }
 
-    /// The reason, the time and the signal that ended the command for the lock's sake; `None` if no signal was sent.
+    /// The reason, the time and the signal that ended the command to protect the lock; `None` if no signal was sent.
     pub(crate) fn revoked(&self) -> Option<Killed> {
         let by = match self.stage {
             Stage::Running | Stage::Asked => KilledBy::Term,
@@ -247,11 +246,11 @@ impl KillPolicy {
     }
 }
 
-/// The largest difference of the two clocks that comes from reading them one after the other.
+/// The largest difference between the two clocks' progress that comes from reading one after the other.
 const STEP_NS: u64 = 10_000_000;
 
-/// The time that processes which outlive the command have between SIGTERM and SIGKILL. The lock waits for them, so the
-/// time is short. The clean-up of a shell script takes about a second.
+/// Time between SIGTERM and SIGKILL for processes that outlive the command. The lock stays held meanwhile, so the time
+/// is short. The clean-up of a shell script takes about a second.
 const LEFTOVERS_NS: u64 = 1_000_000_000;
 
 #[cfg(test)]

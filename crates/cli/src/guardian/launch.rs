@@ -27,7 +27,7 @@ pub(super) struct StartedCommand {
 }
 
 impl StartedCommand {
-    /// Starts the exec step in its own process group, and sends it the message to go. `unblock`: the signals that the
+    /// Starts the exec step in its own process group, and sends it [`Message::Go`]. `unblock`: the signals that the
     /// guardian has blocked for itself.
     pub(super) fn new(
         command: &[OsString],

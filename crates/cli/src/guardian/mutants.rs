@@ -1,12 +1,12 @@
-//! Deliberate mistakes, for a test that chaos with commands finds them.
+//! Deliberate bugs (mutants). A chaos test with commands must detect each of them.
 //!
 //! They exist only in a build with `--cfg quorlock_mutants`. There the environment variable `QUORLOCK_MUTANT` names the
-//! one that keeper and guardian make. In any other build [`is_active`] is the constant `false`.
+//! active mutant of keeper and guardian. In any other build [`is_active`] is the constant `false`.
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mutant {
-    /// No deadline moves to an earlier time: the guardian does not learn of a validity that shrinks, the wall clock
-    /// does not count, and after a loss SIGKILL comes at the last deadline. A loss releases the lock at once.
+    /// No deadline moves to an earlier time: the guardian does not get a validity that shrinks, the wall clock does not
+    /// count, and after a loss SIGKILL comes at the last deadline. A loss releases the lock at once.
     DeadlinesOnlyGrow,
     /// The guardian gets no message about a loss. A loss releases the lock at once.
     TerminateUnlessExpired,
@@ -23,7 +23,7 @@ pub(crate) const fn is_active(_: Mutant) -> bool {
     false
 }
 
-/// Whether a mistake is made. A name that is unknown here belongs to the library.
+/// Whether this mutant is active. The library has mutants of its own, so other names are ignored.
 #[cfg(quorlock_mutants)]
 pub(crate) fn is_active(mutant: Mutant) -> bool {
     use std::sync::OnceLock;

@@ -60,8 +60,8 @@ pub(crate) struct ProcessTree {
     strangers: Strangers,
 }
 
-/// Descendants of this process that do not belong to the command. They were there before it: for example the background
-/// jobs of a shell that became this process by exec. What they start does not belong to the command either.
+/// Descendants of this process that existed before the command and do not belong to it: for example the background jobs
+/// of a shell that became this process by exec. Processes that they start do not belong to the command either.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
     /// Each with its number and its start.
@@ -126,7 +126,7 @@ impl ProcessTree {
     /// Outside of the group a fork can be missed, and for a moment the process table may not be readable. So the caller
     /// repeats SIGKILL until no process is left.
     pub(crate) fn signal_all(&self, signal: Signal) {
-        // If the group's number is certainly still the command's, the group gets the signal first of all: on a busy
+        // If the group's number certainly still belongs to the command, the group gets the signal first: on a busy
         // machine it takes time to read the whole process table.
         let known = self.pinned || self.leader_is_there();
         if known {
@@ -143,7 +143,7 @@ impl ProcessTree {
         if group_is_there && !known {
             self.reach_group(signal);
         }
-        // Mutants are mistakes on purpose. `is_active` is the constant `false` in the program that is shipped.
+        // Mutants are deliberate bugs for tests. `is_active` is the constant `false` in the program that is shipped.
         if !(is_active(Mutant::TakeOverOfTheGroupOnly) && self.is_keepers()) {
             let members = members.ok().flatten().unwrap_or_default();
             let others = || members.all.iter().filter(|member| !in_group(member));
@@ -164,7 +164,7 @@ impl ProcessTree {
         }
     }
 
-    /// Whether the leader's number is still its own. That is so until its parent has reaped it.
+    /// Whether the leader's number still belongs to it: its parent has not reaped it.
     fn leader_is_there(&self) -> bool {
         self.find_leader().is_some()
     }
@@ -183,8 +183,8 @@ impl ProcessTree {
         (leader.group == leader.pid && is_ours).then_some(leader)
     }
 
-    /// Sends a signal to the command's group. It returns nothing: sending fails if the group is gone, or if all members
-    /// run as another user by now, and [`gone`](Self::gone) finds out which.
+    /// Sends a signal to the command's group. Ignores errors: sending fails if the group has ended, or if all members
+    /// run as another user by now, and [`gone`](Self::gone) distinguishes these cases.
     fn reach_group(&self, signal: Signal) {
         if let Some(leader) = self.leader {
             let _ = kill_process_group(leader, signal);
@@ -224,7 +224,7 @@ impl ProcessTree {
         (changes, true)
     }
 
-    /// Whether it is certain that no process is left, without a look at the process table. Call [`reap`](Self::reap)
+    /// Whether it is certain, without reading the process table, that no process is left. Call [`reap`](Self::reap)
     /// first.
     pub(crate) fn is_childless(&self) -> bool {
         self.childless && cfg!(target_os = "linux")
@@ -232,10 +232,10 @@ impl ProcessTree {
 
     /// Whether no process of the tree is left. Call [`reap`](Self::reap) first.
     ///
-    /// The process table is read one process after the other. So a chain of processes, each of which starts the next and
+    /// The process table is read one process at a time, so a chain of processes, each of which starts the next and
     /// ends, could be missed. But when a process of the chain ends, the next one becomes a child of this process. When
-    /// that child ends, it stays dead and unreaped until this process reaps it. So if no child is dead after the look, no
-    /// chain went on during the look, and the look has seen every process.
+    /// that child ends, it stays unreaped until this process reaps it. So if no child is dead after the read, no chain
+    /// ran during it, and the read has found every process.
     pub(crate) fn gone(&mut self) -> bool {
         if self.is_childless() {
             return true;

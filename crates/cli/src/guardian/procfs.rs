@@ -1,8 +1,8 @@
-//! The process table: which processes there are, and which descend from which.
+//! The process table: the existing processes and their parents.
 //!
-//! Linux shows the table in /proc. If a system has no /proc, the answer is `None`, and the callers use only what signals
-//! tell them. If the table cannot be read at the moment, because file descriptors or memory are short, the answer is an
-//! error. An error does not mean that a process is gone.
+//! Linux shows the table in /proc. If a system has no /proc, the answer is `None`, and the callers rely on the results
+//! of signals alone. If the table cannot be read at the moment, because file descriptors or memory are short, the
+//! answer is an error. An error does not mean that a process has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -70,7 +70,7 @@ fn has_our_numbers() -> io::Result<bool> {
     }
 }
 
-/// Whether the error will not go away: the process has ended, or it belongs to another user and ours may not see it.
+/// Whether the error is permanent: the process has ended, or it belongs to another user and ours may not see it.
 /// Such a process counts as absent. It could not be signalled either, and GUARANTEES.md promises nothing about a
 /// descendant that changes its user.
 fn is_not_there(error: &io::Error) -> bool {
@@ -91,7 +91,7 @@ pub(crate) fn descendants(
     }
     let mut found = Vec::new();
     let mut above = vec![ancestor];
-    // Numbers may be reused while the table is read, so a circle is possible. Each process is visited once.
+    // Numbers may be reused while the table is read, so a cycle is possible. Each process is visited once.
     let mut seen = BTreeSet::from([ancestor]);
     while let Some(parent) = above.pop() {
         for child in children.get(&parent).into_iter().flatten() {

@@ -1,15 +1,15 @@
-//! The signals that do not reach the guardian.
+//! The signals that the guardian blocks.
 //!
-//! They are blocked, neither ignored nor caught. The command would inherit an ignored signal through exec, and catching
-//! a signal would lose that the user had it ignored (nohup). A mask keeps every disposition as the user has set it, and
-//! the exec step restores it right before exec. With SIGTTOU blocked, a background process may set the terminal's
-//! foreground group. SIGCHLD is not blocked, because the guardian needs it.
+//! They are blocked, neither ignored nor caught. The command would inherit an ignored signal through exec. A caught
+//! signal would not stay ignored in the command if the user had it ignored (nohup). A mask keeps every disposition as
+//! the user has set it, and the exec step restores the mask right before exec. With SIGTTOU blocked, a background
+//! process may set the terminal's foreground group. SIGCHLD is not blocked, because the guardian needs it.
 
 use std::io;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
-/// Blocks them all. Returns bits of those that were not blocked before.
+/// Blocks these signals. Returns bits of those that were not blocked before.
 pub(crate) fn block() -> io::Result<u64> {
     let mut all = SigSet::empty();
     for signal in UNHEARD {

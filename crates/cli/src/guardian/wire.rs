@@ -32,8 +32,8 @@ pub(crate) enum Message {
     Terminate { kill: Moment },
     /// From the keeper: send this signal to the command.
     Signal(i32),
-    /// From the guardian: become the command, unless the time is up. `guardian` must still be the parent. `unblock`: bits
-    /// of the signals to unblock.
+    /// From the guardian: become the command, unless the time is up. `guardian` must still be the parent of the exec
+    /// step. `unblock`: bits of the signals to unblock.
     Go { guardian: i32, unblock: u64, deadlines: Deadlines },
     /// From the exec step, and passed on by the guardian: exec failed.
     CannotRun { errno: i32 },
@@ -117,10 +117,10 @@ impl Channel {
         whole(sent, &line)
     }
 
-    /// Sends a message, at once or not at all.
+    /// Sends a message, or returns an error at once.
     ///
     /// # Errors
-    /// `WouldBlock` if the peer has not read for long. Another error if the peer has gone.
+    /// `WouldBlock` if the peer has not read for a long time. Another error if the peer has gone.
     pub(crate) fn send(&self, message: Message) -> io::Result<()> {
         let flags = QUIET | SendFlags::DONTWAIT;
         let line = line(message)?;
@@ -135,7 +135,7 @@ impl Channel {
             if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
                 let message = serde_json::from_slice(&self.unread[..end]);
                 self.unread.drain(..=end);
-                // Only another program sends a line that is no message.
+                // A line that is no message comes from another program.
                 return message.map_or(Next::Closed, Next::Message);
             }
             match rustix::net::recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
@@ -162,8 +162,8 @@ fn line(message: Message) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// A socket takes a line of this size as a whole or not at all. A part of a line would confuse the peer, so it counts as
-/// a broken connection.
+/// A socket takes a line of this size as a whole or not at all. The peer cannot read a part of a line, so a partial
+/// write counts as a broken connection.
 fn whole(sent: usize, line: &[u8]) -> io::Result<()> {
     if sent == line.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }

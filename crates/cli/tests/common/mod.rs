@@ -158,7 +158,7 @@ pub(crate) fn value(token: u8, owner: &str) -> String {
 pub(crate) fn quorlock(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quorlock"));
     for (name, _) in std::env::vars_os() {
-        // A build for mutation tests reads from this variable which mistake to make.
+        // A build for mutation tests reads the name of the active mutant from this variable.
         let names_a_mistake = cfg!(quorlock_mutants) && name == "QUORLOCK_MUTANT";
         if name.to_string_lossy().starts_with("QUORLOCK_") && !names_a_mistake {
             command.env_remove(name);
@@ -189,7 +189,7 @@ pub(crate) fn through(outer: &[&str], inner: &Command) -> Command {
 /// A child process. Dropping it kills it.
 pub(crate) struct Running {
     pub(crate) child: Child,
-    /// Standard output and standard error up to now, as far as they are pipes.
+    /// The output so far on standard output and standard error, as far as they are pipes.
     said: [Arc<Mutex<Vec<u8>>>; 2],
     readers: Vec<JoinHandle<()>>,
 }
@@ -261,7 +261,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until `look` returns a value.
+/// Calls `look` repeatedly until it returns a value.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = boot();
     loop {
@@ -273,7 +273,7 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// Waits until the process group is gone.
+/// Waits until the process group has ended.
 pub(crate) fn await_end_of_group(group: i32) {
     let group = Pid::from_raw(group).expect("a process id");
     eventually("the group is gone", || test_kill_process_group(group).err());

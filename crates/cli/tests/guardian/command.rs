@@ -34,7 +34,7 @@ pub(crate) fn the_second_term_kills() {
 }
 
 pub(crate) fn children_of_an_ended_command_get_sigterm() {
-    // One child in the command's group and one in another group. Each reports its SIGTERM.
+    // One child is in the command's group, and one is in another group. Each reports its SIGTERM.
     let child = "trap 'echo asked; exit' TERM; echo up; while :; do sleep 0.01; done";
     let script =
         format!("set -m; sh -c \"{child}\" & set +m; sh -c \"{child}\" & read _ < $GO; exit 3");
@@ -53,7 +53,7 @@ pub(crate) fn children_of_an_ended_command_that_ignore_sigterm_are_killed() {
     for command in [in_the_group, in_another] {
         let mut run = Run::with(LONG, &command);
         assert_eq!(run.code(), 3);
-        // Before the command started.
+        // The keeper logs the deadlines before it starts the command.
         let began = run.event("deadlines").at;
         let took = run.event("exited").at - began;
         assert!((1_000 * MS..ENDED).contains(&took), "{took}");
@@ -84,7 +84,7 @@ pub(crate) fn the_command_has_the_users_descriptors_and_no_others() {
     run.wrapper = shell(&format!("exec \"$@\" 7<{}", file.display()));
     run.start(LONG, &list);
     assert_eq!(run.code(), 0);
-    // Without the descriptor that ls opens.
+    // The descriptor that `ls` itself opens is left out.
     let descriptors = |text: &str| {
         let arrows = text.lines().filter(|line| line.contains(" -> ") && !line.contains("/proc/"));
         let targets = arrows.map(|line| line.rsplitn(4, ' ').take(3).map(str::to_owned).collect());

@@ -20,7 +20,7 @@ pub(crate) fn the_command_ends_before_its_deadline_if_the_keeper_is_killed() {
     assert!(gone_at < killed_at + ENDED, "{}", gone_at - killed_at);
 }
 
-/// The command has received SIGTERM at the deadline, so the death of the guardian is not the cause of its end.
+/// The guardian is killed after it has sent SIGTERM at the deadline. The deadline must be reported as the cause.
 pub(crate) fn a_guardian_reports_the_deadline_before_it_dies() {
     let script = "trap 'echo term' TERM; echo up; while :; do sleep 0.01; done";
     let mut run = Run::with(&["--term", "3000", "--kill", "60000"], &["sh", "-c", script]);
@@ -36,7 +36,7 @@ pub(crate) fn a_guardian_reports_the_deadline_before_it_dies() {
 pub(crate) fn the_command_ends_if_guardian_and_keeper_are_killed() {
     let mut run = Run::with(LONG, &["sleep", "60"]);
     run.process_tree_of(1);
-    // A stopped keeper does nothing.
+    // The keeper is stopped, so only the kernel can kill the command.
     run.signal(Signal::STOP);
     kill(run.guardian(), Signal::KILL);
     run.when_nobody_but_the_keeper_is_left();
@@ -61,12 +61,12 @@ pub(crate) fn the_keeper_does_not_kill_earlier_children_of_its_process() {
 /// The command forks while the keeper kills it, so a single round of SIGKILL is not enough. The keeper sends further
 /// rounds before it gives up on the stopped guardian.
 pub(crate) fn processes_that_fork_do_not_outlive_a_stopped_guardian() {
-    // With one process group for all children, and with one group for each child.
+    // First with one process group for all children, then with one group for each child.
     let forks = "while :; do sleep 60 & sleep 0.01; done";
     for shell in ["sh -c", "bash -m -c"] {
         let one = format!("timeout 60 {shell} '{forks}' 2>/dev/null &");
         let script = format!("for _ in 1 2 3 4 5 6 7 8; do {one} done; wait; true");
-        // The keeper may give up first on a busy machine, so the test has three tries.
+        // On a busy machine the keeper may give up on the guardian too early, so the test has three tries.
         let is_in_time = (0..3).any(|_| is_done_before_a_stopped_guardian_is(&script));
         assert!(is_in_time, "{shell}");
     }
@@ -80,7 +80,7 @@ fn is_done_before_a_stopped_guardian_is(script: &str) -> bool {
     let guards = || run.marked().iter().any(|process| process.pid == guardian);
     kill(guardian, Signal::STOP);
     wait_for("the command's end", || run.marked().len() <= usize::from(guards()));
-    // Remaining processes die with the guardian.
+    // The keeper kills the guardian when it gives up. A process that the keeper missed would be killed only then.
     thread::sleep(50 * LOOK_AGAIN);
     let is_done = guards();
     assert_eq!(run.code(), 79, "{}", run.log());
@@ -88,7 +88,7 @@ fn is_done_before_a_stopped_guardian_is(script: &str) -> bool {
     is_done
 }
 
-/// The guardian can open no file for a while, so it cannot know whether processes are left.
+/// The guardian can open no file for a while, so it cannot find out whether processes are left.
 pub(crate) fn a_guardian_without_proc_does_not_report_the_end() {
     use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
     let stays = "trap \"\" TERM; while :; do sleep 0.01; done";
@@ -116,7 +116,7 @@ pub(crate) fn a_guardian_that_continues_late_applies_the_newest_deadlines() {
     assert!((0..3).any(|_| a_late_guardian_applies_the_newest_deadlines()));
 }
 
-/// The lock was extended meanwhile, and another process killed the command. That counts as the command's own end.
+/// The guardian was stopped while the lock was extended. Then another process kills the command, which is no loss.
 fn a_late_guardian_applies_the_newest_deadlines() -> bool {
     let lease = ["--term", "3000", "--kill", "3300"];
     let renewed = ["--renew-every", "100", "--renew-times", "600"];
@@ -138,9 +138,9 @@ fn a_late_guardian_applies_the_newest_deadlines() -> bool {
     true
 }
 
-/// The keeper killed the command while the guardian was stopped. The extension came too late.
+/// The keeper killed the command while the guardian was stopped, before the lock was extended.
 pub(crate) fn a_kill_by_the_keeper_is_reported_although_the_lock_was_extended() {
-    // Long enough for a busy machine to start the command and to stop the guardian.
+    // These times are long enough for a busy machine to start the command and to stop the guardian.
     let lease = ["--term", "8000", "--kill", "8000"];
     let renewed = ["--renew-every", "9000", "--renew-times", "1"];
     let mut run = Run::with(&[&lease[..], &renewed].concat(), &["sh", "-c", "sleep 60; true"]);

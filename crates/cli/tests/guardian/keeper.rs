@@ -1,4 +1,4 @@
-//! The keeper, which stands for `quorlock run`.
+//! The keeper of these tests, which replaces `quorlock run`.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -121,7 +121,7 @@ impl Options {
     fn deadlines(&mut self) -> Deadlines {
         let now = Moment::now();
         let deadlines = Deadlines { term: now.after(self.term_ns), kill: now.after(self.kill_ns) };
-        // The log has the deadlines before the guardian has them.
+        // The deadlines are logged before the guardian receives them.
         self.write(&format!("deadlines {} {}", deadlines.term.boot_ns, deadlines.kill.boot_ns));
         deadlines
     }

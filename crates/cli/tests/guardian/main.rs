@@ -8,7 +8,7 @@
 //! Every process of a command has a mark of its test in its environment. A marked process that runs after the end of
 //! the command has escaped.
 
-// A module with this path, so that the files find each other as in the binary.
+// A module with this path, because the source files then find each other as in the binary.
 #[path = "../../src"]
 #[allow(dead_code, unused_imports, reason = "their #[test] functions vanish without libtest")]
 mod src {
@@ -89,7 +89,7 @@ fn run_tests() -> ExitCode {
             }
         }
     };
-    // Several at a time, because most tests wait for a deadline.
+    // Several tests run at a time, because most of them wait for a deadline.
     thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(run_some))));
     let failed = failed.into_inner().expect("no panic");
     let passed = tests.len() - failed.len();
@@ -199,8 +199,8 @@ const LONG: &[&str] = &["--term", "60000", "--kill", "90000"];
 /// Deadlines that a test waits for.
 const SHORT: &[&str] = &["--term", "2000", "--kill", "2300"];
 
-/// Every command lives for a minute unless the guardian ends it. A busy machine may take half a minute to end it. The
-/// tests of `kill_policy` check the deadlines in virtual time.
+/// Limit of the time until a command ends. Every command lives for a minute unless the guardian ends it, and a busy
+/// machine may take half a minute to end it. The tests of `kill_policy` check the deadlines in virtual time.
 const ENDED: u64 = 50_000 * MS;
 
 /// The variable in the environment of the command and its guardian.

@@ -61,7 +61,7 @@ impl Run {
     }
 
     pub(crate) fn start(&mut self, options: &[&str], command: &[&str]) {
-        // In a session of its own, because some tests stop their job.
+        // The keeper has a session of its own, because some tests stop its job.
         let mut words: Vec<OsString> = vec!["setsid".into()];
         words.extend(self.wrapper.iter().map(Into::into));
         words.extend(self.words(options, command));
@@ -88,7 +88,7 @@ impl Run {
         words
     }
 
-    /// The output of the same command without a guardian.
+    /// The output of the same command when it runs without a guardian.
     pub(crate) fn direct(&self, command: &[&str]) -> String {
         let words: Vec<PathBuf> =
             [self.wrapper.clone(), command.iter().map(PathBuf::from).collect()].concat();
@@ -103,7 +103,7 @@ impl Run {
             .expect("it starts");
         direct.wait().expect("it ends");
         let text = fs::read_to_string(self.path("direct")).expect("a file");
-        // The name of the output file differs.
+        // The path of the output file differs, so it is replaced.
         text.replace("/direct", "/out")
     }
 
@@ -234,7 +234,7 @@ impl Drop for Run {
             let _ = keeper.kill();
             let _ = keeper.wait();
         }
-        // The remaining processes of a failed test.
+        // Kills the remaining processes of a failed test.
         for process in [self.bearing(KEEPER_MARK), self.marked()].concat() {
             kill(process.pid, Signal::KILL);
         }

@@ -1,4 +1,4 @@
-//! The rows "before": the command is dead before the next holder begins.
+//! The rows "before" of the table: the command is dead before the next holder begins.
 
 use std::fs;
 use std::io::PipeWriter;
@@ -22,7 +22,7 @@ fn no_extension_in_time() {
     }
 }
 
-/// The nodes answer again after SIGTERM, so the locks are extended. The event reports the cause of SIGTERM, and
+/// After SIGTERM the nodes answer again, so the locks are extended. The event still reports the cause of SIGTERM, and
 /// `--min-hold` still applies.
 #[test]
 fn an_extension_after_sigterm_does_not_change_the_cause() {
@@ -141,13 +141,13 @@ fn the_wall_clock_steps() {
             fs::write(testbed.path("new"), (seconds * 1_000_000_000).to_string()).unwrap();
             fs::rename(testbed.path("new"), testbed.path("clock")).unwrap();
         };
-        // A step back changes nothing, and the lock is extended.
+        // A wall clock that jumps back changes nothing, and the lock is extended.
         step(-60);
         let since = unix_ms();
         eventually("two ttls have passed", || (unix_ms() > since + 8000).then_some(()));
         fs::remove_file(testbed.path("up")).unwrap();
         testbed.await_file("up");
-        // A step ahead to the true time, by which the extensions are a minute old.
+        // The clock jumps ahead to the true time. By this clock, the last extension is a minute old.
         step(0);
         they_do_not_overlap(&testbed, second);
         let output = first.end();
@@ -167,7 +167,7 @@ fn a_key_is_deleted_where_another_node_is_silent() {
     eventually("the vote expires", || (unix_ms() > silent_since + 4100).then_some(()));
     testbed.nodes[0].command(&["DEL", "k"]).unwrap();
     they_do_not_overlap(&testbed, second);
-    // The next holder may have its own key there already.
+    // The next holder may already have its own key on the node.
     lost_because_of(&first.end(), &["key_gone", "key_overwritten"]);
 }
 

@@ -1,4 +1,4 @@
-//! The rows without a promise.
+//! The rows of the table without a promise.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::{
     IN_ANOTHER_GROUP, TTL, escaped, first, guardian_of, lost_because, second, testbed, times,
 };
 
-/// The first of both that continues ends the command.
+/// Whichever of guardian and keeper continues first ends the command.
 #[test]
 fn guardian_and_keeper_are_stopped() {
     let Some(testbed) = testbed() else { return };
@@ -62,10 +62,10 @@ fn a_descendant_has_left_the_session() {
 #[test]
 fn a_descendant_belongs_to_another_user() {
     let Some(testbed) = testbed() else { return };
-    // Without the standard error of the test, which waits for its end.
+    // The process must not hold the standard error of the test open, because the test reads that to its end.
     let unkillable = "setpriv --reuid 65534 --clear-groups sleep 60 >&- 2>&- & echo $! > up; wait";
     let start = |ttl| {
-        // Root without the capability to kill processes of other users.
+        // The outer process is root without the capability to kill processes of other users.
         let args = ["run", "k", "--ttl", ttl, "--json", "--", "sh", "-c", unkillable];
         let outer = ["setpriv", "--bounding-set", "-kill", "--inh-caps", "-kill"];
         Running::start(&mut through(&outer, &testbed.quorlock(&args)))

@@ -1,4 +1,4 @@
-//! The rows "within": the command is dead within a bound after the cause.
+//! The rows "within" of the table: the command is dead within a bound after the cause.
 
 use std::fs;
 
@@ -8,8 +8,8 @@ use crate::{
     written_within_the_validity,
 };
 
-/// The bound is a third of the ttl until the next extension, 5 % of the ttl, and a node timeout of 50 ms. A busy
-/// machine may take another second. The lock has more than that left.
+/// The bound is the sum of the time until the next extension (a third of the ttl), 5 % of the ttl, and a node timeout
+/// of 50 ms. A busy machine may take another second. The lock would still be valid for longer than that.
 fn dead_soon_after(testbed: &Testbed, first: Running, at_ms: u64, cause: &str) {
     let output = first.end();
     lost_because(&output, cause);

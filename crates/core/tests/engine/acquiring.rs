@@ -34,7 +34,7 @@ fn all_nodes_are_asked_at_once_with_one_value_and_a_quorum_decides() {
 #[test]
 fn every_attempt_of_a_call_has_a_token_of_its_own() {
     let mut world = ScriptedWorld::new(3);
-    // Without pushes, the call polls.
+    // The nodes send no pushes, so the call polls and makes several attempts.
     world.no_pushes();
     for node in 0..2 {
         world.occupy(node, "k", b"another", Some(100));
@@ -42,7 +42,7 @@ fn every_attempt_of_a_call_has_a_token_of_its_own() {
     let lock = world.hold(request("k"));
     let attempts = world.attempts(lock);
     assert!(attempts > 2);
-    // The world compares the tokens of all attempts.
+    // The test world itself asserts that the tokens of all attempts differ.
     assert_eq!(world.sent(lock, Verb::Acquire, 0).len(), attempts as usize);
     world.finish();
 }
@@ -130,7 +130,7 @@ fn a_late_grant_for_an_earlier_attempt_is_not_taken_for_the_present_one() {
     world.run_until(59);
     assert!(world.retried(lock).len() > 1);
     assert_eq!(world.granted_at(lock), None);
-    // The grant for the first attempt arrives while a later attempt has one vote.
+    // The grant for the first attempt arrives while a later attempt has one vote. It must not become the second vote.
     world.run_until(61);
     assert_eq!(world.granted_at(lock), None);
     world.finish();
@@ -141,7 +141,7 @@ fn a_late_grant_for_an_earlier_attempt_is_not_taken_for_the_present_one() {
     world.set_one_way(2, 30);
     let lock = world.hold(request("k"));
     assert!(world.attempts(lock) > 1);
-    // The grant arrives while the lock of a later attempt is held.
+    // The grant for the first attempt arrives while the lock of a later attempt is held. It must not count as a vote.
     world.run_until(61);
     assert_eq!(world.votes(lock), 2);
     world.run_until(100);
@@ -169,7 +169,7 @@ fn a_deadline_that_was_put_off_passes_without_effect_and_is_followed_by_the_true
         &mut out,
     );
     out.clear();
-    // Only nodes with a later deadline are outstanding now.
+    // The deadline of node 0 has passed without effect, because only the connecting nodes are outstanding.
     engine.handle(Event::Wake, at(NODE_TIMEOUT), &mut entropy, &mut out);
     assert_eq!(out, []);
     assert_eq!(engine.deadline(), Some(at(CONNECT_TIMEOUT + NODE_TIMEOUT).boot()));
@@ -238,7 +238,7 @@ fn a_connection_that_was_not_made_is_not_waited_for_again() {
     world.connecting_failed(0);
     world.run_for(1);
     assert!(world.refused(first).is_some());
-    // The node is connected without a notice, and silent.
+    // The node is connected again, but the engine gets no event about that, and the node does not answer.
     world.up_unnoticed(0);
     world.freeze(0, true);
     let start = 11;
@@ -277,7 +277,7 @@ fn a_silent_node_is_reported_once_and_costs_one_node_timeout() {
     world.finish();
 }
 
-/// S5: the caller reads the clock after the deciding answer.
+/// S5: the engine reads the clock after it has received the deciding answer.
 #[test]
 fn a_process_that_slept_with_all_its_answers_in_the_buffer_holds_nothing() {
     for (slept, holds) in [(TERM - 11, true), (TERM - 10, false), (TERM, false), (5000, false)] {
@@ -293,7 +293,7 @@ fn a_process_that_slept_with_all_its_answers_in_the_buffer_holds_nothing() {
     }
 }
 
-/// A busy runtime handles answers late. That does not make a node silent.
+/// A busy runtime handles answers late. Answers that have arrived must count, and not as silence of the nodes.
 #[test]
 fn answers_that_have_come_are_counted_before_their_time_outs() {
     let mut world = ScriptedWorld::new(5);
@@ -305,7 +305,7 @@ fn answers_that_have_come_are_counted_before_their_time_outs() {
     world.finish();
 }
 
-/// Also for an extension, a release, and an inspection.
+/// The same applies to the inspection after a refusal, to an extension and to a release.
 #[test]
 fn a_client_that_was_slow_itself_does_not_take_it_for_silence() {
     let sleep = |world: &mut ScriptedWorld| {
@@ -428,7 +428,7 @@ fn a_want_of_rights_on_a_majority_ends_the_call_at_once() {
     world.finish();
 }
 
-/// S26. The first refusal decides. The slower nodes have not answered, but the lock is held, and no node is missing.
+/// S26. The first refusal decides. Slower nodes have not answered, but they have not failed, so this is contention.
 #[test]
 fn a_lock_held_on_the_nodes_that_are_left_is_contended_whatever_answers_first() {
     for slow in 2..5 {

@@ -21,7 +21,7 @@ use quorlock_sim::scripted::asking::{
 };
 use quorlock_sim::{Guard, Random};
 
-/// Microseconds above the wall clock of each test.
+/// Offset of counters that are ahead of the wall clock of each test, in microseconds.
 const AHEAD: u64 = 10_000_000_000;
 
 /// A world in which the counters of the nodes are above all clocks.
@@ -68,7 +68,7 @@ fn where_the_counters_are_behind_the_clock_it_takes_one_round_trip() {
 
 #[test]
 fn where_the_counters_agree_it_takes_one_round_trip() {
-    // With two nodes, one counter must be raised. The third node agrees, so no raise is necessary.
+    // The counter of node 0 must be raised if it votes with node 1. Node 2 has the number, so the lock does not wait.
     let mut world = with_counters(&[10, 20, 20]);
     let lock = world.hold(fenced(request("k")));
     world.run_until(10);
@@ -87,7 +87,7 @@ fn where_the_counters_differ_it_takes_two() {
     assert_eq!(world.sent(lock, Verb::Raise, 0), [2]);
     assert_eq!(world.counter(0, "k"), Some(AHEAD + 21), "written where it was less");
     world.run_until(100);
-    // The third vote arrives later and counts for the validity only (S18).
+    // The third vote arrives later. It counts for the validity but does not change the fencing token (S18).
     assert_eq!((world.votes(lock), world.fence(lock)), (3, AHEAD + 21));
     assert_eq!(world.counter(2, "k"), Some(AHEAD + 31));
     world.finish();
@@ -96,7 +96,7 @@ fn where_the_counters_differ_it_takes_two() {
 #[test]
 fn a_late_vote_with_a_larger_number_starts_the_raise_again() {
     let mut world = with_counters(&[10, 20, 30]);
-    // The vote arrives while the raise to the smaller number is in flight.
+    // The vote with the larger number arrives while the raise to the smaller number is in flight.
     world.set_one_way(0, 5);
     world.set_one_way(2, 6);
     let lock = world.hold(fenced(request("k")));
@@ -116,7 +116,7 @@ fn a_number_that_cannot_be_recorded_in_time_is_not_shown() {
     world.run_until(1);
     world.freeze(0, true);
     world.run_until(200);
-    // The raise has a node timeout of its own.
+    // The raise has its own node timeout, which starts when it is sent.
     let (at, refusal) = world.refused(lock).unwrap();
     assert_eq!((at, refusal.kind), (2 + NODE_TIMEOUT, RefusalKind::NoQuorum));
     let silent = NodeOutcome::Failed(Failure::new(FailureKind::Silent));
@@ -135,7 +135,7 @@ fn a_raise_that_fails_decides_at_once() {
     world.refuse(0, Some(FailureKind::Rejected));
     world.run_until(20);
     let (at, refusal) = world.refused(lock).unwrap();
-    // Without the other holder, the third node could have recorded the number.
+    // Without the other holder, node 2 could have recorded the number, so the reason is contention.
     assert_eq!((at, refusal.kind), (6, RefusalKind::Contended), "and a look at who has it");
     world.finish();
 }
@@ -150,7 +150,7 @@ fn a_counter_that_stands_above_the_number_has_not_recorded_it() {
     world.run_until(4);
     assert_eq!(world.retried(lock), [4]);
     world.run_until(400);
-    // The next attempt proposes a larger number from the start.
+    // The next attempt starts with a proposal above the larger counter.
     assert_eq!(proposals(&world, lock)[1], AHEAD + 1001);
     assert_eq!((world.fence(lock), world.attempts(lock)), (AHEAD + 1001, 2));
     assert_eq!(world.sent(lock, Verb::Raise, 0), [2]);
@@ -174,7 +174,7 @@ fn a_vote_that_is_found_gone_at_the_raise_is_none() {
         assert_eq!(refusal.nodes[0].said == NodeOutcome::Seen(Holding::Free), !taken);
         world.finish();
     }
-    // With enough other votes, the lock is held without this vote.
+    // With enough other votes, the lock is acquired without the vote of the flushed node.
     let mut world = with_counters(&[10, 20, 30, 30, 40]);
     world.set_one_way(3, 3);
     world.set_one_way(4, 100);
@@ -198,8 +198,8 @@ fn it_is_too_late_if_the_number_is_recorded_when_the_votes_have_run_out() {
     world.finish();
 }
 
-/// The simulator found this (seed 50037399 and others). A node granted and could not record the number, and the votes
-/// expired before its answer.
+/// The simulator found this (seed 50037399 and others). A node granted but could not record the number, and the votes
+/// expired before its answer. The refusal must name the node and not the expired votes.
 #[test]
 fn a_node_that_cannot_record_the_number_is_the_reason_however_late_it_is() {
     let mut world = with_counters(&[10, 20, 30]);
@@ -221,7 +221,7 @@ fn a_refusal_reports_the_holder_and_the_counter() {
     let holder = world.hold(fenced(request("k")));
     let waiter = world.acquire_by(1, fenced(waiting("k", 30)));
     world.run_for(2);
-    // Nodes do not answer later questions.
+    // The nodes do not answer the inspection that follows.
     (0..3).for_each(|node| world.freeze(node, true));
     world.run_for(100);
     let value = world.guard(holder).value().as_bytes().to_vec();
@@ -285,7 +285,7 @@ fn a_node_with_a_larger_counter_is_not_healed_and_reported_once() {
 
 #[test]
 fn numbers_end_where_they_are_no_longer_exact() {
-    // The largest number can be granted, but there is no larger number for a hand-over.
+    // The largest number can be granted, but a hand-over would need a larger one.
     let last = Counter::LIMIT - 1;
     let mut world = ScriptedWorld::new(3);
     world.set_counters("k", &[last - 1; 3]);
@@ -295,7 +295,7 @@ fn numbers_end_where_they_are_no_longer_exact() {
     world.run_until(20);
     assert_eq!(world.sent(first, Verb::Raise, 0), [0; 0]);
     assert!(!world.released(first).unwrap().1.handed_over);
-    // A grant with a larger number is no vote.
+    // A grant whose number is above the limit does not count as a vote.
     world.run_until(100);
     assert_eq!(world.granted_at(second), None);
     let tried = world.acquire(Request { wait: Wait::For(Duration::ZERO), ..fenced(request("k")) });
@@ -304,8 +304,8 @@ fn numbers_end_where_they_are_no_longer_exact() {
     world.finish();
 }
 
-/// Three clients contend for one lock, hold it for a random time, and release it or do not. Nodes are slow, lose locks
-/// early, and are down for a while. Their counters differ and are ahead of all clocks.
+/// Three clients contend for one lock, hold it for a random time, and may release it. Nodes are slow, lose locks early,
+/// and are down for a while. Their counters differ and are ahead of all clocks.
 fn witness(seed: u64, seen: &mut [usize; 3]) {
     println!("SEED={seed}");
     let mut random = Random::new(seed, 0);
@@ -337,7 +337,7 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
                 }
             }
             7 => world.up(node),
-            // As after an attempt of another client without a quorum.
+            // Raises one counter, as an attempt of another client without a quorum does.
             8 if !world.has(node, "k") => {
                 let number = world.counter(node, "k").expect("set above") + random.index(6) as u64;
                 world.set_counter(node, &counter_of("k"), number);

@@ -1,4 +1,4 @@
-//! A held lock: extensions, lost and healed votes, and its end.
+//! A held lock: its extensions, lost and healed votes, and its end.
 
 mod limits;
 
@@ -13,10 +13,10 @@ use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::{MARGIN, NODE_TIMEOUT, TERM, automatic, request};
 use quorlock_sim::time::MS;
 
-/// A third of the ttl after the grant at 2 ms, in whole milliseconds.
+/// The first extension: a third of the ttl after the grant at 2 ms, in whole milliseconds.
 const FIRST_EXTENSION: i64 = 335;
 
-/// The votes of a lock that count at `ms`, by the last validity that the engine reported.
+/// The number of votes that count at `ms`, by the last validity that the engine reported.
 fn votes_at(world: &ScriptedWorld, lock: quorlock_core::LockId, ms: i64) -> usize {
     let now = world.reading();
     let later = ms * MS - now.boot().as_nanos();
@@ -76,7 +76,7 @@ fn a_partial_extension_keeps_what_it_gained() {
     world.freeze(1, false);
     world.freeze(2, false);
     world.run_until(310);
-    // Node 2 answered the first round late, so nodes 0 and 2 are a quorum.
+    // Node 2 answered the first round late, so nodes 0 and 2 confirm the lock as a quorum.
     assert_eq!(world.valid_for(lock), 100 + TERM - 310);
     world.refuse(1, None);
     world.finish();
@@ -152,7 +152,7 @@ fn with_fewer_votes_than_a_quorum_left_the_lock_is_lost_now() {
     }
 }
 
-/// A node that refuses is reported with its answer, a silent node after the node timeout.
+/// A node that refuses is reported at its answer, and a silent node after the node timeout.
 #[test]
 fn its_holder_is_notified_when_no_quorum_confirms_and_when_one_confirms_again() {
     let mut world = ScriptedWorld::new(3);
@@ -164,7 +164,7 @@ fn its_holder_is_notified_when_no_quorum_confirms_and_when_one_confirms_again() 
     assert_eq!(world.health(lock)[0], (FIRST_EXTENSION + 2, false, 1));
     world.refuse(1, None);
     world.run_until(500);
-    // The next round begins T/10 after the first.
+    // The next round begins a tenth of the ttl after the first one.
     assert_eq!(world.health(lock)[1..], [(439, true, 2); 2], "clear, and over");
     world.refuse(2, None);
     world.run_until(1500);
@@ -196,7 +196,7 @@ fn its_holder_is_notified_of_a_minority_that_does_not_confirm() {
     world.finish();
 }
 
-/// The answers that end a lock arrive before the end of the round.
+/// The answers that end a lock are reported to its holder before the end of the round and before the loss.
 #[test]
 fn answers_that_end_a_lock_are_reported_before_the_loss() {
     let mut world = ScriptedWorld::new(5);
@@ -210,8 +210,8 @@ fn answers_that_end_a_lock_are_reported_before_the_loss() {
     world.finish();
 }
 
-/// One of three votes has expired because its node is silent, and another node proves its vote gone. That answer ends
-/// the lock.
+/// Node 2 is silent, so its vote has expired. Then the answer of node 0 proves that its vote is gone. That answer ends
+/// the lock, so it is the cause.
 #[test]
 fn a_loss_by_an_answer_is_reported_as_such_although_another_vote_has_expired() {
     let mut world = ScriptedWorld::new(3);
@@ -226,8 +226,8 @@ fn a_loss_by_an_answer_is_reported_as_such_although_another_vote_has_expired() {
     world.finish();
 }
 
-/// The client sends no release before the holder releases the lock, and grants it to no other caller. Then it sends one
-/// release to each node.
+/// Before the holder releases the lost lock, the client sends no release and grants the lock to no other caller. Then
+/// it sends one release to each node.
 #[test]
 fn a_lost_lock_that_is_kept_is_released_when_its_holder_gives_it_back() {
     for report in [true, false] {
@@ -260,7 +260,7 @@ fn a_lost_lock_that_is_kept_is_released_when_its_holder_gives_it_back() {
     }
 }
 
-/// After a shutdown, a kept lock that its holder does not release expires.
+/// After a shutdown, a kept lock that its holder does not release must expire by itself.
 #[test]
 fn a_kept_lock_outlives_a_shutdown_without_a_release() {
     let mut world = ScriptedWorld::new(3);
@@ -311,7 +311,7 @@ fn an_absent_key_is_set_again_only_after_a_quorum_has_confirmed_in_the_round() {
     assert_eq!(world.sent(lock, Verb::Heal, 4), [120]);
     assert_eq!(world.extended(lock), [(120, Extended::Confirmed)]);
     assert_eq!(world.votes(lock), 5);
-    // The healed vote counts from the time of its command, 20 ms after the others.
+    // The healed vote counts from the time when it was sent, 20 ms after the other votes.
     assert_eq!(votes_at(&world, lock, 100 + TERM + 1), 1);
     assert_eq!(votes_at(&world, lock, 120 + TERM), 0);
     world.finish();
@@ -413,7 +413,7 @@ fn nothing_raises_a_lock_after_its_loss() {
     world.run_until(985);
     assert_eq!(world.lost(lock), Some((TERM - MARGIN, LossCause::Expired)));
     assert_eq!(world.extended(lock), [(978, Extended::Lost(LossCause::Expired))]);
-    // The answers arrive at 990. The world asserts that the lock does not change.
+    // The answers arrive at 990 ms. The test world asserts that the lock does not change.
     world.run_until(1100);
     assert!(!world.is_valid(lock));
     world.extend(lock);
@@ -432,10 +432,10 @@ fn a_client_that_slept_past_the_end_does_not_take_an_old_yes_for_a_lock() {
     world.finish();
 }
 
-/// S13. The guard has reported the end, so later answers must not make the lock valid again.
+/// S13. The guard has reported the end, so answers that the client reads later must not make the lock valid again.
 #[test]
 fn an_answer_that_waited_past_the_end_is_too_late_although_it_came_before() {
-    // The answer to an extension.
+    // First case: the answer to an extension.
     let mut world = ScriptedWorld::new(1);
     let lock = world.hold(request("k"));
     world.run_until(970);
@@ -446,7 +446,7 @@ fn an_answer_that_waited_past_the_end_is_too_late_although_it_came_before() {
     assert_eq!(world.lost(lock), Some((986, LossCause::Expired)));
     world.finish();
 
-    // A late grant, which would form a quorum with the second vote.
+    // Second case: a late grant, which would form a quorum with the second vote.
     let mut world = ScriptedWorld::new(3);
     world.connecting(1);
     world.connecting(2);
@@ -464,7 +464,7 @@ fn an_answer_that_waited_past_the_end_is_too_late_although_it_came_before() {
 
 #[test]
 fn a_wall_clock_that_jumps_ahead_ends_a_lock_before_its_timer() {
-    // The guard notices the step first, or an answer arrives, or an extension is due.
+    // Three cases: the guard notices the jump first, or an answer arrives first, or an extension is due first.
     for told in [true, false] {
         let mut world = ScriptedWorld::new(3);
         let lock = world.hold(automatic("k"));

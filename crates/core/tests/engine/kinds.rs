@@ -14,7 +14,7 @@ use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::{TTL, automatic, fenced, once, request, waiting};
 use quorlock_sim::time::MS;
 
-/// A request for all of these keys.
+/// A request for a lock with all of these keys.
 fn several(keys: &[&str]) -> Request {
     let keys = Keys::new(keys.iter().map(|key| (*key).into())).expect("some keys, each once");
     Request { keys, ..automatic("k") }
@@ -53,7 +53,7 @@ fn a_lock_of_two_keys_is_one_command_per_node() {
     world.finish();
 }
 
-/// Calls do not deadlock for any order of requests and any held keys.
+/// A call for several keys (a set) waits for its held key. It does not block calls for its other keys meanwhile.
 #[test]
 fn a_set_waits_at_the_key_that_is_held_and_holds_nobody_back_at_the_others() {
     let mut world = ScriptedWorld::new(3);
@@ -63,7 +63,7 @@ fn a_set_waits_at_the_key_that_is_held_and_holds_nobody_back_at_the_others() {
     let b = world.acquire(automatic("b"));
     world.run_for(20);
     assert!(world.granted_at(b).is_some() && world.granted_at(both).is_none());
-    // The set is before later calls in the queue of its first key, and later calls do not block it at its second key.
+    // When the first key of the set is free, later calls for its second key must wait behind the set.
     let later = world.acquire(automatic("b"));
     world.release(a, false);
     world.run_for(20);
@@ -77,7 +77,7 @@ fn a_set_waits_at_the_key_that_is_held_and_holds_nobody_back_at_the_others() {
     world.finish();
 }
 
-/// Another process holds the key. While the set pauses, other calls of this process have their turns.
+/// Another process holds key `a`. While the set pauses, other calls of this process can acquire key `b`.
 #[test]
 fn a_set_that_was_refused_steps_aside_and_comes_back() {
     let mut world = two_clients(3);
@@ -171,7 +171,7 @@ fn readers_hold_together_and_a_writer_waits_for_all_of_them() {
     world.finish();
 }
 
-/// Readers of another process come and go without a gap.
+/// Readers of other processes acquire the lock in turn, so it is never free. The waiting writer must still get it soon.
 #[test]
 fn a_writer_that_waits_is_next_although_readers_keep_coming() {
     let mut world = ScriptedWorld::with(3, Quorum::majority(5).expect("five nodes"));
@@ -220,7 +220,7 @@ fn an_intent_is_removed_when_its_writer_gives_up() {
     world.finish();
 }
 
-/// Otherwise readers would get the lock whenever the turn passes to the other writer.
+/// If an intent belonged to one writer only, readers would get the lock whenever the other writer is next.
 #[test]
 fn writers_of_one_process_share_the_intent_for_a_key_that_both_want() {
     let mut world = ScriptedWorld::with(3, Quorum::majority(3).expect("three nodes"));
@@ -251,7 +251,7 @@ fn writers_of_one_process_share_the_intent_for_a_key_that_both_want() {
     world.finish();
 }
 
-/// Another call has its turn at the other key first. It does not want this key, so readers of this key do not wait.
+/// The sets also wait behind `between` in their own process, so they must not set an intent for key `a`.
 #[test]
 fn a_writer_that_waits_in_its_own_process_keeps_no_reader_waiting() {
     let mut world = two_clients(3);
@@ -264,14 +264,14 @@ fn a_writer_that_waits_in_its_own_process_keeps_no_reader_waiting() {
     assert!(world.is_valid(between), "nobody else holds it");
     assert!(world.granted_at(first).is_none() && world.granted_at(last).is_none());
     assert!((0..3).all(|node| !world.has(node, "quorlock:intent:a")));
-    // Nested locks: the holder of one key reads the other key.
+    // The holder of key `b` can therefore acquire key `a` as a reader.
     let nested = world.acquire(reader("a"));
     world.run_for(300);
     assert!(world.granted_at(nested).is_some());
 }
 
-/// Two writers step aside for a third one. The third writer takes over their intents, and they renew them when it gives
-/// up.
+/// Two writers pause while a third one tries. The third writer takes over their intents, and they renew the intents
+/// when it gives up.
 #[test]
 fn intents_go_with_the_turns_of_several_writers() {
     let mut world = two_clients(3);
@@ -294,7 +294,7 @@ fn intents_go_with_the_turns_of_several_writers() {
     assert!(both.iter().all(|it| world.is_valid(*it)));
 }
 
-/// A single attempt takes the turn of a waiting writer and returns it.
+/// A call with a single attempt runs before the waiting writer, and must not remove the writer's intent.
 #[test]
 fn a_call_that_only_tries_leaves_the_intent_of_one_that_waits() {
     let mut world = two_clients(3);
@@ -313,7 +313,7 @@ fn a_call_that_only_tries_leaves_the_intent_of_one_that_waits() {
     assert!(world.is_valid(waits));
 }
 
-/// A set waits for a writer that becomes a reader, and at its other key for a call that must step aside.
+/// Readers of `a` and `b` wait for the writer of `a`, and at `b` for a paused call, which must let them go first.
 #[test]
 fn after_a_downgrade_calls_that_must_step_aside_do() {
     let mut world = two_clients(3);
@@ -330,7 +330,7 @@ fn after_a_downgrade_calls_that_must_step_aside_do() {
     assert!(world.granted_at(reads).is_some());
 }
 
-/// All three nodes are needed, and one stops answering the writer.
+/// The quorum is three nodes, and one stops answering the writer, so the writer no longer waits for readers.
 #[test]
 fn a_writer_that_no_reader_keeps_waiting_lets_readers_in() {
     let mut world = ScriptedWorld::with(2, Quorum::new(3, 3).expect("all of three"));
@@ -348,7 +348,7 @@ fn a_writer_that_no_reader_keeps_waiting_lets_readers_in() {
     assert!(world.granted_at(writer).is_none() && world.granted_at(late).is_some());
 }
 
-/// A shutdown waits until the intents are removed, and for a short time only if a node does not answer.
+/// A shutdown waits until the intents are removed. If a node does not answer, it waits only for a short time.
 #[test]
 fn a_client_removes_its_intents_before_it_ends() {
     for is_silent in [false, true] {
@@ -410,7 +410,7 @@ fn a_writer_becomes_a_reader_and_lets_others_in_at_once() {
 }
 
 /// A node that misses the downgrade keeps the writer's key. The next extension converts the key to a reader's vote, and
-/// the release deletes it.
+/// the release then deletes it.
 #[test]
 fn a_node_that_was_away_is_brought_along_by_the_next_extension() {
     let mut world = two_clients(3);
@@ -443,7 +443,7 @@ fn a_reader_that_crashed_keeps_a_writer_out_for_its_own_ttl() {
     world.finish();
 }
 
-/// A writer waits for earlier readers of its process, and later readers wait for the writer.
+/// A writer waits for earlier readers of its own process, and later readers wait for the writer.
 #[test]
 fn in_one_process_readers_do_not_pass_a_writer() {
     let mut world = ScriptedWorld::new(3);
@@ -463,7 +463,7 @@ fn in_one_process_readers_do_not_pass_a_writer() {
     world.finish();
 }
 
-/// A call can be cancelled in any phase. It leaves no key, and the other calls continue.
+/// The caller may cancel its call in any phase. The call leaves no key, and the other calls continue.
 #[test]
 fn a_cancelled_call_makes_room_for_the_others() {
     let mut world = two_clients(3);

@@ -1,7 +1,7 @@
 //! The engine in virtual time. Each test is one scenario.
 //!
-//! The invariants of the protocol that belong to the core, and the modules that test them. `quorlock_sim::scripted`
-//! also checks those with a star at every step of every test.
+//! The table lists the invariants of the protocol that belong to the core, and the modules that test them.
+//! `quorlock_sim::scripted` also checks those with a star at every step of every test.
 //!
 //! | invariant | where |
 //! |---|---|

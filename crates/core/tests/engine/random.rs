@@ -1,5 +1,5 @@
-//! Random histories of callers, faults and the network. The rules of [`quorlock_sim::scripted`] hold at every step, and
-//! no key or call is left at the end.
+//! Random histories of callers, faults and the network. The invariants that [`quorlock_sim::scripted`] checks hold at
+//! every step, and no key or call is left at the end.
 //!
 //! The test prints a failing seed. `SEED=N cargo test --test engine random` runs one seed, and `SEEDS=N` runs N seeds.
 
@@ -16,16 +16,16 @@ const KEYS: [&str; 2] = ["a", "b"];
 
 /// The faults of a run. Each seed draws its own.
 struct Faults {
-    /// Nodes lose keys. This breaks an assumption, so locks may overlap.
+    /// Whether nodes lose keys. This breaks an assumption of the protocol, so locks may overlap.
     losses: bool,
     breaks: bool,
     freezes: bool,
     errors: bool,
     clocks: bool,
     duplicates: bool,
-    /// The counters of the nodes are ahead of all clocks, and differ.
+    /// Whether the counters of the nodes differ and are ahead of all clocks.
     counters: bool,
-    /// Callers of four that want a fencing token.
+    /// The number of callers, out of four, that want a fencing token.
     fenced: usize,
 }
 
@@ -113,7 +113,7 @@ fn call(world: &mut ScriptedWorld, random: &mut Random, faults: &Faults) -> Lock
 
 /// A caller cancels, extends or releases.
 fn follow_up(world: &mut ScriptedWorld, random: &mut Random, calls: &[LockId]) {
-    // Later calls are more likely to be in progress.
+    // Selects one of the last four calls, which are most likely to be in progress.
     let back = random.index(calls.len().min(4));
     let lock = calls[calls.len() - 1 - back];
     if world.find(lock).is_none() {
@@ -170,7 +170,7 @@ fn repeat(world: &mut ScriptedWorld, random: &mut Random) {
     world.tell(client, again);
 }
 
-/// Runs the seeds, or `SEEDS` seeds, or the seed `SEED`. Returns their number.
+/// Runs `many` seeds, or as many as the variable `SEEDS` says, or only the seed `SEED`. Returns their number.
 pub(crate) fn seeds(many: usize, mut run: impl FnMut(u64)) -> Option<usize> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     if let Some(seed) = number("SEED") {

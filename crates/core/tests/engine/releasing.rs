@@ -16,7 +16,7 @@ fn at(ms: i64) -> Reading {
     Reading::new(ms * MS, ms * MS)
 }
 
-/// An engine without a world that holds a lock with the votes of some nodes.
+/// An engine, without a simulated network, that holds a lock with the votes of some nodes.
 struct Held {
     engine: Engine,
     out: Vec<Effect>,
@@ -80,7 +80,7 @@ enum Reply {
 const REPLIES: [Reply; 5] =
     [Reply::Deleted, Reply::Absent, Reply::Other, Reply::Failed, Reply::Nothing];
 
-/// The outcome by the rules of the protocol.
+/// The expected outcome, computed from the rules of the protocol.
 fn expected(quorum: Quorum, voted: u32, valid: bool, said: &[Reply]) -> Outcome {
     let deleted = said.iter().filter(|said| **said == Reply::Deleted).count();
     let unknown = quorum.node_ids().zip(said).filter(|(node, said)| {
@@ -115,7 +115,7 @@ fn the_outcome_of_a_release_follows_from_our_clock_and_the_nodes_answers() {
     for (nodes, needed) in quorums {
         let quorum = Quorum::new(nodes, needed).unwrap();
         let voting = (0_u32..1 << nodes).filter(|set| set.count_ones() as usize >= needed);
-        // All sets of votes for up to four nodes. For five nodes, one quorum and all nodes.
+        // With up to four nodes, all sets of votes are tested. With five nodes, only one quorum and all nodes.
         for voted in voting.filter(|set| nodes < 5 || [0b111, 0b11111].contains(set)) {
             let held = Held::with_votes_of(quorum, voted);
             for answers in 0..REPLIES.len().pow(nodes as u32) {
@@ -132,7 +132,7 @@ fn the_outcome_of_a_release_follows_from_our_clock_and_the_nodes_answers() {
 }
 
 fn release_and_check(mut held: Held, quorum: Quorum, voted: u32, valid: bool, said: &[Reply]) {
-    // After the end of the lock, the engine reports the loss and releases it first.
+    // If the lock has ended, the engine first reports the loss and releases the lock itself, in round 2.
     let (now, round) = if valid { (10, 2) } else { (TERM, 3) };
     held.tell(Event::Release { lock: LOCK, report: true }, now);
     let mut heard = vec![Reply::Nothing; said.len()];
@@ -239,7 +239,7 @@ fn a_node_that_refuses_to_release_is_asked_again() {
     world.run_until(60);
     assert_eq!(world.sent(lock, Verb::Release, 2), [2, 54]);
     assert!(world.engine(0).is_idle());
-    // The back-off of the next failure begins with the shortest pause.
+    // After a success, the back-off of the next failure begins again with the shortest pause.
     let lock = world.hold(request("k"));
     world.refuse(2, Some(FailureKind::Busy));
     world.release(lock, false);
@@ -265,7 +265,7 @@ fn a_release_without_an_answer_is_not_repeated_and_kept_in_mind_for_a_bounded_ti
 
 #[test]
 fn where_the_acquire_never_arrived_nothing_is_owed() {
-    // The node is down, or its connection fails after a grant, after a refusal, or after the release.
+    // Four cases: the node is down, or its connection fails after a grant, after a refusal, or after the release.
     let mut world = ScriptedWorld::new(3);
     world.down(0);
     let lock = world.hold(request("k"));
@@ -446,8 +446,8 @@ fn an_inspection_reports_every_answer_and_changes_nothing() {
     world.finish();
 }
 
-/// The answer ends the lock, so the next call has its turn. The engine first handles all other pending answers and the
-/// time.
+/// An answer ends the lock, so the next call may begin its attempt. The engine must first handle all other pending
+/// answers and the timers.
 #[test]
 fn an_attempt_that_an_answer_brings_begins_with_the_next_event() {
     for (wait_ms, attempts) in [(1000, 1), (100, 0)] {

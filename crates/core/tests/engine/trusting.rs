@@ -1,4 +1,4 @@
-//! Nodes that are not trusted: just started, without a marker, or with the marker of other settings.
+//! Nodes that a client does not trust: just started, without a marker, or with the marker of other settings.
 
 mod beginnings;
 mod refused;
@@ -18,10 +18,10 @@ use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::request;
 use quorlock_sim::time::MS;
 
-/// In milliseconds.
+/// One second in milliseconds.
 const SECOND: i64 = 1_000;
 const MAX_TTL: u64 = 10_000;
-/// A little more than the largest ttl, in milliseconds.
+/// The quarantine is a little longer than the largest ttl. In milliseconds.
 const QUARANTINE: i64 = 12_100;
 const MARKER: &str = "quorlock:node";
 const ADOPTION: &str = "quorlock:adopt";
@@ -85,21 +85,21 @@ fn marker(world: &ScriptedWorld, node: usize) -> Marker {
     Marker::parse(&world.text(node, MARKER).expect("it is marked")).expect("by one of us")
 }
 
-/// The uptime of the server process, in milliseconds.
+/// Sets the uptime of the server process, in milliseconds.
 fn started_ago(world: &mut ScriptedWorld, node: usize, ms: i64) {
     let wall = world.reading().real_ns() - ms * MS;
     let run = &mut world.server_mut(node).run;
     run.started_s = Run::new(run.id, wall).started_s;
 }
 
-/// Another strict client without any knowledge of the nodes.
+/// Adds another strict client, which knows nothing about the nodes.
 fn another(world: &mut ScriptedWorld) -> usize {
     let client = world.join(rules(RestartGuard::Strict));
     (0..3).for_each(|node| world.set_one_way_of(client, node, 0));
     client
 }
 
-/// The first client makes a single attempt.
+/// The first client makes a call for the lock.
 fn acquire(world: &mut ScriptedWorld, wait: Wait) -> LockId {
     acquire_by(world, 0, wait)
 }
@@ -124,7 +124,7 @@ fn refusal(world: &ScriptedWorld, lock: LockId) -> &Refusal {
     world.outcome(lock).expect("the call has ended").expect_err("without the lock")
 }
 
-/// The statement of a refusal about a node.
+/// The failure of one node in the refusal of this call.
 fn failure(world: &ScriptedWorld, lock: LockId, node: usize) -> &Failure {
     let NodeOutcome::Failed(failure) = &refusal(world, lock).nodes[node].said else { panic!() };
     failure
@@ -138,7 +138,7 @@ fn failures(world: &ScriptedWorld, lock: LockId) -> Vec<FailureKind> {
     refusal(world, lock).nodes.iter().filter_map(kind).collect()
 }
 
-/// The number of vote requests of the first client to a node.
+/// The number of acquire commands that the first client has sent to this node.
 fn asked_for_votes(world: &ScriptedWorld, node: usize) -> usize {
     let votes = |(to, command): &(usize, &Command)| {
         *to == node && matches!(command, Command::Acquire { .. })
@@ -146,7 +146,7 @@ fn asked_for_votes(world: &ScriptedWorld, node: usize) -> usize {
     world.orders(0).filter(votes).count()
 }
 
-/// The number of inspections by the first client.
+/// The number of times that the first client has asked a node for its evidence.
 fn looks(world: &ScriptedWorld) -> usize {
     world.orders(0).filter(|(_, command)| **command == Command::Identify).count()
 }
@@ -174,7 +174,7 @@ fn fresh_nodes_wait_once_and_waiting_calls_learn_for_how_long() {
     assert_eq!(refusal(&world, first).kind, RefusalKind::NodesUntrusted);
     let quarantine = Duration::from_millis(QUARANTINE as u64);
     assert_eq!(refusal(&world, first).retry_after, Some(quarantine));
-    // Two of three nodes decide. The test waits until the third node is in use too.
+    // Answers of two of three nodes decide the call. All three adoptions have begun too.
     assert_eq!(failures(&world, first), [FailureKind::Quarantined; 3]);
     assert!((0..3).all(|node| world.has(node, ADOPTION)));
     let text = failure(&world, first, 0).to_string();
@@ -184,7 +184,7 @@ fn fresh_nodes_wait_once_and_waiting_calls_learn_for_how_long() {
     );
     assert!((0..3).all(|node| !world.has(node, LOCKED)), "votes are given back");
 
-    // A call with a shorter wait fails at once and sends no vote request.
+    // A call whose wait is shorter than the quarantine fails at once and sends no acquire command.
     let asked = asked_for_votes(&world, 0);
     let second = acquire(&mut world, Wait::For(Duration::from_secs(12)));
     assert_eq!(refusal(&world, second).kind, RefusalKind::NodesUntrusted);
@@ -203,14 +203,14 @@ fn fresh_nodes_wait_once_and_waiting_calls_learn_for_how_long() {
     assert!(floor.abs_diff(two_hours_on as u64) < 10_000_000, "{floor}");
     assert!(!world.has(0, ADOPTION));
 
-    // A later client can use the nodes at once.
+    // A later client can use the nodes without a wait.
     release(&mut world, third);
     let other = another(&mut world);
     let lock = acquire_by(&mut world, other, Wait::Once);
     assert_eq!(world.outcome(lock), Some(Ok(())));
 }
 
-/// A new client waits for the lock for a tenth of a second.
+/// A new client calls for the lock, and the test runs for a tenth of a second.
 fn rival_tries(world: &mut ScriptedWorld) -> LockId {
     let rival = another(world);
     let lock = acquire_by(world, rival, Wait::For(Duration::from_secs(20)));

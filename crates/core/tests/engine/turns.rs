@@ -1,5 +1,5 @@
-//! The turns of calls of one process: a call that pauses does not block others. Also the report of a call about nodes
-//! that have not answered.
+//! The order of calls of one process: a call that pauses does not block the others. Also the report of a call about
+//! nodes that have not answered.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use quorlock_core::{
 use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::{once, request, timing_options, waiting};
 
-/// The same delay after each attempt, for any answers.
+/// A retry policy with a fixed delay after each attempt.
 fn every(ms: u64) -> Retry {
     let delay = Duration::from_millis(ms);
     Retry { delay: Delay::Between { min: delay, max: delay }, attempts_max: None }
 }
 
-/// Requests that differ, so that the lock is not handed over.
+/// The owners differ, so the lock is not handed over.
 fn owner(name: &str, request: Request) -> Request {
     Request { owner: name.into(), ..request }
 }
 
-/// The beginning and end of each attempt of a process.
+/// The times of the beginning and end of each attempt of a process.
 fn attempts(world: &ScriptedWorld, locks: &[LockId]) -> Vec<(i64, i64)> {
     let mut attempts = Vec::new();
     for lock in locks {
@@ -38,7 +38,7 @@ fn attempts(world: &ScriptedWorld, locks: &[LockId]) -> Vec<(i64, i64)> {
     attempts
 }
 
-/// One contender per process and key.
+/// Asserts that a process makes at most one attempt at a time for a key. Returns the number of attempts.
 fn never_two_at_once(world: &ScriptedWorld, locks: &[LockId]) -> usize {
     let attempts = attempts(world, locks);
     for pair in attempts.windows(2) {
@@ -156,12 +156,12 @@ fn many_callers_without_a_quorum_try_no_more_often_than_one() {
     assert!(kinds.contains(&RefusalKind::NoQuorum), "calls that had a turn report the nodes");
 }
 
-/// Each attempt has a vote on the node that is up for a moment, and the node pushes the release to the other waiting
-/// calls. There is no quorum, so these pushes must not wake them.
+/// Each attempt gets the vote of the first node and releases it, and that node pushes the release to the other waiting
+/// calls. The other nodes form no quorum, so these pushes must not wake them.
 #[test]
 fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
     let mut world = ScriptedWorld::new(3);
-    // These nodes refuse every command, shortly after the first node refuses the vote.
+    // These nodes refuse every command, after the answer of the first node has arrived.
     for node in 1..3 {
         world.set_one_way(node, 2);
         world.refuse(node, Some(FailureKind::Rejected));
@@ -175,14 +175,14 @@ fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
     }
     let count = world.sent(lock, Verb::Acquire, 0).iter().filter(|at| **at > 1_000).count();
     assert!(count <= 8, "{count} attempts in a second, at most one in 125 ms");
-    // The calls notice when there is a quorum again.
+    // The calls notice when the nodes form a quorum again.
     (1..3).for_each(|node| world.refuse(node, None));
     world.run_for(300);
     assert!(world.granted_at(lock).is_some());
     world.finish();
 }
 
-/// Two of five nodes refuse and one fails, which decides the attempt. The last two nodes show whether the lock is held.
+/// Two of five nodes refuse and one fails, which decides the attempt. Whether the lock is held depends on the others.
 #[test]
 fn two_refusals_are_no_holder_where_the_other_nodes_are_dead() {
     for dead in [true, false] {
@@ -204,7 +204,7 @@ fn two_refusals_are_no_holder_where_the_other_nodes_are_dead() {
     }
 }
 
-/// The report of a waiting call includes answers that arrive after the decision.
+/// A waiting call also reports failures that it learns after the decision of its attempt.
 #[test]
 fn by_the_end_of_a_wait_the_dead_have_failed() {
     let mut world = ScriptedWorld::new(5);

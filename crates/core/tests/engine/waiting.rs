@@ -94,7 +94,7 @@ fn a_waiter_that_is_cancelled_leaves_the_queue() {
 
 #[test]
 fn a_contender_that_is_cancelled_releases_everywhere_and_lets_the_next_one_try() {
-    // While its commands are in flight, while it inspects, and while it pauses.
+    // Three phases: its commands are in flight, it inspects, or it pauses.
     for cancelled_at in [0, 1, 3, 5] {
         let mut world = ScriptedWorld::new(3);
         for node in 0..2 {
@@ -275,7 +275,7 @@ fn a_lock_is_tried_when_a_quorum_of_nodes_is_free_by_expiry() {
     }
     let lock = world.acquire(request("k"));
     world.run_for(200);
-    // The Q-th smallest expiry is at 100. Its time to live of 15 was reported at 86.
+    // The call tries when a quorum is free: the key on node 1 expires at 100 ms. At 86 ms its remaining ttl was 15 ms.
     assert_eq!(world.sent(lock, Verb::Acquire, 0).last(), Some(&(86 + 15 + 1)));
     assert_eq!(world.granted_at(lock), Some(104));
     world.finish();
@@ -315,13 +315,13 @@ fn two_clients_that_split_the_votes_come_apart_by_jitter() {
     for seed in 1..50 {
         let mut world = ScriptedWorld::with(2, Quorum::majority(4).unwrap());
         world.set_jitter(None);
-        // Draws some random numbers, so that each run has other jitter.
+        // Draws some random numbers, so that each run has different jitter.
         for n in 0..seed {
             world.acquire(once(&format!("{n}")));
         }
         world.settle();
         let began = world.now() / 1_000_000;
-        // Each client is nearer to two of the nodes.
+        // Each client reaches two of the nodes faster than the other client does.
         for (client, near) in [(0, [0, 1]), (1, [2, 3])] {
             near.iter().for_each(|node| world.set_one_way_of(client, *node, 0));
         }
@@ -368,7 +368,7 @@ fn a_waiting_caller_that_asks_for_progress_gets_it_after_each_failed_attempt() {
     }
 }
 
-/// A vote that could not be released blocks the next attempt. The call does not report another holder, at any end.
+/// The call's own vote blocks its next attempt, because a release failed. It must not count as another holder.
 #[test]
 fn a_call_does_not_report_its_own_vote_as_that_of_another() {
     for wait in 12..48 {
@@ -376,7 +376,7 @@ fn a_call_does_not_report_its_own_vote_as_that_of_another() {
         [1, 2].into_iter().for_each(|node| world.refuse(node, Some(FailureKind::Loading)));
         let lock = world.acquire(waiting("k", wait));
         world.run_for(2);
-        // The release is in flight.
+        // The release is refused while it is in flight.
         world.refuse(0, Some(FailureKind::Forbidden));
         world.run_for(3);
         assert!(world.has(0, "k"), "it could not be taken back");
@@ -395,7 +395,7 @@ fn a_call_does_not_report_its_own_vote_as_that_of_another() {
     }
 }
 
-/// The call left a vote behind, and another client holds the lock on the other nodes.
+/// The call left a vote of its own behind on one node, and another client holds the lock on the other nodes.
 #[test]
 fn a_lock_that_another_has_is_held_whatever_the_call_left_behind() {
     let mut world = ScriptedWorld::new(3);

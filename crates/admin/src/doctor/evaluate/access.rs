@@ -1,4 +1,4 @@
-//! Whether the server is reachable, and what its user may do.
+//! Whether the server is reachable, and which rights its user has.
 
 use quorlock::admin::Weight;
 use quorlock_core::{Failure, FailureKind};
@@ -26,7 +26,7 @@ const NOT_SHARED: &str = "locks work, but not those that readers share";
 
 const NOT_LISTED: &str = "locks work, but neither quorlock ls nor quorlock init --fresh can look for those that are held";
 
-/// The effect of what is missing: the severity of a right and of a command, and the reason for each.
+/// By weight: severity of a missing right and of a missing command, and the consequence of each.
 const WITHOUT: [(Weight, Severity, Severity, &str, &str); 4] = [
     (
         Weight::Needed,

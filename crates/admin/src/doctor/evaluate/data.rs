@@ -26,7 +26,7 @@ impl Case<'_> {
         })
     }
 
-    /// The operator has declared that the node keeps its data over a restart.
+    /// Whether the operator has declared that the node keeps its data over a restart.
     pub(super) fn is_declared_durable(&self) -> bool {
         let place =
             self.topology.servers.iter().position(|server| *server.name() == *self.node.name);

@@ -11,7 +11,7 @@ use crate::doctor::Finding;
 use crate::doctor::Severity::{Error, Warning};
 use crate::doctor::look::{Facts, Looked};
 
-/// A lock takes at least one round trip. A longer one than this is noticeable.
+/// The largest round trip that is not reported. A lock takes at least one round trip.
 const LATENCY_MAX: Duration = Duration::from_millis(100);
 
 const VERSION_MIN: (u32, u32) = (6, 2);
@@ -99,7 +99,7 @@ impl Case<'_> {
         })
     }
 
-    /// Reports what the server cannot do, and what may be done to it.
+    /// Reports an old version, missing features, and settings of the server that endanger locks.
     pub(super) fn server(&self, facts: &Facts) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut warning = |check, what: String, why, fix| {

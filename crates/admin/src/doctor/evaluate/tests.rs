@@ -71,7 +71,7 @@ fn report(durable: bool, change: impl FnOnce(&mut Facts)) -> NodeReport {
     evaluate(&topology, &[node]).remove(0)
 }
 
-/// Faults that a real server does not show in a test.
+/// A test cannot produce these faults on a real server.
 #[test]
 fn clocks_are_evaluated() {
     let none: [&str; 0] = [];
@@ -84,7 +84,7 @@ fn clocks_are_evaluated() {
     assert_eq!(found(false, |_| ()), none);
     assert_eq!(ahead(1_100_000, 50), ["clock"]);
     assert_eq!(ahead(-1_100_000, 50), ["clock"]);
-    // The error of the measurement reaches down to the bound.
+    // With an error of 200 ms the true difference may be below the limit of 1 s.
     assert_eq!(ahead(1_100_000, 200), none);
     assert_eq!(found(false, |facts| facts.times.clock_stands = true), ["clock_stands"]);
     let set_back = |facts: &mut Facts| {

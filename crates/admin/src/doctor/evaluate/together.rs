@@ -88,7 +88,7 @@ mod tests {
         let soon = |s| Votes::CountIn(Duration::from_secs(s));
         let used = Votes::CountAfterUse(Duration::from_secs(33));
         assert_eq!(said([yes, no, yes, used, yes]), "");
-        // The wait of idle nodes is over, so a lock would be granted now.
+        // The idle nodes have waited long enough, so a lock would be granted now.
         assert_eq!(said([soon(0), no, soon(0), used, soon(0)]), "");
         assert_eq!(
             said([yes, soon(30), soon(12), used, yes]),

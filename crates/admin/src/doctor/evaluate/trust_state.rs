@@ -1,4 +1,4 @@
-//! Whether a node's votes count, by its marker and its adoption. A client decides in the same way.
+//! Whether a node's votes count, according to its marker and its adoption. A client decides in the same way.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::doctor::Severity::{self, Error, Note, Warning};
 use crate::doctor::look::{Facts, Seen};
 use crate::doctor::{Finding, Votes};
 
-/// The reason to care about a key of the library's own.
+/// The consequence of a finding about a key of the library's own.
 const OWN_KEY: &str = "it is the library's own: what it says decides whether votes count";
 
 /// The reason for the wait of a server without a marker.
@@ -42,7 +42,7 @@ pub(super) const WAITS: [(&str, Severity); 7] = [
     ("adoption", Note),
 ];
 
-/// A floor lies this far ahead of the clock when it is written. One minute is added.
+/// The largest lead of a floor over the clock that is not reported: its lead when it is written, and one minute.
 const FLOOR_AHEAD_US: u64 = Marker::FLOOR_AHEAD_US + 60 * 1_000_000;
 
 impl Case<'_> {
@@ -70,7 +70,7 @@ impl Case<'_> {
         if marker.as_ref().is_some_and(is_of_this_run) {
             return (Votes::Count, findings);
         }
-        // A server that has kept its data waits only until it has run for long enough.
+        // A server that has kept its data only needs an uptime that is long enough.
         let would_tell = self.is_durable(info) || self.topology.rules.would_tell_of_promotions();
         let (votes, finding) = if marker.is_some() && info.promoted_at.is_none() && would_tell {
             self.restarted(info)
@@ -100,7 +100,7 @@ impl Case<'_> {
         (Votes::CountIn(young_for), Some(finding))
     }
 
-    /// The node waits until its adoption is old enough. The next client begins an adoption if there is none.
+    /// A node that waits until its adoption is old enough. The next client begins an adoption if there is none.
     fn adopted(&self, facts: &Facts, info: &Info) -> (Votes, Option<Finding>) {
         let no = |finding| (Votes::DoNotCount, Some(finding));
         let quarantine = self.topology.rules.quarantine();
@@ -116,7 +116,7 @@ impl Case<'_> {
                 None => return no(self.foreign(key, &quoted(text))),
             },
         };
-        // An adoption for an earlier run, or from before a promotion, does not count. Another one is begun.
+        // An adoption for an earlier run, or from before a promotion, does not count. A client begins another one.
         let promoted_at = info.promoted_at.unwrap_or(-1);
         let begun = adoption.filter(|adoption| {
             *adoption.run_id == *info.run_id && adoption.promoted_at == promoted_at
@@ -135,7 +135,7 @@ impl Case<'_> {
                 (Votes::CountAfterUse(wait), format!("its votes count {left} s after the next use"))
             }
         };
-        // The wait is over: the next client that locks gets the vote, and nothing needs to be done.
+        // If the wait is over, the next client that locks gets the vote, and nothing needs to be done.
         let is_over = begun.is_some() && wait.is_zero();
         let bad = if is_over { Note } else { Warning };
         let mended = if is_over {
@@ -182,12 +182,12 @@ impl Case<'_> {
         (votes, Some(Finding { severity, check, what, why, fix }))
     }
 
-    /// The operator has declared that the node keeps its data, and the server's settings do not contradict.
+    /// Whether the operator has declared that the node keeps its data, and no setting of the server contradicts that.
     fn is_durable(&self, info: &Info) -> bool {
         self.is_declared_durable() && info.forgets_by().is_none()
     }
 
-    /// The time for which the server must still run, by its own clock.
+    /// The uptime that the server still lacks, by its own clock.
     fn young_for(&self, info: &Info) -> Duration {
         if self.is_durable(info) {
             return Duration::ZERO;
@@ -227,7 +227,7 @@ impl Case<'_> {
             return self.foreign(key, &format!("no text: {error}"));
         }
         let lacks_right = error.starts_with("NOPERM");
-        // The server's role or a missing right is then a finding of its own.
+        // In these cases another finding reports the server's role or the missing right.
         let is_told = (lacks_right
             && (facts.rights.keys || facts.rights.is_denied(Weight::Needed)))
             || facts.rights.lacks("GET", "+get")
@@ -272,7 +272,7 @@ fn floor(facts: &Facts, marker: &Marker) -> Vec<Finding> {
     }]
 }
 
-/// The server refuses because it is a replica, part of a cluster, or loading. `INFO` says the same.
+/// Whether the server refuses because it is a replica, part of a cluster, or loading. `INFO` reports the same.
 pub(super) fn is_for_its_kind(error: &str, info: &Info) -> bool {
     let is_any = |codes: &[&str]| codes.iter().any(|code| error.starts_with(code));
     (!info.is_master && is_any(&["MASTERDOWN", "READONLY"]))

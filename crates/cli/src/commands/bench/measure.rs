@@ -22,7 +22,7 @@ pub(super) const LOCKERS: [usize; 3] = [1, 8, 64];
 /// Time for which each of two contending clients holds the lock.
 const HOLD: Duration = Duration::from_millis(5);
 
-/// Wait for the first lock. The nodes should be running.
+/// The longest wait for the first lock. It is short because the nodes should be running.
 const FIRST: Duration = Duration::from_secs(3);
 
 const SHUTDOWN: Duration = Duration::from_secs(2);
@@ -46,7 +46,7 @@ pub(super) struct RoundTrip {
     pub(super) failed: u64,
 }
 
-/// Lockers that acquire and release, each its own key, one pair after the other.
+/// Measurement of concurrent lockers. Each one acquires and releases its own key in a loop.
 #[derive(Serialize)]
 pub(super) struct Pairs {
     pub(super) lockers: usize,
@@ -57,7 +57,7 @@ pub(super) struct Pairs {
     pub(super) failed: u64,
 }
 
-/// From one client's call to release until the other client has the lock.
+/// Time from one client's call to release until the other client has the lock.
 #[derive(Serialize)]
 pub(super) struct Handover {
     pub(super) count: usize,
@@ -88,8 +88,8 @@ pub(super) enum Failed {
     Internal(String),
 }
 
-/// Loads the nodes for about `time`, with two clients on a runtime of its own. Gives all keys back. A key that could
-/// not be given back expires after its ttl.
+/// Measures the nodes for about `time`, with two clients on a runtime of its own, and releases all keys. A key whose
+/// release fails expires after its ttl.
 pub(super) fn measure(
     build: impl Fn() -> Result<Client, Refused>,
     time: Duration,

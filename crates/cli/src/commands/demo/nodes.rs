@@ -84,7 +84,7 @@ impl FiveNodes {
         }
     }
 
-    /// SIGCONT or its equivalent: the node goes on where it was.
+    /// SIGCONT or its equivalent: the node continues where it stopped.
     pub(super) fn resume(&self, place: usize) -> Result<(), String> {
         match self {
             Self::Servers(servers) => servers[place].resume().map_err(|error| error.to_string()),
@@ -95,7 +95,7 @@ impl FiveNodes {
         }
     }
 
-    /// `kill -9` or its equivalent: the node is gone with all of its data.
+    /// `kill -9` or its equivalent: the node loses all of its data.
     pub(super) fn kill(&self, place: usize) -> Result<(), String> {
         match self {
             Self::Servers(servers) => servers[place].kill().map_err(|error| error.to_string()),
@@ -126,7 +126,7 @@ pub(super) fn client_of<S: AsRef<str>>(urls: &[S]) -> ClientBuilder {
 /// The settings that all clients of the demo share.
 fn settings() -> ClientBuilder {
     let retry = Retry { delay: Delay::Adaptive { ceiling: LOOK_AGAIN }, attempts_max: None };
-    // The servers are new, hold no lock but the demo's, and stay down for longer than the ttl: see the script.
+    // No restart guard is needed: no other client uses the servers, and they stay down for longer than the ttl.
     Client::builder()
         .options(LockOptions::new().ttl(TTL).retry(retry))
         .max_ttl(TTL)

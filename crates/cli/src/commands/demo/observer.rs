@@ -15,7 +15,7 @@ use crate::commands::runtime;
 
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Limit of the time for an answer. After the next question it is of no use.
+/// Timeout of an answer. It is shorter than the interval between two questions.
 const LIMIT: Duration = Duration::from_millis(90);
 
 /// A node's last answer, as its client sees it.

@@ -141,13 +141,13 @@ impl Observed<'_> {
         let at = |phase: &Phase| (phase.from_ns..phase.to_ns).contains(&hold.acquired_ns);
         let place = self.phases.iter().position(at)?;
         let phase = &self.phases[place];
-        // A majority granted the lock before it died. The worker only read the last answers afterwards.
+        // A majority granted the lock while it was up. The worker only read the last answers afterwards.
         let before = !phase.majority && hold.asked_ns < phase.from_ns;
         if before { place.checked_sub(1) } else { Some(place) }
     }
 
-    /// Whether a majority was up from the call to the grant. Otherwise the time to acquire is the time for which nodes
-    /// were down.
+    /// Whether a majority of nodes was up from the call to the grant. Otherwise the time to acquire would only measure
+    /// how long nodes were down.
     fn is_undisturbed(&self, hold: &Hold) -> bool {
         let mut without = self.phases.iter().filter(|phase| !phase.majority);
         without.all(|phase| hold.acquired_ns < phase.from_ns || phase.to_ns <= hold.asked_ns)
@@ -161,7 +161,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Holds of 2 ms from these milliseconds on, asked for 1 ms before, each with a write.
+    /// A tally of holds of 2 ms that begin at these times. Each was asked for 1 ms earlier, and wrote once.
     fn tally(held_from_ms: &[u64]) -> Tally {
         let mut tally = Tally::default();
         for (number, from) in held_from_ms.iter().enumerate() {
@@ -219,7 +219,7 @@ mod tests {
     fn the_lock_is_to_be_had_with_a_majority_and_not_without() {
         assert!(judged(&[], Some(0)).faults[0].contains("nobody got the lock while: up"));
         assert!(judged(&[1, 150], Some(2)).faults[0].contains("without a majority"));
-        // Asked for before the majority died, and granted by it.
+        // The lock was asked for while the majority was up, and the majority granted it.
         assert_eq!(judged(&[1, 100], Some(2)).faults, [""; 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! The running demo: takes events, lets time pass, and draws.
+//! The running demo: handles events, waits, and draws.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -121,7 +121,7 @@ impl Frame {
         self.view.last_holder = Some(hold.worker);
     }
 
-    /// Takes the answers, except those from before the node's last change.
+    /// Stores the nodes' answers, except answers to questions from before the node's last change.
     fn see(&mut self, asked: Duration, seen: [NodeView; 5]) {
         for (place, seen) in seen.into_iter().enumerate() {
             if self.changed[place] <= asked {
@@ -195,7 +195,7 @@ impl Stage {
             self.screen.line(style::PLAIN, &format!("{before}  {line}"));
             before = INDENT.to_owned();
         }
-        // Lines that are rewritten come back at once. A line that stays waits until the nodes have been asked again.
+        // A terminal shows the panel at once. Elsewhere the next line waits until the nodes were asked again.
         let pause = if self.screen.is_live() { Duration::ZERO } else { SETTLE };
         self.draw_at = now() + pause;
     }
@@ -273,7 +273,7 @@ impl Stage {
         self.screen
     }
 
-    /// Waits for one event, at most for `limit`, and draws if it is due.
+    /// Waits for one event, at most for `limit`, and redraws if it is time to.
     fn step(&mut self, limit: Duration) -> Result<(), DemoEnd> {
         let until_drawn = self.draw_at.saturating_sub(now());
         match self.events.recv_timeout(limit.min(until_drawn)) {
@@ -310,7 +310,7 @@ impl Stage {
             }
             Event::Signal(Signal::TSTP) => {
                 self.screen.leave();
-                // Stops this process as if the signal had not been caught. Nodes and workers go on.
+                // Stops this process as if the signal had not been caught. Nodes and workers continue.
                 let _ = kill_process(getpid(), Signal::STOP);
             }
             Event::Signal(signal) => return Err(DemoEnd::Signal(signal)),

@@ -16,7 +16,7 @@ pub(super) struct Tally {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal {
     pub(super) at_ns: u64,
-    /// Others held the lock. Otherwise too few nodes answered.
+    /// Whether other workers held the lock. If not, too few nodes answered.
     pub(super) contended: bool,
 }
 
@@ -127,9 +127,9 @@ mod tests {
     #[test]
     fn two_at_a_time_are_seen() {
         assert_eq!(tally(&[(10, 20), (19, 30)]).overlaps(), 1);
-        // Also when others came and went in the meantime.
+        // Other holds may begin and end during the first one.
         assert_eq!(tally(&[(10, 100), (20, 30), (40, 50), (99, 120)]).overlaps(), 3);
-        // Also when both begin at the same moment.
+        // Both holds may begin at the same moment.
         assert_eq!(tally(&[(10, 20), (10, 20)]).overlaps(), 1);
     }
 

@@ -1,4 +1,4 @@
-//! The view of a running demo: what was done to each node, what each node says, and what the demo does now.
+//! The view of a running demo: the fault and the last answer of each node, and the current activity of the demo.
 
 use std::time::Duration;
 
@@ -25,12 +25,12 @@ pub(super) enum Fate {
     /// Stopped by SIGSTOP.
     Frozen,
     Killed,
-    /// Started again without its data, at this time since the beginning.
+    /// Restarted without its data, at this time since the beginning.
     RestartedAt(Duration),
 }
 
 impl View {
-    /// The lines that are drawn again and again on a terminal.
+    /// The lines that the demo redraws on a terminal.
     pub(super) fn panel(&self) -> Vec<StyledLine> {
         let plain = |text: &str| (style::PLAIN, text.to_owned());
         let dim = |text: String| vec![(style::DIM, text)];
@@ -93,7 +93,7 @@ impl View {
         ]
     }
 
-    /// How fast a node answers: its round trip, if one was measured already.
+    /// The node's round trip if one was measured, else `yes`.
     fn reply(&self, place: usize) -> String {
         let round_trip = self.seen[place].round_trip;
         round_trip.map_or_else(|| "yes".to_owned(), |time| format!("in {}", in_ms(time)))

@@ -27,7 +27,7 @@ const WORK_MS: RangeInclusive<u64> = 1..=10;
 const REST_MS: RangeInclusive<u64> = 1..=4;
 
 /// The line that asks a worker process to finish its current work and end. If its input closes without this line, the
-/// demo is gone, and the process ends at once.
+/// demo has died, and the process ends at once.
 pub(super) const STOP: &str = "stop";
 
 /// The result of one call for the lock. All times are nanoseconds of the boot clock, which all processes of a machine
@@ -37,7 +37,7 @@ pub(super) enum Report {
     Held(Hold),
     Refused {
         at_ns: u64,
-        /// Others held the lock all the time. Otherwise too few nodes answered.
+        /// Whether others held the lock all the time. If not, too few nodes answered.
         contended: bool,
     },
 }
@@ -77,7 +77,7 @@ impl Worker {
         Ok(Self { number, owner, counter, client })
     }
 
-    /// Works until `stop` is set or the receiver of the reports is gone.
+    /// Works until `stop` is set or the receiver of the reports is dropped.
     ///
     /// # Errors
     /// A failure other than contention and nodes that are down.
@@ -122,7 +122,7 @@ impl Worker {
         let votes = guard.votes();
         let now = boot_ns();
         let ended_ns = if guard.is_valid() { now } else { now.min(valid_until) };
-        // The next grant shows whether the release worked.
+        // If the release fails, the next worker gets the lock later, and its report shows that.
         let _ = guard.release();
         Ok(Hold { worker: self.number, asked_ns, acquired_ns, ended_ns, votes, wrote })
     }
@@ -138,8 +138,8 @@ fn valid_until(guard: &Guard) -> u64 {
     }
 }
 
-/// Adds one to the number in the file without any care: reads it, sleeps, and writes it. Two workers that do this at
-/// the same time lose an update. Writes only if `may_write` returns true.
+/// Adds one to the number in the file without any protection: reads it, sleeps, and writes it. Two workers that do this
+/// at the same time lose an update. Writes only if `may_write` returns true.
 fn change(counter: &Path, may_write: impl FnOnce() -> bool) -> Result<Option<u64>, String> {
     let failed = |error: io::Error| format!("{}: {error}", counter.display());
     let text = fs::read_to_string(counter).map_err(failed)?;

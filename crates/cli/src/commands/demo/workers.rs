@@ -1,5 +1,5 @@
-//! The twelve workers: three threads in each of four processes. No other process can reach nodes in memory, so with
-//! these the workers are threads of this process.
+//! The twelve workers: three threads in each of four processes. If the nodes are in memory, the workers are threads of
+//! this process, because no other process can reach such nodes.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -30,8 +30,8 @@ pub(super) struct Workers {
 
 struct Process {
     child: Child,
-    /// Taken for the order to stop. If it closes without an order, the process ends at once, as it does when this
-    /// process is killed.
+    /// Pipe for the order to stop. If it closes without an order, for example because this process was killed, the
+    /// worker process ends at once.
     orders: Option<ChildStdin>,
 }
 
@@ -76,13 +76,13 @@ impl Workers {
         self.stop.store(true, Ordering::Relaxed);
         for process in &mut self.processes {
             if let Some(mut orders) = process.orders.take() {
-                // A process that has ended is reported by its end.
+                // A process that has already ended is reported by [`Event::Left`].
                 let _ = writeln!(orders, "{STOP}");
             }
         }
     }
 
-    /// Handles an [`Event::Left`]. Returns the fault, if it is one.
+    /// Handles an [`Event::Left`]. Returns the reason if the worker did not end as planned.
     pub(super) fn left(&mut self, result: Result<(), String>) -> Option<String> {
         self.at_work -= 1;
         match result {
@@ -98,7 +98,7 @@ impl Workers {
         self.at_work == 0
     }
 
-    /// Whether each process ended well. Call this when all are gone.
+    /// Whether each process succeeded. Call this when all workers have ended.
     pub(super) fn ended_well(&mut self) -> bool {
         self.processes
             .iter_mut()

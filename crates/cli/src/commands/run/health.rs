@@ -72,7 +72,7 @@ impl Keeper<'_> {
                 news.for_each(|node| self.say_node(node, &health));
             }
             (_, true) => {
-                // The line names all nodes that do not confirm.
+                // The message below names all nodes that do not confirm.
                 nodes.for_each(|(node, said)| _ = said.note(node, |_| true, now_ns));
                 if health.is_confirmed() {
                     self.say_confirmed(&health);

@@ -75,7 +75,7 @@ impl Keeper<'_> {
                 return code;
             }
             _ if lost.is_some() => {
-                // If the guardian is dead or stopped, the keeper sends SIGKILL without a SIGTERM before.
+                // If the guardian is dead or stopped, the keeper sends SIGKILL without an earlier SIGTERM.
                 let by = matches!(how, How::Unguarded).then_some(KilledBy::Kill);
                 let by = killed.map(|killed| killed.by).or(by);
                 let end = end_in_words(by);
@@ -130,7 +130,7 @@ impl Keeper<'_> {
             pulse.beat(boot_ns(), sent.deadlines);
             let changed = lease.changed();
             self.tell_validity(&child, lease, sent);
-            // A loss has its own message.
+            // `say_lost` reports a loss.
             if sent.loss.is_none() && lease.is_valid() {
                 self.say_health(&mut announced, sent);
             }
@@ -177,7 +177,7 @@ impl Keeper<'_> {
             }
             return;
         }
-        // A loss has its own message.
+        // The guardian learns of a loss through `terminate`.
         if !lease.is_valid() {
             return;
         }

@@ -1,4 +1,4 @@
-//! A lock that only the end of the command gives back.
+//! A lock that is released only after its command has ended.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -9,10 +9,10 @@ use crate::child::Gone;
 
 /// The held lock of a command.
 ///
-/// A dropped [`Guard`] releases its lock. A dropped lease does not, even if a panic unwinds: the keys are left to
-/// expire, which they do not before the last deadline that the guardian knows. A release needs a [`Gone`], which exists
-/// only when no process of the command is left. The guard must come from a call with `keep_on_loss`; otherwise the
-/// client itself would release a lost lock.
+/// A dropped [`Guard`] releases its lock. A dropped lease does not, even if a panic unwinds: its keys expire, and not
+/// before the last deadline that the guardian knows. A release needs a [`Gone`], which exists only when no process of
+/// the command is left. The guard must come from a call with `keep_on_loss`; otherwise the client itself would release
+/// a lost lock.
 pub(super) struct Lease {
     guard: ManuallyDrop<Guard>,
     pub(super) fencing_token: Option<u64>,

@@ -72,7 +72,7 @@ impl Loss {
     }
 }
 
-/// Finds out whether this process ran when the lock was due for an extension.
+/// Detects whether this process ran when the lock was due for an extension.
 #[derive(Debug)]
 pub(super) struct Pulse {
     at_ns: u64,
@@ -87,8 +87,8 @@ impl Pulse {
         Self { at_ns: now_ns, half_ttl_ns, kill_before_ns: nanos(plan.kill_before), stood: None }
     }
 
-    /// Records that this process runs. `deadlines`: those known until now. If more than half of the ttl was left at the
-    /// last beat, the lock was being extended until then. If SIGTERM has become due since, this process stood still.
+    /// Records that this process runs. `deadlines`: those known until now. If at the last call more than half of the
+    /// ttl was left, the lock was being extended. If SIGTERM has become due since, this process was suspended.
     pub(super) fn beat(&mut self, now_ns: u64, deadlines: Deadlines) {
         let end_ns = deadlines.kill.boot_ns.saturating_add(self.kill_before_ns);
         let was_extended = end_ns.saturating_sub(self.at_ns) > self.half_ttl_ns;

@@ -109,7 +109,7 @@ impl RunPlan {
         Deadlines::before(end, nanos(self.term_before), nanos(self.kill_before))
     }
 
-    /// The cause of the command's end, unless it is a loss that was known.
+    /// The cause of the command's end; `None` for a loss that the keeper itself reported to the guardian.
     pub(super) fn cause(&self, since: u64, killed: Killed) -> Option<LossCause> {
         let held = Duration::from_nanos(killed.at_ns.saturating_sub(since));
         match killed.why {

@@ -26,7 +26,7 @@ use crate::window::cut;
 pub(super) enum Waited {
     Acquired(Lease),
     Refused(AcquireError),
-    /// This process has no file descriptor left for a connection to a quorum.
+    /// This process has too few file descriptors to connect to a quorum.
     Exhausted(Waiting),
     Interrupted(Signal),
     /// Others hold the lock, and `--if-held wait` waits for their end.
@@ -51,7 +51,7 @@ enum Stored {
 struct Said {
     /// Beginning of the wait, by the boot clock.
     since: u64,
-    /// Time of the last line for a log, which does not count down.
+    /// Time of the last line for a log. Unlike the line on a terminal it does not count down.
     logged: Option<u64>,
 }
 
@@ -347,7 +347,7 @@ impl Keeper<'_> {
     /// keys, counts as held.
     async fn any_holds(&self, holders: &Holders) -> bool {
         for (key, stored) in &holders.of_keys {
-            // A failed look says nothing about the holder.
+            // A failed inspection proves nothing about the holder.
             let Ok(inspection) = self.client.inspect(key).await else { return true };
             let unknown = unknown(&inspection);
             let needed = inspection.quorum();
@@ -359,7 +359,7 @@ impl Keeper<'_> {
     }
 }
 
-/// A line of at most `room` characters if the key is short enough to be cut: the reason keeps [`REASON_COLUMNS`].
+/// The line about a wait. A long key is cut so that [`REASON_COLUMNS`] of the reason fit into `room` columns.
 fn waiting_line(patience: &str, title: &str, why: &str, room: usize) -> String {
     let others = "waiting  for \"\": ".len() + patience.len() + why.len().min(REASON_COLUMNS);
     let title = cut(title, room.saturating_sub(others).max(TITLE_COLUMNS));
@@ -410,16 +410,16 @@ const A_WAIT: Duration = Duration::from_millis(100);
 /// Interval of the line on a terminal.
 const TICK: Duration = Duration::from_millis(500);
 
-/// The beginning of the reason that a long key must leave on the line: "votes count in 100 s".
+/// Columns that a long key must leave on the line for the reason. They show for example "votes count in 100 s".
 const REASON_COLUMNS: usize = 22;
 
-/// The shortest beginning of a key that is shown.
+/// Columns for a key, even if the line becomes too long.
 const TITLE_COLUMNS: usize = 8;
 
 /// Interval of the lines in a log.
 const LOG_EVERY: Duration = Duration::from_secs(30);
 
-/// Pauses between two looks at the holders.
+/// Pauses between two inspections of the holders.
 const LOOK_AGAIN_MIN: Duration = Duration::from_millis(50);
 const LOOK_AGAIN_MAX: Duration = Duration::from_secs(1);
 

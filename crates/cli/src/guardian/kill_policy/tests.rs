@@ -9,7 +9,7 @@ const fn time_up(by: KilledBy, at_ns: u64) -> Message {
     Message::Killed(Killed { by, why: Why::TimeUp, at_ns })
 }
 
-/// The wall clock is ahead of the boot clock by a million.
+/// The wall clock is a million nanoseconds ahead of the boot clock.
 const fn at(boot_ns: u64) -> Moment {
     Moment { boot_ns, real_ns: boot_ns + 1_000_000 }
 }
@@ -70,7 +70,7 @@ fn a_later_extension_does_not_change_why_the_command_was_ended() {
     }
 }
 
-/// The keeper sees a step of the wall clock as well, and may send the shorter validity first.
+/// The keeper may notice a wall-clock jump first and send a shorter validity. The result must still name the jump.
 #[test]
 fn a_shorter_time_that_was_told_hides_no_step_of_the_clock() {
     let boot_ns = 10 * STEP_NS;
@@ -137,7 +137,7 @@ fn who_is_killed_in_the_guardians_place_is_killed_for_the_lock() {
         };
         let first_told = if asked { 100 } else { 200 };
         assert_eq!(result(killed, at(200)), time_up(KilledBy::Kill, first_told));
-        // Before that another process sent the signal, and the command's own ending is the result.
+        // Before the deadline the SIGKILL was another process's, so the command's own ending is the result.
         let before = if asked { TERMED } else { Message::Ended(killed) };
         assert_eq!(result(killed, at(199)), before);
         if !asked {
@@ -195,7 +195,7 @@ fn the_kill_is_never_later_than_the_validity_whatever_becomes_of_that() {
                 _ => now.real_ns -= draw(TERM).min(now.real_ns),
             }
             if left(now, &votes) == 0 {
-                // Then an answer has ended the lock, and the policy gets `terminate`.
+                // In action 7 an answer has ended the lock, and the keeper would call `terminate`.
                 let proved = action == 7;
                 assert!(
                     proved || kill_policy.kill_at().has_come(now),
@@ -218,7 +218,7 @@ fn the_kill_is_never_later_than_the_validity_whatever_becomes_of_that() {
 const TERM: u64 = 10_000;
 const KILL: u64 = 500;
 
-/// The rest of the second youngest vote.
+/// The remaining validity: the rest of the second youngest vote, because the quorum is two.
 fn left(now: Moment, votes: &[Option<Moment>; 3]) -> u64 {
     let age = |vote: &Moment| {
         let boot = now.boot_ns.saturating_sub(vote.boot_ns);

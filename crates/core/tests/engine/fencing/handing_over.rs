@@ -8,7 +8,7 @@ fn a_lock_is_handed_over_when_a_larger_fence_is_recorded() {
     let (first, second) = held_and_wanted(&mut world);
     let before = world.fence(first);
     world.release(first, true);
-    // Until then no caller holds the lock, and the engine ignores requests of the old guard.
+    // Until the hand-over is recorded no caller holds the lock, and the engine ignores requests of the old guard.
     world.extend(first);
     world.run_until(11);
     assert_eq!((world.released(first), world.granted_at(second)), (None, None));
@@ -23,7 +23,7 @@ fn a_lock_is_handed_over_when_a_larger_fence_is_recorded() {
         assert_eq!(world.sent(second, Verb::Acquire, node), [0; 0]);
         assert_eq!(world.sent(first, Verb::Release, node), [0; 0]);
     }
-    // The next hand-over works in the same way.
+    // The lock is handed over a second time in the same way.
     let third = world.acquire(fenced(automatic("k")));
     world.release(second, false);
     world.run_until(2 * TTL);
@@ -113,7 +113,7 @@ fn a_lock_that_runs_out_while_it_is_handed_over_is_nobodys() {
         world.run_until(2 * TTL);
         let (_, report) = world.released(first).unwrap();
         assert!(!report.handed_over && world.lost(first).is_none());
-        // The lock was valid at its release, and the remaining keys were deleted.
+        // After a sleep the keys have expired. After a wall-clock jump they still exist, and the release deletes them.
         let expected = if slept { Outcome::Expired } else { Outcome::Released };
         assert_eq!(report.outcome, expected);
         assert_eq!(world.guard(second).handover_count, 0);
@@ -147,7 +147,7 @@ fn a_lock_that_nobody_wants_any_more_is_given_back() {
     for other in [false, true] {
         let mut world = ScriptedWorld::new(3);
         let (first, second) = held_and_wanted(&mut world);
-        // A call without a token does not take over this lock.
+        // A call without a fencing token must not take over the lock.
         let third = other.then(|| world.acquire(request("k")));
         world.release(first, true);
         world.run_until(11);

@@ -17,8 +17,8 @@ fn nothing_is_extended_past_the_longest_hold() {
     world.finish();
 }
 
-/// The longest hold of the first guard is little more than a ttl. It also applies to the guard that takes over the lock
-/// with a longer limit. Guard and engine report the same cause.
+/// The first guard may hold the lock for little more than a ttl. This limit also applies after a hand-over to a guard
+/// with a longer limit. Guard and engine must report the same cause.
 #[test]
 fn a_lock_that_was_handed_over_ends_with_the_longest_hold_of_its_token() {
     let mut world = ScriptedWorld::new(3);

@@ -1,4 +1,4 @@
-//! Calls of one process for several keys, and readers, that could block each other.
+//! Readers and calls for several keys in one process: they must not block each other.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn attempts_in(world: &mut ScriptedWorld, ms: i64) -> usize {
     count(world, 0, is_attempt) - before
 }
 
-/// Another process reads one key. The set waits, and calls for the other key do not.
+/// Another process reads key `a`. The call for both keys waits and does not retry often. A call for `b` does not wait.
 #[test]
 fn a_set_that_waits_for_readers_keeps_nobody_waiting_and_does_not_hurry() {
     let mut world = two_clients(3);
@@ -20,7 +20,7 @@ fn a_set_that_waits_for_readers_keeps_nobody_waiting_and_does_not_hurry() {
     let b = world.acquire(automatic("b"));
     world.run_for(30);
     assert!(world.granted_at(b).is_some());
-    // Each attempt is three commands.
+    // An attempt sends three commands, one to each node.
     let attempts = attempts_in(&mut world, 1000) / 3;
     assert!(attempts <= 25, "{attempts}");
     assert!(world.granted_at(both).is_none());
@@ -48,7 +48,7 @@ fn sets_that_overlap_take_turns_and_do_not_wake_each_other() {
     world.finish();
 }
 
-/// Both sets pause because of a key that the third set does not want.
+/// The third set wants one key of each paused set, but not the keys for which these two wait.
 #[test]
 fn two_sets_that_pause_make_way_for_a_third_between_them() {
     let mut world = two_clients(3);
@@ -78,7 +78,7 @@ fn a_key_that_comes_free_is_had_although_a_set_pauses_at_the_other() {
     world.finish();
 }
 
-/// One server has two names, and the restart guard is off, so the engine treats this as a failure of the node.
+/// Two names lead to one server. Without the restart guard, the engine handles this like any failure of a node.
 #[test]
 fn one_server_twice_ends_a_readers_call_without_the_restart_guard() {
     for (wait, at_most) in [(Wait::Once, 100), (Wait::For(Duration::from_secs(2)), 2100)] {

@@ -6,7 +6,7 @@ fn three_clients() -> ScriptedWorld {
     ScriptedWorld::with(3, Quorum::majority(3).expect("three nodes"))
 }
 
-/// Returns whether all nodes have the intents of these keys.
+/// Whether all nodes have the intents of these keys.
 fn announced(world: &ScriptedWorld, keys: &[&str]) -> bool {
     let has = |node: usize, key: &&str| world.has(node, &format!("quorlock:intent:{key}"));
     (0..3).all(|node| keys.iter().all(|key| has(node, key)))
@@ -36,7 +36,7 @@ fn a_key_that_is_free_keeps_the_intent_while_readers_leave_another() {
     world.finish();
 }
 
-/// For each node, each ttl and each type of key.
+/// The intent stays although one node has a foreign key. Each node, each ttl and each type of key is tested.
 #[test]
 fn a_foreign_key_on_a_minority_of_nodes_ends_no_intent() {
     let text = Some(&b"foreign"[..]);
@@ -61,7 +61,7 @@ fn a_foreign_key_on_a_minority_of_nodes_ends_no_intent() {
     }
 }
 
-/// Foreign keys on two of three nodes block the writer, so readers do not wait for it.
+/// Foreign keys on two of three nodes block the writer, so readers must not wait for it.
 #[test]
 fn an_intent_ends_where_a_quorum_of_one_key_is_out_of_reach() {
     let mut world = three_clients();
@@ -82,8 +82,8 @@ fn an_intent_ends_where_a_quorum_of_one_key_is_out_of_reach() {
     world.finish();
 }
 
-/// Two writers of two processes wait. When one gives up, the intent of the other replaces its intent before a reader
-/// gets the lock.
+/// Writers of two processes wait. When one of them gives up and deletes its intent, the other must set its own intent
+/// before a reader gets the lock.
 #[test]
 fn when_another_process_takes_its_intent_back_the_next_one_is_there_at_once() {
     let mut world = three_clients();
@@ -96,7 +96,7 @@ fn when_another_process_takes_its_intent_back_the_next_one_is_there_at_once() {
     world.run_for(1500);
     assert!(world.refused(gives_up).is_some());
     assert!(announced(&world, &["k"]) && world.granted_at(late).is_none());
-    // Also after a node has lost its keys.
+    // The intent is also set again after a node has lost its keys.
     world.promise_nothing();
     world.flush(0);
     world.tell(0, Event::Pushed { node: NodeId::new(0), keys: None });
@@ -107,7 +107,7 @@ fn when_another_process_takes_its_intent_back_the_next_one_is_there_at_once() {
     assert!(world.is_valid(writer));
 }
 
-/// The writer pauses, and another call of its process has the turn and gives up.
+/// While the writer pauses, another call of its process tries and gives up. The intent must stay.
 #[test]
 fn a_writer_of_one_key_that_stepped_aside_has_its_intent_back() {
     let mut world = three_clients();
@@ -125,14 +125,14 @@ fn a_writer_of_one_key_that_stepped_aside_has_its_intent_back() {
         assert!(announced(&world, &["k"]));
     }
     assert!(world.refused(between).is_some() && world.granted_at(patient).is_none());
-    // Other calls of its process still go first.
+    // The paused writer does not block other calls of its process.
     let next = world.acquire(waiting("k", 300));
     world.run_for(200);
     assert!(!world.sent(next, Verb::Acquire, 0).is_empty());
     world.finish();
 }
 
-/// A foreign key on one node lives for an hour, and no node pushes that the lock is free on the others.
+/// A foreign key on one node lives for an hour, and pushes come too late. The other keys' expiry must be noticed.
 #[test]
 fn a_foreign_key_that_lives_long_puts_off_nobody() {
     for node in 0..3 {

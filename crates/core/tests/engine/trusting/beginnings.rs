@@ -1,8 +1,8 @@
-//! The beginning of a run or an adoption as a client knows it, floors, promotions, and servers that change addresses.
+//! How a client dates a run or an adoption. Also floors, promotions, and servers that change addresses.
 
 use super::*;
 
-/// The step of a server's clock.
+/// The jump of a server's clock, in nanoseconds.
 const JUMP: i64 = 1_000 * SECOND * MS;
 
 fn jump(world: &mut ScriptedWorld, node: usize) {
@@ -10,7 +10,7 @@ fn jump(world: &mut ScriptedWorld, node: usize) {
     world.server_mut(node).clock.step(JUMP, now);
 }
 
-/// An adoption is deleted and begins again with the same value, and then the clock of the server jumps.
+/// An adoption is deleted and begins again with the same value. Then a jump of the server's clock makes it look old.
 #[test]
 fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new() {
     let mut world = fresh();
@@ -25,8 +25,8 @@ fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new()
     assert_eq!((world.trusted(0), world.outcome(lock)), (3, Some(Ok(()))));
 }
 
-/// Another client begins the adoption again, and the clock jumps before this client, which knows the first adoption,
-/// looks.
+/// Another client begins the adoption again, and the clock of the server jumps ahead. This client knows only the first
+/// adoption. It must not count the time before its last look at that one.
 #[test]
 fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_before() {
     let mut world = fresh();
@@ -46,7 +46,7 @@ fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_
     assert_eq!((world.trusted(0), world.outcome(lock)), (3, Some(Ok(()))));
 }
 
-/// A client with a largest ttl of two hours, and nodes with a longer uptime and the marker of this run.
+/// A client with a largest ttl of two hours, and nodes with a longer uptime and a marker for the given run.
 fn with_a_long_ttl(run: impl Fn(&ScriptedWorld, usize) -> String) -> ScriptedWorld {
     let cluster = Cluster::new(names(), 2, 7_200_000);
     let mut world = with(Rules { cluster: cluster.clone(), ..rules(RestartGuard::Strict) });
@@ -59,8 +59,8 @@ fn with_a_long_ttl(run: impl Fn(&ScriptedWorld, usize) -> String) -> ScriptedWor
     world
 }
 
-/// A server forgets after an hour that it was a replica. If locks may live longer, a marker of another run is not
-/// enough for any uptime.
+/// A server forgets after an hour that it was a replica. If locks may live longer than that, no uptime makes up for a
+/// marker of another run.
 #[test]
 fn with_a_long_ttl_a_replica_that_was_promoted_long_ago_is_adopted() {
     let mut world = with_a_long_ttl(|_, _| "another".into());
@@ -71,7 +71,7 @@ fn with_a_long_ttl_a_replica_that_was_promoted_long_ago_is_adopted() {
     assert_eq!(world.trusted(0), 3);
 }
 
-/// Also if no caller listens to its progress.
+/// A call whose wait is too short ends at once, even if no caller listens to its progress.
 #[test]
 fn a_call_that_waits_in_vain_ends_as_soon_as_that_is_known() {
     for progress in [true, false] {
@@ -104,7 +104,7 @@ fn a_floor_that_rests_on_the_clocks_of_few_is_reported() {
 }
 
 /// A client is suspended between its question for the clocks and the answers, while another client adopts a node. The
-/// answers are ten seconds old, so a floor from them could be below the floor of the other client.
+/// answers are ten seconds old then. A floor computed from them could be below the floor of the other client.
 #[test]
 fn a_floor_rests_on_no_clock_that_was_heard_late() {
     let mut world = settled();
@@ -126,7 +126,7 @@ fn a_floor_rests_on_no_clock_that_was_heard_late() {
     assert!(i64::try_from(marker(&world, 0).floor).unwrap() >= least, "{}", marker(&world, 0));
 }
 
-/// The client has seen the run at an uptime of 4 s, and then the clock of the server jumps.
+/// After the client has seen an uptime of 4 s, the server's clock jumps, so the next uptime is too long.
 #[test]
 fn an_uptime_that_jumps_after_it_was_seen_makes_no_run_older() {
     let mut world = settled();
@@ -140,7 +140,7 @@ fn an_uptime_that_jumps_after_it_was_seen_makes_no_run_older() {
     assert_eq!((world.trusted(0), world.outcome(lock)), (0, None), "it started 8 s ago");
 }
 
-/// The server was promoted with older data and its own marker, and forgets the promotion after an hour.
+/// The server was promoted with older data and its own marker, and an hour later no longer reports the promotion.
 #[test]
 fn a_promotion_that_the_server_has_forgotten_still_counts() {
     let mut world = with_a_long_ttl(run_id);
@@ -153,8 +153,8 @@ fn a_promotion_that_the_server_has_forgotten_still_counts() {
     assert_eq!(world.trusted(0), 0, "half of the quarantine has passed");
 }
 
-/// The server becomes a replica of its own lagging replica, and a master again. The data of the replica contain an
-/// older adoption, or none.
+/// The server becomes a replica of its own lagging replica, and a master again. It now has the data of that replica,
+/// with an older adoption or none. Neither may count.
 #[test]
 fn an_adoption_from_before_a_promotion_is_none() {
     for keeps_adoption in [true, false] {
@@ -181,7 +181,7 @@ fn an_adoption_from_before_a_promotion_is_none() {
     }
 }
 
-/// Inspects the first node while it is suspended.
+/// Waits until the client asks the first node for its evidence, and answers that the node is suspended.
 fn suspended_at_a_look(world: &mut ScriptedWorld) {
     let of_first = |world: &ScriptedWorld| {
         let tickets = world.log().iter().filter_map(|(_, _, effect)| match effect {
@@ -215,7 +215,7 @@ fn votes_after_extending(world: &mut ScriptedWorld, lock: LockId) -> Option<usiz
     votes.next_back()
 }
 
-/// A suspended node answers again on its old connection. Meanwhile another name leads to the same server.
+/// A suspended node answers again on its old connection, but meanwhile the second name leads to the same server.
 #[test]
 fn a_node_that_was_away_may_be_another_names_server_when_it_is_back() {
     let mut world = settled();
@@ -223,7 +223,7 @@ fn a_node_that_was_away_may_be_another_names_server_when_it_is_back() {
     release(&mut world, first);
     assert_eq!(world.trusted(0), 3);
     suspended_at_a_look(&mut world);
-    // The second name leads to the first server now.
+    // From now on the second name leads to the first server.
     world.lose(0, 0, true);
     lead_to_the_first(&mut world, 1);
     let second = acquire(&mut world, Wait::Once);
@@ -240,8 +240,8 @@ fn lead_to_the_first(world: &mut ScriptedWorld, node: usize) {
     world.reconnect(node);
 }
 
-/// The simulator found this. The second name leads to the first server, whose first name is down. Its earlier vote
-/// still counts.
+/// The simulator found this. The second name leads to the first server while that server's first name is down. The
+/// server's earlier vote still counts, so it must not get a second one.
 #[test]
 fn a_server_that_is_away_under_its_name_has_no_second_vote_under_another() {
     let mut world = settled();
@@ -264,7 +264,7 @@ fn a_server_that_is_away_under_its_name_has_no_second_vote_under_another() {
     assert_eq!(world.trusted(0), 3, "no vote from before counts any more");
 }
 
-/// Connects the node to another server with a long uptime and a marker.
+/// Lets the name of a node lead to another server with a long uptime and a marker.
 fn lead_to_another(world: &mut ScriptedWorld, node: usize, run: u64) {
     let mut server = world.server(2).clone();
     server.run = Run::new(run, world.reading().real_ns() - 100 * SECOND * MS);
@@ -275,15 +275,15 @@ fn lead_to_another(world: &mut ScriptedWorld, node: usize, run: u64) {
     world.reconnect(node);
 }
 
-/// Makes a call for another lock, so that the nodes send their evidence.
+/// Makes a call for another lock, because the nodes send their evidence with its answers.
 fn look(world: &mut ScriptedWorld) {
     let lock = world.acquire_by(0, Request { wait: Wait::Once, ..request("other") });
     world.run_for(0);
     release(world, lock);
 }
 
-/// The second name leads to the first server, and the first name leads to another one. The vote of the server under its
-/// first name still counts.
+/// The second name leads to the first server, and the first name leads to another one. The server's vote under its
+/// first name still counts, so it must not get a second one.
 #[test]
 fn a_server_has_no_second_vote_under_another_name_when_its_first_leads_elsewhere() {
     let mut world = settled();
@@ -308,7 +308,7 @@ fn a_server_has_no_second_vote_under_another_name_when_its_first_leads_elsewhere
     assert_eq!(world.trusted(0), 3, "no vote from before counts any more");
 }
 
-/// The server answers again on its old connection under its first name.
+/// The server answers again on its old connection under its first name, when the second name leads elsewhere.
 #[test]
 fn a_server_that_was_away_has_no_second_vote_when_the_other_name_leads_elsewhere() {
     let mut world = settled();
@@ -329,7 +329,7 @@ fn a_server_that_was_away_has_no_second_vote_when_the_other_name_leads_elsewhere
     assert_eq!(world.trusted(0), 2);
 }
 
-/// The first server is durable and is restarted, and the second name leads to it.
+/// The first server is durable. It is restarted, and then the second name leads to it.
 #[test]
 fn a_durable_server_that_was_restarted_has_no_second_vote_under_another_name() {
     let durable = (0..3).map(NodeId::new).collect();
@@ -356,7 +356,7 @@ fn a_durable_server_that_was_restarted_has_no_second_vote_under_another_name() {
     assert_eq!(world.trusted(0), 3, "no vote from before counts any more");
 }
 
-/// The votes of a refused server did not count.
+/// A refused server's votes did not count, so the next server under its name need not wait.
 #[test]
 fn a_server_is_not_held_back_for_what_did_not_count() {
     let mut world = settled();
@@ -370,7 +370,7 @@ fn a_server_is_not_held_back_for_what_did_not_count() {
     assert_eq!(world.trusted(0), 3);
 }
 
-/// A name may lead to several servers in turn, but the client remembers a bounded number of them.
+/// A client remembers a bounded number of the servers of a name. Beyond it, the name waits until no vote counts.
 #[test]
 fn a_name_that_leads_to_ever_other_servers_waits_until_the_first_ones_votes_cannot_count() {
     let mut world = settled();
@@ -386,7 +386,7 @@ fn a_name_that_leads_to_ever_other_servers_waits_until_the_first_ones_votes_cann
     assert_eq!(world.trusted(0), 3);
 }
 
-/// Another server with an old copy of the data replaces a node.
+/// Another server, which has just started with an old copy of the data, replaces a node.
 #[test]
 fn a_server_with_a_copy_that_has_just_started_does_not_vote() {
     let mut world = settled();
@@ -400,8 +400,8 @@ fn a_server_with_a_copy_that_has_just_started_does_not_vote() {
     assert!(is_held(&world, lock) && !is_held(&world, rivals));
 }
 
-/// The adoption of a second client arrives after the marker of the first one. An adoption that was left behind does not
-/// count for a node that was a replica a moment ago.
+/// The adoption of a second client arrives after the marker of the first one, and must be refused. Also, an old
+/// adoption does not count for a node that was a replica a moment ago.
 #[test]
 fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     let mut world = fresh();
@@ -409,7 +409,7 @@ fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     world.run_for(13 * SECOND);
     assert_eq!((world.trusted(0), world.outcome(first)), (3, Some(Ok(()))));
     release(&mut world, first);
-    // The other client has looked before the marker was set.
+    // Repeats the command of a client that had read the node before the marker was set.
     let adopts =
         |(to, command): &(usize, &Command)| *to == 0 && matches!(command, Command::Adopt { .. });
     let (_, adopt) = world.orders(0).find(adopts).expect("it was adopted");
@@ -422,7 +422,7 @@ fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     world.lose(0, 2, true);
     let second = acquire(&mut world, Wait::Once);
     assert!(is_held(&world, second));
-    // A replica of its own replica, which does not have the vote yet, and a master again.
+    // The node was a replica of its own replica, which does not have the vote, and is a master again.
     world.server_mut(0).run.promoted_at = Some(16);
     world.forget_key(0, LOCKED);
     let rivals = rival_tries(&mut world);
@@ -430,7 +430,7 @@ fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     assert!(!is_held(&world, rivals), "two hold the lock");
 }
 
-/// The clock of the server was set back, but the client has seen the run for longer than the quarantine.
+/// The server's clock was set back, but the client itself has seen the run for longer than the quarantine.
 #[test]
 fn a_client_that_has_seen_a_run_for_long_enough_does_not_ask_its_clock() {
     let mut world = settled();

@@ -1,4 +1,4 @@
-//! Nodes that are refused for their answers, and the settings of operators about nodes.
+//! Nodes that a client refuses because of their answers, and the operator's settings about nodes.
 
 use super::*;
 
@@ -86,7 +86,7 @@ fn a_node_that_turns_read_only_and_back_is_looked_at_again() {
     let mut world = settled();
     acquire(&mut world, Wait::Once);
     assert_eq!(world.trusted(0), 3);
-    // The client has not asked for the evidence. The refusal to write is the answer to another lock.
+    // Nothing else makes the client ask for the evidence. The call for another lock is answered with an error.
     world.server_mut(0).health = Health::ReadOnly(FailureKind::ReadOnly);
     let before = looks(&world);
     world.acquire(Request { wait: Wait::Once, ..request("jobs") });
@@ -126,7 +126,7 @@ fn a_durable_node_is_excused_from_its_uptime_and_nothing_else() {
             let marker = Marker { cluster: cluster(), run_id: old, promoted_at: -1, floor: 7 };
             mark(&mut world, node, &marker);
             started_ago(&mut world, node, 0);
-            // INFO may contradict the setting.
+            // `INFO` may contradict the operator's setting that the node is durable.
             log.iter().for_each(|(field, value)| world.say(node, field, value));
         }
         world.run_for(SECOND);
@@ -147,15 +147,15 @@ fn a_durable_node_is_excused_from_its_uptime_and_nothing_else() {
     }
 }
 
-/// An uptime counts from the time of the answer, not from that of the question.
+/// An uptime counts from the time of the answer and not from the time of the question.
 #[test]
 fn an_answer_that_comes_late_does_not_shorten_the_quarantine() {
     let mut world = settled();
     (0..3).for_each(|node| world.restart(node, true));
     (1..3).for_each(|node| world.lose(0, node, true));
     world.run_for(5 * SECOND);
-    // The server is frozen with the question and then reports an uptime of nine seconds. The client is busy during this
-    // time, because otherwise the question would time out.
+    // The server receives the question, is frozen, and then reports an uptime of nine seconds. The client is busy
+    // during this time, because otherwise the question would time out.
     world.freeze(0, true);
     world.sleep(0, 4 * SECOND);
     acquire(&mut world, Wait::Forever);
@@ -178,7 +178,7 @@ fn an_answer_that_comes_late_does_not_shorten_the_quarantine() {
 fn an_observer_does_not_ask_all_the_time() {
     let mut world = with(rules(RestartGuard::Observe));
     mark_all(&mut world);
-    // The nodes were restarted long ago, and no client has marked them since.
+    // The nodes were restarted long ago, and no client has set a new marker since then.
     for node in 0..3 {
         world.restart(node, true);
         started_ago(&mut world, node, 100 * SECOND);
@@ -191,7 +191,7 @@ fn an_observer_does_not_ask_all_the_time() {
     assert!(looks <= 3 * 6, "{looks} looks in ten seconds");
 }
 
-/// Most of the quarantine is over, so a call that can wait for the rest is not refused.
+/// Most of the quarantine is over, so a call that can wait for the rest of it is not refused.
 #[test]
 fn a_call_with_time_for_the_rest_of_an_adoption_waits_for_it() {
     let mut world = fresh();
@@ -210,7 +210,7 @@ fn a_floor_is_set_on_a_node_that_says_itself_that_it_keeps_no_log() {
     let durable = NodeSet::only(NodeId::new(0));
     let mut world = with(Rules { durable, ..rules(RestartGuard::Strict) });
     mark_all(&mut world);
-    // The setting of the operator is wrong, and the node may have lost its counters.
+    // The operator's setting is wrong: the node keeps no log, so it may have lost its counters.
     world.restart(0, true);
     acquire(&mut world, Wait::For(Duration::from_secs(20)));
     world.run_for(16 * SECOND);

@@ -10,7 +10,7 @@ fn short_lived_clients_wait_together() {
         let client = another(&mut world);
         let lock = acquire_by(&mut world, client, Wait::Once);
         world.run_for(1);
-        // The first client after the wait completes the adoption and gets its lock.
+        // The first client that comes after the quarantine completes the adoption and gets its lock.
         let has_it = world.outcome(lock).is_some_and(|outcome| outcome.is_ok());
         assert_eq!(has_it, second > 12, "second {second}");
         assert_eq!(world.trusted(client) == 3, second > 12, "second {second}");
@@ -18,7 +18,7 @@ fn short_lived_clients_wait_together() {
     }
 }
 
-/// With one node down, the first call after the wait gets its lock too.
+/// Even if one node is down, the first client that comes after the quarantine gets its lock.
 #[test]
 fn short_lived_clients_wait_together_although_a_node_is_dead() {
     for dead in 0..3 {
@@ -26,7 +26,7 @@ fn short_lived_clients_wait_together_although_a_node_is_dead() {
         for second in 0..=13 {
             world.run_until(second * SECOND);
             let client = another(&mut world);
-            // The connection is refused before the other nodes answer.
+            // The dead node refuses the connection before the other nodes answer.
             (0..3).for_each(|node| world.set_one_way_of(client, node, 1));
             world.down(dead);
             let lock = acquire_by(&mut world, client, Wait::Once);
@@ -44,7 +44,7 @@ fn short_lived_clients_wait_together_although_a_node_is_dead() {
     }
 }
 
-/// A shutdown gives an adoption in progress a moment to complete.
+/// A shutdown waits a moment for an adoption in progress to complete.
 #[test]
 fn a_shutdown_lets_an_adoption_finish() {
     use quorlock_core::Event;
@@ -54,7 +54,7 @@ fn a_shutdown_lets_an_adoption_finish() {
         world.restart(2, false);
         let lock = acquire(&mut world, Wait::Once);
         assert_eq!(world.outcome(lock), Some(Ok(())));
-        // The adoption is 13 s old when the next client comes, which learns of it after its lock.
+        // The next client comes when the adoption is 13 s old. It learns of the adoption only after it has its lock.
         assert!(world.has(2, ADOPTION));
         world.leave(0);
         world.run_for(13 * SECOND);
@@ -93,14 +93,14 @@ fn a_majority_that_comes_back_without_data_does_not_vote_for_a_rival() {
     assert_eq!(refusal(&world, rivals).kind, RefusalKind::NodesUntrusted);
     world.leave(1);
 
-    // With the guard off, the client gets both votes.
+    // A client without the restart guard gets both votes.
     world.promise_nothing();
     let rivals = acquire_by(&mut world, 2, Wait::Once);
     assert_eq!(world.outcome(rivals), Some(Ok(())));
     assert_eq!(world.overlaps(), 1);
     release(&mut world, rivals);
 
-    // The holder keeps its votes, and answers of such a node change nothing.
+    // The holder keeps its votes: answers of a node that has lost its data do not change them.
     extend(&mut world, lock);
     assert_eq!(world.lost(lock), None);
     world.run_for(9 * SECOND);
@@ -131,7 +131,7 @@ fn a_node_that_comes_back_with_its_data_waits_by_its_uptime_alone() {
 fn an_uptime_by_a_clock_that_jumped_is_bounded_by_what_was_seen() {
     let mut world = settled();
     let first = acquire(&mut world, Wait::Once);
-    // The client does not notice this second.
+    // One second passes without an event for the client.
     world.skip(SECOND);
     for node in 0..3 {
         world.restart(node, true);
@@ -149,7 +149,7 @@ fn an_uptime_by_a_clock_that_jumped_is_bounded_by_what_was_seen() {
 
 #[test]
 fn an_uptime_below_zero_is_no_long_time() {
-    // The clocks of the servers were set back after their restart, and the client knows no earlier run.
+    // The clocks of the servers were set back after their restart, and the client has seen no earlier run.
     let mut world = settled();
     for node in 0..3 {
         world.restart(node, true);
@@ -175,8 +175,8 @@ fn data_that_vanishes_on_a_living_connection_is_noticed() {
     assert_eq!(world.trusted(0), 3, "adopted again");
 }
 
-/// A master that was a replica of its own lagging replica for a moment has older data with its own marker. A push
-/// between the answers reports this, so later answers count only after a new verification (F12).
+/// The node was briefly a replica of its own lagging replica, so it has older data with its own marker. A push between
+/// the answers reports this. Later answers must not count before a new verification (F12).
 #[test]
 fn data_that_are_replaced_on_a_living_connection_are_noticed_by_the_push() {
     let mut world = settled();
@@ -194,7 +194,7 @@ fn data_that_are_replaced_on_a_living_connection_are_noticed_by_the_push() {
     let third = acquire(&mut world, Wait::Once);
     assert!(matches!(world.outcome(third), Some(Err(_))), "and so does the old one");
     assert_eq!(world.trusted(0), 1);
-    // Without a loss, the client asks for the evidence once more, and no more.
+    // If no data was lost, the client asks for the evidence only once more.
     let mut world = settled();
     let first = acquire(&mut world, Wait::Once);
     (0..3).for_each(|node| world.say_flushed(node));
@@ -205,7 +205,7 @@ fn data_that_are_replaced_on_a_living_connection_are_noticed_by_the_push() {
     assert_eq!(world.trusted(0), 3);
 }
 
-/// The client does not wait for the next call.
+/// After a flush push the client asks for the evidence at once, and not only with its next call.
 #[test]
 fn a_flush_push_is_followed_by_a_look() {
     use quorlock_core::Event;
@@ -222,7 +222,7 @@ fn a_flush_push_is_followed_by_a_look() {
     assert_eq!(world.trusted(0), 2);
 }
 
-/// Otherwise two writers of one client passed their intent to each other at each answer of a node in quarantine.
+/// Otherwise two writers of a client would pass their intent to each other at each answer of a node in quarantine.
 #[test]
 fn an_answer_that_changes_no_trust_wakes_no_call() {
     use quorlock_core::Event;

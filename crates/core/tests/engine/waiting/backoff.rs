@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The first of two processes releases a lock for which both contended.
+/// A world in which the first of two processes has released a lock for which both contended.
 fn left_to_a_rival() -> (ScriptedWorld, LockId) {
     let mut world = ScriptedWorld::with(2, Quorum::majority(4).expect("there are nodes"));
     for (client, near) in [(0, [0, 1]), (1, [2, 3])] {
@@ -52,7 +52,7 @@ fn an_inspection_before_the_first_attempt_is_reported() {
     world.finish();
 }
 
-/// A call spends at most half of its wait on the turns of others.
+/// A call lets others go first for at most half of its wait.
 #[test]
 fn manners_take_no_more_than_half_of_the_wait() {
     let (mut world, rival) = left_to_a_rival();
@@ -64,7 +64,7 @@ fn manners_take_no_more_than_half_of_the_wait() {
     world.finish();
 }
 
-/// The end of the wait interrupts the first attempt before an answer. The earlier inspection still names the holder.
+/// The wait ends during the first attempt, before an answer. The earlier inspection must still name the holder.
 #[test]
 fn an_inspection_before_an_interrupted_attempt_is_reported() {
     let mut cut_short = 0;
@@ -75,11 +75,11 @@ fn an_inspection_before_an_interrupted_attempt_is_reported() {
             world.run_for(1);
         }
         world.run_for(20);
-        // From here on answers are late. The attempt begins when the other client's keys have expired.
+        // From here on no answer arrives. The attempt begins when the keys of the other client have expired.
         (0..4).for_each(|node| world.mute(node, true));
         world.run_for(1_300);
         let (_, refusal) = world.refused(again).expect("its wait is over");
-        // A complete attempt reports that the nodes fail.
+        // An attempt that was not interrupted reports failed nodes, and is not the subject of this test.
         let failed = |node: &NodeResult| matches!(node.said, NodeOutcome::Failed(_));
         if refusal.attempts != 1 || refusal.nodes.iter().any(failed) {
             continue;
@@ -90,7 +90,7 @@ fn an_inspection_before_an_interrupted_attempt_is_reported() {
     assert!(cut_short > 0);
 }
 
-/// The call reports the second inspection. The lock was free at the first one, then another client acquired it.
+/// At the first inspection the lock is free, and at the second one it is held. The call reports the second one.
 #[test]
 fn the_last_inspection_before_the_first_attempt_is_reported() {
     let mut looked_twice = 0;
@@ -103,7 +103,7 @@ fn the_last_inspection_before_the_first_attempt_is_reported() {
         while world.sent(again, Verb::Inspect, 0).is_empty() {
             world.run_for(1);
         }
-        // The first inspection is in flight and finds the lock free. The second one finds this key.
+        // The first inspection, which is in flight, finds the lock free. The second one finds this key.
         world.run_for(2);
         (0..4).for_each(|node| world.occupy(node, "k", b"another's", Some(10_000)));
         world.run_for(500);
@@ -122,7 +122,7 @@ fn the_last_inspection_before_the_first_attempt_is_reported() {
     assert!(looked_twice > 0, "no slot but the first one was drawn");
 }
 
-/// Fixed delays do not depend on the nodes, and a single attempt does not wait until the lock is free.
+/// A fixed delay does not depend on the nodes' answers, and a call with a single attempt does not wait for the lock.
 #[test]
 fn fixed_delays_and_single_attempts_need_no_inspection() {
     let one = Retry { attempts_max: Some(1), ..Retry::default() };
@@ -142,7 +142,7 @@ fn fixed_delays_and_single_attempts_need_no_inspection() {
     }
 }
 
-/// A call with little time left tries without an inspection.
+/// A call with too little time for an inspection tries at once.
 #[test]
 fn a_call_without_time_for_an_inspection_tries() {
     let (mut world, rival) = left_to_a_rival();
@@ -161,18 +161,18 @@ fn a_call_that_could_not_see_the_free_lock_has_not_been_outrun() {
     let occupy = |world: &mut ScriptedWorld, nodes: std::ops::Range<usize>| {
         nodes.for_each(|node| world.occupy(node, "k", b"another", None));
     };
-    // The votes are split between clients, so the call does not try as soon as the lock is free.
+    // The votes are split between clients, so the call draws a slot instead of trying as soon as the lock is free.
     occupy(&mut world, 2..4);
     let lock = world.acquire(request("k"));
     world.run_until(20);
     (2..4).for_each(|node| world.forget_key(node, "k"));
-    // In its slot, no node reports the holder, so the call tries and is refused.
+    // When its slot comes, no node reports the holder, so the call tries and is refused.
     occupy(&mut world, 0..4);
     world.blind(true);
     world.run_until(40);
     world.blind(false);
     world.run_until(1000);
-    // The lock is free. The number of slots is that of the same number of clients.
+    // The lock is free. The number of slots has not grown, because no other client was faster than this call.
     (0..4).for_each(|node| world.forget_key(node, "k"));
     world.run_for(200);
     assert_eq!(world.granted_at(lock), Some(1011), "1013: one of more slots");

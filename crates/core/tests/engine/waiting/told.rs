@@ -23,7 +23,7 @@ fn a_waiter_has_the_lock_two_round_trips_after_its_release() {
     world.finish();
 }
 
-/// For each time of the release and each order of pushes and replies.
+/// Tests each time of the release and each order of pushes and replies.
 #[test]
 fn no_release_goes_unnoticed_whatever_overtakes_what() {
     for nodes in [1, 3, 5] {
@@ -31,7 +31,7 @@ fn no_release_goes_unnoticed_whatever_overtakes_what() {
             for push_way in [0, 1, 3, 8, 30] {
                 let (mut world, holder) = held_by_another(nodes);
                 (0..nodes).for_each(|node| world.set_push_way(node, push_way));
-                // The round trips differ, and one node receives the release late.
+                // The round trips differ, and the last node receives the release late.
                 (0..nodes).for_each(|node| world.set_one_way(node, 1 + node as i64));
                 world.set_one_way_of(0, nodes - 1, 7);
                 let waiter = world.acquire_by(1, request("k"));
@@ -53,7 +53,7 @@ fn a_minority_that_never_speaks_up_costs_a_round_trip() {
     let (mut world, holder) = held_by_another(5);
     let waiter = world.acquire_by(1, request("k"));
     world.run_for(20);
-    // One of the nodes that were asked to push does not push.
+    // Node 0 was asked for a push but sends none.
     world.mute(0, true);
     let released = world.now() / 1_000_000;
     world.release(holder, false);
@@ -83,7 +83,7 @@ fn a_new_connection_is_news() {
     let (mut world, holder) = held_by_another(1);
     let waiter = world.acquire_by(1, request("k"));
     world.run_for(20);
-    // The key is deleted while the node cannot push.
+    // The key is deleted while the connection is down, so the node cannot push.
     world.cut(0, None);
     world.clear(0);
     world.promise_nothing();
@@ -132,12 +132,12 @@ fn a_released_lock_goes_to_the_next_caller_without_a_word_to_the_nodes() {
         assert_eq!(world.sent(locks[1], Verb::Acquire, node), [0; 0]);
         assert_eq!(world.sent(locks[0], Verb::Release, node), [0; 0]);
     }
-    // Requests of the old guard do not affect the hold of the new guard (S24).
+    // Requests of the old guard must not affect the hold of the new guard (S24).
     world.tell(0, Event::RunOut { lock: locks[0] });
     world.extend(locks[0]);
     assert_eq!(world.extended(locks[0])[0].1, Extended::Lost(LossCause::Expired));
     assert!(world.is_valid(locks[1]) && world.lost(locks[1]).is_none());
-    // The new guard extends the lock and reports its loss.
+    // The engine extends the lock for the new guard and reports its loss.
     world.run_for(TTL);
     assert!(world.is_valid(locks[1]));
     (0..3).for_each(|node| world.flush(node));
@@ -197,7 +197,7 @@ fn a_lost_lock_is_not_handed_over() {
     let mut world = ScriptedWorld::new(3);
     let first = world.hold(request("k"));
     let second = world.acquire(request("k"));
-    // The wall clock jumps, so the lock has expired before any timer.
+    // The wall clock jumps, so the lock has expired although no timer has fired.
     world.step_wall(TTL);
     world.release(first, true);
     world.run_for(10);
@@ -206,19 +206,19 @@ fn a_lost_lock_is_not_handed_over() {
     world.finish();
 }
 
-/// Two clients and five nodes, two of which are frozen. The first client holds the lock, and the second waits.
+/// Two clients and five nodes, two of which are down. The first client holds the lock, and the second waits.
 fn held_with_two_of_five_frozen() -> (ScriptedWorld, LockId, LockId) {
     let (mut world, holder) = held_by_another(5);
     (0..2).for_each(|node| world.down(node));
-    // The third node refuses first, which decides the attempt.
+    // Node 2 refuses first, which decides the attempt.
     (3..5).for_each(|node| world.set_one_way_of(1, node, 3));
     let waiter = world.acquire_by(1, request("k"));
     world.run_for(100);
     (world, holder, waiter)
 }
 
-/// One refusal decides when two nodes fail. The client also asks the others for a push. Otherwise it would have to
-/// poll.
+/// With two failed nodes, one refusal decides the attempt. The client must ask the remaining nodes for a push too,
+/// because otherwise it would have to poll.
 #[test]
 fn when_nodes_fail_all_others_are_asked_for_a_push() {
     let (mut world, holder, waiter) = held_with_two_of_five_frozen();
