@@ -24,9 +24,9 @@ pub(crate) enum Kind {
     Amnesia,
     LogTail,
     Flush,
-    /// Saves its data and loads it. Nothing is lost, but the node does not answer for a moment.
+    /// The node saves its data and loads it. Nothing is lost, but the node does not answer for a moment.
     Reload,
-    /// Drops its data in the same process, on the same connections.
+    /// The node drops its data in the same process, on the same connections.
     Forget,
     ScriptFlush,
     ReplicaOf,

@@ -9,12 +9,12 @@ use crate::workers::WORKER;
 
 /// Breaks real servers, connections and processes under quorlock, and watches the locks
 ///
-/// Each round starts servers and processes of its own, waits until the servers vote, injects the faults of its
-/// seed for some seconds, heals everything, and checks whether a lock ever had two holders. With the library a
-/// round also checks for lost updates, fencing tokens that did not grow, numbers that changed under readers,
-/// keys that are left, and clients that got no lock any more. With commands a round checks whether two
-/// `quorlock run` wrote under one lock at the same time where that is excluded, and whether exit codes fit the
-/// events. Each seed is a round of both. Exit code 1 if something was wrong, 2 if no round could be run.
+/// Each round starts servers and processes of its own, waits until the servers vote, injects the faults of its seed for
+/// some seconds, heals everything, and checks whether a lock ever had two holders. A library round also checks for lost
+/// updates, fencing tokens that did not grow, numbers that changed while readers held the lock, keys that are left
+/// over, and clients that got no lock after the healing. A command round checks whether two `quorlock run` wrote under
+/// one lock at the same time where this is excluded, and whether exit codes match the events. Each seed runs both
+/// rounds. Exit code 1 if a check failed, 2 if no round could be run.
 #[derive(Debug, Parser)]
 #[command(name = "quorlock-chaos", version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(allow_negative_numbers = true)]
     pub(crate) minutes: f64,
 
-    /// The seed of the first round. Later rounds count up. A seed repeats its schedule [default: drawn from the time]
+    /// The seed of the first round. Later rounds count up. A seed repeats its faults [default: drawn from the time]
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
 
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) stop_at_first: bool,
 
-    /// List the mistakes that can be made, and where
+    /// List the mutants (deliberate bugs), and their places
     #[cfg(quorlock_mutants)]
     #[arg(long, hide = true)]
     pub(crate) list_mutants: bool,

@@ -1,5 +1,4 @@
-//! The clock of a run: the boot clock, which all processes of a machine share. It also runs while a process is
-//! stopped.
+//! The clock of a run: the boot clock, which all processes of a machine share. It does not stop with a process.
 
 use quorlock_sim::time::{SECOND, Time};
 use rustix::time::{ClockId, clock_gettime};
@@ -7,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::Boottime;
 
-/// The best clock elsewhere. On macOS it counts sleep.
+/// On other systems, the best available clock. On macOS, this clock includes sleep.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
@@ -16,7 +15,7 @@ pub(crate) fn now() -> Time {
     now.tv_sec * SECOND + now.tv_nsec
 }
 
-/// The difference of wall clock and boot clock. It changes only if the wall clock is stepped or slewed.
+/// The difference between wall clock and boot clock. It changes only if the wall clock jumps or is slewed.
 pub(crate) fn wall_ahead() -> Time {
     let wall = clock_gettime(ClockId::Realtime);
     wall.tv_sec * SECOND + wall.tv_nsec - now()

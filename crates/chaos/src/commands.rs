@@ -1,4 +1,4 @@
-//! Rounds whose locks are held by commands: `quorlock run` as it is shipped, in separate processes.
+//! Rounds in which commands hold the locks: `quorlock run` as it is shipped, in separate processes.
 //!
 //! ```text
 //!   machines ── each its proxies to the nodes, and a wall clock of its own
@@ -7,8 +7,8 @@
 //!                 events  ── its status descriptor, and how it ends
 //! ```
 //!
-//! Two commands must not write under one lock at the same time where this is promised, and each exit code must
-//! fit the events. [`checks`] decides both.
+//! [`checks`] tests two promises: two commands never write under one lock at the same time where this is excluded, and
+//! each exit code fits the events.
 
 pub(crate) mod checks;
 pub(crate) mod lane;

@@ -1,4 +1,4 @@
-//! Holds, and the checks of holds: no two at a time, and fencing tokens in order.
+//! Records of holds, and their checks: no two holds at a time, and fencing tokens in order.
 
 use quorlock_sim::time::Time;
 
@@ -13,14 +13,14 @@ pub(crate) struct Hold {
     pub(crate) fence: Option<u64>,
     pub(crate) asked: Time,
     pub(crate) from: Time,
-    /// The start of the release, or the end of the validity, whatever came first.
+    /// The start of the release or the end of the validity, whichever came first.
     pub(crate) to: Time,
-    /// The time from which the holder is a reader: the start, a downgrade, or never.
+    /// The time from which the holder is a reader: the start, a downgrade, or the end of time.
     pub(crate) reads_from: Time,
 }
 
 impl Hold {
-    /// The end of the part as a writer.
+    /// The end of the time for which the holder is a writer.
     fn writes_to(&self) -> Time {
         self.to.min(self.reads_from)
     }
@@ -58,7 +58,7 @@ impl Pair<'_> {
     }
 }
 
-/// The holds of a resource, by their start. A hold that ended before its call returned does not count.
+/// The holds of a resource, by their start. A hold that ended before its call returned is left out.
 fn of(holds: &[Hold], resource: usize) -> Vec<&Hold> {
     let relied = |hold: &&Hold| hold.from < hold.to && hold.resources.contains(&resource);
     let mut holds: Vec<&Hold> = holds.iter().filter(relied).collect();
@@ -66,13 +66,13 @@ fn of(holds: &[Hold], resource: usize) -> Vec<&Hold> {
     holds
 }
 
-/// Oracle 1: returns pairs of holds of one resource at the same time that are not both readers then.
+/// Oracle 1: returns pairs of holds of one resource that overlap while at least one of the two holders is a writer.
 pub(crate) fn overlaps(holds: &[Hold]) -> Vec<Pair<'_>> {
     let mut pairs = Vec::new();
     for resource in 0..RESOURCES.len() {
         let (mut longest, mut longest_writer) = (None::<&Hold>, None::<&Hold>);
         for second in of(holds, resource) {
-            // No holder becomes a writer later, so the modes at the start of the second hold decide.
+            // No reader becomes a writer later, so the modes at the start of the second hold decide.
             let is_writer = second.from < second.writes_to();
             let written = longest_writer.filter(|before| second.from < before.writes_to());
             let held = longest.filter(|before| is_writer && second.from < before.to);
@@ -106,8 +106,8 @@ pub(crate) fn together(holds: &[Hold]) -> usize {
     by_resource.sum()
 }
 
-/// Oracle 3: of one resource, no fencing token is shown twice, and a call that begins after a token was shown
-/// gets a larger one. Returns pairs that contradict this, by the time at which the tokens were shown.
+/// Oracle 3: a resource's fencing tokens are unique, and a call that begins after a token was returned gets a larger
+/// token. Returns pairs that contradict this, by the time at which the tokens were returned.
 pub(crate) fn disordered(holds: &[Hold]) -> Vec<Pair<'_>> {
     let mut pairs = Vec::new();
     for resource in 0..RESOURCES.len() {
@@ -165,7 +165,7 @@ mod tests {
             fence: Some(fence),
             ..hold(holder, 0, from, from + 1)
         };
-        // A call that began before another token was shown may get a smaller one.
+        // A call that began before another token was returned may get a smaller token.
         let fine = [fenced("a", 0, 10, 7), fenced("b", 5, 20, 6), fenced("c", 11, 30, 8)];
         assert_eq!(disordered(&fine), []);
         let twice = [fenced("a", 0, 10, 7), fenced("b", 5, 20, 7)];
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(names_of(&disordered(&back)), [("a", "c")]);
         let other = [fenced("a", 0, 10, 9), Hold { resources: vec![1], ..fenced("b", 11, 12, 3) }];
         assert_eq!(disordered(&other), []);
-        // A token of two resources must be above both.
+        // A token for two resources must be larger than the tokens of both.
         let both = Hold { resources: vec![1, 0], ..fenced("c", 13, 20, 8) };
         let found = [&other[..], &[both]].concat();
         assert_eq!(names_of(&disordered(&found)), [("a", "c")]);
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn every_overlap_is_found_also_with_a_long_hold() {
-        // The long hold still exists when the third begins, although the second has ended.
+        // The first, long hold still exists when the third begins, although the second has ended.
         let holds = [hold("a", 0, 0, 100), hold("b", 0, 10, 20), hold("c", 0, 99, 120)];
         assert_eq!(found(&holds), [("a", "b"), ("a", "c")]);
         let holds = [hold("a", 0, 0, 11), hold("b", 0, 10, 30), hold("c", 0, 29, 31)];
@@ -208,7 +208,7 @@ mod tests {
     fn readers_may_hold_together_but_not_with_a_writer() {
         let readers = [reader("a", 0, 100), reader("b", 10, 20), reader("c", 15, 40)];
         assert_eq!((found(&readers), together(&readers)), (Vec::new(), 2));
-        // The first reader is still there, although others came and went.
+        // The first reader still holds the lock, although other readers came and left.
         let and_writer = [&readers[..], &[hold("w", 0, 50, 60)]].concat();
         assert_eq!(found(&and_writer), [("a", "w")]);
         let after_writer = [hold("w", 0, 0, 11), reader("a", 5, 8), reader("b", 10, 20)];

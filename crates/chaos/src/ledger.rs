@@ -22,13 +22,13 @@ pub(crate) struct Violation {
     pub(crate) what: String,
 }
 
-/// A caller: its process, the generation of that process, and its number there.
+/// A caller: the index of its process, the generation of that process, and the caller's number there.
 type Caller = (usize, u32, usize);
 
 #[derive(Debug, Default)]
 struct Held {
     all: Vec<Hold>,
-    /// Indexes of the present holds. Their ends are not known yet.
+    /// Indexes of the present holds, which have no known end yet.
     open: BTreeMap<Caller, usize>,
 }
 
@@ -69,7 +69,7 @@ impl Held {
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     granted: BTreeSet<(usize, usize)>,
-    /// The time of the healing, and for each client the time from then to its next lock.
+    /// The time of the healing, and for each client the time from the healing to its next lock.
     healed: Option<Time>,
     granted_after: BTreeMap<(usize, usize), Time>,
     pub(crate) owed: usize,
@@ -89,7 +89,7 @@ impl Clients {
         (0..PROCESSES).all(|process| (0..CLIENTS).all(|client| had(process, client)))
     }
 
-    /// Each client's name, and the time from the healing to its next lock.
+    /// Returns each client's name, and the time from the healing to its next lock.
     pub(crate) fn after_healing(&self) -> Vec<(String, Option<Time>)> {
         let clients = (0..PROCESSES).flat_map(|process| (0..CLIENTS).map(move |of| (process, of)));
         let after = |id| self.granted_after.get(&id).copied();
@@ -105,7 +105,7 @@ pub(crate) struct Findings {
     pub(crate) journal: Vec<String>,
 }
 
-/// Sections and names of counts that are read again.
+/// Sections and names of counts that other code reads.
 pub(crate) const CALLS: &str = "what callers saw";
 pub(crate) const LOST: &str = "locks lost while held, by cause";
 pub(crate) const GRANTED: &str = "locks granted";
@@ -153,7 +153,7 @@ impl Ledger {
         self.violations.push(Violation { at, what });
     }
 
-    /// Takes a worker's message, and returns the reply.
+    /// Handles a worker's message, and returns the reply.
     pub(crate) fn said(
         &mut self,
         process: usize,
@@ -194,7 +194,7 @@ impl Ledger {
             WorkerMessage::Writes { caller, read, until } => {
                 let hold = self.held.by(id(caller))?.clone();
                 let all = hold.resources.iter().zip(read);
-                // Each write is tried, whatever the result of the others.
+                // Each write is tried, even if another write failed.
                 let written = all.filter(|(it, read)| self.writes(&hold, (**it, *read), until));
                 let written = written.count() == hold.resources.len();
                 return Some(Told::Written { caller, written });
@@ -304,7 +304,7 @@ impl Ledger {
         self.trusted(at, what, true);
     }
 
-    /// Records a failure. A failure of mutual exclusion is a violation only if the round promises it.
+    /// Records a failure. A failure of mutual exclusion (`by_validity`) is a violation only if the round promises it.
     fn trusted(&mut self, at: Time, what: String, by_validity: bool) {
         match self.outside.filter(|_| by_validity) {
             Some(why) => self.note(at, format!("{what}, but {why}")),
@@ -316,7 +316,7 @@ impl Ledger {
         self.held.count(process, at)
     }
 
-    /// A process was alive then and has ended since, so its holds have ended.
+    /// Ends the holds of a process that was alive at `alive_at` and has ended since then.
     pub(crate) fn killed(&mut self, process: usize, alive_at: Time) {
         self.held.killed(process, alive_at);
     }
@@ -354,7 +354,7 @@ impl Ledger {
 
 fn name((process, generation, caller): Caller) -> String {
     let letter = ('a'..='z').nth(caller).unwrap_or('?');
-    // A killed process has successors.
+    // Each prime stands for one killed predecessor of the process.
     let primes = "'".repeat(generation as usize);
     format!("p{process}{primes}{letter}")
 }
@@ -366,7 +366,7 @@ mod tests {
     use super::*;
     use crate::holds::overlaps;
 
-    /// Records a hold. Its times are long past, so every write comes too late.
+    /// Records a hold. The hold ended long ago, so every write comes too late.
     fn holds(ledger: &mut Ledger, process: usize, at: Time, until: Time) {
         let grant = Grant { asked: at, at, until, ..Grant::default() };
         ledger.said(process, 0, WorkerMessage::Holds { caller: 0, resources: vec![0], grant });

@@ -46,7 +46,7 @@ use crate::shim::Shim;
 use crate::totals::{Outcome, Totals};
 
 fn main() -> ExitCode {
-    // Commands of `quorlock run` start this program with a hidden first argument.
+    // Scripts of `quorlock run` start this program with a hidden first argument.
     let mut words = std::env::args().skip(1);
     let first = words.next();
     if let Some(first) = first.filter(|first| writer::FIRST_ARGUMENTS.contains(&&**first)) {
@@ -90,11 +90,11 @@ fn chaos(args: &Args) -> Result<ExitCode, String> {
     rounds(args, seed, (&binary, shim.ok().as_ref()), &interrupt)
 }
 
-/// The exit code after an interruption: the one that a shell reports after Ctrl-C.
+/// The exit code after an interruption: the code that a shell reports after Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
-/// Sets up the signals. The first signal ends the round, and the results so far are printed. The second signal ends
-/// the program at once, and with it everything that it started.
+/// Sets up the signals. The first signal ends the round and prints the results so far. The second signal ends the
+/// program at once, and with it every process that the program started.
 fn interrupt() -> std::io::Result<Interrupt> {
     let interrupt = Arc::new(AtomicBool::new(false));
     for signal in TERM_SIGNALS {
@@ -148,7 +148,7 @@ fn rounds(
                 break 'all;
             }
         }
-        // The next seed runs only if its rounds can end in time, each as long as the longest so far.
+        // The next seed runs only if each of its rounds can take as long as the longest so far and end in time.
         if now() + longest_round * kinds.len() as i64 > end {
             break;
         }
@@ -222,7 +222,8 @@ fn negative(
         Ok::<_, String>(outcome)
     };
     let mut without = round(false)?;
-    // Two holders are seen only if a client asks for a lock that another holds. On a busy machine that is rare.
+    // A run sees two holders only if a client asks for a lock that another client holds, which is rare on a busy
+    // machine.
     for attempt in 2..=ATTEMPTS {
         if overlaps(&without) > 0 || without.totals.interrupted > 0 {
             break;

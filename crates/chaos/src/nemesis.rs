@@ -1,4 +1,4 @@
-//! Carries out the plan on servers, connections and processes, and takes everything back.
+//! Injects the faults of the plan into servers, connections and processes, and heals them at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -102,7 +102,7 @@ impl Nemesis {
                 let new = servers.promote(*node)?;
                 for proxies in &self.proxies {
                     proxies[*node].lead_to(new);
-                    // Connections to the old server end with it, also those that are held.
+                    // Closes the connections to the old server, including held connections.
                     proxies[*node].strike(Blow::Close);
                 }
             }
@@ -169,7 +169,7 @@ impl Nemesis {
         Ok(())
     }
 
-    /// The number of times that the proxies had this effect.
+    /// The number of times that the proxies produced this effect.
     pub(crate) fn count(&self, effect: Effect) -> u64 {
         self.proxies.iter().flatten().map(|proxy| proxy.count(effect)).sum()
     }

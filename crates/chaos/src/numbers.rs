@@ -1,11 +1,11 @@
-//! The numbers that holders write and read: in stores that check fencing tokens, or in witnesses that do not.
+//! The numbers that holders write and read. A store checks fencing tokens; a witness does not.
 
 use quorlock_sim::time::Time;
 
 use crate::oracles::{Rereading, Store, Witness, Written};
 use crate::protocol::RESOURCES;
 
-/// A witness and a store for each resource, of which it uses one.
+/// A witness and a store for each resource. A resource uses one of the two.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     witnesses: [Witness; RESOURCES.len()],
@@ -23,7 +23,7 @@ impl Numbers {
         resources.iter().map(read).collect()
     }
 
-    /// Writes one more than the holder has read, if its fencing token or the validity of its lock allows it.
+    /// Writes the number that the holder has read, plus one, if its fencing token or its lock's validity allows it.
     pub(crate) fn write(
         &mut self,
         resource: usize,
@@ -37,7 +37,7 @@ impl Numbers {
         }
     }
 
-    /// Checks that the number is still the one that a reader knows, if its lock is still held. The error is the number.
+    /// Checks that the number is unchanged for a reader that still holds its lock. The error is the new number.
     pub(crate) fn is_still(
         &mut self,
         resource: usize,

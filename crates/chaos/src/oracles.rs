@@ -1,13 +1,13 @@
-//! The oracles judge a round by what was seen from outside, and ask neither quorlock nor its engine. The
-//! oracles about holds are in [`holds`](crate::holds).
+//! The oracles judge a round by observations from outside. They ask neither quorlock nor its engine. The oracles about
+//! holds are in [`holds`](crate::holds).
 
 use std::collections::BTreeMap;
 
 use quorlock_sim::time::Time;
 
-/// Oracle 2: a number that holders read and write back one higher, without another protection. It is kept in
-/// this process and not in a file, so that the write of a holder that was stopped after its check of the lock
-/// is not carried out later. No lock with a timeout can prevent such a write.
+/// Oracle 2: a number that holders read and increment, protected only by the lock. The number is kept in this process
+/// and not in a file. Otherwise the write of a holder that was stopped after its check of the lock could be carried out
+/// later. No lock with a timeout can prevent such a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Witness {
     pub(crate) number: u64,
@@ -20,14 +20,14 @@ pub(crate) struct Witness {
 pub(crate) enum Written {
     Yes,
     TooLate,
-    /// The write replaced a number that another holder had written since the read.
+    /// The write replaced a number that another holder had written in the meantime.
     OverAnothers {
         was: u64,
     },
 }
 
 impl Witness {
-    /// Writes one more than the holder has read, if its lock is still held.
+    /// Writes the number that the holder has read, plus one, if the lock is still held.
     pub(crate) fn write(&mut self, read: u64, until: Time, now: Time) -> Written {
         if now >= until {
             self.too_late += 1;
@@ -44,15 +44,15 @@ impl Witness {
     }
 }
 
-/// Oracle 2 for locks with fencing tokens: a store that refuses a token below the largest that it has seen. A
-/// new holder shows its token before it reads. The store does not know locks or validity, so it is exact under
-/// all faults.
+/// Oracle 2 for locks with fencing tokens: a store that refuses a token below the largest token so far. A new holder
+/// presents its token before it reads. The store does not know locks or validity, so its result is exact under all
+/// faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Store {
     newest: u64,
     pub(crate) number: u64,
     pub(crate) writes: u64,
-    /// The number of accesses with a token that was too small.
+    /// The number of accesses with too small a token.
     pub(crate) refused: u64,
 }
 
@@ -65,7 +65,7 @@ impl Store {
         Some(self.number)
     }
 
-    /// Writes one more than the holder has read, unless a larger token was shown since.
+    /// Writes the number that the holder has read, plus one, unless the store has seen a larger token since then.
     pub(crate) fn write(&mut self, fence: u64, read: u64) -> Written {
         if self.is_old(fence) {
             return Written::TooLate;
@@ -88,8 +88,8 @@ impl Store {
     }
 }
 
-/// Oracle 6: a number does not change while readers hold its lock. Readers compare it with what they have read,
-/// or have written before they became readers.
+/// Oracle 6: a number does not change while readers hold its lock. Readers compare it with the number that they read,
+/// or that they wrote before they became readers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rereading {
     pub(crate) compared: u64,
@@ -99,7 +99,7 @@ pub(crate) struct Rereading {
 }
 
 impl Rereading {
-    /// Whether the number is the one that was read. A comparison after the end of the lock does not count.
+    /// Whether the number is the same as the one read. A comparison after the end of the lock does not count.
     pub(crate) fn is_unchanged(&mut self, (read, is): (u64, u64), until: Time, now: Time) -> bool {
         if now >= until {
             self.too_late += 1;
@@ -111,14 +111,14 @@ impl Rereading {
     }
 }
 
-/// Oracle 4: the keys on the nodes after all clients were shut down.
+/// Oracle 4: the keys on the nodes after the shutdown of all clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Keys {
     /// Keys right after the shutdown, by node.
     pub(crate) at_once: BTreeMap<usize, Vec<String>>,
-    /// Keys after the expiry of all that a client may leave behind.
+    /// Keys left after every key that a client may leave behind has expired.
     pub(crate) later: BTreeMap<usize, Vec<String>>,
-    /// Keys may be left for a while, because connections were replaced until the end or another violation was found.
+    /// Keys may stay for a while, because connections were replaced until the end or another violation was found.
     pub(crate) excused: bool,
 }
 
@@ -130,7 +130,7 @@ impl Keys {
     }
 }
 
-/// Oracle 5: returns the clients that had no lock within the bound after the healing.
+/// Oracle 5: returns the clients that got no lock within the bound after the healing.
 pub(crate) fn late<'a>(
     clients: impl IntoIterator<Item = (&'a str, Option<Time>)>,
     bound: Time,

@@ -1,7 +1,7 @@
 //! The faults of a round and their times, drawn from a seed before anything starts.
 //!
-//! As in swarm testing, a seed uses some kinds of faults and leaves the others out, so that rare mixtures
-//! occur. A third of the kinds is fixed: three seeds in a row use all kinds.
+//! As in swarm testing, a seed uses some kinds of faults and leaves out the others, so that rare combinations occur.
+//! One of three fixed lists of kinds is always included: three consecutive seeds use all kinds.
 
 use quorlock_servers::proxy::{Blow, Direction, Traffic};
 use quorlock_sim::Random;
@@ -12,11 +12,11 @@ use crate::commands::plan::TTL;
 
 pub(crate) const PROCESSES: usize = 3;
 
-/// The time for which faults are injected, before all of them are healed.
+/// The time for which faults are injected before the healing.
 const FAULTS: Time = 7 * SECOND;
 
-/// All kinds of faults. A seed always uses one of these lists. Loss of data and wrong clocks are in different
-/// lists, because both together leave nothing that makes fencing tokens certain.
+/// All kinds of faults. A seed always uses one of these lists. Loss of data and wrong clocks are in different lists,
+/// because the two together leave no basis for the order of fencing tokens.
 pub(crate) const KINDS: [&[Kind]; 3] = [
     &[
         Kind::Delay,
@@ -49,7 +49,7 @@ pub(crate) const KINDS: [&[Kind]; 3] = [
     ],
 ];
 
-/// This number of seeds in a row uses every kind.
+/// This number of consecutive seeds uses every kind.
 pub(crate) const SEEDS_FOR_ALL: u64 = KINDS.len() as u64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,13 +58,13 @@ pub(crate) struct RoundPlan {
     pub(crate) nodes: usize,
     pub(crate) quorum: usize,
     pub(crate) max_ttl: Time,
-    /// Locks count until the very last moment: no margin, and no drift, because all clocks are one clock.
+    /// Locks are valid until the very end of their ttl: no margin and no drift, because all clocks are one clock.
     pub(crate) exact: bool,
     pub(crate) guarded: bool,
     pub(crate) kinds: Vec<Kind>,
     pub(crate) events: Vec<Event>,
     pub(crate) faults: Time,
-    /// The reason why mutual exclusion is not promised, if it is not. Everything else is promised.
+    /// The reason why mutual exclusion is not promised, if so. All other promises stay.
     pub(crate) outside: Option<&'static str>,
 }
 
@@ -83,7 +83,7 @@ impl RoundPlan {
         }
         kinds.retain(|kind| clocks || !kind.moves_clock());
         let nodes = if random.percent(if jumps { 20 } else { 40 }) { 3 } else { 5 };
-        // If a quorum is four of five, two votes may vanish.
+        // With a quorum of four of five, two votes may vanish.
         let quorum = if nodes == 5 && random.percent(if jumps { 80 } else { 20 }) {
             4
         } else {
@@ -99,8 +99,8 @@ impl RoundPlan {
         Self { seed, nodes, quorum, max_ttl, exact, guarded: true, kinds, events, faults, outside }
     }
 
-    /// Draws a round with commands. Half of these rounds have no faults of servers and connections, so that
-    /// effects of the other faults show. Clocks are never set wrong, because all promises are checked.
+    /// Draws a round with commands. Half of these rounds have no faults of servers and connections, so that effects of
+    /// the other faults show. Server clocks stay correct, because all promises are checked.
     pub(crate) fn commands(seed: u64, clocks: bool) -> Self {
         let mut random = Random::new(seed, 2);
         let mut kinds = KINDS.concat();
@@ -119,8 +119,8 @@ impl RoundPlan {
         Self { seed, nodes, quorum, max_ttl, exact, guarded, kinds, events, faults, outside }
     }
 
-    /// A majority loses its data again and again. Without the restart guard (`guarded`), a lock must come to
-    /// have two holders.
+    /// Draws a round in which a majority repeatedly loses its data. Without the restart guard (`guarded`), a lock must
+    /// get two holders.
     pub(crate) fn negative(seed: u64, guarded: bool) -> Self {
         let (nodes, quorum, max_ttl) = (5, 3, 1500 * MS);
         let mut random = Random::new(seed, 0);
@@ -149,14 +149,14 @@ impl RoundPlan {
         self.kinds.contains(&kind)
     }
 
-    /// The time for which a node without its data does not vote: a quarantine, whole seconds of its uptime, and
-    /// the identifications (every two seconds) before and after it.
+    /// The time for which a node without its data does not vote: a quarantine, the rounding of its uptime to seconds,
+    /// and the identifications (every two seconds) before and after it.
     pub(crate) fn quarantine(&self) -> Time {
         if self.guarded { over(self.max_ttl) + 2 * SECOND + 4 * SECOND } else { 0 }
     }
 }
 
-/// The time after which a ttl has ended by every clock.
+/// The time after which a ttl has ended on every clock.
 pub(crate) fn over(ttl: Time) -> Time {
     ttl + ttl / 100 + 10 * MS
 }
@@ -172,18 +172,18 @@ struct Draw {
     jumped: Places,
 }
 
-/// The longest time of a fault of a server that ends at once.
+/// The time for which a fault without a duration, such as a restart at once, occupies a server.
 const AT_ONCE: Time = 200 * MS;
 
 impl Draw {
-    /// Draws all faults of these kinds, by time.
+    /// Draws all faults of these kinds, ordered by time.
     fn of(random: Random, (nodes, quorum, max_ttl): (usize, usize, Time), kinds: &[Kind]) -> Self {
         let (events, nodes_out, processes_out, jumped) = Default::default();
         let mut draw =
             Self { random, nodes, quorum, max_ttl, events, nodes_out, processes_out, jumped };
         for &kind in kinds {
             for _ in 0..draw.count(kind) {
-                // There may be no room for the fault at the time that was drawn.
+                // At the drawn time there may be no room for the fault, so the draw is repeated.
                 let before = draw.events.len();
                 (0..50).find(|_| {
                     draw.fault(kind);
@@ -195,13 +195,12 @@ impl Draw {
         draw
     }
 
-    /// The number of faults of a kind. Faults that take nodes out for seconds are few, because they would hide
-    /// the others.
+    /// The number of faults of a kind. Faults that stop nodes for seconds are few, because they hide other faults.
     fn count(&mut self, kind: Kind) -> u64 {
         match kind {
             Kind::Promote | Kind::Jump | Kind::Flush | Kind::Forget | Kind::Amnesia => 1,
             kind if kind.loses_data() => 1 + self.random.below(2),
-            // Few messages may be in flight at a time.
+            // These faults are frequent, because few messages are in flight at a time.
             Kind::Delay | Kind::Hold | Kind::Drop | Kind::Split => 3 + self.random.below(3),
             Kind::ScriptFlush => 3 + self.random.below(4),
             _ => 1 + self.random.below(4),
@@ -223,7 +222,7 @@ impl Draw {
                 self.weather(kind, (at, span), Traffic::Split(piece));
             }
             Kind::HoldOldConnections => {
-                // Long enough for clients to make new connections besides the old ones.
+                // The hold is long enough for clients to make new connections besides the old ones.
                 let (at, span) = (at / 2, self.random.between(FAULTS / 2, FAULTS * 4 / 5));
                 let (ways, direction) = (self.ways(), self.direction());
                 self.event(at, Some(kind), Act::Strike(ways.clone(), Blow::Hold(direction)));
@@ -246,7 +245,7 @@ impl Draw {
                 self.node_out(kind, (at, span), Act::StopNode, Act::ContinueNode);
             }
             Kind::StopClient => {
-                // Often so long that the locks have ended when the process continues.
+                // The pause is often long enough for the locks to end before the process continues.
                 let span = self.random.between(FAULTS / 50, 2 * self.max_ttl);
                 self.process_out(kind, (at, span), Act::StopClient, Act::ContinueClient);
             }
@@ -270,8 +269,8 @@ impl Draw {
                 self.takes(kind, (node, at, 0), Act::ScriptFlush(node), None);
             }
             Kind::ReplicaOf => {
-                // Only of an earlier node. Two nodes that become each other's replicas in turn could restore
-                // their own old data.
+                // A node only becomes a replica of an earlier node. Two nodes that become each other's replicas one
+                // after the other could restore their own old data.
                 let node = 1 + self.random.index(self.nodes - 1);
                 let of = self.random.index(node);
                 let (at, span) = (at * 2 / 3, span / 2);
@@ -294,9 +293,9 @@ impl Draw {
         }
     }
 
-    /// Some nodes without another fault at that time lose data.
+    /// Some nodes that have no other fault at that time lose data.
     fn at_once(&mut self, kind: Kind, act: impl FnOnce(Places) -> Act) {
-        // In the first half, so that they vote again before the end.
+        // The loss is in the first half, so that the nodes vote again before the end.
         let at = self.random.between(FAULTS / 20, FAULTS / 2);
         let minority = (self.nodes - 1) / 2;
         let wanted = self.random.pick(&[1, 1, minority, minority + 1, self.nodes]);
@@ -331,8 +330,8 @@ impl Draw {
         self.nodes_out.iter().any(|out| out.0 == node && overlap(out, at, span))
     }
 
-    /// One step of at most two milliseconds per node, and a rate of half a percent fast or slow. A second step
-    /// could fall into the same ttl, so there is none.
+    /// One clock jump of at most two milliseconds per node, and a rate of half a percent fast or slow. There is only
+    /// one jump, because a second one could fall into the same ttl.
     fn drift(&mut self, kind: Kind, at: Time) {
         let node = self.random.index(self.nodes);
         if self.events.iter().any(|event| matches!(event.act, Act::Step(other, _) if other == node))
@@ -355,7 +354,7 @@ impl Draw {
             let by = if self.random.coin() { by } else { -by };
             self.event(at, Some(kind), Act::Step(node, by));
             if by < 0 {
-                // Otherwise earlier locks would stay for as long as the step.
+                // The clock is set right again. Otherwise earlier locks would stay for the length of the jump.
                 self.event(FAULTS - 1, None, Act::SetRight(node));
             }
         }
@@ -385,7 +384,7 @@ impl Draw {
         self.random.pick(&[Direction::ToServer, Direction::ToClient])
     }
 
-    /// One process or all, with one node, a minority, a majority or all.
+    /// Draws the affected connections: of one process or all, to one node, a minority, a majority or all nodes.
     fn ways(&mut self) -> Ways {
         let processes = if self.random.coin() { PROCESSES } else { 1 };
         let minority = (self.nodes - 1) / 2;
@@ -394,7 +393,7 @@ impl Draw {
         Ways { processes, nodes: self.random.some(self.nodes, nodes) }
     }
 
-    /// Takes a node out, but never a majority at a time, because no client could get a lock then.
+    /// Stops a node, but never a majority at a time, because then no client could get a lock.
     fn node_out(
         &mut self,
         kind: Kind,
@@ -440,7 +439,7 @@ pub(crate) fn nanos(span: Time) -> std::time::Duration {
 }
 
 trait Some {
-    /// Draws `wanted` indexes below `count`, in order.
+    /// Draws `wanted` different indexes below `count`, in ascending order.
     fn some(&mut self, count: usize, wanted: usize) -> Places;
 }
 

@@ -1,5 +1,4 @@
-//! The messages between worker processes and the program, one line of JSON each. All times are nanoseconds of
-//! the boot clock.
+//! The messages between worker processes and the program, one JSON object per line. Times are boot clock nanoseconds.
 
 use quorlock_sim::time::Time;
 use serde::{Deserialize, Serialize};
@@ -32,24 +31,24 @@ pub(crate) const fn is_fenced(resource: usize) -> bool {
 pub(crate) enum WorkerMessage {
     /// The caller got the locks of these resources.
     Holds { caller: usize, resources: Vec<usize>, grant: Grant },
-    /// The lock is valid until then.
+    /// The caller's lock is valid until this time.
     StillHolds { caller: usize, until: Time },
-    /// The hold ended then, or a loss was noticed then.
+    /// The hold ended at this time, or the caller noticed the loss at this time.
     Held { caller: usize, until: Time, lost: Option<String> },
     /// The caller did not get the lock.
     Refused { caller: usize, why: Refused },
-    /// The caller asks for the numbers of its resources, and shows its fencing token if it has one.
+    /// The caller requests the numbers of its resources, and presents its fencing token if it has one.
     Reads { caller: usize },
-    /// The caller writes one more than it has read to each number, by its fencing token, or by the validity of
-    /// its lock if it has none.
+    /// The caller writes to each number the value that it has read, plus one. The fencing token permits the write, or,
+    /// for a lock without one, the validity.
     Writes { caller: usize, read: Vec<u64>, until: Time },
-    /// The caller becomes a reader then. It says so before it downgrades, because other readers may come at once.
+    /// The caller becomes a reader at this time. Sent before the downgrade, because other readers may come at once.
     Downgrades { caller: usize, at: Time },
     /// Whether the downgrade was confirmed in time.
     Downgraded { caller: usize, confirmed: bool },
-    /// The reader has seen these numbers and has its lock until then, so the numbers must be the same.
+    /// The reader has read these numbers and holds its lock until this time, so the numbers must be unchanged.
     Compares { caller: usize, read: Vec<u64>, until: Time },
-    /// The library did something that it must not do.
+    /// The library violated its contract.
     Odd { caller: usize, what: String },
     /// The client was shut down, and still owes this number of releases.
     Closed { client: usize, owed: usize },
@@ -59,7 +58,7 @@ pub(crate) enum WorkerMessage {
 pub(crate) struct Grant {
     pub(crate) asked: Time,
     pub(crate) at: Time,
-    /// The end of the validity, as of `at`.
+    /// The end of the validity, computed at `at`.
     pub(crate) until: Time,
     pub(crate) token: String,
     pub(crate) fence: Option<u64>,
@@ -77,13 +76,13 @@ pub(crate) enum Refused {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Told {
-    /// The numbers for this caller; `None` if its fencing token was refused.
+    /// The numbers for this caller; `None` if the store refused its fencing token.
     Numbers { caller: usize, numbers: Option<Vec<u64>> },
     /// Whether all numbers of this caller were written.
     Written { caller: usize, written: bool },
     /// The numbers of this caller were compared.
     Compared { caller: usize },
-    /// The faults are over: hold locks briefly.
+    /// The faults have ended: hold locks only briefly.
     Calm,
     /// Release everything and end.
     Stop,

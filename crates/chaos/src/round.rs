@@ -26,10 +26,10 @@ use crate::shim::Shim;
 use crate::totals::Outcome;
 use crate::workers::{Shared, Workers, lock};
 
-/// The time that a busy machine may add to every bound.
+/// Extra time in every bound, for a busy machine.
 const BUSY: Time = 10 * SECOND;
 
-/// The time beyond the bound until connections must stop being replaced. Later replacements never end.
+/// The time beyond the bound within which clients must stop replacing connections. Later replacements would never end.
 const REST: Time = 30 * SECOND;
 
 const END: Time = 30 * SECOND;
@@ -73,13 +73,13 @@ const EFFECTS: [(Effect, &str); 10] = [
     (Effect::Reset, "connections reset"),
 ];
 
-/// Counts that must not be zero after enough rounds: each kind of fault, the effect of each fault of
-/// connections, and the subjects of each oracle.
+/// Counts that must not be zero after enough rounds: each kind of fault, the effect of each connection fault, and the
+/// events that each oracle checks.
 pub(crate) fn needed(has_clocks: bool) -> Vec<(&'static str, &'static str)> {
     let kinds = KINDS.iter().flat_map(|kinds| kinds.iter());
     let kinds = kinds.filter(|kind| has_clocks || !kind.moves_clock());
     let mut needed: Vec<_> = kinds.map(|kind| (FAULTS, kind.name())).collect();
-    // These two effects are left to chance.
+    // Whether these two effects occur is left to chance.
     let effects =
         EFFECTS.iter().filter(|(effect, _)| !matches!(effect, Effect::NoServer | Effect::Late));
     needed.extend(effects.map(|(_, name)| (TOUCHED, *name)));
@@ -93,17 +93,17 @@ pub(crate) fn needed(has_clocks: bool) -> Vec<(&'static str, &'static str)> {
     needed
 }
 
-/// Set if a signal asks for the end.
+/// A flag that a signal handler sets to end the program.
 pub(crate) type Interrupt = Arc<AtomicBool>;
 
-/// The longest time from the healing until each client has a lock. Keys of the fault phase expire. A silent
-/// connection is replaced (after three node timeouts of at most a quarter of the ttl, and two seconds). A
-/// broken one is made again (one second to notice, one to connect). Nodes without their data vote again.
+/// The longest time from the healing until each client has a lock. Keys of the fault phase expire. A silent connection
+/// is replaced (after three node timeouts of at most a quarter of the ttl, and two seconds). A broken connection is
+/// made again (one second to notice, one to connect). Nodes without their data vote again.
 pub(crate) fn bound(plan: &RoundPlan) -> Time {
     over(plan.max_ttl) + 3 * plan.max_ttl / 4 + 4 * SECOND + plan.quarantine() + BUSY
 }
 
-/// Runs a round. An error says nothing about quorlock: the round could not be run.
+/// Runs a round. An error means that the round could not be run, and says nothing about quorlock.
 pub(crate) fn run(
     plan: &RoundPlan,
     binary: &ServerBinary,
@@ -155,8 +155,8 @@ impl<'a> Round<'a> {
         self.plan.kinds == [Kind::Amnesia]
     }
 
-    /// Waits until the new servers, which look as if they had lost their data, all vote, and each client has
-    /// had a lock. Returns false if the round was interrupted.
+    /// Waits until all new servers vote and each client has had a lock. Clients treat new servers like servers that
+    /// lost their data. Returns false if the round was interrupted.
     fn adoption(&mut self) -> Result<bool, String> {
         let bound = bound(self.plan);
         let deadline = now() + bound;
@@ -232,13 +232,13 @@ impl<'a> Round<'a> {
                 let what = format!("{owed} releases were still owed when clients had shut down");
                 ledger.violated(now(), what);
             }
-            // Excuses for keys that are not violations already: a connection was replaced right at the end, so
-            // its commands may still arrive, or a client's last message could not be read.
+            // Excuses leftover keys if a violation was already recorded, if a connection was replaced right at the end,
+            // because its commands may still arrive, or if a client's last message could not be read.
             let all_closed = ledger.clients.closed >= PROCESSES * CLIENTS;
             self.keys.excused = !settled || new_connections || owed > 0 || !all_closed;
         }
         let left = keys(&self.nemesis.servers)?;
-        // An intent of a waiting writer stays for a second at most, whether or not it is withdrawn.
+        // Ignores intents of waiting writers, which stay for at most a second even if they are not withdrawn.
         self.keys.at_once = left
             .iter()
             .map(|(node, keys)| {
@@ -260,9 +260,9 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// Waits until every client has had a lock and no connection was made for so long that no command of an old
-    /// connection can arrive. It waits for [`REST`] more if necessary. Returns whether both happened; `None` if
-    /// the round was interrupted.
+    /// Waits until every client has had a lock, and until no connection was made for a time after which no command of
+    /// an old connection can arrive. Waits for [`REST`] more if necessary. Returns whether both happened; `None` if the
+    /// round was interrupted.
     fn settle(&self, deadline: Time) -> Option<bool> {
         let (mut accepted, mut since) = (self.nemesis.count(Effect::Accepted), now());
         loop {
@@ -285,7 +285,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns false if the round was interrupted before that.
+    /// Returns false if the round was interrupted before that time.
     fn sleep_until(&self, at: Time) -> bool {
         loop {
             if self.interrupt.load(Ordering::Relaxed) {
@@ -304,7 +304,7 @@ impl<'a> Round<'a> {
         let effects = EFFECTS.map(|(effect, _)| nemesis.count(effect));
         let Nemesis { injected, workers, .. } = nemesis;
         let alive_at = now();
-        // No worker reports anything from here on.
+        // No worker sends a message from here on.
         drop(workers);
         let mut ledger = lock(&ledger);
         for process in 0..PROCESSES {
@@ -351,7 +351,7 @@ impl<'a> Round<'a> {
         let (witness, store) = (ledger.numbers.witness(), ledger.numbers.store());
         let rereading = ledger.numbers.rereading;
         let fenced = ledger.holds().iter().filter(|hold| hold.fence.is_some()).count();
-        // Outside of the assumptions these are counted, and are no violations.
+        // Outside of the assumptions, these results are counted and are no violations.
         let oracles = if plan.outside.is_some() { OUTSIDE } else { ORACLES };
         for (section, name, count) in [
             (oracles, OVERLAPS, overlaps as u64),
@@ -399,7 +399,7 @@ fn jobs(plan: &RoundPlan, proxies: &[Vec<Proxy>]) -> Vec<Job> {
     let url = |(node, proxy): (usize, &Proxy)| format!("{}={}", node_name(node), proxy.url());
     let job = |(place, proxies): (usize, &Vec<Proxy>)| Job {
         urls: proxies.iter().enumerate().map(url).collect(),
-        // Callers draw from streams of a seed, so the plan's seed is mixed to differ from theirs.
+        // Callers draw from streams of a seed. The plan's seed is mixed, so that these streams differ from the plan's.
         seed: plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(place as u64 + 1),
         quorum: plan.quorum,
         max_ttl: plan.max_ttl,
@@ -411,13 +411,13 @@ fn jobs(plan: &RoundPlan, proxies: &[Vec<Proxy>]) -> Vec<Job> {
 
 const MARKER: &str = "quorlock:node";
 
-/// The prefix of all keys that are no locks: markers and counters.
+/// The prefix of all keys of the library that are no locks: markers and counters.
 const OWN: &str = "quorlock:";
 
 const INTENT: &str = "quorlock:intent:";
 
-/// The keys of locks and intents on each node. They are queried by name, because servers also count expired
-/// keys that were not yet deleted.
+/// The keys of locks and intents on each node. Each key is queried by name, because servers also count expired keys
+/// that they have not deleted yet.
 fn keys(servers: &Servers) -> Result<BTreeMap<usize, Vec<String>>, String> {
     let mut all = BTreeMap::new();
     for place in 0..servers.places() {

@@ -1,4 +1,4 @@
-//! The servers of a round, and faults of them other than stopping their processes.
+//! The servers of a round, and their faults other than stopped processes.
 
 use std::fs;
 use std::io;
@@ -72,7 +72,7 @@ impl Servers {
         })
     }
 
-    /// Kills all of them at the same time, as a power cut does.
+    /// Kills all of these servers at the same time, as a power cut does.
     fn kill_and(
         &self,
         places: &[usize],
@@ -101,12 +101,12 @@ impl Servers {
         ask(self.node(place), words).map_err(|why| format!("node {}: {why}", node_name(place)))
     }
 
-    /// Drops all data in a way that clients see nothing else.
+    /// Drops all data of a running server. Clients see no other change.
     pub(crate) fn forget(&self, place: usize) -> Result<(), String> {
-        // Saved data would come back, and the marker with it.
+        // Removes the saved data, because loading it would restore the marker too.
         let saved = self.node(place).home().join("dump.rdb");
         fs::remove_file(saved).or_else(absent_is_fine).map_err(|error| error.to_string())?;
-        // The server drops its data before it finds that there is nothing to load, which it reports as an error.
+        // The server drops its data, finds nothing to load, and reports this as an error. The error is expected.
         match self.command(place, &["DEBUG", "RELOAD", "NOSAVE"]) {
             Err(why) if !why.contains("Error trying to load the RDB dump") => Err(why),
             _ => Ok(()),
@@ -117,7 +117,7 @@ impl Servers {
         self.replicate(self.at[place], of)
     }
 
-    /// Makes the spare server a replica of this node, and waits until it has the data.
+    /// Makes the spare server a replica of this node, and waits until the replica has the data.
     pub(crate) fn follow_with_spare(&self, of: usize) -> Result<(), String> {
         let spare = self.spare();
         self.replicate(spare, of)?;
@@ -183,7 +183,7 @@ impl Servers {
 
 fn options(plan: &RoundPlan, binary: &ServerBinary, shim: Option<&Shim>) -> ServerOptions {
     let mut args = vec!["--repl-diskless-sync-delay", "0"];
-    // Servers before version 7 need no permission.
+    // Servers from version 7 on allow `DEBUG` only with this option.
     if binary.version.major >= 7 {
         args.extend(["--enable-debug-command", "local"]);
     }

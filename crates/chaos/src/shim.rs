@@ -1,4 +1,4 @@
-//! Wall clocks of servers, each of which can be moved while its server runs.
+//! Adjustable wall clocks: each server has one, which can be moved while the server runs.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -63,9 +63,9 @@ impl Shim {
 pub(crate) struct ServerClock {
     file: File,
     version: i64,
-    /// The true wall clock, over boot time.
+    /// The true wall clock, as a function of boot time.
     right: Clock,
-    /// The clock that the server sees, over boot time.
+    /// The wall clock that the server sees, as a function of boot time.
     moved: Clock,
 }
 
@@ -76,7 +76,7 @@ impl ServerClock {
         let made = server.home().join("clock.new");
         let file = File::create(&made)?;
         file.write_all_at(&[0; 32], 0)?;
-        // The rename makes the file appear complete, because the server maps it as soon as it exists.
+        // The rename makes the complete file appear at once, because the server maps the file as soon as it exists.
         fs::rename(made, at)?;
         let right = Clock::new(wall_ahead(), 0);
         Ok(Self { file, version: 0, right, moved: right })

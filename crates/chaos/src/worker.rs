@@ -1,5 +1,5 @@
-//! A worker process: two clients with a runtime and two callers each, which take locks, rely on them, and release or
-//! forget them. A worker reports each action at once, because it may be killed or stopped at any moment.
+//! A worker process: two clients with a runtime and two callers each. The callers take locks, rely on them, and release
+//! or forget them. A worker reports each action at once, because the worker may be killed or stopped at any moment.
 
 use std::io::{self, BufRead as _, Write as _};
 use std::process;
@@ -37,8 +37,8 @@ enum Phase {
 pub(crate) fn main(job: &str) -> Result<(), String> {
     let job: Job = serde_json::from_str(job)
         .map_err(|_| "a worker is started by quorlock-chaos itself, not by hand".to_owned())?;
-    // The kernel kills the worker when its parent dies. A stopped worker could not notice that itself. If the
-    // parent is gone already, the end of its input ends the worker too.
+    // The kernel kills the worker when its parent dies, because a stopped worker could not notice that itself. If the
+    // parent has already ended, the end of the worker's input ends the worker too.
     #[cfg(target_os = "linux")]
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
     #[cfg(quorlock_mutants)]
@@ -61,7 +61,7 @@ pub(crate) fn main(job: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the name of the mistake in the environment. The library reads the variable itself.
+/// Checks the mutant's name in the environment. The library reads the variable itself.
 #[cfg(quorlock_mutants)]
 fn mutant() -> Result<(), String> {
     match std::env::var("QUORLOCK_MUTANT") {
@@ -72,7 +72,7 @@ fn mutant() -> Result<(), String> {
     }
 }
 
-/// Reads the program's messages. Their end means that the program is gone, so the worker ends too.
+/// Reads the program's messages. If the input ends, the program has ended, so the worker ends too.
 fn listen(inboxes: &[mpsc::UnboundedSender<Told>], phase: &watch::Sender<Phase>) {
     for line in io::stdin().lock().lines() {
         let told = line.ok().and_then(|line| serde_json::from_str(&line).ok());
@@ -97,7 +97,7 @@ fn say(said: &WorkerMessage) {
     static OUT: Mutex<()> = Mutex::new(());
     let _one_at_a_time = OUT.lock().unwrap_or_else(PoisonError::into_inner);
     let line = serde_json::to_string(said).map(|line| line + "\n").unwrap_or_default();
-    // One write, so that a killed worker has sent all of a message or nothing.
+    // A single write: a killed worker has sent either the complete message or nothing.
     if io::stdout().write_all(line.as_bytes()).is_err() {
         process::exit(1);
     }
@@ -144,7 +144,7 @@ fn build(number: usize, job: &Job) -> Result<Client, quorlock::BuildError> {
             .options(LockOptions::new().margin(Duration::ZERO).drift(0, Duration::from_millis(2))),
         false => builder,
     };
-    // One client lives on its callers' runtime, the other on a thread of its own.
+    // The first client uses its callers' runtime, the second a thread of its own.
     if number == 0 { builder.build() } else { builder.own_thread(true).build() }
 }
 
@@ -178,7 +178,7 @@ impl Caller {
             let all = 0..RESOURCES.len();
             let sort: Vec<_> = all.filter(|it| is_fenced(*it) == is_fenced(first)).collect();
             let count = 2 + self.random.index(sort.len() - 1);
-            // In any order.
+            // The resources are in random order.
             while resources.len() < count {
                 let other = self.random.pick(&sort);
                 if !resources.contains(&other) {
@@ -266,13 +266,13 @@ impl Caller {
         let most = if long { 2 * ttl } else { 20 * MS };
         let end = now() + self.random.between(0, most);
         if long && fence.is_some() && self.random.coin() {
-            // As if paused: the caller does not notice the loss of its lock, and writes.
+            // The caller acts like a paused process: it does not notice the loss of its lock, and writes.
             self.be_away(end).await;
         } else {
             self.stay(&guard, &mut relied, end).await;
         }
         if long && guard.is_valid() && self.random.percent(20) {
-            // The validity shows the result.
+            // The result is ignored here, because the validity shows it.
             let _ = guard.extend().await;
             self.stay(&guard, &mut relied, now() + ttl / 4).await;
         }
@@ -296,9 +296,9 @@ impl Caller {
         say(&WorkerMessage::Held { caller, until, lost });
         match self.random.below(3) {
             0 => drop(guard),
-            // The call itself queues the release.
+            // The future is dropped unpolled, because the call itself queues the release.
             1 => drop(guard.release()),
-            // The keys that are left at the end show the result.
+            // The result is ignored, because the keys that are left at the end show it.
             _ => drop(guard.release().await),
         }
     }
@@ -310,8 +310,8 @@ impl Caller {
         relied: &Relied,
         numbers: Option<Vec<u64>>,
     ) -> Option<Vec<u64>> {
-        // Sometimes without checking the lock, so that the witness must notice. Always with a fencing token,
-        // because the store checks nothing else.
+        // Sometimes the caller does not check its lock, so that the witness must notice. With a fencing token it never
+        // checks, because the store checks only the token.
         let careless = fence.is_some() || self.random.percent(20);
         let read = numbers.filter(|_| careless || guard.is_valid())?;
         let larger = read.iter().map(|number| number + 1).collect();
@@ -320,7 +320,7 @@ impl Caller {
         matches!(told, Some(Told::Written { written: true, .. })).then_some(larger)
     }
 
-    /// Continues as a reader. The numbers that it knows must stay until the release.
+    /// Continues as a reader. The numbers that the reader knows must not change until the release.
     async fn read_on(
         &mut self,
         guard: &Guard,
@@ -329,7 +329,7 @@ impl Caller {
         ttl: Time,
     ) {
         let caller = self.number;
-        // A caller that does not wait for the confirmation is a reader even so.
+        // Sometimes the caller does not wait for the confirmation. It is a reader nevertheless.
         let patience = match self.random.percent(20) {
             true => self.random.between(0, 2 * MS),
             false => Time::MAX,
@@ -418,7 +418,7 @@ impl Relied {
     fn trusted(&self, guard: &Guard) -> Time {
         match guard.loss_cause() {
             None | Some(LossCause::Expired | LossCause::HoldLimit) => self.until,
-            // The time of such a loss is unknown.
+            // The time of this loss is unknown, so only the last check counts.
             Some(_) => self.at,
         }
     }

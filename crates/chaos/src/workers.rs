@@ -18,7 +18,7 @@ pub(crate) const WORKER: &str = "worker";
 
 pub(crate) type Shared = Arc<Mutex<Ledger>>;
 
-/// Locks the ledger. It stays usable after a panic.
+/// Locks the ledger, even if another thread panicked while it held the lock.
 pub(crate) fn lock(ledger: &Shared) -> MutexGuard<'_, Ledger> {
     ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -56,7 +56,7 @@ impl Workers {
         Ok(())
     }
 
-    /// Starts a successor of a killed worker. A running worker is left alone.
+    /// Starts a successor of a killed worker. Does nothing if the worker is running.
     pub(crate) fn start_again(&mut self, place: usize) -> Result<(), String> {
         if self.processes.get(place).is_none_or(Option::is_some) {
             return Ok(());
@@ -102,12 +102,12 @@ impl Workers {
 
     pub(crate) fn tell(&self, told: &Told) {
         for process in self.processes.iter().flatten() {
-            // A worker that does not get the message shows this by its behaviour.
+            // Errors are ignored, because a worker without the message shows this by its behaviour.
             let _ = tell(&process.orders, told);
         }
     }
 
-    /// Waits for all workers to end by themselves. Returns the ones that did not end in time, or ended with an error.
+    /// Waits until all workers have ended. Returns the workers that did not end in time, or ended with an error.
     pub(crate) fn ended(&mut self, deadline: Time) -> Vec<String> {
         let mut wrong = Vec::new();
         for (place, process) in self.processes.iter_mut().enumerate() {
@@ -149,7 +149,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The process may have ended already, and errors have no recipient here.
+        // Errors are ignored, because the process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = self.reader.take().map(JoinHandle::join);
@@ -158,7 +158,7 @@ impl Drop for Process {
 
 fn read(output: ChildStdout, orders: &Mutex<ChildStdin>, id: (usize, u32), ledger: &Shared) {
     for line in BufReader::new(output).lines() {
-        // The last line of a killed worker may be incomplete. It sends nothing after that.
+        // The last line of a killed worker may be incomplete. The worker sends nothing after that line.
         let said = line.ok().and_then(|line| serde_json::from_str(&line).ok());
         let Some(said) = said else { return };
         let reply = lock(ledger).said(id.0, id.1, said);

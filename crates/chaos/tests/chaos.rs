@@ -1,4 +1,4 @@
-//! The program from outside: it can fail, refuses nonsense, and leaves nothing behind.
+//! Tests of the program as a process: it detects violations, refuses wrong arguments, and leaves no process behind.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
@@ -14,15 +14,15 @@ use quorlock_servers::{SERVER_VARIABLE, find_or_skip};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// A time that is longer than every step of these tests, in steps of [`STEP`].
+/// The longest time that a test waits for an event, in units of [`STEP`].
 const STEPS: usize = 3000;
 const STEP: Duration = Duration::from_millis(20);
 
-/// The working directory of everything that the program starts, by which its processes are found.
+/// The working directory of all processes that the program starts. A test finds the processes by this directory.
 struct Room(TempDir);
 
 impl Room {
-    /// `None` if there is no server, which was reported.
+    /// Returns `None` if there is no server. `find_or_skip` has then reported the skipped test.
     fn new(test: &str) -> Option<Self> {
         find_or_skip(test)?;
         Some(Self(tempfile::tempdir().unwrap()))
@@ -69,8 +69,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The oracles work: a majority that loses its data lets a lock have two holders, unless clients use the
-/// restart guard.
+/// The oracles detect violations: if a majority loses its data and clients have no restart guard, a lock gets two
+/// holders.
 #[test]
 fn nodes_that_lose_their_data_make_two_holders() {
     let Some(room) = Room::new("nodes_that_lose_their_data_make_two_holders") else { return };
@@ -129,7 +129,7 @@ fn nonsense_is_refused() {
 #[test]
 fn ctrl_c_ends_it_with_the_summary_and_leaves_nothing() {
     let Some(room) = Room::new("ctrl_c_ends_it_with_the_summary") else { return };
-    // Itself, three to six servers, three workers.
+    // The processes: the program, three to six servers, and three workers.
     let mut chaos = room.start(&["--only", "library", "--minutes", "60", "--seed", "7"]);
     room.until("all run", |processes| processes.len() >= 7);
     signal(&chaos, Signal::INT);
@@ -144,7 +144,7 @@ fn ctrl_c_ends_it_with_the_summary_and_leaves_nothing() {
     assert!(room.processes().is_empty());
 }
 
-/// Also what stands still and cannot see that it is alone.
+/// If the program is killed, its stopped workers die too, although a stopped process cannot notice this itself.
 #[test]
 fn when_it_is_killed_everything_dies_with_it() {
     let Some(room) = Room::new("when_it_is_killed_everything_dies_with_it") else { return };

@@ -37,12 +37,12 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "seed")]
     pub(crate) brief: bool,
 
-    /// Make this mistake in every run
+    /// Switch on this mutant, a deliberate bug, in every run
     #[cfg(quorlock_mutants)]
     #[arg(long, value_name = "NAME")]
     pub(crate) mutant: Option<String>,
 
-    /// List the mistakes that can be made, the layer of each, and the invariant expected to catch it
+    /// List the mutants, the layer of each, and the invariant expected to catch it
     #[cfg(quorlock_mutants)]
     #[arg(long)]
     pub(crate) list_mutants: bool,
@@ -53,7 +53,7 @@ fn invariant() -> PossibleValuesParser {
 }
 
 impl Args {
-    /// The first seed. A fresh seed counts microseconds, so no two runs share seeds.
+    /// The first seed. With `fresh`, it is the present time in microseconds, so no two runs share seeds.
     #[expect(clippy::disallowed_methods, reason = "a new seed, not a time")]
     pub(crate) fn base(&self) -> u64 {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -67,7 +67,7 @@ impl Args {
 
 #[cfg(quorlock_mutants)]
 impl Args {
-    /// Switches the mistake on, or lists all mistakes.
+    /// Switches on the mutant, or lists all mutants.
     pub(crate) fn switch_on(&self) -> Result<(), std::process::ExitCode> {
         use std::process::ExitCode;
 

@@ -1,5 +1,4 @@
-//! Records what happens in a world, and checks the invariants. The simulator's world and the models' use the
-//! same checker.
+//! Records the facts of a run and checks the invariants. The simulator and the models use the same checker.
 
 use quorlock_core::Reading;
 
@@ -20,7 +19,7 @@ pub(crate) struct Checker {
 
 pub(crate) struct Moment<'a> {
     pub(crate) now: Time,
-    /// The clocks of the client concerned, if the ledger needs them.
+    /// The reading of the client's clocks, if the ledger needs it.
     pub(crate) reading: Option<Reading>,
     pub(crate) terms: Terms<'a>,
     pub(crate) around: &'a dyn Surroundings,
@@ -44,7 +43,7 @@ impl Checker {
         self.invariants.check(fact, &view, counts)
     }
 
-    /// Shifts the origin of time, and drops state that can no longer matter.
+    /// Shifts all recorded times, because models count time from the present. Drops state that cannot matter any more.
     pub(crate) fn rebase(&mut self, by: Time, base: impl Fn(ClientId) -> Reading) {
         self.guards.rebase(&base);
         self.ledger.rebase(&base);

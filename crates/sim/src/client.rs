@@ -1,4 +1,4 @@
-//! A client: the production engine, ticks, pipelines and supervisors. Like the library's driver
+//! A simulated client: the production engine, ticks, pipelines and supervisors. Like the library's driver
 //! (`crates/quorlock/src/driver.rs`), the client carries out the effects of a tick in order.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub(crate) struct Client {
     pub(crate) transports: Vec<Transport>,
     pub(crate) arrivals: Arrivals<()>,
     pub(crate) ticks: Ticks,
-    /// The longest round trip that the engine has measured.
+    /// The longest round trip that the engine has measured. It bounds the contention back-off.
     pub(crate) slowest: Duration,
     pub(crate) callers: Vec<Caller>,
     pub(crate) locks: u64,
@@ -50,15 +50,15 @@ pub(crate) struct Ticks {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Still {
-    /// The machine's clocks cannot be read, so the invariants do not compare them.
+    /// The whole machine is suspended, so no process can read its clocks. Invariants skip them.
     pub(crate) clocks_stop: bool,
-    /// Time by which the wall clock jumps ahead at the end of the pause.
+    /// Time by which the wall clock is set ahead at the end of the pause.
     pub(crate) catch_up: Time,
 }
 
 pub(crate) struct ClientTick {
     pub(crate) tick: Tick<()>,
-    /// A reading taken after all input had arrived. The reading in `tick` must equal it.
+    /// The correct reading, taken after all input had arrived. The reading in `tick` must equal it.
     pub(crate) honest: Reading,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct ClientTick {
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) state: CallerState,
-    /// Changes with each state. An event that was planned for an earlier generation is ignored.
+    /// Incremented with each change of state. An event that was planned for an earlier generation is ignored.
     pub(crate) generation: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Counts of events in the runs. If an event never happens, its fault is not really injected.
+//! Counts of events in the runs. If a count stays zero, the runs do not really inject that fault.
 
 use std::fmt;
 

@@ -1,5 +1,4 @@
-//! Carries out the engine's effects and the callers' actions on guards. The simulator's world and the models'
-//! use the same code.
+//! Carries out the engine's effects and the callers' actions on guards. The simulator and the models share this code.
 
 use quorlock_core::{
     Effect, Event, Evidence, LockId, NodeId, Reading, TicketedCommand, Token, Verb,
@@ -19,15 +18,15 @@ pub(crate) trait Driver {
 
     fn reading(&self, client: ClientId) -> Reading;
 
-    /// Takes a command that the engine sends to a node.
+    /// Accepts a command that the engine sends to a node.
     fn order(&mut self, client: ClientId, node: NodeIndex, order: TicketedCommand);
 
-    /// Called when an attempt has begun. If the attempt sends at once, its commands follow.
+    /// Called when the engine has begun an attempt, before the first acquire of the attempt is sent.
     fn begun(&mut self, client: ClientId, lock: LockId, token: Token);
 
     fn carried_out(&mut self, client: ClientId, effect: &Effect);
 
-    /// Gives the engine this event next.
+    /// Queues an event as the next input of the engine.
     fn ask(&mut self, client: ClientId, event: Event);
 
     fn forget(&mut self, guard: GuardId) {
@@ -73,7 +72,7 @@ pub(crate) trait Driver {
             self.carry_out(client, effect);
             self.carried_out(client, effect);
         }
-        // Attempts that inspect the lock before they send an acquire.
+        // The remaining attempts inspect the lock before they send an acquire.
         for (lock, token) in begun {
             self.begun(client, lock, token);
         }
@@ -155,7 +154,7 @@ pub(crate) trait Driver {
         self.ask(guard.client, Event::RunOut { lock: guard.lock });
     }
 
-    /// The guard counts as a reader's before the engine learns of the downgrade.
+    /// The guard becomes a reader's guard before the engine learns of the downgrade.
     fn become_reader(&mut self, guard: GuardId) {
         let Some(held) = self.guards().of_mut(guard) else { return };
         if !held.hold.downgrade() {
@@ -171,7 +170,7 @@ pub(crate) trait Driver {
         let Some(held) = self.guards().of_mut(guard) else { return };
         held.given_back = true;
         held.hold.release();
-        // Only a mutant leaves the guard valid here. The guard is then kept for the invariants until the nodes
+        // Only a mutant leaves the guard valid here. Invariants still need such a guard, so it is kept until the nodes
         // have answered.
         let report = report || !held.hold.is_released();
         self.note(&Fact::ReleaseAsked { guard, report });

@@ -1,4 +1,4 @@
-//! Derives from facts alone, without the engine, which votes must not count.
+//! Determines which votes must not count, from facts alone and without the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::plan::Modes;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Void {
-    /// The connection was not verified, or the marker was missing behind the batch (S9).
+    /// The client had not verified the connection, or no marker followed the batch (S9).
     Unverified,
     /// The node lost its data so recently that votes from before the loss may still count (S10).
     Quarantined,
@@ -29,7 +29,7 @@ impl fmt::Display for Void {
 /// The evidence that nodes gave to each client. Recorded only if the restart guard is strict.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct EvidenceLog {
-    /// The start of every valid marker.
+    /// The prefix that all valid markers share.
     cluster: Option<String>,
     /// The restart guard of each client, if clients differ.
     modes: Modes,
@@ -40,7 +40,7 @@ pub(crate) struct EvidenceLog {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct ConnectionEvidence {
     epoch: (u64, u64),
-    /// The marker that was read together with the node's `INFO`, if the two fit.
+    /// The node's marker, if it matches the `INFO` that came with it.
     expected: Option<Arc<str>>,
     /// The last batch ended with the expected marker.
     marked: bool,
@@ -127,7 +127,7 @@ impl EvidenceLog {
     }
 }
 
-/// The start of the marker of a node with this `INFO`, or `None` if the node cannot be sound.
+/// Returns the prefix of the marker that a node with this `INFO` must have, or `None` if its votes cannot count.
 fn expected(cluster: &str, info: &str) -> Option<String> {
     let find = |name: &str| {
         info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Facts: the events of a run, as invariants and traces see them.
+//! Facts: the events of a run, as input of invariants and traces.
 
 use std::fmt;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(crate) enum Fact<'a> {
         ticket: Ticket,
         command: &'a Command,
         answer: &'a Answer,
-        /// The client had given up the connection before.
+        /// The command arrived after the client had given up its connection.
         zombie: bool,
         /// The network delivered the command a second time.
         duplicate: bool,
@@ -56,7 +56,7 @@ pub(crate) enum Fact<'a> {
     },
     /// An answer reaches the client. The engine gets it in a later tick.
     Arrived { client: ClientId, node: NodeIndex, ticket: Ticket },
-    /// A client takes a node's marker for another text. Only a mutant does this.
+    /// A client reads a different text than the node's marker. Only a mutant does this.
     Misread { client: ClientId, node: NodeIndex },
     /// The engine gets the evidence that came with answers.
     Proved { client: ClientId, node: NodeIndex, sent: Reading, evidence: &'a Evidence },
@@ -76,9 +76,9 @@ pub(crate) enum Fact<'a> {
     Superseded { guard: GuardId, fence: u64 },
     /// The engine reports whether a node is trusted.
     TrustState { client: ClientId, node: NodeIndex, trust_state: &'a TrustState },
-    /// The engine sets a node's floor by the clocks of few other nodes.
+    /// The engine sets a node's floor from the clocks of only a few other nodes.
     FloorOfFew { client: ClientId, node: NodeIndex },
-    /// A holder, present or former, writes to the resource that the lock protects.
+    /// A present or former holder writes to the resource that the lock protects.
     Written { guard: GuardId },
     /// The engine reports the outcome of an extension.
     Extension { guard: GuardId, outcome: &'a Extended },
@@ -92,7 +92,7 @@ pub(crate) enum Fact<'a> {
     Woken { client: ClientId, lock: LockId },
     /// A node timeout has passed.
     TimedOut { client: ClientId, node: NodeIndex },
-    /// The engine owes no release any more.
+    /// The client has no owed release left.
     Drained { client: ClientId },
     /// The driver has carried out all effects of a tick.
     TickOver { client: ClientId },
@@ -115,13 +115,13 @@ pub(crate) enum FaultEvent {
     Suspended { client: ClientId, span: Time, boot_stops: bool, wall_stops: bool },
     /// The client continues.
     Resumed { client: ClientId },
-    /// A client's wall clock is set.
+    /// A client's wall clock jumps.
     WallStepped { client: ClientId, by: Time },
     /// A client is killed.
     ClientCrashed { client: ClientId },
     /// A client is shut down.
     ClientShutDown { client: ClientId },
-    /// A node's clock is set.
+    /// A node's clock jumps.
     NodeStepped { node: NodeIndex, by: Time },
     /// A node is killed.
     NodeCrashed { node: NodeIndex, keeps_data: bool, silent: bool },
@@ -131,29 +131,29 @@ pub(crate) enum FaultEvent {
     NodeFrozen { node: NodeIndex },
     /// The node continues.
     NodeThawed { node: NodeIndex },
-    /// A node starts to refuse commands, or stops.
+    /// A node starts or stops refusing commands.
     NodeHealth { node: NodeIndex, health: crate::node::Health },
     /// A node loses all keys.
     NodeFlushed { node: NodeIndex },
-    /// A node's data is replaced: by a state without the last writes, or by its master's data.
+    /// A node's data is replaced, by an older state without the last writes or by its master's data.
     NodeOverwritten { node: NodeIndex },
     /// A replica becomes a master.
     NodePromoted { node: NodeIndex },
-    /// A node starts to evict keys when its memory is full, or stops.
+    /// A node starts or stops evicting keys when its memory is full.
     NodeEvicts { node: NodeIndex, evicts: bool },
-    /// A key is deleted from outside.
+    /// Another program deletes a key.
     KeyDeleted { node: NodeIndex },
-    /// A foreign key is put in the place of a lock.
+    /// Another program stores its own value under the key of a lock.
     KeyOccupied { node: NodeIndex },
     /// The foreign key is removed.
     KeyVacated { node: NodeIndex },
-    /// A counter is changed from outside.
+    /// Another program changes a counter.
     CounterMoved { node: NodeIndex },
-    /// The network holds messages back, to the node, from it, or both.
+    /// The network holds back messages: requests to the node, replies from it, or both.
     Blocked { client: ClientId, node: NodeIndex, requests: bool, replies: bool, span: Time },
     /// A connection breaks.
     Reset { client: ClientId, node: NodeIndex },
-    /// The faults end.
+    /// All faults end, and the healing phase begins.
     Healing,
 }
 

@@ -1,5 +1,5 @@
-//! Guards, as callers hold them. The production client's [`Hold`] says how long a guard is valid and how it
-//! ended. The request and the holder's actions are recorded beside it.
+//! Guards, as callers hold them. The production client's [`Hold`] decides how long a guard is valid and how it ends.
+//! This file adds the request and the holder's actions.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,7 @@ pub struct Guard {
     /// The token of the attempt that got the lock.
     pub token: Token,
     stored: Value,
-    /// The number of hand-overs of this token so far.
+    /// The number of times that this token was handed over within the process.
     pub handover_count: u32,
     /// The fencing token, if the call asked for one.
     pub fence: Option<u64>,
@@ -95,7 +95,7 @@ impl Guards {
         self.all.retain(|id, _| id.client != client);
     }
 
-    /// Shifts the origin of time of each client's clocks.
+    /// Shifts all recorded readings, because models count time from the present.
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading) {
         for (id, guard) in &mut self.all {
             guard.hold.rebase(base(id.client));

@@ -1,5 +1,5 @@
-//! The invariants: one file each, with the sentence that the file checks. An invariant looks at facts and at
-//! the ledger of past facts. None asks the engine.
+//! The invariants, one per file, each with the sentence that it checks. An invariant reads only facts and the ledger of
+//! past facts. It never asks the engine.
 
 use std::fmt;
 
@@ -117,7 +117,7 @@ pub(crate) struct Invariants {
 }
 
 impl Invariants {
-    /// `only` names a single invariant to check.
+    /// `only` names the single invariant to check. `None` checks all.
     pub(crate) fn new(nodes: usize, only: Option<String>) -> Self {
         Self {
             mutual_exclusion: mutual_exclusion::MutualExclusion::default(),
@@ -142,7 +142,8 @@ impl Invariants {
         }
     }
 
-    /// Shifts the origin of time: by `by` for the nodes' clocks, by `base` for each client's clocks.
+    /// Shifts all recorded times, because models count time from the present: `by` is for the nodes' clocks, `base` for
+    /// each client's clocks.
     pub(crate) fn rebase(&mut self, by: Time, base: impl Fn(ClientId) -> Reading, guards: &Guards) {
         self.token_ownership.rebase(by);
         self.latched.rebase(&base, guards);

@@ -1,5 +1,5 @@
-//! The ledger: what went over the wire, per token. The ledger is built from facts alone, so that the engine's
-//! claims can be checked against it.
+//! The ledger records, per token, the commands and answers that clients and nodes exchanged. It is built from facts
+//! alone, so that the engine's claims can be checked against it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -33,7 +33,7 @@ pub(crate) struct Drift {
 }
 
 impl Default for Drift {
-    /// As in the paper and the library: 1 % and 2 ms.
+    /// The allowance of the paper and the library: 1 % and 2 ms.
     fn default() -> Self {
         Self { ppm: 10_000, constant: 2 * MS }
     }
@@ -49,25 +49,25 @@ pub(crate) struct TokenRecord {
     pub(crate) nodes: Vec<NodeRecord>,
     /// The latest round of extensions, and the number of nodes that confirmed in it.
     pub(crate) extending: (u32, usize),
-    /// The number of nodes that reported to have deleted it.
+    /// The number of nodes that reported a deleted key.
     pub(crate) deleted: usize,
     pub(crate) is_shared: bool,
-    /// The first round in which a downgraded writer asks as a reader.
+    /// The first round of extensions that a downgraded writer sends as a reader.
     downgraded_in: Option<u32>,
 }
 
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct NodeRecord {
-    /// A command other than a release was given to the node.
+    /// The engine has given out a command for this node that is no release.
     pub(crate) asked: bool,
-    /// A release was given to the node, so that its votes are void for ever (S1).
+    /// The engine has given out a release for this node, so the node's votes are void for ever (S1).
     pub(crate) released: bool,
     /// The sending time of the command that the node's latest vote answers.
     pub(crate) yes: Option<Reading>,
-    /// The sending times of earlier votes. A client that needs evidence may not count the latest vote, and
-    /// after a clock step an earlier vote may last longer.
+    /// The sending times of earlier votes. An earlier vote matters if the client lacks the evidence for the latest
+    /// vote, or if a clock jump made the earlier vote last longer.
     earlier: Vec<Reading>,
-    /// The sending time of the command that proved the vote gone.
+    /// The sending time of the command that found the vote gone.
     pub(crate) gone: Option<Reading>,
     /// The latest vote that must not count: the sending time of its command, and the reason.
     pub(crate) void: Option<(Reading, Void)>,
@@ -119,7 +119,7 @@ impl Ledger {
         self.tokens.get(guard.value().as_bytes())
     }
 
-    /// The value that the nodes got for this token and owner.
+    /// The value that nodes store for this token and owner.
     pub(crate) fn value_of(&self, token: &Token, owner: &str) -> Value {
         let plain = Value::new(token, "");
         let from = Bound::Included(plain.as_bytes());
@@ -147,7 +147,7 @@ impl Ledger {
         self.tokens.values()
     }
 
-    /// The longest time for which the token's votes make a lock: the Q-th largest remaining time (protocol, 2).
+    /// The longest time for which the token's votes make a lock valid: the Q-th largest remaining time (protocol, 2).
     pub(crate) fn valid_for(&self, token: &TokenRecord, now: Reading) -> i64 {
         let left = |sent: Reading| (token.term - elapsed(sent, now)).max(0);
         let best = |node: &NodeRecord| {
@@ -156,7 +156,7 @@ impl Ledger {
         self.of_quorum(token.nodes.iter().map(best))
     }
 
-    /// As `valid_for`, if votes counted that must not count.
+    /// Like `valid_for`, but includes the votes that must not count.
     pub(crate) fn valid_for_with_void(&self, token: &TokenRecord, now: Reading) -> i64 {
         let left = |sent: Reading| (token.term - elapsed(sent, now)).max(0);
         self.of_quorum(token.nodes.iter().map(|node| {
@@ -176,8 +176,8 @@ impl Ledger {
         left[self.quorum.needed() - 1]
     }
 
-    /// Shifts the origin of time of each client's clocks. Drops votes in front of a queued release, which are
-    /// void (S1).
+    /// Shifts all recorded readings, because models count time from the present. Drops votes that precede a queued
+    /// release, because the release makes them void (S1).
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading) {
         for token in self.tokens.values_mut() {
             let base = base(token.client);
@@ -212,7 +212,7 @@ impl Ledger {
             Fact::Proved { client, node, evidence, .. } => {
                 self.evidence_log.note(*client, *node, evidence)
             }
-            // No client gets the reply to a command that the network repeated.
+            // A duplicate delivery is ignored, because its reply reaches no client.
             Fact::Executed { client, node, ticket, early: true, duplicate: false, .. }
                 if ticket.verb != Verb::Trust =>
             {
@@ -255,7 +255,7 @@ impl Ledger {
     }
 
     fn open(&mut self, client: ClientId, lock: LockId, keys: &Keys, value: Arc<[u8]>) -> Arc<[u8]> {
-        // The formula of the paper and the protocol, independent of the engine's.
+        // The formula of the paper and the protocol, written independently of the engine's code.
         let ttl = self.requests.get(&(client, lock)).map_or(0, |it| it.timing.ttl_ms() as i64);
         let term = ttl * MS - ttl * self.drift.ppm - self.drift.constant;
         let nodes = vec![NodeRecord::default(); self.quorum.nodes()];
@@ -296,7 +296,7 @@ impl Ledger {
             token.extending.1 += 1;
         }
         token.deleted += usize::from(*answer == Answer::Deleted);
-        // A node may have carried out a writer's command after the downgrade. Such an answer proves nothing.
+        // After a downgrade, a node may carry out an earlier writer's command. Its answer proves nothing.
         let is_outdated = token.downgraded_in.is_some_and(|round| ticket.round < round);
         let record = &mut token.nodes[node];
         match answer {

@@ -35,7 +35,7 @@ struct Timed {
     bounds: Bounds,
     only: Option<&'static str>,
     seen: Witnesses,
-    /// A violation was found. The first one has the shortest trace.
+    /// A violation was found. The first violation has the shortest trace.
     failed: AtomicBool,
 }
 
@@ -110,7 +110,7 @@ impl Model for Timed {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        // Of several violations in one block of states, stateright keeps the last. This keeps the first.
+        // Of several violations in one block of states, stateright keeps the last. This property keeps only the first.
         vec![Property::always("every invariant holds", |model: &Self, world: &ModelWorld| {
             world.violation.is_none() || model.failed.swap(true, Ordering::Relaxed)
         })]
@@ -171,7 +171,8 @@ impl Timed {
             }
             Call::Waiting | Call::Over => {}
         }
-        // A client whose call ended only inspects nodes, so no other client depends on it.
+        // With the restart guard, a client that has ended its call only inspects nodes. No other client depends on it,
+        // so its deadlines are not explored.
         let done = it.call == Call::Over && self.bounds.guard != RestartGuard::Off;
         if !done && it.engine.is_due(Reading::default()) {
             actions.push(Action::Wake(client));
@@ -198,8 +199,8 @@ impl Timed {
         }
     }
 
-    /// Nodes are interchangeable, and clients may be. They are numbered in the order in which the first
-    /// commands leave their links.
+    /// Whether the numbering fits this command. Nodes are interchangeable, and clients may be, so they are numbered in
+    /// the order in which the first commands leave their links.
     fn is_in_order(&self, world: &ModelWorld, client: ClientId, node: NodeIndex) -> bool {
         let first = |link: &ModelLink| {
             let front = link.commands.front();
@@ -215,8 +216,7 @@ impl Timed {
         }
     }
 
-    /// Returns the sets of clients that can be paused during the next tick, with as few clients as possible.
-    /// Empty if time must not pass.
+    /// Returns the smallest sets of clients that may be paused during the next tick. Empty if time must not pass.
     fn pauses(&self, world: &ModelWorld) -> Vec<[bool; CLIENTS]> {
         let clients = &world.clients[..self.bounds.clients];
         let busy = clients.iter().any(|it| matches!(it.call, Call::Waiting | Call::Holding));
@@ -265,7 +265,7 @@ impl Timed {
             let due = it.engine.deadline().filter(|_| !done);
             let late = due.map_or(-1, |at| -at.as_nanos());
             let lost = world.guard(client).is_some_and(|guard| guard.told_lost);
-            // A client that is not paused acts in time, and releases a lost lock.
+            // Time must not pass while a client that is not paused has a due deadline, or a lost lock to release.
             if !paused[client] && (late >= 0 || lost) || u32::from(it.paused) >= pause {
                 return false;
             }
@@ -301,8 +301,8 @@ impl Timed {
         paces
     }
 
-    /// Whether the client's votes end with the next tick of its clocks. A clock that falls behind does most
-    /// harm then. Later, the lock is over; earlier, later votes end as if the clock had not fallen behind.
+    /// Whether the client's votes end with the next tick of its clocks. A clock that falls behind does most harm at
+    /// this moment. After it, the lock is over. Before it, later votes end as if the clock had not fallen behind.
     fn is_last_tick(&self, world: &ModelWorld, client: ClientId) -> bool {
         let age = ticks(self.bounds.ttl - self.bounds.drift - 1);
         match world.clients[client].call {
@@ -330,9 +330,9 @@ fn apart(pace: Pace) -> bool {
     matches!(pace, Pace::BootStops | Pace::WallStops)
 }
 
-/// The protocol promises mutual exclusion while fewer than 2Q − N votes of a holder with exactly Q votes vanish
-/// early. With two of three that is none, so only the third vote may vanish: all nodes have the same value, and
-/// no other node loses it sooner than this one would.
+/// Whether the node's vote may vanish. The protocol promises mutual exclusion while fewer than 2Q − N votes of a holder
+/// with exactly Q votes vanish early. With Q = 2 of N = 3 this is no vote. So only the third vote may vanish: all nodes
+/// have the same value, and no other node loses the value sooner than this one.
 fn is_surplus(world: &ModelWorld, node: NodeIndex) -> bool {
     let Some((value, left)) = world.stored(node) else { return false };
     (0..NODES).all(|other| {

@@ -1,10 +1,10 @@
-//! Mistakes that can be switched on, to see that they are caught.
+//! Mutants: deliberate bugs that can be switched on, to show that the invariants catch them.
 //!
-//! Most mistakes are in the engine and the nodes' scripts (`quorlock_core::mutants`). The ones here belong to
-//! the simulator's drivers. They exist only in a build with `--cfg quorlock_mutants`, which `cargo xtask
-//! mutants` makes. In other builds [`is_active`] is the constant `false`.
+//! Most mutants are in the engine and the nodes' scripts (`quorlock_core::mutants`). The mutants here are in the
+//! simulator's drivers. Mutants exist only in a build with `--cfg quorlock_mutants`, which `cargo xtask mutants` makes.
+//! In other builds [`is_active`] is the constant `false`.
 
-/// A mistake in the simulator's drivers.
+/// A deliberate bug in the simulator's drivers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mutant {
     /// The driver reads a clock that stops while the machine is suspended.
@@ -14,13 +14,13 @@ pub enum Mutant {
 }
 
 #[cfg(not(quorlock_mutants))]
-/// Whether this mistake is switched on.
+/// Whether this mutant is switched on.
 pub const fn is_active(_: Mutant) -> bool {
     false
 }
 
 #[cfg(not(quorlock_mutants))]
-/// Switches a mistake on by its name. Returns whether there is such a mistake: never in this build.
+/// Switches on a mutant by its name. Returns whether the mutant exists: never in this build.
 pub const fn switch_on(_: &str) -> bool {
     false
 }
@@ -36,18 +36,18 @@ mod switches {
 
     static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);
 
-    /// Name, switch, and the invariant that should catch it.
+    /// Name, mutant, and the invariant that should catch it.
     const OWN: &[(&str, Mutant, &str)] = &[
         ("clock that stops in suspend", Mutant::ClockStopsInSuspend, "mutual exclusion"),
         ("vote from an old epoch", Mutant::VoteFromOldEpoch, "votes"),
     ];
 
-    /// Whether this mistake is switched on.
+    /// Whether this mutant is switched on.
     pub fn is_active(mutant: Mutant) -> bool {
         ACTIVE.load(Ordering::Relaxed) == mutant as u8
     }
 
-    /// The name and layer of each mistake, and the invariant that should catch it.
+    /// The name and layer of each mutant, and the invariant that should catch it.
     pub fn all() -> impl Iterator<Item = [&'static str; 3]> {
         let of =
             |layer| move |(name, _, expected): &(&'static str, _, _)| [*name, layer, *expected];
@@ -58,7 +58,7 @@ mod switches {
             .chain(OWN.iter().map(|(name, _, expected)| [*name, "driver", *expected]))
     }
 
-    /// Switches a mistake on for the whole process, by its name. Returns whether there is such a mistake.
+    /// Switches on a mutant for the whole process, by its name. Returns whether the mutant exists.
     pub fn switch_on(name: &str) -> bool {
         let own = OWN.iter().find(|(known, ..)| *known == name);
         if let Some((_, mutant, _)) = own {

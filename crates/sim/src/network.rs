@@ -1,8 +1,8 @@
-//! The network: delays, and what does not get through.
+//! The network: delays messages, holds them back, and breaks connections.
 //!
 //! Clients and nodes are joined by connections. A connection keeps the order of its messages in each direction.
-//! Messages on different connections have no order. A live connection loses nothing: a message that the network
-//! lost is delivered later, or the connection breaks.
+//! Messages on different connections have no order. A live connection loses nothing: a message that the network lost is
+//! delivered later, or the connection breaks.
 
 use crate::fact::{ClientId, NodeIndex};
 use crate::plan::Plan;
@@ -23,13 +23,13 @@ pub(crate) struct Wire {
     pub(crate) node: NodeIndex,
     /// The client still uses the connection.
     pub(crate) open_here: bool,
-    /// The node still uses it.
+    /// The node still uses the connection.
     pub(crate) open_there: bool,
-    /// The number of times that the node reported on it that its data was lost or replaced.
+    /// The number of times that the node reported lost or replaced data on this connection.
     pub(crate) flushes: u64,
-    /// A message that would arrive later is lost, because the connection broke while the message was in flight.
+    /// Messages that would arrive after this time are lost, because the connection broke while they were in flight.
     pub(crate) lost_after: Time,
-    /// A message that was in flight when the connection died arrives no earlier than this.
+    /// Messages that were in flight when the connection died arrive no earlier than this.
     pub(crate) held_until: Time,
     last: [Time; 2],
 }
@@ -85,7 +85,7 @@ impl Network {
         self.wires.len() - 1
     }
 
-    /// Returns the arrival time of a message sent now. It stays behind all earlier messages.
+    /// Returns the arrival time of a message sent now. The message does not overtake earlier messages.
     pub(crate) fn arrival(&mut self, id: WireId, way: Direction, now: Time) -> Time {
         if let Some(exact) = self.way(id) {
             let last = &mut self.wires[id].last[way as usize];
@@ -100,7 +100,7 @@ impl Network {
         *last
     }
 
-    /// Returns the arrival time of a message that keeps no order.
+    /// Returns the arrival time of a message that may overtake other messages.
     pub(crate) fn stray(&mut self, id: WireId, now: Time) -> Time {
         if let Some(exact) = self.way(id) {
             return now + exact.push.unwrap_or(exact.one_way);
@@ -137,7 +137,7 @@ impl Network {
 
     pub(crate) fn heal(&mut self, now: Time) {
         self.blocks.iter_mut().flatten().for_each(|blocks| *blocks = [0; 2]);
-        // Messages in flight arrive now, in order; see `World::hurry`.
+        // Messages in flight arrive at once, in order; see `World::hurry`.
         let last = self.wires.iter_mut().flat_map(|wire| &mut wire.last);
         last.for_each(|last| *last = (*last).min(now + MS));
         self.healed = true;

@@ -1,7 +1,7 @@
 //! The model node: a store, with the clock and the process of its server.
 //!
-//! It stands for the servers in every run of the simulator. Time comes in with each call, as true time; the node reads
-//! its own wall clock.
+//! Model nodes replace servers in every run of the simulator. The caller passes the true time to each function; the
+//! node reads its own wall clock.
 
 mod run;
 
@@ -17,9 +17,9 @@ use crate::time::{Clock, MS, Time, US};
 /// One server.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ModelNode {
-    /// Its wall clock. Keys expire by it.
+    /// The node's wall clock, by which keys expire.
     pub clock: Clock,
-    /// The run of its process.
+    /// The present run of the server's process.
     pub run: Run,
     store: Store,
 }
@@ -36,50 +36,50 @@ impl ModelNode {
         self.store.execute(by, command, now_us)
     }
 
-    /// Takes over the keys of another node, because it was its replica. The clocks of the two may be far apart.
+    /// Takes over the keys of another node, as a replica of that node does. The two clocks may be far apart.
     pub fn copy(&mut self, other: &Self, now: Time) {
         let ahead_ms = self.now_us(now).div_euclid(1000) - other.now_us(now).div_euclid(1000);
         self.store.copy(&other.store, ahead_ms);
     }
 
-    /// The content of a key, if its time is not over.
+    /// The content of a key that has not expired.
     pub fn stored(&self, key: &str, now: Time) -> Option<&Stored> {
         self.store.stored(key, self.now_us(now))
     }
 
-    /// Whether the time of this content is not over yet.
+    /// Whether this content has not expired.
     pub fn is_alive(&self, stored: &Stored, now: Time) -> bool {
         self.store.is_alive(stored, self.now_us(now))
     }
 
-    /// Whether a key that ends in this millisecond of the node's clock still exists.
+    /// Whether a key with this expiry, in milliseconds of the node's clock, still exists.
     pub(crate) fn lives(&self, end_ms: i64, now: Time) -> bool {
         self.store.lives(end_ms, self.now_us(now))
     }
 
-    /// Every key whose time is not over.
+    /// Every key that has not expired.
     pub fn all(&self, now: Time) -> impl Iterator<Item = (&Key, &Stored)> {
         self.store.all(self.now_us(now))
     }
 
-    /// Sets a key to a string as another library's client would. `None`: to a list.
+    /// Sets a key as another library's client would: to a string, or to a list if `value` is `None`.
     pub fn set(&mut self, key: &Key, value: Option<Vec<u8>>, ttl_ms: Option<i64>, now: Time) {
         self.put_there(key, value.map_or(Content::Other, Content::Text), ttl_ms, now);
     }
 
-    /// Sets a key as another library's client would, over any content.
+    /// Overwrites a key with any content, as another library's client would.
     pub fn put_there(&mut self, key: &Key, content: Content, ttl_ms: Option<i64>, now: Time) {
         let now_us = self.now_us(now);
         self.store.put_there(key, content, ttl_ms, now_us);
     }
 
-    /// Deletes a key as another library's client would. Returns whether there was one.
+    /// Deletes a key as another library's client would. Returns whether the key existed.
     pub fn delete(&mut self, key: &str, now: Time) -> bool {
         let now_us = self.now_us(now);
         self.store.delete(key, now_us)
     }
 
-    /// Lets time pass and counts it from its new end. For models, in which the present is always zero.
+    /// Lets time pass, and shifts all times so that the present is zero again, as models need it.
     pub(crate) fn rebase(&mut self, by: Time) {
         let now_us = self.now_us(0);
         self.store.rebase(by / MS, now_us);
@@ -90,7 +90,7 @@ impl ModelNode {
     }
 }
 
-/// The node hides the functions of the store that need a time.
+/// Gives access to the store. The node's own functions hide the functions of the store that need a time.
 impl Deref for ModelNode {
     type Target = Store;
 

@@ -35,7 +35,7 @@ pub struct Plan {
     pub faults: Faults,
     /// Faults and settings that were added later.
     pub later: Later,
-    /// The assumption of mutual exclusion that does not hold, if any.
+    /// The assumption of mutual exclusion that the run violates, if any.
     pub outside: Option<Outside>,
     /// The clients' restart guard.
     pub guard: RestartGuard,
@@ -65,13 +65,13 @@ pub struct Load {
 pub struct Servers {
     /// The number of nodes, and the size of a quorum.
     pub quorum: Quorum,
-    /// The nodes were marked before, and have been running for long.
+    /// The nodes got their markers before the start, and have been running for a long time.
     pub prepared: bool,
-    /// The first two names of the list lead to one server.
+    /// The first two node names in the list lead to the same server.
     pub duplicates: bool,
-    /// The nodes that may lose votes early. Within the assumptions: at most 2Q − N − 1.
+    /// The nodes that may lose votes early: at most 2Q − N − 1 within the assumptions.
     pub lossy: Vec<usize>,
-    /// The nodes that stay out of order until the end: a minority.
+    /// The nodes that stay broken until the end of the run: a minority.
     pub down_to_the_end: Vec<usize>,
 }
 
@@ -82,24 +82,24 @@ pub struct Wiring {
     pub one_way: Time,
     /// An additional delay, and the percentage of messages that have it.
     pub spikes: (Time, u64),
-    /// The longest time for which commands of a dead connection may still arrive.
+    /// The longest time for which commands of a broken connection may still arrive.
     pub zombie_for: Time,
-    /// The time until a silent node is suspended.
+    /// The time after which a node that sends nothing is suspended.
     pub silence: Time,
-    /// The time from then until its connection is replaced.
+    /// The time from the suspension of a silent node until its connection is replaced.
     pub replace_after: Time,
     /// The largest number of commands in one batch.
     pub batch_max: usize,
 }
 
-/// The rates of the clocks, in parts per million fast.
+/// The rates of the clocks, as the deviation from true time in parts per million; positive is fast.
 #[derive(Clone, Debug)]
 pub struct Clocks {
     /// The rates of the clients' clocks, in the order in which clients start.
     pub client_ppm: Vec<i64>,
     /// The rates of the nodes' clocks.
     pub node_ppm: Vec<i64>,
-    /// Clients' wall clocks agree with the nodes'.
+    /// Clients' wall clocks agree with the nodes' wall clocks.
     pub sober: bool,
 }
 
@@ -121,7 +121,7 @@ pub enum Fault {
     Resets,
     /// Messages are held back for a while, in one direction or both.
     Partitions,
-    /// A node's process is paused. It then carries out what it was sent.
+    /// A node's process is paused. When it continues, it carries out the commands that arrived meanwhile.
     Freezes,
     /// A node is killed. It restarts with its data, or after the longest ttl without it.
     Crashes,
@@ -133,20 +133,20 @@ pub enum Fault {
     Stalls,
     /// A client's machine is suspended, or its virtual machine paused.
     Suspends,
-    /// A client's wall clock is set.
+    /// A client's wall clock jumps.
     WallSteps,
     /// A client is killed, and a new one starts.
     ClientCrashes,
     /// Commands arrive twice.
     Duplicates,
-    /// A foreign value is stored under the key.
+    /// Another program stores a value under the key.
     Occupants,
-    /// The lossy nodes lose keys: flushed, deleted by hand, or by a restart without data.
+    /// The lossy nodes lose keys: by a flush, a deletion by hand, or a restart without data.
     Losses,
-    /// Node clocks are set back, or ahead by less than the assumptions allow.
+    /// Node clocks jump back, or ahead by less than the assumptions allow.
     NodeSteps,
     /// Nodes restart with all of their data, a part, or none. They are flushed, also between two commands of a batch,
-    /// made replicas and masters again, and set to evict. Only with the restart guard, which exists for these faults.
+    /// become replicas and masters again, and start to evict keys. Only runs with the restart guard have these faults.
     Distrust,
 }
 
@@ -170,7 +170,7 @@ impl Fault {
         Self::Distrust,
     ];
 
-    /// The number of kinds that every plan may have.
+    /// The number of kinds that every plan may have: all except `Distrust`.
     const COMMON: usize = Self::ALL.len() - 1;
 }
 
@@ -185,13 +185,13 @@ pub enum Outside {
     Clocks,
 }
 
-/// Half of the assumed error of clock rates: one half for nodes, one for clients.
+/// Half of the assumed error of clock rates. Nodes may use one half, clients the other.
 pub(crate) const HALF_DRIFT_PPM: i64 = 5_000;
 
 impl Plan {
     /// Draws the plan of a seed.
     pub fn draw(seed: u64) -> Self {
-        // A separate stream, so that earlier draws stay the same.
+        // A separate random stream, so that the draws of the first stream stay the same for every seed.
         let mut more = Random::new(seed, 7);
         let guard = match more.below(100) {
             0..40 => RestartGuard::Strict,
@@ -220,8 +220,8 @@ impl Plan {
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Distrust | Fault::Losses));
         }
         if *merges {
-            // The name that leads to another server is the vote that may be lost. Nothing may bring back the
-            // absent node early.
+            // The second name moves to another server, which uses up the one vote that may be lost. No fault may bring
+            // the absent first node back early.
             plan.faults.last_for = plan.faults.last_for.max(30 * SECOND);
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Crashes | Fault::Freezes));
             plan.outside = plan.outside.filter(|outside| *outside != Outside::Losses);
@@ -245,13 +245,13 @@ impl Plan {
         Self::draw_with(seed, outside, guard, &mut random)
     }
 
-    /// Draws the plan of a seed in which nodes forget their votes: two clients must come to hold one lock.
+    /// Draws the plan of a seed in which nodes forget their votes. Across such seeds, two clients must hold one lock.
     pub fn draw_amnesia(seed: u64) -> Self {
         let random = &mut Random::new(seed, 0);
         Self::draw_with(seed, Some(Outside::Amnesia), RestartGuard::Off, random)
     }
 
-    /// The plan of a world that a test drives by hand: no clients, no faults, exact clocks.
+    /// The plan of a world that a test controls: no clients, no faults, exact clocks.
     pub(crate) fn by_hand(quorum: Quorum, guard: RestartGuard) -> Self {
         let drawn = Self::draw_plain(0);
         let (lossy, down_to_the_end) = (Vec::new(), Vec::new());
@@ -284,8 +284,8 @@ impl Plan {
         let quorum = quorum(nodes, needed);
         let ttl = match guard {
             RestartGuard::Off => random.pick(&[100, 150, 300, 500, 1000, 2000]) * MS,
-            // Long compared with the quarantine, so that runs do more than wait. Not a whole number of seconds,
-            // because servers report their uptime in seconds.
+            // The ttl is long compared with the quarantine, so that runs do more than wait. It is not a whole number of
+            // seconds, because servers report their uptime in seconds.
             _ => random.pick(&[900, 1500, 1500, 1900, 1900, 2900]) * MS,
         };
         let one_way = random.pick(&[50 * US, 200 * US, MS, 3 * MS, 10 * MS]).min(ttl / 40);
@@ -372,8 +372,8 @@ impl Plan {
         self.outside.is_none()
     }
 
-    /// The longest time from the end of the faults until a waiting call has its lock. Keys of crashed holders
-    /// and late keys expire, connections are made again, and then waiting calls take their turns.
+    /// The longest time from the end of the faults until a waiting call has its lock. Keys of crashed holders and late
+    /// keys expire, clients reconnect, and then the waiting calls get the lock one after the other.
     pub fn bound(&self) -> Time {
         let expiry = self.wiring.zombie_for + 3 * self.load.max_ttl + self.back_steps();
         let connect =
@@ -381,8 +381,8 @@ impl Plan {
         expiry + connect + 3 * SECOND + self.trust()
     }
 
-    /// The longest time until unknown nodes are trusted: a quarantine by a clock that may have been set back, a
-    /// second one if the node was flushed meanwhile, and some identifications.
+    /// The longest time until unknown nodes are trusted: a quarantine by a clock that may have jumped back, a second
+    /// quarantine if the node was flushed meanwhile, and some identifications.
     fn trust(&self) -> Time {
         match self.guard {
             RestartGuard::Strict => 2 * (self.quarantine() + 4 * SECOND) + self.back_steps(),
@@ -390,13 +390,13 @@ impl Plan {
         }
     }
 
-    /// The time for which a node that restarted, or is adopted, does not vote.
+    /// The time for which a restarted or adopted node does not vote.
     pub fn quarantine(&self) -> Time {
         i64::try_from(self.rules().quarantine().as_nanos()).unwrap_or(i64::MAX)
     }
 
-    /// The largest number of nodes that may lose their counters: all, if no floor is below a token that was
-    /// given out. Without floors any two quorums must share a node with its own counters.
+    /// The largest number of nodes that may lose their counters: all nodes, if every floor is above all tokens given
+    /// out. Without floors, any two quorums must share a node that kept its counters.
     pub(crate) fn spare_counters(&self) -> usize {
         let (nodes, needed) = (self.servers.quorum.nodes(), self.servers.quorum.needed());
         match self.guard {
@@ -420,7 +420,7 @@ impl Plan {
         Rules { guard: self.guard, cluster, names, marker, adoption, durable, words }
     }
 
-    /// An upper bound, as a rule, of all steps back of a node's clock.
+    /// An estimate of the total by which a node's clock jumps back. It is normally an upper bound.
     pub fn back_steps(&self) -> Time {
         let jumps = self.later.jumps.unwrap_or(0);
         if self.has(Fault::NodeSteps) || self.outside == Some(Outside::Clocks) {
@@ -441,10 +441,10 @@ fn timing(ttl: Time, one_way: Time, random: &mut Random) -> Timing {
     let options = TimingOptions {
         ttl: duration(ttl),
         max_ttl: duration(ttl),
-        // Without a margin, a mistake of the size of the drift shows.
+        // With a zero margin, an engine error as small as the drift becomes visible.
         margin: random.pick(&[None, Some(Duration::ZERO), Some(duration(ttl / 10))]),
         min_validity: duration(random.pick(&[0, 0, ttl / 4])),
-        // A node timeout below a round trip gets no lock, and promises none.
+        // At least eight one-way delays: with a node timeout below a round trip, no lock could be acquired.
         node_timeout: random
             .pick(&[None, Some(ttl / 20), Some(ttl / 4)])
             .map(|time| duration(time.max(8 * one_way).min(ttl / 4))),

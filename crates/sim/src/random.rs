@@ -5,8 +5,8 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::time::Time;
 
-/// A stream of random words. Each part of the world has its own stream, so that leaving out one fault does not
-/// change the others.
+/// A stream of random words. Each part of the world has its own stream, so that runs without one fault draw the same
+/// numbers for the other faults.
 #[derive(Clone, Debug)]
 pub struct Random(ChaCha8Rng);
 
@@ -46,23 +46,22 @@ impl Random {
         from + self.below((to - from).max(0) as u64 + 1) as i64
     }
 
-    /// Returns true in `percent` of a hundred cases.
+    /// Returns true with a probability of `percent` in a hundred.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// Returns true in half of the cases.
+    /// Returns true with a probability of one half.
     pub fn coin(&mut self) -> bool {
         self.word() & 1 == 0
     }
 
-    /// Returns one of the values.
+    /// Returns one of the values at random.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.index(from.len())]
     }
 
-    /// Returns a span with this mean, as between independent events: mostly shorter, now and then several times
-    /// longer.
+    /// Returns a span with this mean, as between independent events: mostly shorter, sometimes several times longer.
     pub fn span(&mut self, mean: Time) -> Time {
         let even = ((self.word() >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
         ((-even.ln() * mean as f64) as Time).min(20 * mean).max(1)

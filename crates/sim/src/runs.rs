@@ -11,11 +11,11 @@ use quorlock_sim::{Count, Counts, Violation, run, shrink};
 
 use crate::args::Args;
 
-/// From this number of pinned seeds on (those from 0), every counted event must have happened. Other seeds may
+/// If at least this number of seeds runs, counted from seed 0, every counted event must have happened. Other seeds may
 /// miss a rare event by chance.
 const ENOUGH: u64 = 5_000;
 
-/// At most one in this number of attempts after a push may be hasty.
+/// At most one in this number of attempts after a push may be hasty; see `is_hasty`.
 const HASTY_SHARE: u64 = 4;
 
 #[derive(Default)]
@@ -77,9 +77,9 @@ pub(crate) fn many(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Whether waiting calls retry at the first push instead of giving the other nodes a round trip to push too
-/// (protocol, 3). A few do so by chance, because their delay has passed anyway, so the share is counted over
-/// all runs.
+/// Whether waiting calls retry at the first push, instead of waiting one round trip for the pushes of the other nodes
+/// (protocol, 3). A few calls do so by chance, because their delay has passed anyway, so this function uses the share
+/// over all runs.
 fn is_hasty(counts: &Counts) -> bool {
     counts.of(Count::AfterPush) >= 1_000
         && counts.of(Count::Hasty) * HASTY_SHARE > counts.of(Count::AfterPush)

@@ -1,9 +1,9 @@
-//! The simulator's world, driven by hand for tests of the engine. A test says step by step what callers, nodes
-//! and connections do. The result is the same every time.
+//! The simulator's world under the control of a test of the engine. A test says step by step what callers, nodes and
+//! connections do. The result is the same every time.
 //!
-//! Ticks, pipelines, sessions, nodes, guards and invariants are those of the simulator's runs. The test
-//! replaces chance: it sets how long everything takes, makes and breaks connections, and holds messages back.
-//! There is no supervisor, and a driver begins its tick as soon as there is something to do.
+//! Ticks, pipelines, sessions, nodes, guards and invariants are those of the simulator's runs. In place of random
+//! numbers, the test sets how long everything takes, makes and breaks connections, and holds messages back. There is no
+//! supervisor. A driver begins its tick as soon as it has input.
 
 pub mod asking;
 mod guarded;
@@ -37,34 +37,35 @@ use crate::world::{SimEvent, World};
 /// The wall clocks at the start.
 pub const EPOCH: Time = 1_000_000 * MS;
 
-/// Delay from a client to a node, or back, in milliseconds, unless a test sets another.
+/// Default delay from a client to a node, or back, in milliseconds.
 pub const ONE_WAY: i64 = 1;
 
-/// The settings and records of a world that a test drives.
+/// The settings and records of a world that a test controls.
 #[derive(Debug)]
 pub(crate) struct ByHand {
-    /// The random word for every delay; `None`: a different word each time.
+    /// The random word for every delay; `None` uses a different word each time.
     jitter: Option<u64>,
     words: u64,
-    /// Compares each step with that of a rebased engine.
+    /// Repeats each step on a copy of the engine with shifted times, and compares the results.
     is_shadowed: bool,
     /// The effects of all engines: the time in milliseconds, the client, and the effect.
     log: Vec<(i64, usize, Effect)>,
     held_back: Vec<Vec<HeldBack>>,
-    /// The time at which commands of a broken connection still arrive; `None` if they are lost.
+    /// The time at which commands of a broken connection still arrive; `None` loses such commands.
     pub(crate) orphans_after: Option<Time>,
-    /// Nodes refuse to read locks and still set and delete them: the user has no right to `GET`.
+    /// Nodes refuse `GET`, as for a user without the right to read, but still set and delete locks.
     is_blind: bool,
     says: Vec<Says>,
     is_guarded: bool,
 }
 
-/// Clients with one engine each, model nodes, and a connection that keeps order between each client and node.
+/// A scripted world: clients with one engine each, model nodes, and one ordered connection from each client to each
+/// node.
 pub struct ScriptedWorld {
     world: World,
     owners: Vec<ClientId>,
     asleep_until: Vec<Time>,
-    /// Per node: its process is paused; its answers are held back.
+    /// Per node: whether its process is paused (`frozen`), and whether its answers are held back (`mute`).
     frozen: Vec<bool>,
     mute: Vec<bool>,
     parked: Vec<SimEvent>,
@@ -95,7 +96,7 @@ impl World {
         self.check_effect(client, effect);
     }
 
-    /// Prepares the comparison with a rebased engine, if a test wants it.
+    /// Prepares the comparison with a copy of the engine, if a test wants it.
     pub(crate) fn shadow(&self, client: ClientId, event: &Event) -> Option<Shadow> {
         let is_shadowed = self.by_hand.as_ref().is_some_and(|by_hand| by_hand.is_shadowed);
         is_shadowed.then(|| Shadow::new(&self.clients[client].engine, event))
@@ -171,7 +172,7 @@ impl ScriptedWorld {
         self.asleep_until.push(0);
         world.note(&Fact::Started { client });
         (0..nodes).for_each(|node| world.connected(client, node));
-        // No call waits yet for these connections.
+        // Drops the notifications about these connections, because the new client has no calls yet.
         world.clients[client].arrivals.answered.clear();
         client
     }
@@ -212,12 +213,12 @@ impl ScriptedWorld {
         fenced.filter(|(_, guard)| raised.contains(&guard.value())).count()
     }
 
-    /// Sets the random word for every delay; `None`: a different word each time.
+    /// Sets the random word for every delay; `None` uses a different word each time.
     pub fn set_jitter(&mut self, jitter: Option<u64>) {
         self.world.by_hand_mut().jitter = jitter;
     }
 
-    /// From now on, compares each step with that of a rebased engine.
+    /// From now on, repeats each step on a copy of the engine with shifted times, and compares the results.
     pub fn shadow(&mut self) {
         self.world.by_hand_mut().is_shadowed = true;
     }
@@ -262,7 +263,7 @@ impl ScriptedWorld {
         self.tell(client, Event::Cancel { lock });
     }
 
-    /// Releases a lock, also a second time.
+    /// Releases a lock. A test may call this twice.
     pub fn release(&mut self, lock: LockId, report: bool) {
         let guard = GuardId { client: self.owner(lock), lock };
         if self.guard(lock).given_back {
@@ -278,7 +279,7 @@ impl ScriptedWorld {
         self.turn(client);
     }
 
-    /// Runs the driver until no request waits.
+    /// Runs the driver until it has no pending request.
     fn turn(&mut self, client: ClientId) {
         while !self.world.clients[client].arrivals.requests.is_empty() {
             self.tick(client);
@@ -301,7 +302,7 @@ impl ScriptedWorld {
         self.asleep_until[client] = Time::MAX;
     }
 
-    /// Steps the clients' wall clocks.
+    /// Makes the clients' wall clocks jump.
     pub fn step_wall(&mut self, ms: i64) {
         (0..self.clients()).for_each(|client| self.world.step_wall(client, ms * MS));
     }
@@ -330,7 +331,7 @@ impl ScriptedWorld {
         while !has_come(self) && self.step(ms * MS) {}
     }
 
-    /// Moves the clock on by `ms` milliseconds. No event is handled meanwhile.
+    /// Advances the true time by `ms` milliseconds without handling any event.
     pub fn skip(&mut self, ms: i64) {
         self.world.now += ms * MS;
     }
@@ -366,7 +367,7 @@ impl ScriptedWorld {
             self.world.now = at.max(self.now());
             self.world.look();
             match what {
-                // The tick may have run since.
+                // The tick may already have run since this event was planned.
                 SimEvent::Tick(client) if self.world.clients[client].ticks.is_due => {
                     self.tick(client);
                 }

@@ -1,4 +1,4 @@
-//! Simplifies a failing run: leaves out, kind by kind, the faults that the failure does not need.
+//! Simplifies a failing run: removes, kind by kind, the faults that the failure does not need.
 
 use crate::plan::{Later, Plan};
 use crate::run;

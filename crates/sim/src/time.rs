@@ -1,7 +1,7 @@
-//! Time: the true time, which no process can read, and the clocks that follow it.
+//! Time: the true time, which no process can read, and the clocks that approximate it.
 //!
-//! All events happen at a point of true time. Each client's machine has a boot clock and a wall clock, and each
-//! node has a wall clock. Clocks run a little fast or slow, are stepped, or stop.
+//! All events happen at a point of true time. Each client's machine has a boot clock and a wall clock, and each node
+//! has a wall clock. Clocks run a little fast or slow, jump, or stop.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub const MS: Time = 1_000_000;
 /// A second.
 pub const SECOND: Time = 1_000 * MS;
 
-/// Converts a time that is not negative.
+/// Converts a time, which must not be negative.
 pub(crate) const fn duration(time: Time) -> Duration {
     Duration::from_nanos(time.unsigned_abs())
 }
@@ -56,7 +56,7 @@ impl Clock {
         let rate = i128::from(1_000_000 + self.ppm.max(-999_999));
         let ahead = i128::from(shown.saturating_sub(self.shown)) * 1_000_000 / rate;
         let mut when = self.since.saturating_add(i64::try_from(ahead).unwrap_or(i64::MAX / 2));
-        // Rounded down twice, so it may be a little early.
+        // The division rounds down twice, so the result may be a little early.
         while when < i64::MAX / 4 && self.at(when) < shown {
             when += 1;
         }
@@ -82,9 +82,9 @@ impl Clock {
 /// The clocks of the machine that a client runs on.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
-    /// Counts the time of a suspend. quorlock's timers use it.
+    /// Includes the time of a suspend. quorlock's timers use this clock.
     pub boot: Clock,
-    /// May be stepped. Shows the pause of a virtual machine after it was set right.
+    /// May jump. After a pause of a virtual machine, the clock includes the pause once it has been set right.
     pub wall: Clock,
 }
 

@@ -1,4 +1,4 @@
-//! The state that invariants may use besides the fact itself. The simulator's world and the models' provide it alike.
+//! The state that invariants may use besides the fact itself. The simulator and the models both provide this view.
 
 use std::ops::Deref;
 
@@ -23,18 +23,18 @@ pub(crate) struct View<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Terms<'a> {
     pub(crate) quorum: Quorum,
-    /// The assumption of mutual exclusion that does not hold, if any.
+    /// The assumption of mutual exclusion that the run violates, if any.
     pub(crate) outside: Option<Outside>,
-    /// The number of nodes that may lose their counters while fencing tokens must still grow.
+    /// The number of nodes that may lose their counters without breaking the order of fencing tokens.
     pub(crate) spare_counters: usize,
-    /// The wait of a node before its votes count, with the restart guard.
+    /// The time for which a node does not vote, with the restart guard.
     pub(crate) quarantine: Time,
-    /// Nodes that are declared durable and keep their data.
+    /// The nodes that are declared durable and keep their data.
     pub(crate) durable: &'a [NodeIndex],
 }
 
 impl Terms<'_> {
-    /// The terms of nodes that lose nothing, without the restart guard.
+    /// Terms for runs in which nodes lose nothing and clients have no restart guard.
     pub(crate) const fn sound(quorum: Quorum) -> Self {
         Self { quorum, outside: None, spare_counters: 0, quarantine: 0, durable: &[] }
     }

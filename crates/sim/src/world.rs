@@ -1,6 +1,6 @@
-//! The world: the next events, and the processes that they concern.
+//! The world: the queue of future events, and the processes that handle them.
 //!
-//! One queue of events in true time. Two runs of one plan are the same, to the nanosecond.
+//! The events are ordered by true time. Two runs of one plan are equal, to the nanosecond.
 
 mod agenda;
 mod callers;
@@ -42,7 +42,7 @@ pub(crate) enum SimEvent {
     Tick(ClientId),
     /// The driver continues a tick in which it had stalled.
     Carry(ClientId),
-    /// The engine's deadline, if the number is the latest.
+    /// The engine's deadline has come. Only the event with the latest number counts.
     Timer(ClientId, u64),
     /// A batch or a probe reaches its node.
     Request(Box<Parcel>),
@@ -50,11 +50,11 @@ pub(crate) enum SimEvent {
     Reply { wire: WireId, reply: Box<Reply> },
     /// A push reaches the client; `None`: all keys have changed.
     Push { wire: WireId, key: Option<Key> },
-    /// The client learns that a connection is gone.
+    /// The client learns that a connection is broken.
     Broken(WireId),
     /// An attempt to connect ends.
     Dialled { client: ClientId, node: NodeIndex, dial: u64, in_time: bool },
-    /// The supervisor runs, if the number is the latest.
+    /// The supervisor runs. Only the event with the latest number counts.
     Look { client: ClientId, node: NodeIndex, number: u64 },
     /// A caller acts.
     Caller { client: ClientId, caller: usize, generation: u32 },
@@ -81,9 +81,9 @@ pub(crate) enum Mend {
     SetNode(NodeIndex, Time),
     SetWall(ClientId, Time),
     Pause(ClientId, Time),
-    /// The first node becomes absent, for longer than between two identifications.
+    /// The first node becomes absent for longer than the time between two identifications.
     Leave,
-    /// The second name comes to lead to the first node's server.
+    /// The second node's name starts to lead to the first node's server.
     Merge,
 }
 
@@ -103,11 +103,11 @@ pub(crate) struct Reply {
     pub(crate) parcel: Parcel,
     pub(crate) answers: Vec<Answer>,
     pub(crate) evidence: Evidence,
-    /// The indexes of commands with scripts that the node did not know. They were not carried out.
+    /// The indexes of the commands that were not carried out, because the node did not know their scripts.
     pub(crate) unknown: Vec<usize>,
 }
 
-/// Evidence that is requested beside a batch's commands.
+/// Evidence that a batch requests beside its commands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AskedEvidence {
     pub(crate) epoch: u64,
@@ -121,15 +121,15 @@ pub(crate) struct Server {
     pub(crate) node: ModelNode,
     pub(crate) process: Process,
     pub(crate) stuck: Vec<Parcel>,
-    /// The node is down without a sign: messages to it are lost.
+    /// The node died without closing its connections: messages to it are lost.
     pub(crate) silent: bool,
-    /// Scripts that the node was sent and has not forgotten.
+    /// Scripts that clients have loaded and the node has not dropped.
     pub(crate) known_scripts: BTreeSet<Script>,
-    /// The sum of all steps ahead of its clock.
+    /// The sum of all jumps ahead of the node's clock.
     pub(crate) ahead: Time,
     /// The time since which the node has lost nothing: its last start, flush or replacement of data.
     pub(crate) sound_since: Time,
-    /// Its clock was set during a quarantine.
+    /// The node's clock jumped during a quarantine.
     pub(crate) has_jumped: bool,
 }
 
@@ -147,7 +147,7 @@ pub(crate) struct Streams {
     pub(crate) tokens: Random,
     pub(crate) healing: Random,
     pub(crate) faults: Vec<Random>,
-    /// For faults and settings that were added later, so that earlier draws stay the same.
+    /// A separate stream for faults and settings that were added later, so that earlier draws stay the same.
     pub(crate) later: Random,
     pub(crate) scripts: Random,
     pub(crate) kinds: Random,
@@ -194,7 +194,7 @@ pub(crate) struct World {
     pub(crate) progress: Progress,
     pub(crate) setting: Setting,
     pub(crate) record: Record,
-    /// Controls of a test that drives the world, in place of callers, faults and chance.
+    /// The controls of a test, in place of callers, faults and random numbers.
     pub(crate) by_hand: Option<Box<ByHand>>,
 }
 
@@ -202,7 +202,7 @@ pub(crate) struct World {
 pub(crate) struct Progress {
     pub(crate) healing: bool,
     pub(crate) closing: bool,
-    /// Clients with callers that read again and again, as long as a call waits.
+    /// Clients with callers that keep reading as long as a call waits.
     pub(crate) readers: Vec<ClientId>,
     runs: u64,
 }
@@ -220,7 +220,7 @@ pub(crate) struct Record {
     trace: Option<Vec<String>>,
 }
 
-/// The result of a run.
+/// The result of a run: counts, violation and trace.
 #[derive(Debug)]
 pub struct Outcome {
     /// The counts of its events.
@@ -377,7 +377,7 @@ impl World {
         }
     }
 
-    /// The client whose process must run for this event.
+    /// Returns the client that must be running to handle this event.
     pub(crate) fn concerns(&self, what: &SimEvent) -> Option<ClientId> {
         match what {
             SimEvent::Tick(client)
@@ -402,8 +402,8 @@ impl World {
             trace.push(format!("{}  {fact}", point(self.now)));
         }
         let stage = Stage { now: self.now, clients: &self.clients, servers: &self.servers };
-        // The reading that the engine uses, not that of a client after a pause. The reading decides which of
-        // two votes lasts longer, if a wall clock was set in between.
+        // Uses the reading of the engine's tick, not a reading taken after a pause of the client. If a wall clock
+        // jumped in between, the reading decides which of two votes lasts longer.
         let reading = match fact {
             Fact::Told { client, .. } => Some(stage.tick_reading(*client)),
             _ => None,

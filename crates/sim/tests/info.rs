@@ -1,4 +1,4 @@
-//! The fields of a server's `INFO` that the engine uses, compared with the model node's.
+//! Compares the `INFO` fields that the engine uses on a real server with those of the model node.
 
 use quorlock_core::FailureKind;
 use quorlock_core::info::Info;

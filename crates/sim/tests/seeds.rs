@@ -1,6 +1,6 @@
-//! Some thousand seeds: every invariant holds, and every counted event happens.
+//! Runs some thousand seeds: every invariant must hold, and every counted event must happen.
 //!
-//! `SEEDS=… cargo test -p quorlock-sim` runs this number of seeds. The program runs more, and faster.
+//! `SEEDS=… cargo test -p quorlock-sim` sets the number of seeds. The program `quorlock-sim` runs more seeds.
 
 use quorlock_sim::{Count, Counts, Fault, Outside, Plan, SENTENCES, run, shrink};
 
@@ -44,33 +44,33 @@ fn every_invariant_holds_in_every_seed() {
     );
 }
 
-/// After nodes had been frozen, their round trip was taken for their distance, and the back-off kept a process
-/// away from a free lock until the end of the healing (8d52fc4). First found in seed 487, later in 870, of
-/// other versions of the simulator.
+/// Nodes had been frozen, and the engine took their long round trips as normal. The resulting back-off kept a process
+/// away from a free lock until the end of the healing (8d52fc4). First found in seed 487, later in seed 870 of another
+/// version of the simulator.
 #[test]
 fn seed_870_nobody_stays_away_because_nodes_stood_still() {
     holds(&Plan::draw_plain(870));
 }
 
-/// The token for an attempt was given to the engine before all effects of the same event had been carried out,
-/// so that another call's attempt was sent before the release of the one before it (3665a86). The simulator's
-/// driver had this mistake as well. The engine begins attempts by itself now.
+/// The driver gave the engine the token for an attempt before it had carried out all effects of the same event. So
+/// another call's attempt was sent before the release of the previous attempt (3665a86). The simulator's driver had the
+/// same bug. The engine begins attempts by itself now.
 #[test]
 fn seed_45610_an_attempt_begins_when_all_that_the_engine_said_before_has_been_done() {
     holds(&Plan::draw_plain(45_610));
 }
 
-/// A node got older data with its own marker while connections stayed open, and later votes counted, because
-/// `INFO` was read only every 15 s. The node now sends a push before its next reply, which ends the
-/// verification of the connection.
+/// A node got older data with its own marker while connections stayed open. Later votes counted, because clients read
+/// `INFO` only every 15 s. The node now sends a push before its next reply, and this push ends the verification of the
+/// connection.
 #[test]
 fn seed_28161012801_what_is_answered_behind_a_flush_push_is_not_verified() {
     holds_as_it_was(28_161_012_801);
 }
 
-/// A quorum had granted, and one of its nodes could not record the fencing token: its connection was gone, or
-/// the node was busy. When that was known the validity was too short as well, and the engine reported "granted
-/// too late" although a node had failed.
+/// A quorum had granted, but one of its nodes could not record the fencing token, because its connection was broken or
+/// the node was busy. When the engine learned of the failure, the validity was too short too. The engine reported
+/// "granted too late" although a node had failed.
 #[test]
 fn seeds_of_a_node_that_grants_and_fails_to_record_the_fence() {
     for seed in [50_037_399, 50_074_842, 50_096_569, 50_109_459, 50_119_400] {
@@ -78,38 +78,37 @@ fn seeds_of_a_node_that_grants_and_fails_to_record_the_fence() {
     }
 }
 
-/// A client paused between reading the clock and acting on it, and its wall clock was set meanwhile. The
-/// reading decides which of two votes of a node lasts longer. The checker used the reading after the pause.
+/// A client was paused between reading the clock and acting on it, and its wall clock jumped meanwhile. The reading
+/// decides which of two votes of a node lasts longer. The checker used the reading after the pause.
 #[test]
 fn seed_50079000_what_came_in_is_judged_by_the_reading_of_its_turn() {
     holds_as_it_was(50_079_000);
 }
 
-/// A node's clock ran half as fast again as it should, and the node's uptime with it. The checker measured the
-/// quarantine by the true time.
+/// A node's clock, and with it the node's uptime, ran 50 % too fast. The checker measured the quarantine by true time.
 #[test]
 fn seed_50009027_a_quarantine_is_as_long_as_the_clock_of_its_node_makes_it() {
     holds_as_it_was(50_009_027);
 }
 
-/// A client was shut down and had reported no owed release. Then one of its guards was released, and the
-/// release went to a node that died silently at that moment. The engine keeps such a release for a minute, as
-/// it must. The checker looked after 0.6 s.
+/// A client was shut down and had reported no owed release. Then one of its guards was released, and the release went
+/// to a node that died silently at that moment. The engine must keep such a release for a minute. The checker already
+/// looked for it after 0.6 s.
 #[test]
 fn seed_1795355166365189_what_is_given_back_behind_the_end_may_be_owed() {
     holds(&Plan::draw(1_795_355_166_365_189));
 }
 
-/// Of three nodes' clocks two were five hours behind, and the third was set back by 7 s while all three lost
-/// their counters. The next floors were below the last tokens. A floor is only as good as the clocks that it
-/// rests on. Clocks that are set by more than a quarantine do not agree (GUARANTEES.md).
+/// The clocks of two of three nodes were five hours behind. The third clock jumped back by 7 s while all three nodes
+/// lost their counters. The next floors were below the last tokens. A floor is only as good as the clocks that it rests
+/// on. Clocks that jump by more than a quarantine do not agree (GUARANTEES.md).
 #[test]
 fn seed_1795357018933923_floors_rest_on_clocks_that_agree() {
     let mut plan = Plan::draw(1_795_357_018_933_923);
     holds(&plan);
     plan.later.jumps = Some(2 * plan.quarantine());
     holds(&plan);
-    // Other plans with steps of this size. In some of them tokens are lost because of the steps.
+    // Other plans with jumps of this size. In some of these runs, the jumps put tokens out of order.
     let kind = |plan: &Plan| plan.load.fenced > 0 && plan.later.jumps.is_some();
     let mut lost = (0..).map(Plan::draw).filter(kind).take(5_000).map(|mut plan| {
         plan.later.jumps = Some(2 * plan.quarantine());
@@ -120,57 +119,58 @@ fn seed_1795357018933923_floors_rest_on_clocks_that_agree() {
     assert!(lost.any(|count| count > 0));
 }
 
-/// A node was adopted, trusted, flushed and adopted again with the same text, while a client's boot clock
-/// stopped twice. The checker took the second adoption for the first.
+/// A node was adopted, trusted, flushed and adopted again with the same adoption text, while a client's boot clock
+/// stopped twice. The checker confused the second adoption with the first.
 #[test]
 fn seed_1795368106810887_an_adoption_ends_with_its_marker() {
     holds_as_it_was(1_795_368_106_810_887);
 }
 
-/// A client paused between reading the clocks and marking a node. Meanwhile another client marked the node, the
-/// node gave out a token, was flushed, and was adopted again with the same text. The late marker ended that
-/// adoption with a floor below the token. No two adoptions have the same text now.
+/// A client was paused between reading the clocks and marking a node. Meanwhile another client marked the node, and the
+/// node gave out a token, was flushed, and was adopted again with the same text. The late marker of the first client
+/// ended that adoption with a floor below the token. Every adoption has a different text now.
 #[test]
 fn seed_1795382354268190_a_late_marker_does_not_end_a_later_adoption() {
     holds_as_it_was(1_795_382_354_268_190);
 }
 
-/// A node had been frozen for seconds, and the client counted the node's clock from the request, which gave a
-/// floor seconds ahead. The next floor, of another client, was below a token of the first. (The plan has later
-/// faults. If they are drawn differently, this is another run.)
+/// A node had been frozen for seconds. The client assumed that the node had read its clock at the time of the request,
+/// seconds too early, so the client's floor was seconds ahead. The next floor, set by another client, was below a token
+/// of the first floor. (This run has faults of `plan.later`. A different draw of these faults makes it another run.)
 #[test]
 fn seed_1795384976722503_a_floor_is_by_what_a_clock_showed_at_least() {
     holds(&Plan::draw(1_795_384_976_722_503));
 }
 
-/// One node's clock is two minutes ahead of all others. A floor rested on it, and ten seconds later another
-/// node's floor did not. Floors rest on clocks that agree (GUARANTEES.md). The checker only knew clocks that
-/// are set or hours apart.
+/// One node's clock is two minutes ahead of all other clocks. A floor rested on it, and ten seconds later another
+/// node's floor did not. Floors rest on clocks that agree (GUARANTEES.md). The checker excused only clocks that jump or
+/// that are hours apart.
 #[test]
 fn seed_1795382354359029_a_floor_is_as_good_as_the_clocks_that_it_rests_on() {
     holds_as_it_was(1_795_382_354_359_029);
 }
 
-/// The clocks of three nodes are minutes apart. One node lost its counters while the node with the latest clock
-/// was down, and the client reported that the new floor rests on few clocks. The checker accepted that only for
-/// clocks that were drawn hours apart. (The plan has later faults.)
+/// The clocks of three nodes are minutes apart. One node lost its counters while the node with the latest clock was
+/// down, and the client reported that the new floor rests on few clocks. The checker excused this only for clocks that
+/// were drawn hours apart. (This run has faults of `plan.later`.)
 #[test]
 fn seed_1795395092798731_a_floor_of_few_clocks_that_do_not_agree_may_be_too_low() {
     holds(&Plan::draw(1_795_395_092_798_731));
 }
 
-/// A node without pushes took over older data with its own marker, as the replica of another node, and its
-/// clock was set back. An extension found its key living long enough, wrote nothing, and was confirmed. The
-/// simulated world closed such a node's connections only at its promotion. (The plan has later faults.)
+/// A node without pushes became a replica of another node, got older data with its own marker, and its clock jumped
+/// back. It confirmed an extension without writing, because the key had enough time left. The simulator closed the
+/// connections of such a node only at its promotion. (This run has faults of `plan.later`.)
 #[test]
 fn seed_1795397625883331_a_replica_confirms_what_writes_nothing() {
     holds(&Plan::draw(1_795_397_625_883_331));
 }
 
-/// A node had forgotten the script of a heal, and knew that of the extension behind it in the same batch. The
-/// heal was sent again, so the engine got "granted" before "absent" although the node carried it out
-/// afterwards. In between the guard counted a vote that was about to end. A command that sets a lock is now
-/// sent again only if no later command about the lock was sent. (Both plans have later faults.)
+/// A batch contained a heal and then an extension. The node had forgotten the script of the heal, but not that of the
+/// extension. The heal was sent again, so the node carried it out after the extension. The engine still got the heal's
+/// "granted" before the extension's "absent", and in between the guard counted a vote that was about to end. Now a
+/// command that sets a lock is sent again only if no later command about the lock was sent. (Both runs have faults of
+/// `plan.later`.)
 #[test]
 fn seeds_of_a_heal_that_was_asked_again_behind_an_extension() {
     for seed in [3_780, 1_795_423_988_145_881] {
@@ -178,64 +178,64 @@ fn seeds_of_a_heal_that_was_asked_again_behind_an_extension() {
     }
 }
 
-/// The replacement of a silent connection failed just when the old connection answered again, and the simulator
-/// took the node for down. Its releases failed unsent, while an acquire was sent again on the living
-/// connection. (The plan has later faults.)
+/// The replacement of a silent connection failed just when the old connection answered again, and the simulator treated
+/// the node as down. Its releases failed unsent, while an acquire was sent again on the live connection. (This run has
+/// faults of `plan.later`.)
 #[test]
 fn seed_1795423988136557_a_node_is_not_down_while_it_has_a_connection() {
     holds(&Plan::draw(1_795_423_988_136_557));
 }
 
-/// Answers that had been in flight for long arrived after the faults had ended, and showed round trips of 63
-/// ms. A client with clocks at half speed backed off from a free lock for as long as these allow. The bound was
-/// computed from earlier round trips and by true time. (The plan has later faults.)
+/// Answers that had been in flight for a long time arrived after the end of the faults, and showed round trips of 63
+/// ms. A client with clocks at half speed backed off from a free lock by these round trips. The checker computed its
+/// bound from earlier round trips and by true time. (This run has faults of `plan.later`.)
 #[test]
 fn seed_1795425041537954_manners_go_by_late_answers_and_slow_clocks() {
     holds(&Plan::draw(1_795_425_041_537_954));
 }
 
-/// A node granted a vote late and forgot its scripts. A second later, when the same batch was sent again, it
-/// answered that the key had expired. The engine reported the vote and then its end to the guard, and the
-/// checker looked between the two. (The plan has later faults.)
+/// A node granted a vote late and forgot its scripts. A second later the same batch was sent again, and the node
+/// answered that the key had expired. The engine reported first the vote and then its end to the guard, and the checker
+/// checked the guard between the two reports. (This run has faults of `plan.later`.)
 #[test]
 fn seed_1795425041702940_votes_are_looked_at_when_a_turn_is_over() {
     holds(&Plan::draw(1_795_425_041_702_940));
 }
 
-/// The same between an extension and a downgrade in one batch that was sent again, after the key had been
-/// deleted: the checker looked at the validity before the engine reported its end. (The plan has kinds.)
+/// As in seed 1795425041702940, but with an extension and a downgrade in one repeated batch, after the key had been
+/// deleted: the checker checked the validity before the engine reported its end. (This run has kinds of locks.)
 #[test]
 fn seed_1795568838658511_validity_is_looked_at_when_a_turn_is_over() {
     holds(&Plan::draw(1_795_568_838_658_511));
 }
 
-/// For a client, a node was one server under two names. The client did not count its confirmations, and kept
-/// its earlier vote. The checker counted the latest vote instead. Then the wall clock was set ahead, by which
-/// the earlier vote lasted longer. (The plan has later faults.)
+/// A client saw one server under two node names. So the client did not count the node's confirmations, and kept the
+/// node's earlier vote. The checker counted the latest vote instead. Then the wall clock jumped ahead, which made the
+/// earlier vote last longer. (This run has faults of `plan.later`.)
 #[test]
 fn seed_1795439800538938_a_vote_from_before_a_clock_was_set_may_count_for_longer() {
     holds(&Plan::draw(1_795_439_800_538_938));
 }
 
-/// A client had requested an adoption for an earlier run when the connection broke, learned of another run, and
-/// dropped the request. The request was then sent even so. The checker took its answer for one that the client uses.
+/// A client had requested an adoption for an earlier run when the connection broke. The client learned of another run
+/// and dropped the request, but the request was still sent. The checker took its answer for one that the client uses.
 #[test]
 fn seed_4066_a_client_that_looks_anew_forgets_what_it_had_asked() {
     holds(&Plan::draw(4066));
 }
 
-/// A node was a replica with an older copy of its data when the faults ended. It then had to load, and loading
-/// made the model node forget that it was a replica. It never reported a promotion, and was trusted with the
-/// old data. No server does so.
+/// A node was a replica with an older copy of its data when the faults ended. Then it had to load its data, and loading
+/// made the model node forget that it was a replica. The node never reported a promotion, and clients trusted its old
+/// data. No real server does so.
 #[test]
 fn seed_1795363931392764_what_was_a_replica_says_so_whatever_comes_after() {
     holds_as_it_was(1_795_363_931_392_764);
 }
 
-/// Seeds that tests and documents named earlier stay the same runs. Later faults are drawn only for other seeds.
+/// Older seeds that tests and documents refer to keep the same runs, because their plans draw no later faults.
 #[test]
 fn seeds_with_a_name_have_none_of_the_later_faults() {
-    // docs/proof.md names these seeds. The others are checked where they are run.
+    // docs/proof.md names these seeds. The tests of the other older seeds check this themselves.
     for seed in [37, 72] {
         assert!(!Plan::draw(seed).later.is_any(), "seed {seed}");
     }
@@ -243,7 +243,7 @@ fn seeds_with_a_name_have_none_of_the_later_faults() {
     assert!(count > 200, "{count}");
 }
 
-/// Checks a seed without later faults, so that it is the same run as when it was found.
+/// Checks a seed that has no later faults, so its run is the same as when it was found.
 fn holds_as_it_was(seed: u64) {
     let plan = Plan::draw(seed);
     assert!(!plan.later.is_any(), "seed {seed}");
@@ -255,8 +255,8 @@ fn holds(plan: &Plan) {
     assert_eq!(outcome.violation, None, "seed {}", plan.seed);
 }
 
-/// The negative scenario: nodes that lose their votes and vote again at once. If two clients never hold one
-/// lock in it, the simulator cannot see what it must see.
+/// The negative scenario: nodes lose their votes and vote again at once. Two clients must hold one lock in some runs.
+/// Otherwise the simulator could not detect real violations.
 #[test]
 fn nodes_that_start_at_once_without_their_data_make_two_hold_one_lock() {
     let counts = run_all(0..200, Plan::draw_amnesia);
@@ -265,7 +265,7 @@ fn nodes_that_start_at_once_without_their_data_make_two_hold_one_lock() {
     assert!(overlaps > 10, "{overlaps}");
 }
 
-/// Readers that come and go keep a writer waiting if its intent reaches no node. This shows that the intent matters.
+/// If its intent reaches no node, readers that come and go keep a writer waiting. This shows that the intent matters.
 #[test]
 fn where_the_intent_of_a_writer_reaches_no_node_readers_keep_it_waiting() {
     let starving = (0..).map(Plan::draw).filter(|plan| plan.later.kinds.readers_stay).take(40);
@@ -280,22 +280,22 @@ fn where_the_intent_of_a_writer_reaches_no_node_readers_keep_it_waiting() {
     assert!(count > 0);
 }
 
-/// A writer of two keys had announced an intent and stepped aside for a reader of its own process, which the
-/// intent kept waiting. Each waited for the other for ever.
+/// A writer of two keys had announced an intent and let a reader of its own process go first. The intent blocked this
+/// reader, so each waited for the other for ever.
 #[test]
 fn seed_290_a_writer_that_steps_aside_withdraws_its_intent() {
     holds(&Plan::draw(290));
 }
 
-/// A writer gave up while it inspected the lock. The waiting calls of its process, itself among them, were
-/// notified, and it announced its intent once more.
+/// A writer gave up its call during an inspection. The engine notified the waiting calls of the process, including this
+/// one, and the writer announced its intent again.
 #[test]
 fn seed_12633_the_intent_of_a_writer_ends_with_its_call() {
     holds(&Plan::draw(12_633));
 }
 
-/// Clients without the restart guard rely on nodes that keep what they granted. If these forget, two clients
-/// hold one lock. This shows that such clients are in the runs.
+/// Clients without the restart guard rely on nodes that lose no votes. If nodes lose votes, two clients hold one lock.
+/// This shows that the runs contain such clients.
 #[test]
 fn where_not_all_clients_look_nodes_that_forget_make_two_hold_one_lock() {
     let mixed = (0..).map(Plan::draw).filter(|plan| !plan.later.modes.is_empty()).take(200);

@@ -1,4 +1,4 @@
-//! The promises of `docs/cli.md` about commands, as checks.
+//! Checks of the promises of `docs/cli.md` about commands.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use super::writer::OWN_CODE;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Run {
     pub(crate) key: usize,
-    /// The fault of its keeper or guardian.
+    /// The fault of the run's keeper or guardian.
     pub(crate) fault: Option<Fault>,
-    /// Its events were not read until it had ended.
+    /// Nobody read the run's events until the run had ended.
     pub(crate) is_stalled: bool,
     pub(crate) was_termed: bool,
     /// The time during which keeper and guardian were both stopped, so that neither could end the command.
     pub(crate) alone: Option<(Time, Time)>,
-    /// The names of its events, in order, with a detail after a colon.
+    /// The names of the run's events, in order, with a detail after a colon.
     pub(crate) events: Vec<String>,
     pub(crate) is_heard: bool,
-    /// Its exit code; `None` if a signal ended the keeper.
+    /// The run's exit code; `None` if a signal ended the keeper.
     pub(crate) code: Option<i32>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Wrote {
     pub(crate) to: Time,
 }
 
-/// The intervals of the lines in a file, by their start.
+/// Returns the time spans in which runs wrote lines to a file, ordered by their start.
 pub(crate) fn wrote(file: &str) -> Vec<Wrote> {
     let mut spans: BTreeMap<usize, (Time, Time)> = BTreeMap::new();
     for line in file.lines() {
@@ -66,12 +66,12 @@ pub(crate) struct Overlap {
     pub(crate) second: usize,
     pub(crate) from: Time,
     pub(crate) to: Time,
-    /// The reason why exclusion is not promised there.
+    /// The reason why mutual exclusion is not promised for this overlap.
     pub(crate) excuse: Option<&'static str>,
 }
 
-/// Finds runs that wrote under a key at the same time. In a `calm` round an extension notices meddling in time,
-/// because nothing else disturbs the round.
+/// Finds runs that wrote under a key at the same time. In a `calm` round nothing else disturbs the nodes, so an
+/// extension notices in time that another program changed the key.
 pub(crate) fn overlaps(
     wrote: &[Wrote],
     runs: &[Run],
@@ -111,14 +111,13 @@ fn excuse(
     excused.then_some("the key had been deleted or overwritten from outside")
 }
 
-/// The longest life of a command after its loss was noticed: the kill margin, and some time for a busy machine.
+/// The longest life of a command after its loss was noticed: the kill margin, and time for a busy machine.
 const DYING: Time = TTL / 20 + 400 * MS;
 
-/// The longest life of a command after keeper or guardian continued. With a load of eight on one core it took
-/// 0.6 s to catch a chain of processes.
+/// The longest life of a command after keeper or guardian continued. On a busy core, killing a chain took 0.6 s.
 const AWAKENING: Time = DYING + 600 * MS;
 
-/// The time between an answer and its record.
+/// The longest time between an answer and its record.
 const BREATH: Time = 50 * MS;
 
 /// Describes how an exit code contradicts the events, if it does.
@@ -180,10 +179,10 @@ mod tests {
             assert_eq!(excuses(&runs, &meddling, calm, until), [true], "{calm}");
             assert_eq!(excuses(&runs, &meddling, calm, until + 2), [false], "{calm}");
         }
-        // A stopped keeper has not noticed the loss so soon.
+        // A stopped keeper notices the loss later, so the overlap is excused for longer.
         let stopped = Run { fault: Some(Fault::StopKeeper), ..Run::default() };
         assert_eq!(excuses(&[stopped, Run::default()], &meddling, true, 1991 + soon), [true]);
-        // Another key, or another time.
+        // A change of another key, or a later change, excuses nothing.
         let runs = vec![Run { key: 1, ..Run::default() }; 2];
         assert_eq!(excuses(&runs, &meddling, true, 2001), [false]);
         let later = [Meddling { key: 0, at: 2100 * MS }];

@@ -17,7 +17,7 @@ use crate::clock::now;
 use crate::plan::nanos;
 use crate::workers::{Shared, lock};
 
-/// Phases: faults are injected; all is healed and commands are short; no new command starts.
+/// Phases. `CHAOS`: faults are injected. `CALM`: all is healed, commands are short. `OVER`: no new command starts.
 pub(crate) const CHAOS: u8 = 0;
 pub(crate) const CALM: u8 = 1;
 pub(crate) const OVER: u8 = 2;
@@ -49,16 +49,16 @@ pub(crate) struct Entry {
     pub(crate) machine: usize,
     pub(crate) kind: Kind,
     pub(crate) keeper: Option<Pid>,
-    /// The time of its event `acquired`.
+    /// The time of the run's event `acquired`.
     pub(crate) acquired: Option<Time>,
-    /// The time for which its command writes if nothing ends it.
+    /// The time for which the run's command writes if nothing ends it.
     pub(crate) writes: Time,
     pub(crate) is_held: bool,
     pub(crate) run: Run,
 }
 
 impl Entry {
-    /// Whether its command would run for this time from now on.
+    /// Whether the run's command still has this time left if nothing ends it.
     pub(crate) fn goes_on_for(&self, time: Time, now: Time) -> bool {
         self.acquired.is_some_and(|at| at + self.writes > now + time)
     }

@@ -1,4 +1,4 @@
-//! The faults of keepers, guardians, keys and clocks.
+//! Draws the faults of keepers, guardians, keys and clocks.
 
 use quorlock_sim::Random;
 use quorlock_sim::time::{MS, SECOND, Time};
@@ -10,8 +10,8 @@ pub(crate) const KEYS: [&str; 3] = ["backup", "report", "import"];
 
 pub(crate) const LANES: usize = 2;
 
-/// The longest time for which a lock is held without an extension. A command that wrongly survives its loss
-/// runs for the rest of it, so the time must be long for a busy machine.
+/// The ttl of the locks. A command that wrongly survives the loss of its lock runs for the rest of this time, so the
+/// time is long enough to detect this on a busy machine.
 pub(crate) const TTL: Time = 3 * SECOND;
 
 pub(crate) const FAULTS: Time = 20 * SECOND;
@@ -24,9 +24,9 @@ pub(crate) enum Fault {
     StopGuardian,
     KillGuardian,
     TermGuardian,
-    /// The wall clock is stepped as well, so the keeper has to end the command.
+    /// The guardian is stopped and the wall clock jumps, so the keeper has to end the command.
     StopGuardianAndStep,
-    /// For longer than the lock lives, so that neither can end the command.
+    /// Keeper and guardian are stopped for longer than the lock lives, so neither can end the command.
     StopBoth,
     StallReader,
     DeleteMinority,
@@ -71,7 +71,7 @@ impl Fault {
         }
     }
 
-    /// These faults have uncovered mistakes.
+    /// Whether the fault has uncovered bugs. Such faults are injected more often.
     const fn is_telling(self) -> bool {
         matches!(
             self,
@@ -83,17 +83,17 @@ impl Fault {
         )
     }
 
-    /// Whether a mistake would show in commands of this kind.
+    /// Whether a bug would show in commands of this kind.
     pub(crate) fn suits(self, kind: Kind) -> bool {
         self != Self::StopGuardianAndStep || kind == Kind::Spawning
     }
 
-    /// A step of a wall clock, which needs a special build.
+    /// Whether the fault is a wall-clock jump, which needs a special build.
     pub(crate) const fn is_step(self) -> bool {
         matches!(self, Self::StepClock | Self::StopGuardianAndStep)
     }
 
-    /// Whether it is a fault of the processes of one `quorlock run`. Each run has at most one.
+    /// Whether the fault concerns the processes of one `quorlock run`. Each run has at most one such fault.
     pub(crate) const fn is_to_processes(self) -> bool {
         matches!(
             self,
@@ -119,12 +119,12 @@ pub(crate) struct Strike {
     pub(crate) word: u64,
 }
 
-/// Every fault at least once per round, without steps of clocks that cannot be stepped.
+/// Draws every fault at least once per round. Without `can_step`, wall-clock jumps are left out.
 pub(crate) fn strikes(plan: &RoundPlan, can_step: bool) -> Vec<Strike> {
     let mut random = Random::new(plan.seed, 3);
     let mut strikes = Vec::new();
     for fault in Fault::ALL {
-        // This fault is drawn when a `quorlock run` starts.
+        // The stalled reader is drawn when a `quorlock run` starts.
         if fault == Fault::StallReader || fault.is_step() && !can_step {
             continue;
         }
@@ -147,7 +147,7 @@ pub(crate) fn strikes(plan: &RoundPlan, can_step: bool) -> Vec<Strike> {
     strikes
 }
 
-/// For proxies, the machines are the processes of the other rounds.
+/// The number of machines. Each machine has the proxies that a worker process has in library rounds.
 pub(crate) const MACHINES: usize = PROCESSES;
 
 #[cfg(test)]

@@ -31,10 +31,10 @@ use crate::shim::Shim;
 use crate::totals::{Outcome, Totals};
 use crate::workers::{Workers, lock};
 
-/// The time for which a fault waits for a command that would run for another ttl, in which every mistake shows.
+/// The time for which a fault waits for a command that would run for another ttl. Every bug shows within a ttl.
 const PICKY: Time = 1000 * MS;
 
-/// The time for which a fault waits for any command.
+/// The time for which a fault waits for any command that holds a lock.
 const TARGET: Time = 2000 * MS;
 
 const END: Time = 75 * SECOND;
@@ -70,7 +70,7 @@ struct Round<'a> {
 struct Blows {
     struck: BTreeMap<Fault, u64>,
     meddling: Vec<Meddling>,
-    /// Stopped processes, and when they continue.
+    /// Stopped processes, and the time at which each continues.
     stopped: Vec<(Time, usize, Vec<Pid>)>,
 }
 
@@ -87,7 +87,7 @@ impl Blows {
     }
 }
 
-/// Runs a round. An error says nothing about quorlock: the round could not be run.
+/// Runs a round. An error means that the round could not be run, and says nothing about quorlock.
 pub(crate) fn run(
     plan: &RoundPlan,
     (binary, shim): (&ServerBinary, Option<&Shim>),
@@ -201,7 +201,7 @@ impl<'a> Round<'a> {
             let Some(id) = targets.get(place).copied() else { return false };
             let entry = &mut book.runs[id];
             let Some(keeper) = entry.keeper else { return false };
-            // Recorded first, because the run may end at once.
+            // Recorded before the signal is sent, because the run may end at once.
             entry.run.was_termed |= fault == Fault::TermKeeper;
             if fault.is_to_processes() {
                 entry.run.fault = Some(fault);
@@ -255,11 +255,11 @@ impl<'a> Round<'a> {
         let first = usize::try_from(strike.word % self.plan.nodes as u64).unwrap_or(0);
         let nodes = (0..count).map(|next| (first + next) % self.plan.nodes);
         let at = now();
-        // A node that is down has no key. A stopped node is asked another time.
+        // Skips nodes that are down, because they have no key, and stopped nodes, because they cannot answer.
         let up: Vec<_> = nodes.filter(|node| self.nemesis.is_up(*node)).collect();
         let did =
             up.iter().filter(|node| self.nemesis.servers.command(**node, words).is_ok()).count();
-        // If no node was asked, there is nothing to excuse.
+        // If no node was changed, no overlap is excused.
         if !up.is_empty() {
             self.blows.meddling.push(Meddling { key, at });
         }
@@ -270,7 +270,7 @@ impl<'a> Round<'a> {
         let file = &self.context.machines[machine].clock;
         let was = fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
         let ahead: Time = was.unwrap_or(0) + by;
-        // The rename makes the file appear complete.
+        // The rename makes the complete file appear at once.
         let new = file.with_extension("new");
         fs::write(&new, ahead.to_string()).and_then(|()| fs::rename(new, file)).is_ok()
     }
@@ -418,7 +418,7 @@ impl Drop for Round<'_> {
     }
 }
 
-/// Lets the new servers, which no client has used, vote at once.
+/// Lets the new servers vote at once, because no client has used them.
 fn init(quorlock: &Path, nodes: &str) -> Result<(), String> {
     let mut init = Command::new(quorlock);
     init.args(["init", "--fresh", "--yes", "--max-ttl", &format!("{}ms", TTL / MS)]);

@@ -20,11 +20,11 @@ use super::plan::{KEYS, TTL};
 use super::writer::Kind;
 use crate::clock::now;
 
-/// The longest time for one run: waiting, running, being stopped, and ending on a busy machine.
+/// The longest time for one run: waiting, running, ending, and a delay for stopped processes and a busy machine.
 const PATIENCE: Time = 60 * SECOND;
 
-/// The longest time for which its events are read after its end. A process that still has the pipe then is no
-/// part of it.
+/// The longest time for which the run's events are read after its end. A process that still has the pipe open then is
+/// not part of the run.
 const EVENTS: Time = 2 * SECOND;
 
 const LOOK: Duration = Duration::from_millis(4);
@@ -39,17 +39,17 @@ pub(crate) struct Draw {
 }
 
 pub(crate) struct Ended {
-    /// `None` if it had to be killed.
+    /// `None` if the run had to be killed.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) is_heard: bool,
     pub(crate) errors: String,
 }
 
-/// Runs `quorlock run`. `id` is its index in the book.
+/// Runs `quorlock run`. `id` is the index of the run in the book.
 pub(crate) fn run(context: &Arc<RoundContext>, id: usize, draw: Draw) -> io::Result<Ended> {
     let (events, its_end) = pipe_with(PipeFlags::CLOEXEC)?;
     if draw.is_stalled {
-        // The pipe is full from the start. Empty lines are no events.
+        // Fills the pipe, so that the first event blocks. Empty lines are no events.
         let size = fcntl_setpipe_size(&its_end, 4096)?;
         rustix::io::write(&its_end, &vec![b'\n'; size])?;
     }
@@ -105,7 +105,7 @@ fn wait(mut child: Child, deadline: Time) -> Option<ExitStatus> {
             Ok(Some(status)) => return Some(status),
             Ok(None) if now() < deadline => thread::sleep(LOOK),
             _ => {
-                // No process that was started here may be left.
+                // No process started here may outlive this function.
                 let _ = kill_process(Pid::from_child(&child), Signal::KILL);
                 let _ = child.wait();
                 return None;
@@ -120,7 +120,7 @@ fn read(context: &RoundContext, id: usize, events: OwnedFd) {
         let Ok(event) = serde_json::from_str::<Value>(&line) else { continue };
         let Some(name) = event["event"].as_str() else { continue };
         let with = match name {
-            // Frequent events that no check uses.
+            // Skips frequent events that no check uses.
             "waiting" | "extended" | "shortened" => continue,
             "not_acquired" => &event["contended"],
             "released" => &event["outcome"],

@@ -1,4 +1,4 @@
-//! Parts of commands: a process that writes the time, and the scripts that start it.
+//! The commands that hold locks: a process that writes the time, and the scripts that start it.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -14,10 +14,10 @@ use crate::clock::now;
 /// The hidden first argument that makes this program a writer.
 const WRITE: &str = "__write";
 
-/// As [`WRITE`], in a process group of its own.
+/// Like [`WRITE`], in a process group of its own.
 const WRITE_APART: &str = "__write_apart";
 
-/// As [`WRITE`], but it soon starts a successor and ends.
+/// Like [`WRITE`], but the process soon starts a successor and ends.
 const WRITE_CHAIN: &str = "__write_chain";
 
 pub(crate) const FIRST_ARGUMENTS: [&str; 3] = [WRITE, WRITE_APART, WRITE_CHAIN];
@@ -36,9 +36,9 @@ pub(crate) enum Kind {
     Groups,
     Stubborn,
     Forking,
-    /// Starts one process after the other, outside of its process group.
+    /// Starts one process after the other, outside of the command's process group.
     Spawning,
-    /// All of these except chains.
+    /// Combines all of these kinds except chains.
     All,
 }
 

@@ -32,7 +32,7 @@ fn clocks_that_cannot_be_moved_are_not() {
     assert!(events.filter_map(|event| event.begins).all(|kind| !kind.moves_clock()));
 }
 
-/// A majority is never down or stopped, and a server that cannot answer has no other fault.
+/// A majority is never down or stopped at a time, and a server that cannot answer has no other fault.
 #[test]
 fn few_nodes_are_out_and_have_no_other_fault() {
     for plan in plans() {
@@ -69,8 +69,8 @@ fn few_nodes_are_out_and_have_no_other_fault() {
     }
 }
 
-/// The assumptions: clocks that decide on fencing tokens after a loss of data are right, wrong clocks are few
-/// or the plan says that exclusion is not promised, and drift is small.
+/// The assumptions hold: after a loss of data, the clocks that decide fencing tokens are right. Wrong clocks are few,
+/// or the plan declares that exclusion is not promised. Drift is small.
 #[test]
 fn a_plan_is_within_the_assumptions_or_says_so() {
     let (mut inside, mut outside) = (0, 0);

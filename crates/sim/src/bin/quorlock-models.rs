@@ -1,4 +1,4 @@
-//! `quorlock-models`: explores every model to the end. The exit code is 1 if a model gives an unexpected result.
+//! `quorlock-models`: explores all states of every model. The exit code is 1 if a model gives an unexpected result.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ struct Args {
     #[arg(long)]
     trace: bool,
 
-    /// Make this mistake, and print which of the positive models catches it
+    /// Switch on this mutant, a deliberate bug, and print which of the positive models catches it
     #[cfg(quorlock_mutants)]
     #[arg(long, value_name = "NAME", conflicts_with = "negative")]
     mutant: Option<String>,
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     // The largest model first, so that it does not run alone at the end.
     sound.sort_by_key(|scenario| std::cmp::Reverse(scenario.size()));
     let mut wrong = explore(&sound, &args);
-    // A mistake affects the whole process, so these models run one by one, after the others.
+    // A mutant affects the whole process, so these models run one by one, after the other models.
     for scenario in &mistaken {
         if let Some(mutant) = scenario.mutant
             && !quorlock_sim::mutants::switch_on(mutant)
@@ -73,7 +73,7 @@ fn explore(scenarios: &[Scenario], args: &Args) -> u32 {
             scope.spawn(|| {
                 while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let found = scenario.check();
-                    // The lock keeps the lines of one result together.
+                    // The mutex keeps the lines of one result together in the output.
                     let mut wrong = wrong.lock().unwrap_or_else(PoisonError::into_inner);
                     print(scenario, &found, args.trace);
                     *wrong += u32::from(found.wrong.is_some());
@@ -105,7 +105,7 @@ fn print(scenario: &Scenario, found: &Found, traced: bool) {
     }
 }
 
-/// Prints the first positive model that catches the mistake.
+/// Prints the first positive model that catches the mutant.
 #[cfg(quorlock_mutants)]
 fn hunt(args: &Args, mutant: &str) -> ExitCode {
     if !quorlock_sim::mutants::switch_on(mutant) {

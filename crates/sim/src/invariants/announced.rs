@@ -16,8 +16,8 @@ pub(crate) const SENTENCE: &str = "V15: when it is clear that no quorum confirms
      node timeout after it was sent, the holder is notified while the lock is held. It is notified when a quorum \
      confirms again. (protocol, 4 and 12)";
 
-/// Rounds of extensions, by the lock that their tickets name. Models have no `Started` facts, so nothing is
-/// recorded there.
+/// Rounds of extensions, keyed by the lock in their tickets. Models have no `Started` facts, so this invariant records
+/// nothing there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Announced {
     is_watching: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Announced {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Rounds {
-    /// The last report to the holder said that no quorum confirms.
+    /// The last report to the holder was that no quorum confirms.
     is_unconfirmed: bool,
     latest: Option<Round>,
 }
@@ -45,7 +45,7 @@ impl Announced {
         match fact {
             Fact::Started { .. } => self.is_watching = true,
             _ if !self.is_watching => {}
-            // The holder of a handed-over lock is notified of its own rounds only.
+            // After a hand-over, the next holder is notified only of its own rounds.
             Fact::Granted { guard, .. } | Fact::ReleaseAsked { guard, .. } => {
                 self.leases.remove(&lease_of(*guard, view));
             }
@@ -94,7 +94,7 @@ impl Announced {
         }
     }
 
-    /// Checks that the tick sent every notification that is due.
+    /// Checks that the tick sent every due notification.
     fn check_told(&mut self, client: ClientId, view: &View<'_>) -> Checked {
         let now = view.tick_reading(client);
         for (id, guard) in view.guards.iter().filter(|(id, _)| id.client == client) {
@@ -115,7 +115,7 @@ impl Announced {
                 }
                 continue;
             }
-            // The configured node timeout, or the longest that a measured round trip can cause.
+            // The configured node timeout, or the longest adaptive timeout.
             let timeout = guard.request.timing.node_timeout(Duration::MAX);
             let is_over = round.began.after(timeout).remaining(now).is_zero();
             let open = view.terms.quorum.nodes() - round.answers;
@@ -129,7 +129,7 @@ impl Announced {
     }
 }
 
-/// The lock that the tickets of a guard's rounds name: the lock of the first guard with this token.
+/// The lock in the tickets of a guard's rounds: the lock of the first guard with this token.
 fn lease_of(guard: GuardId, view: &View<'_>) -> (ClientId, LockId) {
     let token = view.guards.of(guard).and_then(|held| view.ledger.of_guard(held));
     (guard.client, token.map_or(guard.lock, |token| token.lock))

@@ -1,4 +1,4 @@
-//! Fencing tokens are unique and grow. If a resource refuses smaller tokens, two holders never write to it in turns.
+//! Fencing tokens are unique and grow. If a resource refuses smaller tokens, two holders never write to it alternately.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::view::View;
 
 pub(crate) const NAME: &str = "fencing";
 
-/// The longest time that is expected between reading a clock and writing a floor that rests on it. Half of a
-/// quarantine bounds it as well, because the client asks again for a clock that is older.
+/// The longest expected time between reading a clock and writing a floor that rests on that reading. Half of a
+/// quarantine is another bound, because the client reads a clock again if its reading is older.
 const READ_BEFORE: Time = 10 * SECOND;
 
 pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without any timing assumption \
@@ -27,10 +27,10 @@ pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without a
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Fencing {
-    /// The largest token that was shown.
+    /// The largest token that a holder has seen.
     shown: BTreeMap<Key, u64>,
     all: BTreeSet<(Key, u64)>,
-    /// The largest token that was shown before an attempt began, and before a hand-over.
+    /// The largest token that a holder had seen before an attempt began, and before a hand-over.
     before: BTreeMap<(ClientId, LockId), u64>,
     handed: BTreeMap<Token, u64>,
     /// Each node's counters when last checked.
@@ -44,13 +44,13 @@ pub(crate) struct Fencing {
 /// Reasons why a floor may be too low.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Floors {
-    /// The sum of all steps of each node's clock.
+    /// The sum of all jumps of each node's clock.
     set: Vec<Time>,
-    /// A clock was set so far that it does not agree with its reading when a floor was set.
+    /// A clock jumped so far that it no longer agrees with its reading at the time of a floor.
     is_low: bool,
-    /// Used if clocks do not agree: the marker that each client last wrote to each node; the markers whose
-    /// floors may be too low, because the client reported few clocks or an earlier floor rests on other clocks;
-    /// and the lowest of these floors that a node has taken.
+    /// Records for clocks that do not agree. `marks`: the marker that each client last wrote to each node. `untrusted`:
+    /// the markers with floors that may be too low, because the client reported few clocks or an earlier floor rests on
+    /// other clocks. `lowest`: the lowest of these floors that a node has taken.
     marks: BTreeMap<(ClientId, NodeIndex), Arc<str>>,
     untrusted: BTreeSet<Arc<str>>,
     lowest: Option<u64>,
@@ -134,8 +134,8 @@ impl Fencing {
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
-            // Between a floor and the next one, which must be above it, the node waits two seconds longer than
-            // the longest ttl. Models have no floors.
+            // A floor must be above the previous floor. Between the two the node waits for the longest ttl and two
+            // seconds, so jumps of up to half a ttl are harmless. Models have no floors.
             Fact::FaultEvent(FaultEvent::NodeStepped { node, by }) if view.terms.quarantine > 0 => {
                 self.floors.set[*node] += by.abs();
                 self.floors.is_low |=
@@ -159,8 +159,8 @@ impl Fencing {
         }
     }
 
-    /// Whether so much was lost that tokens up to this one may be out of order. While any two quorums share a
-    /// node with its own counters, the order rests on no floor.
+    /// Whether the losses allow tokens up to this one to be out of order. While any two quorums share a node that kept
+    /// its counters, the order of tokens rests on no floor.
     fn is_beyond(&self, fence: u64, view: &View<'_>) -> bool {
         let (nodes, needed) = (view.terms.quorum.nodes(), view.terms.quorum.needed());
         let (lost, in_common) = (self.lost.len(), 2 * needed - nodes);
@@ -168,7 +168,7 @@ impl Fencing {
         lost > view.terms.spare_counters || is_low && lost >= in_common
     }
 
-    /// The largest token that was shown for any of these keys.
+    /// The largest token that a holder has seen for any of these keys.
     fn shown_for(&self, keys: &Keys) -> u64 {
         keys.iter().filter_map(|key| self.shown.get(key)).copied().max().unwrap_or(0)
     }
@@ -230,7 +230,7 @@ impl Fencing {
         });
         for key in &*counter.keys {
             let after = view.node(node).fence_at(key).unwrap_or(0);
-            // After a node got other data, its counters are unknown until the next command.
+            // After a node's data was replaced, its counters are unknown until the next command.
             let Some(before) = self.counters[node].insert(key.clone(), after) else { continue };
             let may = match answer {
                 Answer::GrantedFenced { .. } => after >= before,
@@ -273,8 +273,8 @@ fn floor(marker: &str) -> u64 {
     Marker::parse(marker).map_or(0, |marker| marker.floor)
 }
 
-/// Whether the floor is above more clocks than a quorum, but not above all of them. An earlier floor may rest
-/// on other clocks.
+/// Whether the floor is above the clocks of more than a quorum of nodes, but not of all nodes. Then an earlier floor
+/// may rest on other clocks.
 fn rests_on_some(floor: u64, view: &View<'_>) -> bool {
     let ahead = Marker::FLOOR_AHEAD_US.cast_signed() * US;
     let read_before = READ_BEFORE.min(view.terms.quarantine / 2);

@@ -1,5 +1,5 @@
-//! No holder keeps a lock for longer than its caller allows, and no process keeps it from others by handing it
-//! over again and again.
+//! No holder keeps a lock for longer than its caller allows, and no process keeps a lock from other processes by
+//! handing it over again and again.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ pub(crate) const NAME: &str = "hold limit";
 pub(crate) const SENTENCE: &str = "Per node token ≤ 64 turns and ≤ T/10 in all. max_hold counts per guard \
      and per node token. Automatic extension every T/3, bounded by max_hold. (protocol, 3 and 4)";
 
-/// The first grant of each token, and the limits of its extensions. Models have no `Started` facts, so nothing
-/// is recorded there.
+/// The first grant of each token, and the limits of its extensions. Models have no `Started` facts, so this invariant
+/// records nothing there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct HoldLimit {
     is_watching: bool,
@@ -28,7 +28,7 @@ pub(crate) struct HoldLimit {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Term {
     began: Reading,
-    /// Limits on the boot clock: of all holders of the token together, and of the present guard.
+    /// Limits on the boot clock: for all holders of the token together, and for the present guard.
     token_until: i64,
     guard_until: i64,
 }

@@ -14,7 +14,7 @@ pub(crate) const SENTENCE: &str = "A release never overtakes its acquire; what s
      its release. Answers of a node are told in the order of sending, also across \
      connections, whichever of them were asked again. (protocol, 2 and 4)";
 
-/// The commands sent to each node since its first connection. Models have no connections.
+/// The commands sent to each node since its first connection. Models have no connections, so this stays empty there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct InOrder(BTreeMap<(ClientId, NodeIndex), Sent>);
 
@@ -51,7 +51,7 @@ impl InOrder {
             {
                 let Some(sent) = self.0.get_mut(&(*client, *node)) else { return Ok(()) };
                 match sent.untold.iter().position(|other| other == ticket) {
-                    // Earlier commands failed, or their answers never arrive.
+                    // The commands before this one failed, or their answers never arrive.
                     Some(place) => drop(sent.untold.drain(..=place)),
                     None => {
                         return Err(format!(

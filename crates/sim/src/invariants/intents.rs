@@ -1,4 +1,4 @@
-//! The intent of a waiting writer is no vote. It keeps only new readers waiting, and is withdrawn in time.
+//! The intent of a waiting writer is no vote. The intent only keeps new readers waiting, and is withdrawn in time.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) const SENTENCE: &str = "Heal: as acquire, but ignores intents. No vot
 pub(crate) struct Intents {
     /// The intents on nodes, and the call of each. A call can hand its intent over to another call.
     said: BTreeMap<(ClientId, Key, Value), LockId>,
-    /// Calls that have ended, and whether a tick has passed since in which the client could withdraw.
+    /// Calls that have ended, and whether the client has had a tick since then in which it could withdraw the intent.
     over: BTreeMap<(ClientId, LockId), bool>,
 }
 
@@ -85,7 +85,7 @@ impl Intents {
     }
 }
 
-/// A node refuses only if another holder is in the way.
+/// A node refuses a command only if another holder blocks it.
 fn check_refusal(node: NodeIndex, command: &Command, view: &View<'_>) -> Checked {
     let is_in_the_way = |key: &Key, value: &Value| {
         let Some(stored) = view.node(node).stored(key, view.now) else { return false };

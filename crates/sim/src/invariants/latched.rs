@@ -1,4 +1,4 @@
-//! A lock that is lost or released stays so.
+//! A lost or released lock stays lost or released.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,12 +22,12 @@ pub(crate) struct Latched {
     lost: BTreeSet<GuardId>,
     /// The votes in the last report.
     told: BTreeMap<GuardId, Validity>,
-    /// Guards that noticed their own end, and whether a tick has passed since. After that tick the engine knows.
+    /// Guards that noticed their own end, and whether a tick has passed since then. After the tick the engine knows.
     over: BTreeMap<GuardId, bool>,
 }
 
 impl Latched {
-    /// The engine reports nothing about released guards.
+    /// Drops the records of released guards, because the engine reports nothing more about them.
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading, guards: &Guards) {
         self.told.retain(|id, _| guards.of(*id).is_some());
         self.over.retain(|id, _| guards.of(*id).is_some());
@@ -90,7 +90,7 @@ impl Latched {
             Fact::Ordered { client, ticket, command, .. }
                 if matches!(ticket.verb, Verb::Extend | Verb::Heal) =>
             {
-                // Tickets name the first guard that had the token, so the value is compared.
+                // A ticket names only the first guard that had the token, so this compares the value instead.
                 let value = subject(command).map(|(_, value)| value);
                 let is_its = |(id, guard): &(GuardId, &Guard)| {
                     id.client == *client && Some(&guard.value()) == value

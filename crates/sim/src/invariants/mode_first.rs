@@ -1,4 +1,4 @@
-//! A downgraded guard is a reader's for its holder before any node learns of it, and stays a reader's.
+//! After a downgrade, the guard is a reader's guard before any node learns of the downgrade, and it stays one.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub(crate) const NAME: &str = "mode first";
 pub(crate) const SENTENCE: &str = "Downgrade exclusive → shared: mode() turns to shared and fence() to none, \
      latched, before the first byte; a failed or unknown downgrade never turns back. (kinds, 1)";
 
-/// Guards that were readers' when last checked.
+/// Guards that were readers' guards at the last check.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct ModeFirst(BTreeSet<GuardId>);
 

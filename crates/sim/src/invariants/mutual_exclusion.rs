@@ -1,4 +1,4 @@
-//! A lock has one holder at a time. Asserted where the protocol promises it, counted elsewhere.
+//! A lock has one holder at a time. The check fails where the protocol promises this, and counts overlaps elsewhere.
 
 use std::collections::BTreeSet;
 

@@ -1,16 +1,15 @@
-//! Readers that come and go do not keep a writer waiting for ever. A waiting writer gets the lock before
-//! readers that come later, on every key of its lock.
+//! Readers that come and go do not keep a writer waiting for ever. A waiting writer gets the lock before readers that
+//! come later, on every key of its lock.
 //!
-//! Two checks show this together. In runs in which readers keep coming, the healing phase bounds the time until
-//! every writer has its lock, unless no intent reaches a node. The check in this file is exact and covers every
-//! run: a node that stores a writer's intent for a key lets no later reader in, until the last intent has
-//! expired. Only these events end that:
+//! Two checks show this together. In runs in which readers keep coming, the healing phase bounds the time until every
+//! writer has its lock, unless no intent reaches a node. The check in this file is exact and covers every run: a node
+//! that stores a writer's intent for a key lets no later reader in, until the last intent has expired. Only these
+//! events end that:
 //!
 //! - The writer's call ends.
-//! - Another call of its process wants one of its keys, and may have its turn.
-//! - Its inspection has found holders other than readers on so many nodes of one key that the rest is no
-//!   quorum.
-//! - Its attempt has failed, and no node has refused it.
+//! - Another call of the same process wants one of the keys, and may get the lock first.
+//! - The writer's inspection has found, for one key, holders other than readers on too many nodes to leave a quorum.
+//! - The writer's attempt has failed, and no node has refused it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +32,7 @@ const INTENT: &str = "quorlock:intent:";
 
 type CallId = (ClientId, LockId);
 
-/// Models have no `Started` facts, so nothing is recorded there.
+/// Waiting calls and their intents. Models have no `Started` facts, so this invariant records nothing there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct NoStarvation {
     is_watching: bool,
@@ -42,17 +41,17 @@ pub(crate) struct NoStarvation {
     writers: BTreeMap<CallId, Writer>,
 }
 
-/// The intents of a writer, and the holders other than readers that it knows of.
+/// The intents of a writer, and the nodes on which it has found holders other than readers.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Writer {
     words: BTreeMap<(NodeIndex, Key), Word>,
-    /// The newest command about its intents, and the newest one whose intents bind no node any more.
+    /// Numbers of commands about intents: the newest, and the newest with intents that no longer bind a node.
     ordered: u32,
     excused: u32,
-    /// Its last inspection: for each key, the nodes with holders other than readers. If these are too many, the
-    /// intents sent before the end of the inspection do not bind nodes either.
+    /// The last inspection: for each key, the nodes with holders other than readers. If there are too many such nodes,
+    /// the intents sent before the end of the inspection do not bind nodes either.
     look: (u32, BTreeMap<usize, BTreeSet<NodeIndex>>),
-    /// Its last attempt, and whether a node has refused it.
+    /// The last attempt, and whether a node has refused it.
     attempt: (u32, bool),
 }
 
@@ -70,7 +69,7 @@ impl Writer {
         self.excused = self.ordered;
     }
 
-    /// Whether holders other than readers are on so many nodes of one key that the rest is no quorum.
+    /// Whether, for one key, holders other than readers are on too many nodes to leave a quorum.
     fn waits_for_others(&self, quorum: Quorum) -> bool {
         let left = |nodes: &BTreeSet<NodeIndex>| quorum.nodes() - nodes.len();
         self.look.1.values().any(|nodes| left(nodes) < quorum.needed())
@@ -130,12 +129,12 @@ impl NoStarvation {
     fn is_over(&mut self, call: CallId) {
         self.writers.remove(&call);
         if let Some((keys, ..)) = self.calls.remove(&call) {
-            // Intents that were sent during that call bind no node.
+            // Intents that other writers of the process sent during the ended call bind no node.
             self.has_company(call.0, &keys);
         }
     }
 
-    /// Another call of the process wants these keys, or wanted them until now.
+    /// Excuses the intents of writers in a process in which another call wants, or just wanted, the same keys.
     fn has_company(&mut self, client: ClientId, keys: &Keys) {
         for (call, writer) in &mut self.writers {
             if call.0 == client && self.calls.get(call).is_some_and(|(its, ..)| its.overlaps(keys))
@@ -223,8 +222,8 @@ impl NoStarvation {
     }
 }
 
-/// An attempt that is given up without a refusal shows that readers do not keep the writer waiting. A client
-/// that needs evidence decides by itself which refusals count.
+/// If an attempt fails without a refusal, readers are not the reason why the writer waits. A client that needs evidence
+/// decides by itself which refusals count.
 fn ordered(writer: &mut Writer, ticket: Ticket, needs_evidence: bool) {
     match ticket.verb {
         Verb::Announce => writer.ordered = writer.ordered.max(ticket.round),

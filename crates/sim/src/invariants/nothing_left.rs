@@ -1,5 +1,5 @@
-//! At the end nothing is left: no key of ours on a node, no owed release, no record in an engine. Checked at
-//! the end of every run, after the last ttl.
+//! At the end of a run nothing is left: no key of ours on a node, no owed release, no record in an engine. The
+//! simulator checks this after the last ttl of every run.
 
 use quorlock_core::Key;
 
@@ -13,7 +13,7 @@ pub(crate) const SENTENCE: &str = "V5: failed attempts leave no key on any node 
      the bound; an orphan (SET delivered after its connection died, node frozen meanwhile) is gone \
      within T. (protocol, 12)";
 
-/// Returns a key of ours on a node.
+/// Returns a key of ours on a node, if there is one.
 pub(crate) fn first<'a>(node: &'a ModelNode, ledger: &Ledger, now: Time) -> Option<&'a Key> {
     let mut all = node.all(now);
     all.find(|(_, stored)| stored.values().any(|value| ledger.knows(value))).map(|(key, _)| key)

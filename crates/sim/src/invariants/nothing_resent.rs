@@ -1,4 +1,4 @@
-//! Only releases are given to a node twice.
+//! The engine sends no command but a release twice to a node.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(crate) const SENTENCE: &str =
 pub(crate) struct NothingResent(BTreeSet<(ClientId, NodeIndex, Ticket, Option<u64>)>);
 
 impl NothingResent {
-    /// In models, commands about trust are numbered from the start again when none is in flight.
+    /// In models, the numbers of commands about trust start again when no such command is in flight.
     pub(crate) fn rebase(&mut self) {
         self.0.retain(|(_, _, ticket, _)| ticket.verb != Verb::Trust);
     }
@@ -34,7 +34,7 @@ impl NothingResent {
     }
 }
 
-/// A raise to another number is another command.
+/// A raise to a different number is a different command.
 const fn raised_to(command: &Command) -> Option<u64> {
     match command {
         Command::Raise { to, .. } => Some(*to),

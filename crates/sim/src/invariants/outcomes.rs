@@ -40,7 +40,7 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Checked {
     let count = |is: fn(&NodeOutcome) -> bool| {
         refusal.nodes.iter().filter(|report| is(&report.said)).count()
     };
-    // A call that inspects before its first attempt sees free keys on nodes that would have granted.
+    // A call that only inspected has seen free keys on nodes that would have granted.
     let granted =
         count(|said| matches!(said, NodeOutcome::Granted | NodeOutcome::Seen(Holding::Free)));
     let refused = count(|said| matches!(said, NodeOutcome::Refused(_)));

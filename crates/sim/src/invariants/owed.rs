@@ -1,4 +1,4 @@
-//! A key that a node may have set for us is released there. If the release fails, it is sent again as soon as
+//! A key that a node may have set for us is released there. If the release fails, the client sends it again as soon as
 //! the node answers, until the key has expired.
 
 use std::collections::BTreeMap;
@@ -20,13 +20,13 @@ pub(crate) const SENTENCE: &str = "Unknown = no vote, release owed. S15: every a
 /// The longest time until a failed release is sent again, by the client's boot clock.
 const RETRY_MAX: Time = SECOND;
 
-/// Keys that may be on nodes. Models have no `Started` facts, so nothing is recorded there.
+/// Keys that may be on nodes. Models have no `Started` facts, so this invariant records nothing there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Owed {
     is_watching: bool,
     /// Values that were sent to a node and may be stored there, until a release is answered.
     keys: BTreeMap<(ClientId, NodeIndex, Vec<u8>), Set>,
-    /// The values that commands under way are about.
+    /// The value in each command under way.
     commands: BTreeMap<(ClientId, NodeIndex, Ticket), Vec<u8>>,
 }
 
@@ -36,9 +36,9 @@ struct Set {
     first: Ticket,
     /// The earliest time at which the key has expired, by the client's boot clock.
     until: Time,
-    /// The time at which a release failed, if it was not sent again.
+    /// The time at which a release failed, unless the client has sent it again.
     failed: Option<Time>,
-    /// The release failed because the node was out of reach, and the node has answered since.
+    /// The release failed because the node was unreachable, and the node has answered since then.
     is_back: bool,
     is_reach: bool,
 }
@@ -142,7 +142,7 @@ impl Owed {
                     (set.is_reach, set.is_back) = (failure.kind().is_about_reach(), false);
                 }
             }
-            // The command left the client, so the node itself declined it, not its connection.
+            // The command left the client, so the failure comes from the node and not from the connection.
             (_, Some(failure))
                 if !failure.may_have_been_executed()
                     && !failure.kind().is_about_reach()

@@ -1,4 +1,4 @@
-//! A call ends within the time that its caller waits, whatever is in flight.
+//! A call ends within the time for which its caller waits, even if commands are in flight.
 
 use std::collections::BTreeMap;
 

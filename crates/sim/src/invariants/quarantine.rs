@@ -1,4 +1,4 @@
-//! No vote of a node that is not trusted, or not yet trusted, counts.
+//! A vote counts only if the client trusts its node.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ pub(crate) const SENTENCE: &str = "S9: no vote before verification and marker. S
      quarantine. (protocol, 12) — By true time: none that a node gives within the longest ttl and 1 % \
      after it was started or lost what it knew. S3: nodes are distinct servers.";
 
-/// The server that gave each vote, because a name may come to lead to another server. Models have no `Started`
-/// facts and no such names, so nothing is recorded there.
+/// The server behind each vote, because a node's name may later lead to another server. Models have no `Started` facts
+/// and no such names, so this invariant records nothing there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Quarantine {
     is_watching: bool,
-    /// The server that carried out a command without an answer so far.
+    /// The server that carried out a command, until the answer arrives.
     done: BTreeMap<(ClientId, NodeIndex, Ticket), u64>,
     /// The server that answered a command sent at this time of a client's boot clock.
     voters: BTreeMap<(ClientId, NodeIndex, i64), u64>,
@@ -61,7 +61,7 @@ impl Quarantine {
         };
         let voting =
             || view.terms.quorum.node_ids().filter(|node| guard.hold.validity().has_vote_of(*node));
-        // Finds two names that lead to one server now. A vote from before a name led there is another server's.
+        // Detects two names that lead to one server now. A vote given before a name led there came from another server.
         let server = |node: NodeId| {
             let asked = guard.hold.validity().asked_when(node)?;
             let counts = elapsed(asked, view.reading(id.client)) < token.term;

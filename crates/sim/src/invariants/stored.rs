@@ -1,4 +1,4 @@
-//! A node's answers are true: after a grant all keys are stored, and after a release none is left.
+//! A node's answers are true: after a grant the node stores all keys, and after a release it stores none of them.
 
 use quorlock_core::{Answer, Command, Key};
 

@@ -19,7 +19,7 @@ use crate::view::View;
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     releases: BTreeSet<(ClientId, NodeIndex, Ticket)>,
-    /// For each key, since a call inspected it: the time of the first push, and the nodes that pushed.
+    /// For each key, since the last inspection by a call: the time of the first push, and the nodes that pushed.
     pushes: BTreeMap<(ClientId, Key), (i64, BTreeSet<NodeIndex>)>,
     /// The round trip when the last attempt began.
     round_trips: BTreeMap<(ClientId, LockId), Duration>,
@@ -132,8 +132,8 @@ impl Tally {
 }
 
 impl Tally {
-    /// An attempt begins. After a push it waits until pushes of the other nodes can have arrived (protocol, 3).
-    /// Otherwise each node would cause an attempt.
+    /// An attempt begins. After a push, an attempt waits until pushes of the other nodes can have arrived (protocol,
+    /// 3). Otherwise the push of each node would cause an attempt.
     fn begun(
         &mut self,
         client: ClientId,
@@ -144,7 +144,7 @@ impl Tally {
     ) {
         let before = self.round_trips.insert((client, lock), round_trip).unwrap_or_default();
         let Some(request) = view.ledger.request(client, lock) else { return };
-        // Each of several keys may have come free by itself.
+        // Counts locks of one key only, because several keys may become free at different times.
         let Some(key) = request.keys.single() else { return };
         let Some((first, nodes)) = self.pushes.remove(&(client, key.clone())) else {
             return;

@@ -19,7 +19,7 @@ pub(crate) const SENTENCE: &str = "This is important in order to avoid removing 
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct TokenOwnership {
-    /// Each node's keys when last checked.
+    /// The keys of each node at the last check.
     seen: Vec<BTreeMap<Key, Stored>>,
     attempts: BTreeMap<Vec<u8>, (ClientId, LockId, u32)>,
 }
@@ -118,7 +118,7 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Returns the mistake, if a writer's command made this change.
+    /// Describes the error, if a writer's command made this change.
     fn is_wrong_for_writers(&self, command: &Command, is_granted: bool) -> Option<&'static str> {
         let is_ours = self.before.holds(self.value);
         let is_heal = matches!(command, Command::Heal { .. } | Command::HealFenced { .. });
@@ -135,8 +135,8 @@ impl Found<'_> {
         }
     }
 
-    /// Returns the mistake, if a reader's command made this change. Other readers must stay as they are, and
-    /// the key must live as long as its last reader.
+    /// Describes the error, if a reader's command made this change. Other readers must stay as they are, and the key
+    /// must live as long as its last reader.
     fn is_wrong_for_readers(
         &self,
         command: &Command,

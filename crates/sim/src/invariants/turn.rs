@@ -1,5 +1,5 @@
-//! Guards are checked when they are granted, and at the end of a tick in which their votes changed. A node's
-//! answers to several commands arrive together, and the engine reports on them one by one.
+//! Checks guards when they are granted, and at the end of a tick in which their votes changed, but not in between: a
+//! node's answers to several commands arrive together, and the engine reports on them one by one.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! No two guards have the same token and hand-over count, and no two hold one lease.
+//! No two guards have the same token and hand-over count, and no two guards hold the same lease.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! A vote is a positive reply to this very attempt, on the connection that carried the command, with no release
+//! A vote is a positive reply to the present attempt, on the connection that carried the command, with no release
 //! queued behind the command.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,17 +18,17 @@ pub(crate) const SENTENCE: &str = "S1: a vote exists only after a positive reply
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Votes {
-    /// Commands on the present connection to each node, recorded from the first connection on. Models have no
-    /// `Connected` facts: a broken connection drops what is in flight there.
+    /// Commands on the present connection to each node, from the first `Connected` fact on. Models have no such facts.
+    /// In models, a broken connection drops its commands in flight.
     epochs: BTreeMap<(ClientId, NodeIndex), Epoch>,
     turn: Turn,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Epoch {
-    /// Sent, and neither answered nor given up.
+    /// Commands sent, and neither answered nor given up.
     awaited: BTreeSet<Ticket>,
-    /// Answered in time. The connection may break before the engine gets the answer.
+    /// Commands answered in time. The connection may break before the engine gets the answer.
     arrived: BTreeSet<Ticket>,
 }
 

@@ -1,5 +1,5 @@
-//! A node is marked only after its wait, measured by the clock of the waiting client, whatever the node's own
-//! clock shows.
+//! A client writes a marker to a node only after the adoption wait. The clock of the waiting client measures this wait,
+//! whatever the node's clock shows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,21 +20,21 @@ pub(crate) const SENTENCE: &str = "Uptime ≥ max_ttl·(1+ε) + 2 s, bounded als
 
 type Channel = (ClientId, NodeIndex);
 
-/// What each client knows of each node, in times of its boot clock. Models have no `Started` facts, so nothing
-/// is recorded there.
+/// Each client's information about each node, in times of the client's boot clock. Models have no `Started` facts, so
+/// this invariant records nothing there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Waits {
     is_watching: bool,
-    /// The newest connection with evidence from the node, and the number of flushes on it.
+    /// The newest connection with evidence from the node, and the number of flush pushes on it.
     epochs: BTreeMap<Channel, (u64, u64)>,
-    /// The earliest possible beginning of each run, by the uptime in its first identification.
+    /// The earliest possible start of each server run, by the uptime in its first identification.
     runs: BTreeMap<(Channel, String), Time>,
-    /// The adoption that was seen last.
+    /// The last adoption that the client has seen.
     adoptions: BTreeMap<Channel, Seen>,
-    /// The newest command about trust: its number, and the adoption that it asks for.
+    /// The newest command about trust: its number, and the adoption that it requests.
     asked: BTreeMap<Channel, (u32, Option<Arc<str>>)>,
-    /// Adoptions that arrived in this tick. Such an adoption counts unless the evidence beside it makes the
-    /// engine ask for something new.
+    /// Adoptions that arrived in this tick. Such an adoption counts unless the evidence beside it makes the engine send
+    /// a new request.
     heard: BTreeMap<Channel, Seen>,
 }
 
@@ -100,7 +100,7 @@ impl Waits {
         }
         *newest = (*epoch, *flushes);
         let Some(info) = info else { return };
-        // The client identifies the node again. Its earlier request may concern another run.
+        // The client identifies the node again, because its earlier request may concern another run.
         if let Some((_, asked)) = self.asked.get_mut(&channel) {
             *asked = None;
         }
@@ -137,7 +137,7 @@ impl Waits {
                 let seen = self.adoptions.get(&channel).filter(|seen| seen.text == it.text);
                 (seen.map(|seen| seen.began), it.age_ms as i64 * MS)
             }
-            // A durable node that came back with its data need not wait. A node that is adopted must wait.
+            // A durable node that came back with its data need not wait. A node under adoption must wait.
             None if view.terms.durable.contains(&channel.1) && replaces.is_some() => (None, 0),
             None => {
                 let run = Marker::parse(text).map_or(String::new(), |it| it.run_id.into());
@@ -155,8 +155,8 @@ impl Waits {
         Ok(())
     }
 
-    /// An adoption that was begun again, perhaps by another client, is younger than the request that showed the
-    /// one before.
+    /// Records an adoption. If the adoption began again, perhaps by another client, it is younger than the request that
+    /// showed the previous adoption.
     fn begins(&mut self, channel: Channel, mut seen: Seen) {
         if let Some(before) = self.adoptions.get(&channel) {
             let is_same = before.text == seen.text;
@@ -165,8 +165,8 @@ impl Waits {
         self.adoptions.insert(channel, seen);
     }
 
-    /// Whether this adoption was asked for last. An adoption of another run, or from before a promotion, does
-    /// not begin the wait.
+    /// Whether the client's latest request asked for this adoption. An adoption of another run, or from before a
+    /// promotion, does not begin the wait.
     fn is_asked_for(&self, of: Channel, round: u32, found: &str) -> bool {
         let Some((newest, Some(asked))) = self.asked.get(&of) else { return false };
         let (asked, found) = (Adoption::parse(asked), Adoption::parse(found));

@@ -13,8 +13,8 @@ use super::world::{CLIENTS, RESOURCES};
 use crate::ledger::Drift;
 use crate::time::{MS, SECOND, Time};
 
-/// One tick, longer than the engine's contention back-off (ten seconds). The back-off decides which caller is
-/// next, never how many hold the lock, and would only multiply the states.
+/// One tick, longer than the engine's contention back-off (ten seconds). The back-off decides which caller is next,
+/// never how many hold the lock, and exploring it would multiply the states.
 pub(crate) const TICK: Time = 20 * SECOND;
 
 /// The bounds of one model. They are flat, so that a model can be written as a difference to another one (`..M1`).
@@ -28,12 +28,11 @@ pub(crate) struct Bounds {
     pub(crate) ttl: u32,
     /// The clock error that clients allow for, per ttl.
     pub(crate) drift: u32,
-    /// A node's clock may end a key early by this much.
+    /// The largest time by which a node's clock may end a key early.
     pub(crate) node_fast: u32,
-    /// A client's clock may stop for one tick, and again after this number of ticks. Zero: never.
+    /// If not zero, a client's clock may stop for one tick, and again after this number of ticks.
     pub(crate) client_slow: u8,
-    /// The number of times, for all clients together, that one of a client's two clocks stops while the other
-    /// goes on.
+    /// The number of times that one of a client's two clocks stops while the other continues; for all clients together.
     pub(crate) suspends: u8,
     pub(crate) attempts: [u32; CLIENTS],
     pub(crate) extensions: [u8; CLIENTS],
@@ -41,34 +40,34 @@ pub(crate) struct Bounds {
     pub(crate) command_age: u32,
     /// The largest age of a command when its answer is processed.
     pub(crate) answer_age: u32,
-    /// The number of links on which messages may take time at once.
+    /// The largest number of links on which messages take time at the same moment.
     pub(crate) slow_links: usize,
     /// For a paused client: the largest delay of its timers, and the largest age of the answers that it then
     /// processes.
     pub(crate) pause: u32,
     pub(crate) pauses: u8,
-    /// The number of keys that vanish early. Only keys vanish without which a holder keeps its quorum.
+    /// The number of keys that vanish early. A key vanishes only if its holder keeps a quorum without it.
     pub(crate) flushes: u8,
     /// The number of times that a node with a vote restarts without its data.
     pub(crate) restarts: u8,
     pub(crate) guard: RestartGuard,
-    /// One node, any of them, has just started without its data.
+    /// At the start, one of the nodes has just started without its data.
     pub(crate) fresh: bool,
     /// The number of the first client's connections that break. Commands in flight may still arrive.
     pub(crate) breaks: u8,
     /// The largest age of a command that arrives after its connection broke.
     pub(crate) zombie_age: u32,
-    /// Inspections are answered too, in any order with other answers, and a refused client retries as the nodes
-    /// say. The nodes promise pushes and never send one.
+    /// Nodes answer inspections too, in any order with other answers, and a refused client uses the adaptive delay. The
+    /// nodes promise pushes and never send one.
     pub(crate) looks: bool,
     /// Answers are processed at once.
     pub(crate) prompt: bool,
     /// The second client starts when the first has the lock.
     pub(crate) in_turn: bool,
-    /// The lock has fencing tokens, no time passes, and this number of keys vanishes, at any time on any node.
-    /// The order of tokens then rests on no clock.
+    /// The lock has fencing tokens, no time passes, and this number of keys vanishes, at any time on any node. So the
+    /// order of tokens does not depend on any clock.
     pub(crate) vanishing: Option<u8>,
-    /// Clients with the same mode do the same, so they are numbered in the order of their first commands.
+    /// Clients with the same mode are interchangeable, so they are numbered in the order of their first commands.
     pub(crate) alike: bool,
 }
 
@@ -80,7 +79,7 @@ impl Bounds {
             max_ttl: ticks(self.ttl),
             drift_ppm: u32::try_from(self.assumed().ppm).unwrap_or(0),
             drift_constant: Duration::ZERO,
-            // Zero, so that a mistake of one tick shows.
+            // With a zero margin, an engine error of one tick becomes visible.
             margin: Some(Duration::ZERO),
             node_timeout: Some(ticks(1).min(ticks(self.ttl) / 4)),
             ..TimingOptions::default()
@@ -132,8 +131,7 @@ impl Bounds {
         Rules { guard: self.guard, cluster, names, marker, adoption, durable, words }
     }
 
-    /// Uptime in seconds, in whole ticks, after which a node's quarantine is over. A longer uptime makes no
-    /// difference.
+    /// Uptime in seconds, rounded up to ticks, after which a quarantine is over. A longer uptime makes no difference.
     pub(crate) fn grown_s(&self) -> i64 {
         let quarantine = self.rules(1, 1).quarantine().as_nanos();
         let ticks = quarantine.div_ceil(TICK.unsigned_abs().into());

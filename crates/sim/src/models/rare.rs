@@ -51,7 +51,7 @@ impl Rare {
     }
 }
 
-/// The number of steps that showed each event.
+/// The number of steps in which each event occurred.
 #[derive(Default)]
 pub(crate) struct Witnesses([AtomicU64; TEXTS.len()]);
 

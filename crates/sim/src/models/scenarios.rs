@@ -13,20 +13,20 @@ pub struct Scenario {
     pub name: &'static str,
     /// A description in a few words.
     pub about: &'static str,
-    /// The mistake to switch on, in a build with mistakes.
+    /// The mutant to switch on, in a build with mutants.
     pub mutant: Option<&'static str>,
     bounds: Bounds,
     pinned: Pinned,
     sometimes: &'static [Rare],
 }
 
-/// The expected result, as exact numbers. They change only with a reason.
+/// The expected result, as exact numbers. Change a number only for a known reason.
 #[derive(Clone, Copy, Debug)]
 enum Pinned {
     /// Every invariant holds in all of these states.
     Exhausted { states: usize, steps: usize },
-    /// Two clients hold the lock (with fencing tokens: the tokens are wrong), at the earliest after this number
-    /// of steps. Other results are not compared.
+    /// Two clients hold the lock, or, with fencing tokens, the tokens are wrong. `after` is the smallest number of
+    /// steps to this state. Other results are not compared.
     Overlap { after: usize },
 }
 
@@ -39,7 +39,7 @@ pub struct Found {
     pub steps: usize,
     /// The distance of the farthest state from the start, in steps.
     pub depth: usize,
-    /// Rare events, and the number of steps that showed each.
+    /// Rare events, and the number of steps in which each occurred.
     pub sometimes: Vec<(&'static str, u64)>,
     /// The first invariant that did not hold.
     pub broken: Option<&'static str>,
@@ -91,11 +91,11 @@ const PAUSES: Bounds = Bounds { pauses: 1, ..M1 };
 const M4: Bounds =
     Bounds { node_fast: 0, extensions: [1, 0, 0], alike: false, in_turn: true, prompt: true, ..M1 };
 
-/// Fencing tokens without clocks: keys vanish at any time, so both clients may believe that they hold the lock.
+/// Fencing tokens without clocks. Keys vanish at any time, so both clients may believe that they hold the lock.
 const M2: Bounds = Bounds { node_fast: 0, vanishing: Some(2), ..M1 };
 
-/// One node restarts without its vote, and another has just done so. Answers come at once. The longest ttl is
-/// two ticks, a quarantine three.
+/// One node restarts without its vote, and another node has just done so. Answers arrive at once. The longest ttl is
+/// two ticks, and a quarantine is three ticks.
 const M3: Bounds = Bounds {
     ttl: 2,
     drift: 0,
@@ -122,7 +122,7 @@ const M5: Bounds = Bounds {
 const DOWNGRADES: Bounds =
     Bounds { clients: 2, modes: [Mode::Exclusive; 3], downgrades: [1, 0, 0], ..M4 };
 
-/// Three clients: one key, another key, and both.
+/// Three clients: the first locks one key, the second another key, and the third both keys.
 const M6: Bounds = Bounds {
     ttl: 1,
     drift: 0,
@@ -347,7 +347,7 @@ pub fn negatives() -> Vec<Scenario> {
 }
 
 impl Scenario {
-    /// The expected number of states. A model with a counterexample is small.
+    /// The expected number of states. A model with an expected counterexample counts as small.
     pub const fn size(&self) -> usize {
         match self.pinned {
             Pinned::Exhausted { states, .. } => states,
@@ -367,7 +367,7 @@ impl Scenario {
             seen: Witnesses::default(),
             failed: AtomicBool::new(false),
         };
-        // With one thread, the search is strictly breadth first.
+        // With one thread, the search is strictly breadth first, so the counterexample is the shortest.
         let checker = model.checker().threads(1).finish_when(HasDiscoveries::AnyFailures);
         let checker = checker.spawn_bfs().join();
         let model = checker.model();

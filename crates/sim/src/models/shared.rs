@@ -13,7 +13,7 @@ const SEEDED: RandomState = RandomState::with_seeds(1, 2, 3, 4);
 #[derive(Clone, Debug)]
 pub(crate) struct Shared<T> {
     value: Arc<T>,
-    /// Zero while it is being changed.
+    /// Zero while the value is being changed.
     hash: u64,
 }
 
@@ -23,7 +23,7 @@ impl<T: Clone + Hash> Shared<T> {
         Self { value: Arc::new(value), hash }
     }
 
-    /// Must be followed by [`Shared::seal`].
+    /// The caller must call [`Shared::seal`] after the change.
     pub(crate) fn change(&mut self) -> &mut T {
         self.hash = 0;
         Arc::make_mut(&mut self.value)

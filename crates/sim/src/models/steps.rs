@@ -1,4 +1,4 @@
-//! The steps that can happen in a model's world: what callers do, what nodes do, which faults occur, and how time passes.
+//! The steps that can happen in a model's world: actions of callers and nodes, faults, and the passing of time.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ pub(crate) struct Step<'a> {
     pub(crate) bounds: &'a Bounds,
     pub(crate) seen: &'a Witnesses,
     pub(crate) trace: Option<Vec<String>>,
-    /// The events that the engine of the step's client gets next.
+    /// Queued events for the engine of the step's client.
     pub(crate) events: VecDeque<Event>,
     /// If the step delivers an answer: the verb of the command that was answered.
     pub(crate) verb: Option<Verb>,
@@ -44,8 +44,8 @@ impl Step<'_> {
     }
 
     /// Resets a client whose call is over and which has nothing under way: its engine becomes as new. So worlds that
-    /// differ only in such a client are one state. This hides nothing: the client would only look at nodes, and release
-    /// its lock again on nodes that lost it in a restart. Neither changes who holds the lock.
+    /// differ only in such a client are one state. This hides nothing: the client would only inspect nodes, and release
+    /// its lock again on nodes that lost it in a restart. Neither action changes the holders of the lock.
     fn forget(&mut self, client: ClientId) {
         let ModelWorld { clients, links, watch, .. } = &mut self.world;
         let is_idle = links[client].iter().all(|link| link.is_empty());
@@ -66,7 +66,7 @@ impl Step<'_> {
         self.tell(client, Event::Acquire { lock: LOCK, request });
     }
 
-    /// The holder gives the lock back, whether it is still valid or not.
+    /// The holder releases the lock, whether it is still valid or not.
     pub(crate) fn give_up(&mut self, client: ClientId) {
         self.go_on(client);
         self.world.clients[client].call = Call::Over;
@@ -117,16 +117,16 @@ impl Step<'_> {
             self.seen.add(Rare::Reordered);
         }
         if matches!(ticket.verb, Verb::Release | Verb::Trust) || self.bounds.prompt {
-            // The client gets these answers at once; other orders are not explored. Nothing waits for the answer to a
-            // release. The answer to a command about trust (`INFO`, adoption, marker) depends only on the node, see
-            // `tick`. With `bounds.prompt` the model is one in which every answer is dealt with at once.
+            // The client gets these answers at once, and other orders are not explored. Nothing waits for the answer to
+            // a release. The answer to a command about trust (`INFO`, adoption, marker) depends only on the node; see
+            // `tick`. With `bounds.prompt`, every answer arrives at once.
             return self.answer(client, node, (sent, ticket, answer));
         }
         self.world.links[client][node].change().answers.push_back((sent, ticket, answer));
     }
 
-    /// A node carries out a command as a batch of its own. The answer comes with the evidence of such a batch: what the
-    /// node says of itself, and its marker.
+    /// A node carries out a command as a batch of its own. The answer comes with the evidence of such a batch: the
+    /// node's `INFO` and its marker.
     pub(super) fn carry_out_proved(
         &mut self,
         client: ClientId,
@@ -142,7 +142,7 @@ impl Step<'_> {
         let epoch = link.epoch;
         let info =
             (!identified || *command == Command::Identify).then(|| self.world.nodes[node].info(0));
-        // In a model the present is always time 0, so the node's time tells the client nothing.
+        // In a model the present is always time 0, so the time in `INFO` carries no information and is removed.
         let info = info.map(|text| text.map(|text| text.replace(TIME, "").into()));
         let answer = self.serve(client, node, ticket, command, false);
         let marker = if info.is_some() || command.is_about_votes() {
@@ -151,7 +151,7 @@ impl Step<'_> {
         } else {
             MarkerSeen::NotAsked
         };
-        // The nodes of a model push nothing. That is the harder case for the client.
+        // The nodes of a model send no flush pushes. This is the harder case for the client.
         (answer, Evidence::Seen { epoch, flushes: 0, info, marker })
     }
 
@@ -175,8 +175,8 @@ impl Step<'_> {
         let by = ConnectionId(client as u64);
         let it = self.world.nodes[node].change();
         let answer = &it.execute(by, command, 0);
-        // A command that looks at the key makes the node promise a push when the key changes. No push arrives in a model,
-        // so the promise is deleted, as if the connection had ended. Otherwise it would only multiply the states.
+        // A command that reads the key makes the node promise a push when the key changes. No push arrives in a model,
+        // so the promise is deleted, as if the connection had ended. Otherwise promises would multiply the states.
         it.disconnect(by);
         let duplicate = false;
         if matches!(answer, Answer::Raised { .. }) {
@@ -188,8 +188,8 @@ impl Step<'_> {
         if *answer == Answer::Marked {
             self.seen.add(Rare::Adopted);
         }
-        // The present is time 0, so a node that runs was started at a negative time. A vote is too early if the node has
-        // run for less than a ttl and 1 % of it, the error of clocks that is allowed for.
+        // The present is time 0, so a running node was started at a negative time. A vote is too early if the node has
+        // run for less than a ttl and 1 % of it, the allowed clock error.
         let uptime = -self.world.nodes[node].run.started_s * SECOND;
         let early = uptime < Time::from(self.bounds.ttl) * TICK / 100 * 101;
         self.note(&Fact::Executed {
@@ -260,8 +260,8 @@ impl Step<'_> {
         self.note(&Fact::FaultEvent(FaultEvent::KeyDeleted { node }));
     }
 
-    /// A node is killed and started again at once, without its data. The answers that it has given still arrive. The
-    /// commands that it had not carried out have failed.
+    /// A node is killed and started again at once, without its data. The answers that the node has given still arrive.
+    /// The commands that it had not carried out fail.
     pub(crate) fn restart(&mut self, node: NodeIndex) {
         self.seen.add(Rare::Restarted);
         let value_there = self.world.stored(node).map(|(value, _)| value);
@@ -294,8 +294,8 @@ impl Step<'_> {
         self.note(&Fact::FaultEvent(FaultEvent::NodeStarted { node }));
     }
 
-    /// Sets a node's clock ahead by what is left of the lock's key, so that the key expires now. This stands for a clock
-    /// that has run fast since the key was written.
+    /// Sets a node's clock ahead by the remaining time of the lock's key, so that the key expires now. This simulates a
+    /// clock that has run fast since the key was written.
     fn run_fast(&mut self, node: NodeIndex) {
         self.seen.add(Rare::FastClock);
         let left = self.world.stored(node).map_or(0, |(_, left)| left);
@@ -339,8 +339,8 @@ impl Step<'_> {
             };
             trace.extend((0..CLIENTS).filter_map(odd));
         }
-        // After a tick for which both of its clocks stood still, a client's clocks must run for so many ticks before they
-        // may stand still again. This bounds the error of their rate.
+        // After a tick in which both of a client's clocks stood still, the clocks must run for `client_slow` ticks
+        // before they may stand still again. This bounds the error of their rate.
         let ticks_between = self.bounds.client_slow;
         let count = self.bounds.clients;
         for (client, it) in self.world.clients.iter_mut().enumerate().take(count) {
@@ -385,9 +385,9 @@ impl Step<'_> {
         }
         self.world.watch.change().rebase(TICK, advance_of);
         if self.bounds.guard != RestartGuard::Off {
-            // With the restart guard, a client whose deadline has come is woken at once, so that it looks at nodes in
-            // time. Other orders within the tick need not be explored: what a node says of itself depends on nothing
-            // that others do within the tick, except a restart. A restart can also happen before the tick.
+            // With the restart guard, a client with a due deadline is woken at once, so that it inspects nodes in time.
+            // Other orders within the tick need not be explored: a node's `INFO` and marker depend on no other client's
+            // action within the tick, except a restart. A restart can also happen before the tick.
             for client in 0..self.bounds.clients {
                 let it = &self.world.clients[client];
                 if it.call != Call::Over && it.engine.is_due(NOW) {

@@ -1,4 +1,4 @@
-//! Events for the engines of a model, and their effects.
+//! Passes events to the engines of a model, and carries out their effects.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ impl Driver for Step<'_> {
     fn order(&mut self, client: ClientId, node: NodeIndex, (ticket, command): TicketedCommand) {
         self.note(&Fact::Sent { client, node, ticket, command: &command });
         let said = match ticket.verb {
-            // Inspections change nothing on the nodes, and the delay between attempts is fixed.
+            // Inspections fail here, because they change nothing on the nodes and the retry delay is fixed.
             Verb::Inspect if !self.bounds.looks => {
                 (Answer::Failed(Failure::new(FailureKind::Rejected)), Evidence::NotRequired)
             }
@@ -101,7 +101,7 @@ impl Driver for Step<'_> {
         }
     }
 
-    /// The event comes from the client of this step. No other client receives anything in between.
+    /// Queues an event of this step's client. No other client receives an event in between.
     fn ask(&mut self, _: ClientId, event: Event) {
         self.events.push_back(event);
     }
@@ -121,7 +121,7 @@ impl Step<'_> {
         self.tell_all(client);
     }
 
-    /// Does the same for all events that wait.
+    /// Passes all queued events to the engine, and carries out their effects.
     pub(super) fn tell_all(&mut self, client: ClientId) {
         let mut yes = None;
         self.verb = None;

@@ -1,9 +1,9 @@
-//! The state of a model: clients with the production engine, three model nodes, and the messages between them.
-//! Times count from the present, so the present is always zero.
+//! The state of a model: clients with the production engine, three model nodes, and the messages between them. Times
+//! count from the present, so the present is always zero.
 //!
-//! The links belong to the model. A `NodePipeline` counts its batches and keeps readings that cannot be shifted
-//! to the present, and it has neither equality nor a hash, so no state would be recognised. The composition of
-//! batches would also multiply the states. The simulator covers it, because every run of it has pipelines.
+//! The model has links of its own. A `NodePipeline` counts its batches, keeps readings that cannot be shifted to the
+//! present, and has neither equality nor a hash, so equal states could not be recognised. The composition of batches
+//! would also multiply the states. The simulator covers pipelines, because every run of it uses them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,14 +28,14 @@ use crate::time::{Clock, Time};
 pub(crate) const NODES: usize = 3;
 pub(crate) const CLIENTS: usize = 3;
 
-/// Each client makes one call.
+/// The number of each client's only call.
 pub(crate) const LOCK: LockId = LockId(0);
 
 pub(crate) const RESOURCES: [&str; 3] = ["orders", "jobs", "mails"];
 
 pub(crate) const NOW: Reading = Reading::new(0, 0);
 
-/// The invariant of a grant: no other client has a lock that it may rely on.
+/// The name of the invariant checked at a grant: no other client has a valid guard.
 pub(crate) const HANDED_OUT: &str = "handed out";
 
 #[derive(Clone, PartialEq, Hash, Debug)]
@@ -44,14 +44,14 @@ pub(crate) struct ModelWorld {
     pub(crate) nodes: [Shared<ModelNode>; NODES],
     pub(crate) links: [[Shared<ModelLink>; NODES]; CLIENTS],
     pub(crate) watch: Shared<Checker>,
-    /// The rest of each budget.
+    /// The remaining budgets: how often each event may still happen.
     pub(crate) flushes: u8,
     pub(crate) vanishing: u8,
     pub(crate) restarts: u8,
     pub(crate) breaks: u8,
     pub(crate) suspends: u8,
     pub(crate) pauses: u8,
-    /// The invariant that did not hold. The state has no successors then.
+    /// The violated invariant, if any. A state with a violation has no successors.
     pub(crate) violation: Option<&'static str>,
 }
 
@@ -62,10 +62,10 @@ pub(crate) struct Client {
     pub(crate) attempts: u8,
     pub(crate) extensions: u8,
     pub(crate) downgrades: u8,
-    /// The number of ticks until its clock may fall behind again.
+    /// The number of ticks until the client's clock may fall behind again.
     pub(crate) steady_for: u8,
     pub(crate) held: bool,
-    /// The number of ticks for which it has been paused.
+    /// The number of ticks for which the client has been paused.
     pub(crate) paused: u8,
 }
 
@@ -77,7 +77,7 @@ pub(crate) enum Call {
     Over,
 }
 
-/// A message and the sending time of its command.
+/// A message with its ticket, and the sending time of its command.
 pub(crate) type Sent<T> = (Reading, Ticket, T);
 
 /// Messages between a client and a node, in order. Commands of a dead connection are `zombies`.
@@ -94,11 +94,11 @@ pub(crate) struct ModelLink {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pace {
     Even,
-    /// Both clocks stop.
+    /// Both clocks stop for this tick, because they run slow.
     Slow,
     /// The boot clock stops: the host suspended the machine.
     BootStops,
-    /// The wall clock stops: it was set back.
+    /// The wall clock stops. This simulates a jump back.
     WallStops,
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn token(client: ClientId, attempt: u8) -> Token {
 }
 
 impl ModelWorld {
-    /// All initial states. `only` names a single invariant to check.
+    /// All initial states. `only` names the single invariant to check.
     pub(crate) fn all(bounds: &Bounds, only: Option<&str>) -> Vec<Self> {
         match bounds.fresh {
             true => (0..NODES).map(|fresh| Self::new(bounds, only, Some(fresh))).collect(),
@@ -149,7 +149,7 @@ impl ModelWorld {
             held: false,
             paused: 0,
         };
-        // The worst node for a client: a key expires as soon as it may.
+        // The worst kind of node for a client: a key expires as early as allowed.
         let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: bounds.looks };
         let node = |id: NodeIndex| {
             let mut node = ModelNode::new(Clock::new(0, 0), kind);
@@ -192,7 +192,7 @@ impl ModelWorld {
         RESOURCES.iter().any(|key| self.nodes[node].stored(key, 0).is_some())
     }
 
-    /// The value under the first key on a node and how much longer the node keeps it.
+    /// The value under the first key on a node, and the remaining time of that key.
     pub(crate) fn stored(&self, node: NodeIndex) -> Option<(&[u8], Time)> {
         let stored = self.nodes[node].stored(RESOURCES[0], 0)?;
         Some((stored.value()?, stored.expires_ms? * crate::time::MS))

@@ -10,7 +10,7 @@ use crate::time::{SECOND, Time, US};
 /// One run of a server's process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Run {
-    /// A new number for every start.
+    /// A number that every start of the process increments.
     pub id: u64,
     /// The wall clock at the start, in whole seconds.
     pub started_s: i64,
@@ -59,7 +59,7 @@ impl ModelNode {
         .into())
     }
 
-    /// The marker as it is read behind a batch's commands.
+    /// Reads the marker, as a batch does after its commands.
     pub fn marker(&mut self, by: ConnectionId, key: &Key, now: Time) -> MarkerSeen {
         let now_us = self.now_us(now);
         match self.store.get(by, key, now_us) {

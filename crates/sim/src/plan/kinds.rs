@@ -1,5 +1,4 @@
-//! The kinds of locks that callers want. They were added later and are drawn from separate streams, like the
-//! later faults.
+//! The kinds of locks that callers want. Separate streams draw them, because they are newer than the first faults.
 
 use quorlock_core::RestartGuard;
 
@@ -15,11 +14,11 @@ pub struct Kinds {
     pub shared: u64,
     /// The percentage of checks of a writer's guard at which the writer downgrades.
     pub downgrades: u64,
-    /// No intent of a writer reaches a node.
+    /// Intents of writers reach no node.
     pub is_deaf: bool,
     /// After the end of the faults, readers keep coming.
     pub readers_stay: bool,
-    /// Nodes forget the scripts that they were sent.
+    /// Nodes drop the scripts that clients have loaded.
     pub forgets_scripts: bool,
     /// Locks of several keys have fencing tokens, if locks of one key have them.
     pub fenced: bool,

@@ -14,20 +14,21 @@ pub struct Later {
     /// Nodes whose clocks are hours behind while clients' clocks are right. They are few enough that any floor
     /// rests on at least one right clock.
     pub behind: Vec<usize>,
-    /// Clocks are set during a quarantine. A node's clock is set back by this at most, and ahead only with
-    /// worse clocks than assumed. A client's clock is set either way.
+    /// The largest clock jump during a quarantine. A node's clock jumps back; it jumps ahead only in runs with worse
+    /// clocks than assumed. A client's clock jumps in either direction.
     pub jumps: Option<Time>,
-    /// Clients' wall clocks are set by so little that a lock may reach its margin and not its end.
+    /// Clients' wall clocks make small jumps, which may take a lock into its margin without ending it.
     pub small_steps: bool,
     /// Nodes that the operator declared `durable`.
     pub declared: Vec<usize>,
-    /// Those of them that keep their data when they stop. The others report that they keep no log.
+    /// The declared nodes that really keep their data when they stop. The other declared nodes report that they have no
+    /// log.
     pub durable: Vec<usize>,
-    /// The first node is absent for long, and the second name leads to its server when the server comes back.
+    /// The first node is absent for a long time. When its server is back, the second node's name leads to that server.
     pub merges: bool,
     /// The clients' restart guards, if clients differ.
     pub modes: Modes,
-    /// Nodes forget the scripts that they were sent.
+    /// Nodes drop the scripts that clients have loaded.
     pub forgets_scripts: bool,
     /// The kinds of locks.
     pub kinds: Kinds,
@@ -42,7 +43,7 @@ impl Modes {
         Self(guards)
     }
 
-    /// Whether all clients have the same.
+    /// Whether all clients have the same restart guard.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -54,8 +55,8 @@ impl Modes {
     }
 }
 
-/// Seeds that tests and documents named before these faults existed. They draw none of these faults, so that
-/// their runs stay the same.
+/// Seeds that tests and documents refer to, and that are older than these faults. Plans of these seeds draw none of the
+/// faults, so that their runs stay the same.
 const NAMED: [u64; 10] = [
     37,
     72,
@@ -69,10 +70,10 @@ const NAMED: [u64; 10] = [
     28_161_012_801,
 ];
 
-/// Seeds that were named before these settings existed.
+/// Seeds that tests refer to, and that are older than these settings.
 const NAMED_LATER: [u64; 2] = [1_795_355_166_365_189, 1_795_357_018_933_923];
 
-/// Seeds that were named before nodes forgot scripts.
+/// Seeds that tests refer to, and that are older than the loss of scripts.
 const NAMED_SINCE: [u64; 7] = [
     1_795_363_931_392_764,
     1_795_368_106_810_887,
@@ -83,7 +84,7 @@ const NAMED_SINCE: [u64; 7] = [
     1_795_397_625_883_331,
 ];
 
-/// Seeds that were named before there were sets of keys and readers.
+/// Seeds that tests refer to, and that are older than sets of keys and readers.
 const NAMED_BEFORE_KINDS: [u64; 8] = [
     3_780,
     4_066,
@@ -125,7 +126,7 @@ impl Later {
             2 if plan.servers.quorum.nodes() > 1 && !plan.servers.duplicates => {
                 later.merges = random.coin()
             }
-            // Clients without the restart guard rely on nodes that keep what they granted.
+            // Clients without the restart guard are safe only if nodes lose no votes.
             3 if plan.excludes() && !plan.servers.duplicates => {
                 let modes = [RestartGuard::Strict, RestartGuard::Observe, RestartGuard::Off];
                 let first = random.index(3);
@@ -148,8 +149,8 @@ impl Later {
         shuffle(&mut order, random);
         let small_steps = random.coin();
         let jumps = random.coin() && is_strict;
-        // If every node may lose its counters, the order of tokens rests on clocks that agree, so steps are
-        // small. Otherwise a step may make a quarantine seem to be over.
+        // If every node may lose its counters, the order of tokens rests on clocks that agree, so clock jumps are
+        // small. Otherwise a jump may be long enough to make a quarantine appear over.
         let rests_on_clocks = plan.clocks.sober && plan.load.fenced > 0;
         let most = if rests_on_clocks { plan.load.max_ttl / 4 } else { 2 * plan.quarantine() };
         let jumps = jumps.then_some(most);
@@ -161,7 +162,7 @@ impl Later {
         Self { behind, jumps, small_steps, ..Self::default() }
     }
 
-    /// Whether there are any.
+    /// Whether the run has any of these faults and settings.
     pub fn is_any(&self) -> bool {
         *self != Self::default()
     }

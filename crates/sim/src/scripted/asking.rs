@@ -1,4 +1,4 @@
-//! Requests for tests, and queries of a world's log.
+//! Constructors of requests for tests, and queries of a world's log.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::guard::{Guard, GuardId};
 pub const TTL: i64 = 1000;
 /// The time for which a vote counts: ttl less drift.
 pub const TERM: i64 = 988;
-/// The time before the end at which the engine gives a lock up.
+/// The margin: the time before its end at which the engine gives up a lock.
 pub const MARGIN: i64 = 10;
 /// The node timeout.
 pub const NODE_TIMEOUT: i64 = 50;
@@ -134,7 +134,7 @@ impl ScriptedWorld {
         self.log().iter().filter_map(move |(at, _, effect)| Some((*at, of(effect)?)))
     }
 
-    /// The time of the grant in milliseconds, and the number of attempts.
+    /// The time of the grant in milliseconds, and the number of attempts until then.
     fn granted(&self, wanted: LockId) -> Option<(i64, u32)> {
         let mut granted = self.said(move |effect| match effect {
             Effect::Acquired { lock, attempts, .. } if *lock == wanted => Some(*attempts),
@@ -239,10 +239,9 @@ impl ScriptedWorld {
         self.find(lock).is_some_and(|guard| guard.is_valid(self.reading()))
     }
 
-    /// The fencing token.
+    /// The fencing token of a lock.
     ///
-    /// # Panics
-    /// If it has none.
+    /// # Panics If the lock has none.
     pub fn fence(&self, lock: LockId) -> u64 {
         self.guard(lock).fence.expect("the call asked for a fencing token")
     }

@@ -15,7 +15,7 @@ use crate::plan::{Modes, Plan};
 use crate::time::{SECOND, Time};
 use crate::world::World;
 
-/// False information in a node's `INFO`.
+/// False information that a test puts into a node's `INFO`.
 #[derive(Debug, Default)]
 pub(super) struct Says {
     fields: Vec<(&'static str, &'static str)>,
@@ -37,7 +37,7 @@ impl Says {
 }
 
 impl World {
-    /// A node's `INFO`, with the changes that a test made.
+    /// The `INFO` of a node, with the changes that a test made.
     pub(crate) fn info(&self, node: NodeIndex) -> Result<Arc<str>, Failure> {
         let model = &self.servers[node].node;
         match &self.by_hand {
@@ -78,7 +78,7 @@ impl ScriptedWorld {
         it
     }
 
-    /// Adds a client that knows nothing of the nodes yet.
+    /// Adds a client that has no information about the nodes yet.
     pub fn join(&mut self, rules: Rules) -> usize {
         self.join_with(guarded(self.quorum(), rules))
     }

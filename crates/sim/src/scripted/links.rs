@@ -35,23 +35,23 @@ impl World {
 }
 
 impl ScriptedWorld {
-    /// Sets the delay of a node's commands and answers, each.
+    /// Sets the one-way delay of a node, for commands and for answers.
     pub fn set_one_way(&mut self, node: usize, ms: i64) {
         (0..self.clients()).for_each(|client| self.set_one_way_of(client, node, ms));
     }
 
-    /// Sets the delay for one client.
+    /// Sets the one-way delay for one client.
     pub fn set_one_way_of(&mut self, client: usize, node: usize, ms: i64) {
         self.world.network.ways.as_mut().expect("by hand")[client][node].one_way = ms * MS;
     }
 
-    /// Sets the delay of a node's pushes, whatever that of its replies is.
+    /// Sets the delay of a node's pushes, independent of its replies.
     pub fn set_push_way(&mut self, node: usize, ms: i64) {
         let ways = self.world.network.ways.iter_mut().flatten();
         ways.for_each(|ways| ways[node].push = Some(ms * MS));
     }
 
-    /// Pauses a node's process, or continues it. A paused node carries out later what it was sent.
+    /// Pauses a node's process, or continues it. When it continues, it carries out the commands that arrived meanwhile.
     pub fn freeze(&mut self, node: usize, frozen: bool) {
         self.frozen[node] = frozen;
         self.go_on();
@@ -63,7 +63,7 @@ impl ScriptedWorld {
         self.go_on();
     }
 
-    /// Delivers what waited for paused nodes.
+    /// Delivers the messages that waited for paused or mute nodes.
     fn go_on(&mut self) {
         for what in std::mem::take(&mut self.parked) {
             self.world.plan_in(0, what);
@@ -79,7 +79,7 @@ impl ScriptedWorld {
         }
     }
 
-    /// Whether this is a command that arrives although its connection is dead.
+    /// Whether this event is a command that arrives after its connection broke.
     pub(super) fn is_orphan(&self, what: &SimEvent) -> bool {
         let SimEvent::Request(parcel) = what else { return false };
         let wire = &self.world.network.wires[parcel.wire];
@@ -116,12 +116,12 @@ impl ScriptedWorld {
         }
     }
 
-    /// The server is down: commands fail at once, unsent.
+    /// Takes the server down: commands fail at once, unsent.
     pub fn down(&mut self, node: usize) {
         self.cut(node, None);
     }
 
-    /// Connections to the node are being made.
+    /// Breaks the connections to a node and begins new ones, which are not complete yet.
     pub fn connecting(&mut self, node: usize) {
         self.cut(node, None);
         for client in &mut self.world.clients {
@@ -129,7 +129,7 @@ impl ScriptedWorld {
         }
     }
 
-    /// The pending connections could not be made.
+    /// Lets the pending connections fail.
     pub fn connecting_failed(&mut self, node: usize) {
         for client in 0..self.clients() {
             if *self.state(client, node) == NodeState::Connecting {
@@ -166,31 +166,31 @@ impl ScriptedWorld {
         self.up_unnoticed(node);
     }
 
-    /// The node reports on its connections that its data was lost or replaced.
+    /// Makes the node report lost or replaced data on its connections.
     pub fn say_flushed(&mut self, node: usize) {
         let wires = self.world.network.wires.iter_mut();
         wires.filter(|wire| wire.node == node).for_each(|wire| wire.flushes += 1);
     }
 
-    /// Loses all that a client sends to a node, or stops that.
+    /// Starts or stops losing all messages from a client to a node.
     pub fn lose(&mut self, client: usize, node: usize, is_lost: bool) {
         let held_back = &mut self.world.by_hand_mut().held_back[client][node];
         *held_back = HeldBack { which: is_lost.then_some(|_| true), orders: Vec::new() };
     }
 
-    /// Holds such commands of a client back. Later commands overtake them.
+    /// Holds back the commands of a client that `which` selects. Later commands overtake them.
     pub fn hold_back(&mut self, client: usize, node: usize, which: fn(&Command) -> bool) {
         self.world.by_hand_mut().held_back[client][node].which = Some(which);
     }
 
-    /// Sends what was held back.
+    /// Sends the commands that were held back.
     pub fn let_go(&mut self, client: usize, node: usize) {
         let held_back = std::mem::take(&mut self.world.by_hand_mut().held_back[client][node]);
         self.world.clients[client].transports[node].outbox.extend(held_back.orders);
         self.world.send_waiting(client, node);
     }
 
-    /// Gives a client an answer, whether or not a node gave it.
+    /// Passes an answer to a client, whether or not a node sent it.
     pub fn answer(
         &mut self,
         client: usize,

@@ -22,7 +22,7 @@ impl ScriptedWorld {
         self.world.servers[node].node.clock.run(ppm, self.world.now);
     }
 
-    /// The nodes send no pushes.
+    /// Makes the nodes send no pushes.
     pub fn no_pushes(&mut self) {
         self.world.servers.iter_mut().for_each(|server| server.node.set_pushing(false));
     }
@@ -33,7 +33,7 @@ impl ScriptedWorld {
         self.clear(node);
     }
 
-    /// From now on votes may be missing. With a restart guard, locks must not overlap even so.
+    /// Allows votes to be missing from now on. With a restart guard, locks still must not overlap.
     fn may_lose(&mut self, is_lost: bool) {
         if is_lost && !self.world.by_hand().is_guarded {
             self.promise_nothing();
@@ -50,12 +50,12 @@ impl ScriptedWorld {
         self.world.note(&Fact::FaultEvent(FaultEvent::KeyDeleted { node }));
     }
 
-    /// Sets a foreign key, for `ttl_ms` or without an end.
+    /// Sets a foreign key that expires after `ttl_ms`, or never.
     pub fn occupy(&mut self, node: usize, key: &str, value: &[u8], ttl_ms: Option<i64>) {
         self.occupy_with(node, key, Some(value), ttl_ms);
     }
 
-    /// Sets a foreign key; `None`: one that is not a string.
+    /// Sets a foreign key: to a string, or to another type if the value is `None`.
     pub fn occupy_with(
         &mut self,
         node: usize,
@@ -70,7 +70,7 @@ impl ScriptedWorld {
         self.world.deliver_pushes(node);
     }
 
-    /// Deletes a key from outside, with pushes to the clients that watch it.
+    /// Deletes a key as another program would. The node pushes to the clients that watch the key.
     pub fn forget_key(&mut self, node: usize, key: &str) {
         let is_lost = self.world.servers[node].node.delete(key, self.world.now);
         self.may_lose(is_lost);

@@ -1,5 +1,5 @@
-//! Rules of scripted worlds, in addition to the invariants. In these worlds an engine learns at once what its
-//! guards see, and keys vanish only if a test makes them.
+//! Checks of scripted worlds, in addition to the invariants. These checks rely on two properties of scripted worlds: an
+//! engine learns at once that a guard has ended, and keys vanish only if a test removes them.
 
 use quorlock_core::{Command, Effect, Key, LockId, NodeId, TicketedCommand, Verb};
 
@@ -11,9 +11,9 @@ use crate::node::Stored;
 use crate::world::{Server, World};
 
 impl World {
-    /// No acquire follows its release. A key that is extended, healed or raised is neither released nor
-    /// expired. A raise for the next holder comes only when the lock has no holder (S14). In the simulator a
-    /// guard may have seen its end before its engine knows.
+    /// No acquire is sent after its release. A key that is extended, healed or raised is neither released nor expired.
+    /// A raise for the next holder is sent only when the lock has no holder (S14). Random runs cannot check this,
+    /// because there a guard may have noticed its end before its engine.
     pub(super) fn check_order(
         &mut self,
         client: ClientId,
@@ -48,7 +48,7 @@ impl World {
         }
         let is_left = |guard: &Guard| match ticket.verb {
             Verb::Heal => guard.is_valid(now),
-            // The guard may be ending: an extension that is due is sent before the release is handled.
+            // The guard may already be invalid: the engine sends a due extension before it handles the release.
             _ => !guard.hold.validity().remaining(now).is_zero(),
         };
         assert!(last.is_some_and(is_left), "extended or healed while valid");

@@ -1,4 +1,4 @@
-//! Models rely on this: an engine that was rebased goes on like its original.
+//! Checks that an engine with shifted times behaves like the original. Models rely on this.
 
 use quorlock_core::{Effect, Engine, Event, LockId, Reading, Ticket, Token};
 
@@ -9,7 +9,7 @@ impl Shadow {
         Self(before.clone(), event.clone())
     }
 
-    /// Handles the event in a rebased copy, and compares the result with the original's.
+    /// Handles the event in a copy with shifted times, and compares the result with the original's.
     pub(crate) fn check(
         self,
         now: Reading,
@@ -20,7 +20,7 @@ impl Shadow {
         let Self(before, mut event) = self;
         let (mut shadow, map) = before.rebased(now, 10);
         let next = LockId(10 + map.len() as u64);
-        // An unknown lock is new, or its record is gone.
+        // A lock that the map does not contain is new, or the engine has dropped its record.
         let to = |lock: LockId| map.get(&lock).copied().unwrap_or(next);
         match &mut event {
             Event::Acquire { lock, .. }

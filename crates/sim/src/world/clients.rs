@@ -1,9 +1,9 @@
-//! Clients: how each is started, runs its ticks, and is killed.
+//! Clients: how each client starts, runs its ticks, and is killed.
 //!
-//! A tick is one turn of the client's driver. [`World::tick`] takes in everything that has arrived and reads the clock.
-//! [`World::carry_on`] gives the events to the engine and sends the commands; after a stall, `SimEvent::Carry` calls it.
-//! For each event, `Driver::carry_out_all` carries out the engine's effects. After each effect it calls
-//! `Driver::carried_out`, which does what only this world does.
+//! A tick is one iteration of the client's driver. [`World::tick`] takes in everything that has arrived and reads the
+//! clock. [`World::carry_on`] gives the events to the engine and sends the commands; after a stall, `SimEvent::Carry`
+//! calls it. For each event, `Driver::carry_out_all` carries out the engine's effects. After each effect it calls
+//! `Driver::carried_out`, which does the work that only this world needs.
 
 use quorlock_core::{
     Effect, Engine, Event, LockId, Reading, RestartGuard, Rules, TicketedCommand, Token,
@@ -71,7 +71,7 @@ impl Driver for World {
         }
     }
 
-    /// A test looks at its guards for as long as the world exists.
+    /// Keeps the guards of a scripted world, because its test may inspect them at any time.
     fn forget(&mut self, guard: GuardId) {
         if self.by_hand.is_none() {
             self.watch.guards.remove(guard);
@@ -88,7 +88,7 @@ impl World {
         let wall = DATE + random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
         let wall = Clock::new(self.client_wall(wall), ppm);
         let mut machine = Machine { boot, wall };
-        // A step by 0 does not change what a clock shows. It only makes the clock count its drift from now on.
+        // A jump by 0 does not change the time that a clock shows. The clock only counts its drift from now on.
         machine.boot.step(0, self.now);
         machine.wall.step(0, self.now);
         let engine = Engine::guarded(self.plan.servers.quorum, self.rules_of(id));
@@ -118,9 +118,9 @@ impl World {
         Rules { guard: self.guard_of(client), ..self.setting.rules.clone() }
     }
 
-    /// The mode of this client's restart guard. (`Guards` and `GuardId` are about guards of locks.) `plan.later` has the
-    /// settings and faults that were added to the simulator later than the others; `random.later` is their own stream
-    /// of random numbers, so that older seeds stay as they were.
+    /// The restart guard of this client. (`Guards` and `GuardId` are about guards of locks.) `plan.later` has the
+    /// settings and faults that were added to the simulator later. `random.later` is their own stream of random
+    /// numbers, so that older seeds draw the same numbers.
     pub(crate) fn guard_of(&self, client: ClientId) -> RestartGuard {
         self.plan.later.modes.of(client).unwrap_or(self.plan.guard)
     }
@@ -130,11 +130,11 @@ impl World {
     fn client_wall(&self, drawn: Time) -> Time {
         const HOUR: Time = 3_600 * SECOND;
         match drawn / SECOND % 3 {
-            // Without fences nothing depends on it: any time.
+            // Without fencing tokens nothing depends on the wall clock, so it shows a random time.
             _ if self.plan.load.fenced == 0 => drawn,
-            // `sober`: all clocks are set right. The time of the nodes, give or take a millisecond.
+            // `sober`: all clocks are right. The clock shows the time of the nodes, within a millisecond.
             _ if self.plan.clocks.sober => WALL + self.now + drawn % (2 * MS) - MS,
-            // Otherwise a third each: the time of the nodes, up to hours away from it, any time.
+            // Otherwise one of three cases: the time of the nodes, up to hours away from it, or a random time.
             0 => WALL + self.now,
             1 => WALL + self.now + drawn % (6 * HOUR) - 2 * HOUR,
             _ => drawn,
@@ -189,14 +189,14 @@ impl World {
         let now = tick.tick.now();
         let events: Vec<_> = tick.tick.events().collect();
         for (event, request) in events {
-            // An answer that a test makes up did not come on any connection.
+            // A test made up this answer, so it came on no connection.
             let is_made_up = request.is_some() && matches!(event, Event::Answered { .. });
             if !is_made_up {
                 self.note_event(client, &event);
             }
             self.tell(client, event, now);
         }
-        // No step kills a client today; a dead one must not send.
+        // Carrying out effects kills no client today. A dead client must not send.
         if !self.clients[client].life.alive {
             return;
         }
@@ -248,9 +248,9 @@ impl World {
         }
     }
 
-    /// Simulates the worst client of the Redlock paper: it sends its requests and is paused before it reads the answers.
-    /// When it goes on, all answers are in its sockets, and hardly anything is left of the lock's validity. In plans with
-    /// small steps of wall clocks (`later.small_steps`), 4 % of the attempts do this.
+    /// Simulates the worst client of the Redlock paper: it sends its requests and is paused before it reads the
+    /// answers. When the client continues, all answers are in its sockets, and hardly anything is left of the lock's
+    /// validity. In plans with small jumps of wall clocks (`later.small_steps`), 4 % of the attempts do this.
     fn stand_still_before_answers(&mut self, client: ClientId, lock: LockId) {
         if !self.plan.later.small_steps || self.progress.healing || !self.random.later.percent(4) {
             return;

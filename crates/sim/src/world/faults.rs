@@ -1,4 +1,4 @@
-//! Faults: each kind strikes now and then, at random, until the healing.
+//! Faults: each kind occurs at random times until the healing phase.
 
 use quorlock_core::{Event, FailureKind};
 
@@ -24,7 +24,7 @@ impl World {
     fn mean_of(&self, fault: Fault) -> Time {
         match fault {
             Fault::Distrust => self.plan.load.max_ttl * 2,
-            // Losses of votes are the subject of such a run.
+            // A run outside of the assumptions tests losses of votes, so losses are frequent.
             Fault::Losses if self.plan.outside.is_some() => self.plan.load.max_ttl / 2,
             _ => self.plan.faults.every,
         }
@@ -71,12 +71,12 @@ impl World {
             Fault::Losses => self.lose_votes(),
             Fault::NodeSteps => self.set_node_clock(node),
             Fault::Distrust => self.distrust(node, span),
-            // These faults are drawn where they occur.
+            // The code that runs ticks and sends commands draws these faults itself.
             Fault::Stalls | Fault::Duplicates => {}
         }
     }
 
-    /// Breaks one connection, or all of a node.
+    /// Breaks one connection, or all connections of a node.
     fn cut(&mut self, client: ClientId, node: NodeIndex) {
         let of_all = self.chance(Fault::Resets).percent(20);
         let here_first = self.chance(Fault::Resets).coin();
@@ -153,7 +153,7 @@ impl World {
             Health::OutOfMemory,
             Health::Garbled,
         ]);
-        // A replica stays one until it is promoted.
+        // A replica keeps refusing writes until it is promoted.
         if self.servers[node].node.health == Health::ReadOnly(FailureKind::ReadOnly) {
             return;
         }
@@ -179,7 +179,7 @@ impl World {
         if self.clients[client].life.still.is_some() {
             return;
         }
-        // A wall clock that is set back at the same time would hide a pause that only it can show.
+        // If the boot clock stops, only the wall clock shows the pause. A jump back of the wall clock would hide it.
         let may_stop =
             !self.plan.has(Fault::WallSteps) || self.plan.outside == Some(Outside::Clocks);
         let mut stops = may_stop && self.chance(Fault::Suspends).coin();
@@ -201,7 +201,7 @@ impl World {
                 catch_up = span + span / 1_000_000 * ppm;
             }
             if self.plan.outside == Some(Outside::Clocks) && self.random.clients.coin() {
-                // The clock is set right too late.
+                // The wall clock is set right too late, after the machine has continued.
                 let mend = Mend::SetWallRight(client, catch_up);
                 self.plan_in(2 * span, SimEvent::Mend(mend));
                 catch_up = 0;
@@ -285,7 +285,7 @@ impl World {
             Some(Outside::Amnesia) => 2,
             _ => self.chance(Fault::Losses).below(3),
         };
-        // One of several keys may be lost alone.
+        // A single key of a lock with several keys may be lost.
         let is_several = self.plan.later.kinds.several > 0;
         match what {
             0 if !is_several => {
@@ -342,7 +342,7 @@ impl World {
             4 => self.flush_node(node),
             5 => self.make_replica(node, span),
             6 => {
-                // A lagging replica, with a process of its own, takes its master's place.
+                // A lagging replica, which has a process of its own, replaces its master.
                 self.restart_node(node, writes, Count::Promotions);
                 self.start_node(node);
                 let server = &mut self.servers[node];
@@ -357,8 +357,8 @@ impl World {
         }
     }
 
-    /// Sets the node's clock once during its quarantine, so that the length of the quarantine is known. Also
-    /// sets the clock of a waiting client, where clients' clocks may be set.
+    /// Plans one jump of the node's clock during its quarantine. A single jump keeps the length of the quarantine
+    /// known. If the plan allows it, the clock of a waiting client jumps too.
     fn plan_jumps(&mut self, node: NodeIndex, most: Time) {
         let (long, clients) = (self.plan.quarantine(), self.clients.len());
         let (may_set_walls, wild) =
@@ -379,7 +379,7 @@ impl World {
         self.plan_in(span, SimEvent::Mend(Mend::SetNode(node, sign * by)));
     }
 
-    /// Kills a node and restarts it at once, without this number of its last writes.
+    /// Kills a node and restarts it at once, without its last `writes_lost` writes.
     fn restart_node(&mut self, node: NodeIndex, writes_lost: usize, count: Count) {
         self.record.counts.add(count);
         self.kill_node(node, true, false);
@@ -390,7 +390,7 @@ impl World {
         self.plan_in(down, SimEvent::Mend(Mend::StartNode(node)));
     }
 
-    /// `REPLICAOF`: the data is gone, another's, or not there yet. The process and its connections stay.
+    /// `REPLICAOF`: the node keeps its data, loses it, or gets other data. The process and its connections stay.
     fn make_replica(&mut self, node: NodeIndex, span: Time) {
         if self.servers[node].node.health != Health::Good {
             return;
@@ -404,23 +404,23 @@ impl World {
         let mut is_told = self.servers[node].node.pushes();
         let changes = match self.chance(Fault::Distrust).below(4) {
             0 => false,
-            // After a restart the node would have forgotten that it was a replica, and clients would trust it
-            // (GUARANTEES.md).
+            // A durable node keeps its data here. After a restart it would have forgotten that it was a replica, and
+            // clients would trust it (GUARANTEES.md).
             _ if self.forgets_nothing(node) => false,
             // Only later nodes take over the data of earlier ones, so that nodes keep different data.
             choice if choice == 1 || other >= node => {
                 self.servers[node].node.flush();
-                // Its marker is missing.
+                // Clients notice the loss without a push, because the marker is missing.
                 is_told = true;
                 true
             }
-            // Data of another node, which may include older data with its own marker.
+            // The data of another node, which may include older data with this node's own marker.
             2 => {
                 let other = self.servers[other].node.clone();
                 self.servers[node].node.copy(&other, self.now);
                 true
             }
-            // Data of its own lagging replica: older data with its own marker.
+            // The data of this node's own lagging replica: older data with this node's own marker.
             _ => {
                 let writes = 1 + self.chance(Fault::Distrust).index(8);
                 self.servers[node].node.undo(writes)
@@ -430,9 +430,9 @@ impl World {
             self.servers[node].sound_since = self.now;
             self.note_fault(FaultEvent::NodeOverwritten { node });
             self.push_everything(node);
-            // If a node does not push that its data was replaced, clients notice only at the next
-            // identification (GUARANTEES.md), so its connections end here. The promotion is too late: a replica
-            // confirms an extension that finds its key living long enough and writes nothing.
+            // If a node sends no push when its data is replaced, clients notice only at the next identification
+            // (GUARANTEES.md), so its connections end now. The promotion would be too late: until then, the replica
+            // confirms an extension that finds enough time left on the key, because such an extension writes nothing.
             if !is_told {
                 self.reset_all(node);
             }
@@ -449,8 +449,8 @@ impl World {
         }
     }
 
-    /// Node clocks are set back by any time, and ahead by 1 ms in all. The rounding of ttls takes the other
-    /// millisecond.
+    /// Sets node clocks back by any time, and ahead by 1 ms in total. The assumptions allow 2 ms; the rounding of ttls
+    /// uses the other millisecond.
     fn set_node_clock(&mut self, node: NodeIndex) {
         let ttl = self.plan.load.max_ttl;
         let wild = self.plan.outside == Some(Outside::Clocks);

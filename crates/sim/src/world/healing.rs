@@ -1,4 +1,4 @@
-//! Healing: the faults end, and everything must recover within a bound.
+//! The healing phase: the faults end, and everything must recover within a bound.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl World {
         self.leave_litter();
         let healed_at = self.now;
         let mut bound = 0;
-        // Late answers show how slow the nodes were, and lengthen the back-off.
+        // Late answers raise the measured round trips and so the back-off, so the bound is computed again.
         while bound < self.plan.bound() + self.backoff() {
             bound = self.plan.bound() + self.backoff();
             self.run_until(healed_at + bound, |world| world.all_is_well(newcomer, &waiting));
@@ -50,8 +50,8 @@ impl World {
         );
     }
 
-    /// The longest contention back-off: recent holders wait 38 round trips, other callers 64, of at most 100 ms
-    /// each (`contention.rs` in the core), by their own clocks.
+    /// The longest contention back-off: 38 round trips for each recent holder and 64 for each other caller. A round
+    /// trip counts at most 100 ms (`contention.rs` in the core), by the client's own clocks.
     fn backoff(&self) -> Time {
         let alive = || self.clients.iter().enumerate().filter(|(_, it)| it.life.alive);
         let longest = alive().map(|(_, it)| it.slowest.as_nanos() as Time).max().unwrap_or(0);
@@ -87,7 +87,7 @@ impl World {
                 continue;
             }
             if self.servers[node].process == Process::Down {
-                // A node without its data stays down for as long as it must.
+                // A node without its data must stay down for a quarantine.
                 let down = super::SimEvent::Mend(super::Mend::StartNode(node));
                 self.plan_in(self.quarantine(), down);
             }
@@ -193,8 +193,8 @@ impl World {
                 self.ask(client, Event::Close);
             }
         }
-        // An engine keeps a release without an answer for a minute and a ttl. A guard that is released after
-        // its client reported no owed release may leave one.
+        // An engine retries an unanswered release for a minute and a ttl. If a guard is released after its client has
+        // reported that no release is owed, its release may still be owed.
         let until = self.now + self.plan.bound() + 70 * SECOND;
         self.run_until(until, |world| {
             world.clients.iter().all(|it| !it.life.alive || it.life.drained && it.engine.is_idle())
@@ -212,7 +212,7 @@ impl World {
         self.check_nothing_left();
     }
 
-    /// Keys of crashed clients and of late commands expire. Everything else is gone already.
+    /// Waits until keys of crashed clients and of late commands have expired, then checks that nothing is left.
     fn check_nothing_left(&mut self) {
         let expired: Time = self.now
             + self.plan.wiring.zombie_for

@@ -1,4 +1,4 @@
-//! Kinds of locks: which keys callers lock, as writers or readers, and which holders downgrade.
+//! Kinds of locks: the keys that callers lock, writers and readers, and downgrades.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::node::Content;
 use crate::plan::{Fault, Plan};
 use crate::time::{MS, Time};
 
-/// The number of callers of each client with callers that keep reading.
+/// Two clients keep reading during the healing phase; the number of callers of each.
 const READERS: [usize; 2] = [2, 2];
 
 impl Setting {
     pub(super) fn new(plan: &Plan) -> Self {
         const NAMES: [&str; 3] = ["orders", "jobs", "mails"];
-        // The sets of keys, by index.
+        // The sets of keys, as indexes into `NAMES`.
         const SETS: [&[usize]; 4] = [&[0], &[1], &[0, 1], &[1, 2]];
         let is_several = plan.later.kinds.several > 0;
         let count = if is_several { NAMES.len() } else { plan.load.resources };
@@ -58,7 +58,7 @@ impl World {
         (keys, if is_shared { Mode::Shared } else { Mode::Exclusive })
     }
 
-    /// A writer that checks its guard may have finished writing.
+    /// Sometimes downgrades the guard of a writer that checks it, as if the writer had finished writing.
     pub(super) fn may_become_reader(&mut self, guard: GuardId) {
         let percent = self.plan.later.kinds.downgrades;
         if percent == 0 || !self.random.kinds.percent(percent) {
@@ -67,7 +67,7 @@ impl World {
         self.become_reader(guard);
     }
 
-    /// The locks of the new client at the end: each set once.
+    /// The locks that the new client acquires during the healing: each set of keys once.
     pub(super) fn newcomers_wishes(&self) -> Vec<(Keys, Mode)> {
         let mut wishes: Vec<_> =
             self.setting.wishes.iter().map(|keys| (keys.clone(), Mode::Exclusive)).collect();
@@ -77,7 +77,7 @@ impl World {
         wishes
     }
 
-    /// Starts readers that keep coming. Without intents a key would always have a reader.
+    /// Starts readers that keep coming. Every key then always has a reader, and only an intent lets a writer in.
     pub(super) fn start_readers(&mut self) {
         if !self.plan.later.kinds.readers_stay {
             return;
@@ -100,8 +100,8 @@ impl World {
         self.random.kinds.between(ttl / 8, ttl / 2)
     }
 
-    /// The callers of each of these clients read a key of their own, so that readers of one key come while
-    /// readers of another leave.
+    /// All callers of one reading client read the same key, and each client reads a different key, so that readers of
+    /// one key come while readers of another key leave.
     pub(super) fn want_to_read(&mut self, client: ClientId, caller: usize) {
         let place = self.progress.readers.iter().position(|reader| *reader == client).unwrap_or(0);
         let request = Request {
@@ -121,8 +121,8 @@ impl World {
         self.ask_for(client, caller, request);
     }
 
-    /// Foreign keys stay on a minority of nodes, the same nodes for all keys, because a lock of several keys
-    /// needs a quorum for all of them.
+    /// Leaves foreign keys on a minority of nodes. All keys use the same nodes, because a lock of several keys needs a
+    /// quorum for all of them.
     pub(super) fn leave_litter(&mut self) {
         let leftovers = self.plan.later.kinds.leftovers;
         // If two names lead to one server, a quorum needs all other nodes.
@@ -181,7 +181,7 @@ impl World {
         self.plan_in(span, SimEvent::Mend(Mend::Vacate(node, key)));
     }
 
-    /// A sorted set that readers did not make: its expiry is not that of a member.
+    /// A sorted set of another program. Unlike a set of readers, its expiry differs from the score of its member.
     fn foreign_set(&mut self) -> Content {
         self.record.counts.add(Count::ForeignSets);
         let score = self.random.kinds.pick(&[0, 7, i64::MAX / 2]);

@@ -1,4 +1,4 @@
-//! Nodes: how their processes handle messages.
+//! Nodes: how the processes of model nodes handle messages.
 
 use quorlock_core::marker::Marker;
 use quorlock_core::{
@@ -14,14 +14,14 @@ use crate::node::{ConnectionId, Health, Kind, ModelNode, Run};
 use crate::plan::{Fault, HALF_DRIFT_PPM};
 use crate::time::{Clock, MS, SECOND, Time};
 
-/// A day in 2025, because the engine writes dates of this time into values. A multiple of 6 h, because seeds
-/// choose their cases by remainders.
+/// The base of wall clocks: a day in 2025, because the engine writes dates into values. The time is a multiple of 6 h,
+/// because seeds choose cases by remainders of it.
 pub(super) const DATE: Time = 81_670 * 21_600 * SECOND;
 
-/// Wall clocks at the start, if they are right.
+/// The time on correct wall clocks at the start.
 pub(super) const WALL: Time = DATE + 1_500_000 * SECOND;
 
-/// The uptime of servers that have run for long.
+/// The uptime of servers that have run for a long time.
 const LONG: Time = 1_000 * SECOND;
 
 impl World {
@@ -29,7 +29,7 @@ impl World {
         for node in 0..self.plan.servers.quorum.nodes() {
             let random = &mut self.random.clients;
             let wall = DATE + random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
-            // With fencing tokens, clocks are within the hour that floors allow for.
+            // With fencing tokens, the clocks differ by less than an hour, because floors allow for an hour.
             let wall = match self.plan.load.fenced {
                 0 => wall,
                 _ if self.plan.clocks.sober => WALL + wall % (2 * SECOND) - SECOND,
@@ -45,7 +45,7 @@ impl World {
             };
             let mut node = ModelNode::new(clock, kind);
             self.progress.runs += 1;
-            // A server behind two names has one run.
+            // Two names of one server report the same run.
             let one = self.plan.servers.duplicates && self.servers.len() == 1;
             node.run = Run::new(if one { 1 } else { self.progress.runs }, wall);
             if self.plan.guard == RestartGuard::Strict {
@@ -159,7 +159,7 @@ impl World {
                 .marker
                 .then(|| node.marker(by, &self.setting.rules.marker, self.now));
             let marker = marker.unwrap_or(MarkerSeen::NotAsked);
-            // `INFO` from before a replacement of data says nothing about the present data.
+            // `INFO` read before a replacement of the data says nothing about the present data, so it is dropped.
             let flushes = self.network.wires[parcel.wire].flushes;
             let info = info.filter(|_| first == flushes);
             Evidence::Seen { epoch: asked_evidence.epoch, flushes, info, marker }
@@ -168,7 +168,7 @@ impl World {
         if duplicate {
             return;
         }
-        // A command that was not carried out is not repeated.
+        // The network repeats only a batch that was carried out completely.
         let is_done = unknown.is_empty();
         if !zombie {
             let arrival = self.network.arrival(parcel.wire, Direction::Back, self.now);
@@ -193,14 +193,13 @@ impl World {
         if forgets && self.random.scripts.below(40) == 0 {
             self.record.counts.add(Count::ScriptFlushes);
             let (kinds, random) = (&self.plan.later.kinds, &mut self.random.kinds);
-            // Another client may have loaded some of them since.
+            // The node keeps some scripts at random, because another client may have loaded them again.
             let is_told = |_: &Script| kinds.is_any() && random.coin();
             self.servers[node].known_scripts.retain(is_told);
         }
     }
 
-    /// Whether a node can carry out a command. If the command comes with the text of its script, the node knows
-    /// the script from now on.
+    /// Whether a node can carry out a command. A command with the text of its script also loads the script.
     fn knows_script_of(&mut self, node: NodeIndex, command: &Command, is_told: bool) -> bool {
         let server = &mut self.servers[node];
         let Some(script) = Script::of(command, server.node.kind()) else { return true };
@@ -210,7 +209,7 @@ impl World {
         server.known_scripts.contains(&script)
     }
 
-    /// Draws the index of the command before which the node is flushed, if it is.
+    /// Draws whether the node is flushed within a batch, and before which command.
     fn flush_within(&mut self, commands: usize) -> Option<usize> {
         if !self.plan.has(Fault::Distrust) || self.progress.healing {
             return None;
@@ -235,7 +234,7 @@ impl World {
         }
     }
 
-    /// The node pushes to each connected client, if it can, that all keys have changed. The push arrives before
+    /// Pushes to each connected client that all keys have changed, if the node sends pushes. The push arrives before
     /// the next reply.
     pub(crate) fn push_everything(&mut self, node: NodeIndex) {
         let open = |it: &crate::network::Wire| it.node == node && it.open_here && it.open_there;
@@ -305,7 +304,7 @@ impl World {
         self.plan.later.durable.contains(&node)
     }
 
-    /// The second name leads to the first node's server from now on.
+    /// Lets the second node's name lead to the first node's server from now on.
     fn merge(&mut self) {
         let [first, second, ..] = &mut self.servers[..] else { return };
         if second.process != Process::Runs {
@@ -327,7 +326,7 @@ impl World {
         }
     }
 
-    /// Continues a frozen node. It handles the commands of each connection in order, and the connections in any
+    /// Continues a frozen node. The node handles the commands of each connection in order, the connections in any
     /// order.
     pub(crate) fn thaw_node(&mut self, node: NodeIndex) {
         if self.servers[node].process != Process::Frozen {
@@ -351,7 +350,7 @@ impl World {
         let server = &mut self.servers[node];
         if server.node.health != Health::Good {
             if server.node.health == Health::ReadOnly(FailureKind::ReadOnly) {
-                // A promoted replica has a history of its own from here on.
+                // A promotion starts a new replication history.
                 let offset = server.node.run.promoted_at.unwrap_or(0) + 1 + self.now / SECOND;
                 server.node.run.promoted_at = Some(offset);
             }
@@ -370,9 +369,9 @@ impl World {
         }
     }
 
-    /// Whether the node restarted or lost data so recently that its votes must not count. The node's own clock
-    /// measures its uptime and the age of an adoption. If that clock is set ahead by more than the assumptions
-    /// allow, nothing is promised; if it runs too fast, its time counts.
+    /// Whether the node restarted or lost data so recently that its votes must not count. The node's own clock measures
+    /// its uptime and the age of an adoption. If that clock jumped ahead by more than the assumptions allow, nothing is
+    /// promised. If it runs too fast, the time that it shows counts.
     fn is_early(&self, node: NodeIndex) -> bool {
         let server = &self.servers[node];
         let is_off = server.ahead > MS;
@@ -381,7 +380,7 @@ impl World {
         !is_off && passed + ahead < self.plan.load.max_ttl / 100 * 101
     }
 
-    /// The time for which a node without its data must stay down: until no earlier vote of it can count.
+    /// The time for which a node without its data must stay down: until no earlier vote of this node can count.
     pub(crate) fn quarantine(&self) -> i64 {
         self.plan.load.max_ttl * 102 / 100 + 3 * MS
     }

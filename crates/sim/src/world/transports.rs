@@ -1,7 +1,7 @@
-//! Transports: how commands get from a client to a node, and answers back.
+//! Transports carry commands from a client to a node, and answers back.
 //!
-//! The production [`NodePipeline`] decides which commands wait and which are in flight. The production
-//! [`Supervisor`] decides when a connection is made, suspended, probed and replaced.
+//! The production [`NodePipeline`] decides which commands wait and which are in flight. The production [`Supervisor`]
+//! decides when a connection is made, suspended, probed and replaced.
 //!
 //! [`NodePipeline`]: quorlock_core::NodePipeline
 //! [`Supervisor`]: quorlock_core::Supervisor
@@ -81,7 +81,7 @@ impl World {
         self.send_exchange(client, node, id);
     }
 
-    /// Sends the commands of a batch that must be sent, for the first time or again.
+    /// Sends the commands of a batch, for the first time or again.
     fn send_exchange(&mut self, client: ClientId, node: NodeIndex, id: BatchId) {
         let Transport { unanswered, pipeline, session, epoch, .. } =
             &mut self.clients[client].transports[node];
@@ -116,12 +116,12 @@ impl World {
         for (ticket, command) in &parcel.orders {
             self.note(&Fact::Sent { client, node, ticket: *ticket, command });
         }
-        // The clock was read before. The process may pause until the first byte leaves.
+        // The sending time was read before. The process may still pause before the first byte leaves.
         let arrival = self.network.arrival(parcel.wire, Direction::There, self.now);
         self.plan_at(arrival, SimEvent::Request(Box::new(parcel)));
     }
 
-    /// A batch, or part of it, was answered. Returns its answers when all have arrived.
+    /// Handles the answers to a batch or to part of it. Returns the answers of the batch when all have arrived.
     fn conclude(&mut self, id: BatchId, reply: Reply) -> Option<(Vec<Answer>, Evidence)> {
         let Reply { parcel, answers, mut evidence, unknown } = reply;
         let (client, node) =
@@ -219,7 +219,7 @@ impl World {
         }
     }
 
-    /// Fails the batches that were sent on this connection; `None`: that wait for a connection.
+    /// Fails the batches that were sent on this connection, or, for `None`, the batches that wait for a connection.
     fn fail_batches(
         &mut self,
         client: ClientId,
@@ -230,7 +230,7 @@ impl World {
         let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
             &mut self.clients[client];
         let Transport { unanswered, session, given_up, pipeline, .. } = &mut transports[node];
-        // A copy, because the session of the present connection must not change.
+        // Uses a copy, because the session of the present connection must not change.
         let (now, session) = (machine.read(self.now), &mut session.clone());
         unanswered.retain(|id, Batch { exchange, sent }| {
             if sent.map(|(wire, _)| wire) != wire {
@@ -243,7 +243,7 @@ impl World {
                 pipeline.failed(*id, failure, now, answered);
                 return false;
             }
-            // Commands that were answered before others were sent again stay answered.
+            // Some commands may already have answers, because only the others were sent again. Those answers stay.
             loop {
                 exchange.fail(failure);
                 if !session.conclude(exchange, Evidence::NotRequired) {
@@ -257,7 +257,7 @@ impl World {
         self.wake_if_told(client);
     }
 
-    /// The client gives up a connection. Messages in flight are lost, or arrive even so, some of them much later.
+    /// The client gives up a connection. Messages in flight are lost or still arrive, some of them much later.
     pub(crate) fn give_up_wire(&mut self, wire: WireId) {
         let (now, zombie_for) = (self.now, self.plan.wiring.zombie_for);
         let it = &mut self.network.wires[wire];

@@ -1,4 +1,4 @@
-//! Counts events of locks of several keys and of readers.
+//! Counts events of readers and of locks with several keys.
 
 use quorlock_core::{Answer, Command, Key, Mode};
 
