@@ -190,7 +190,7 @@ fn judged(topology: &Topology, looked: &[look::Looked]) -> Examination {
     }
 }
 
-/// The nodes that must not vote, whatever their markers say, each with the reason.
+/// The nodes that must not vote even if they have a valid marker, each with the reason.
 pub(crate) fn unfit(topology: &Topology, looked: &[look::Looked]) -> Vec<(Arc<str>, String)> {
     const WHAT_THEY_ARE: [&str; 6] =
         ["role", "cluster", "loading", "eviction", "same_server", "clock_stands"];

@@ -1,7 +1,8 @@
 //! Decisions about nodes that only an operator can make: that no lock is in use ([`fresh`]), and that nodes, quorum or
 //! longest ttl change ([`reconfigure`]).
 //!
-//! Both write the markers by which nodes say for which clients they vote; see [`guarantees`](quorlock::guarantees).
+//! Both write markers. A node votes for the clients whose settings its marker has; see
+//! [`guarantees`](quorlock::guarantees).
 
 mod in_use;
 mod keys;
@@ -180,7 +181,7 @@ impl Before {
         before
     }
 
-    /// Adds old and new values that [`fn@reconfigure`] does not change, and the other settings in the node's marker.
+    /// Adds the values that [`fn@reconfigure`] cannot change, old and new, and the other settings in the node's marker.
     fn add_changes(
         &mut self,
         node: &Arc<str>,

@@ -32,7 +32,7 @@ const KEY_BYTES_MAX: usize = ClientBuilder::PREFIX_BYTES_MAX + RESOURCE_BYTES_MA
 /// Length of the first read of a value: a token, and the space before the owner text.
 const START_BYTES: usize = 41;
 
-/// Length of one pause. In total the pauses are as long as the pages. Timers have a resolution of milliseconds.
+/// Length of one pause, not shorter because timers count in milliseconds. In total the pauses are as long as the pages.
 const PAUSE: Duration = Duration::from_millis(4);
 
 const READERS_AT_A_TIME: i64 = 64;
@@ -443,7 +443,8 @@ async fn readers(
     Ok(votes)
 }
 
-/// Time left, from a reply to `PTTL`. `None`: the key is gone, or lives longer than any lock.
+/// The remaining time in a reply to `PTTL`; `Some(None)`: the key never expires. `None`: it does not exist, or lives
+/// longer than any lock.
 fn time_left(reply: &Reply) -> Option<Option<Duration>> {
     match reply {
         Reply::Int(-1) => Some(None),
@@ -476,7 +477,7 @@ fn score(reply: &Reply) -> Option<f64> {
     }
 }
 
-/// The replies to these commands. An error is a reply as well.
+/// Sends these commands. The replies may be errors of the server.
 async fn ask<C: AsRef<[W]>, W: AsRef<[u8]>>(
     connection: &AdminConnection,
     commands: &[C],
@@ -484,7 +485,7 @@ async fn ask<C: AsRef<[W]>, W: AsRef<[u8]>>(
     if commands.is_empty() { Ok(Vec::new()) } else { connection.ask(commands).await }
 }
 
-/// The replies, unless one of them is an error.
+/// Sends these commands. Fails if one of the replies is an error of the server.
 async fn answers<C: AsRef<[W]>, W: AsRef<[u8]>>(
     connection: &AdminConnection,
     commands: &[C],

@@ -49,7 +49,7 @@ pub(crate) struct Child {
     events: mpsc::UnboundedReceiver<ChildEvent>,
 }
 
-/// Checks whether this machine can start a guardian. Call this before the call for the lock.
+/// Checks whether this machine can start a guardian. Call this before acquiring the lock.
 ///
 /// # Errors
 /// This program or the process table cannot be read, because /proc or a file descriptor is missing.
@@ -106,7 +106,6 @@ pub(crate) enum How {
     Killed(Killed),
     /// The guardian was killed or is stopped for good, and the keeper ended the remaining processes.
     Unguarded,
-    /// The command was never started.
     NotStarted(SpawnError),
 }
 

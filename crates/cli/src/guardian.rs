@@ -191,7 +191,7 @@ impl Guardian {
                 }
             }
             Change::Ended(ending) => {
-                // Uses the newest deadlines, which may have arrived while this process stood still.
+                // Uses the newest deadlines, which may have arrived while this process was stopped.
                 self.hear_keeper();
                 self.kill_policy.ended(ending, Moment::now());
             }

@@ -45,8 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A shell ends its loop on Ctrl-C only if the command in it died of SIGINT itself. The exit code that the shell sees
-/// is the same.
+/// Dies of SIGINT itself after a Ctrl-C, because a shell ends its loop only then. The shell sees the same exit code.
 fn as_shells_see_it(code: Code) -> Code {
     if code == Code::Signal(SIGINT) {
         // This returns only if the signal cannot be raised.

@@ -168,7 +168,7 @@ fn dropped_lines(count: u64) -> String {
     format!("quorlock: {count} messages are missing here: nobody read for a while\n")
 }
 
-/// Writes the result to standard output. If the reader has gone away, that is no error.
+/// Writes the result to standard output. It is no error if the reader has closed the pipe.
 ///
 /// # Errors
 /// Standard output cannot be written for another reason, such as a full disk.

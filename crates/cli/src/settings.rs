@@ -388,7 +388,7 @@ mod tests {
             );
             let long = help("--help");
             assert!(name.is_empty() || long.contains("Examples:\n"), "{long}");
-            // A wrapped line of the table of exit codes begins with a word.
+            // If a line of the table of exit codes were wrapped, its second part would begin with a word.
             let codes = long.lines().skip_while(|line| !line.starts_with("Exit codes")).skip(2);
             let is_code = |line: &str| line.starts_with("  ") || line.starts_with("Of doctor");
             assert!(codes.take_while(|line| !line.is_empty()).all(is_code), "{long}");

@@ -287,7 +287,7 @@ fn the_printed_rights_are_the_rights_that_quorlock_needs() {
             let said = stdout(&output) + &stderr(&output);
             assert_eq!(output.status.code(), Some(0), "{binary} {args:?}: {said}");
         }
-        // Each right is missing once.
+        // The user lacks one right in each round.
         for right in words.iter().filter(|word| word.starts_with('+')) {
             let fewer: Vec<&str> = words.iter().filter(|word| *word != right).copied().collect();
             testbed.on_all(&fewer);

@@ -41,7 +41,7 @@ enum Meanwhile {
     Delete,
 }
 
-/// The command that ends a part of the record.
+/// The test sends this command to mark the end of a recorded run.
 const THE_END: &str = r#""ECHO" "the end""#;
 
 /// The first commands of a connection.
@@ -59,7 +59,7 @@ fn note_command(monitor: &mut RespConnection, commands: &mut String) -> String {
     let Reply::Simple(line) = monitor.reply().unwrap() else { panic!("MONITOR sends lines") };
     let (by, command) = line.split_once("] ").unwrap();
     let name = command.split('"').nth(1).unwrap();
-    // The test itself sends an `ECHO`.
+    // The test itself sends an `ECHO`. Any other command must be in a list, so that `doctor` and tests check it.
     let is_listed = name == "ECHO" || RIGHTS.iter().any(|(.., call)| call[0] == name);
     assert!(is_listed || BESIDE.contains(&name), "no check looks for the command {name}");
     let by = if by.ends_with(" lua") { "  by the script: " } else { "  " };
@@ -565,7 +565,7 @@ fn a_quorum_that_is_lost() {
     scene.testbed.nodes[2].kill().unwrap();
     scene.note(&args("k", "--kill-after=400ms"), &text.end());
     scene.note(&["run", "l", "--ttl", "2s", "--json", "--", "…"], &json.end());
-    // On a slow machine, the holder extends the lock before the nodes are killed.
+    // On a slow machine the holder extends the lock before the nodes are killed, so these events are left out.
     let extended = |line: &&str| line.contains(r#""event":"extended""#);
     scene.record = scene
         .record

@@ -80,7 +80,7 @@ fn the_quick_start_ends_in_a_held_lock() {
     assert!(held.is_match(&page), "the README shows another line");
 }
 
-/// Cargo compiles examples with the tests.
+/// The Rust code of the README must equal an example, because Cargo compiles examples with the tests.
 #[test]
 fn the_lines_of_rust_are_an_example() {
     let (page, example) = (root("README.md"), root("crates/quorlock/examples/readme.rs"));

@@ -59,7 +59,7 @@ fn a_wrong_password_ends_the_call_without_a_wait() {
     code(&run("right"), 0);
 }
 
-/// In a PID namespace, session and process group can be those of a process outside, and then have the number 0.
+/// In a PID namespace, session and group may belong to a process outside. Their numbers are 0 then.
 #[test]
 fn in_a_container_the_command_ends_with_its_lock() {
     ends_in_a_container(&["--pid", "--fork", "--mount-proc"]);

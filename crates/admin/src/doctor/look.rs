@@ -25,7 +25,7 @@ pub(crate) struct Looked {
     pub(crate) name: Arc<str>,
     pub(crate) address: String,
     pub(crate) redis_cli: RedisCli,
-    /// The failure if nothing was seen.
+    /// The facts, or the failure if the node could not be examined.
     pub(crate) facts: Result<Facts, Failure>,
 }
 
@@ -170,7 +170,7 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
         more: info.as_deref().map(More::parse).unwrap_or_default(),
         info: info.and_then(|info| {
             let info = Info::parse(&info).map_err(|missing| missing.to_string())?;
-            // A client takes these settings from the same questions.
+            // A client reads these settings with the same commands.
             Ok(Info {
                 appendfsync: settings.appendfsync.as_deref().map(Into::into),
                 rests_on_rewrite: settings.rests_on_rewrite,

@@ -251,7 +251,7 @@ struct NodeKeys {
     ours: Ours,
 }
 
-/// The state of the node in respect of the new settings.
+/// The progress of the node towards the new settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ours {
     No,
@@ -372,7 +372,7 @@ impl NodeKeys {
         self
     }
 
-    /// The change to an adoption, unless the node has one that is long enough, or the new marker.
+    /// The change to an adoption; `None` if the node has an adoption that is long enough, or the new marker.
     fn adopted(&self, rules: &Rules, wait: Duration) -> Option<Change> {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         match self.ours {

@@ -131,7 +131,7 @@ impl NodeKind {
                 Err(Refused { message, code: ExitCode::NoQuorum })
             }
             Err(help @ NotFound::Nowhere) => Ok(Self::Memory(help.to_string())),
-            // The user has named a server.
+            // The user has named a server, so the demo does not use nodes in memory instead.
             Err(help) => Err(Refused::config(help.to_string())),
         }
     }

@@ -101,7 +101,7 @@ async fn endless_intents(topology: &Topology, keys: &[String]) -> Vec<Vec<usize>
     join_all(looks).await.into_iter().map(places).collect()
 }
 
-/// The exit code: a lock that is unknown comes first. Held locks count only if `tells_held`.
+/// The exit code. If any lock is unknown, that decides. Held locks count only if `tells_held`.
 fn exit_code(inspections: &[Inspection], tells_held: bool) -> ExitCode {
     let of_verdict =
         |verdict: Verdict| inspections.iter().filter(move |it| it.verdict() == verdict);

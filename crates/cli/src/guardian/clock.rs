@@ -135,7 +135,7 @@ impl Alarm {
             let left = until.left(Moment::now());
             timespec(if is_set { left } else { left.min(LOOK_ANYWAY_NS) })
         });
-        // A signal interrupts poll, and then the caller checks everything too.
+        // If a signal interrupts poll, the function returns early.
         let _ = poll(&mut sources, timeout.as_ref());
     }
 }

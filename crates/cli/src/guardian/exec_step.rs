@@ -33,7 +33,7 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
     if getppid() != Pid::from_raw(pid) {
         return ExitCode::FAILURE;
     }
-    // Guardian and exec step may have stood still since the guardian checked the time.
+    // Guardian and exec step may have been stopped since the guardian checked the time.
     if KillPolicy::new(deadlines).too_late(Moment::now()) {
         let _ = guardian.send(Message::TooLate);
         return ExitCode::FAILURE;
@@ -44,7 +44,8 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Returns only if exec failed. Otherwise exec closes the channel, which tells the guardian that the command runs.
+/// Returns only if exec failed. A successful exec closes the channel, by which the guardian notices that the command
+/// runs.
 fn become_command(command: &[OsString], unblock: u64) -> io::Error {
     let Some((program, arguments)) = command.split_first() else {
         return io::ErrorKind::InvalidInput.into();

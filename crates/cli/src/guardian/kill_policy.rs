@@ -55,7 +55,7 @@ pub(crate) enum Why {
     /// The keeper has reported the loss of the lock, or is dead.
     Lost,
     TimeUp,
-    /// Only the wall clock has reached the deadline: it was set ahead, or the machine stood still.
+    /// Only the wall clock has reached the deadline: it was set ahead, or the machine was suspended.
     ClockJumped,
 }
 
@@ -69,8 +69,8 @@ pub(crate) enum KilledBy {
 #[derive(Debug)]
 pub(crate) struct KillPolicy {
     deadlines: Deadlines,
-    /// The last deadlines that were not earlier than their predecessors. A wall-clock jump shortens the validity, so
-    /// newer deadlines are earlier. Only these ones show that the time was not up by the boot clock.
+    /// The last deadlines that were not earlier than their predecessors. After a wall-clock jump has moved the
+    /// deadlines to an earlier time, only these older ones show that the time was not up by the boot clock.
     granted: Deadlines,
     /// The lock is lost or the keeper is dead, so no deadline is extended.
     sealed: bool,
@@ -246,7 +246,7 @@ impl KillPolicy {
     }
 }
 
-/// The largest difference between the two clocks' progress that comes from reading one after the other.
+/// A difference up to this comes from reading the two clocks one after the other. A larger one is a wall-clock jump.
 const STEP_NS: u64 = 10_000_000;
 
 /// Time between SIGTERM and SIGKILL for processes that outlive the command. The lock stays held meanwhile, so the time

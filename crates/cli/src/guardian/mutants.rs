@@ -14,7 +14,7 @@ pub(crate) enum Mutant {
     TakeOverOfTheGroupOnly,
     /// The keeper, in the place of a silent guardian, kills the processes that it sees, one by one, and only once.
     OneKillInItsPlace,
-    /// The command's own end counts as the end of all of it.
+    /// The end of the command's own process counts as the end of all its processes.
     ReleaseBeforeGone,
 }
 

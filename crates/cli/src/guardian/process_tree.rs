@@ -1,26 +1,28 @@
 //! The command's processes: sends signals to all of them, and finds out when none is left.
 //!
 //! The keeper is the `quorlock run` process that holds the lock. It starts the guardian, a second process, which starts
-//! the command and ends it in time. If the guardian is dead or stopped, the keeper does this work. Both use this module.
+//! the command and ends it in time. If the guardian is dead or stopped, the keeper does this work. Both use this
+//! module.
 //!
 //! **Which processes.** The command runs in a process group of its own. One signal to the group reaches all members at
-//! once: the kernel locks the list of members, so no fork is missed. That is not enough: `timeout`, an interactive shell
-//! or `set -m` move their children to other groups of the same session. Those children would work on without a lock. So
-//! the tree is the group *and* every descendant in this session. A process that calls setsid leaves the session, and the
-//! tree: a daemon does that to outlive the process that started it.
+//! once: the kernel locks the list of members, so no fork is missed. That is not enough: `timeout`, an interactive
+//! shell or `set -m` move their children to other groups of the same session. Those children would work on without a
+//! lock. So the tree is the group *and* every descendant in this session. A process that calls setsid leaves the
+//! session, and the tree: a daemon does that to outlive the process that started it.
 //!
 //! **When none is left.** The guardian is a sub-reaper: if a parent in the tree ends, its children become children of
-//! the guardian. So if the guardian has no children, nothing is left, for certain. If a daemon was started, the guardian
-//! always has a child, and reads the process table instead. The keeper is a sub-reaper as well. If the guardian is dead,
-//! the tree is below the keeper, together with processes that were there before the command ([`Strangers`]).
+//! the guardian. So if the guardian has no children, nothing is left, for certain. If a daemon was started, the
+//! guardian always has a child, and reads the process table instead. The keeper is a sub-reaper as well. If the
+//! guardian is dead, the tree is below the keeper, together with processes that were there before the command
+//! ([`Strangers`]).
 //!
 //! **Numbers are reused.** The number of a group is not given to another group while a member exists, even a dead one.
 //! So the number is used only while a member is known to exist. A single process is signalled through a descriptor: it
 //! is opened first and compared with the process table afterwards.
 //!
 //! **Other groups.** A group other than the command's own, all of whose members belong to the tree, is killed as a
-//! whole, because its members may fork faster than they can be killed one by one. One member is stopped first. A stopped
-//! member stays in the group, so the group keeps its number.
+//! whole, because its members may fork faster than they can be killed one by one. One member is stopped first. A
+//! stopped member stays in the group, so the group keeps its number.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -64,7 +66,7 @@ pub(crate) struct ProcessTree {
 /// of a shell that became this process by exec. Processes that they start do not belong to the command either.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
-    /// Each with its number and its start.
+    /// The number and start time of each of these processes.
     there_before: BTreeSet<(i32, u64)>,
     /// Only in the keeper: the guardian. It does not belong to the command; its children do.
     guardian: Option<i32>,
@@ -120,8 +122,8 @@ impl ProcessTree {
         }
     }
 
-    /// Sends a signal that ends processes, SIGTERM or SIGKILL, to all of the tree. SIGCONT follows it, because a stopped
-    /// process would not react to SIGTERM.
+    /// Sends a signal that ends processes, SIGTERM or SIGKILL, to all of the tree. SIGCONT follows it, because a
+    /// stopped process would not react to SIGTERM.
     ///
     /// Outside of the group a fork can be missed, and for a moment the process table may not be readable. So the caller
     /// repeats SIGKILL until no process is left.
@@ -147,8 +149,8 @@ impl ProcessTree {
         if !(is_active(Mutant::TakeOverOfTheGroupOnly) && self.is_keepers()) {
             let members = members.ok().flatten().unwrap_or_default();
             let others = || members.all.iter().filter(|member| !in_group(member));
-            // With this mutant the keeper, when it kills in place of the guardian, kills one process after another and no
-            // whole groups.
+            // With this mutant the keeper, in the place of the guardian, kills one process after another and no whole
+            // groups.
             let one_by_one = is_active(Mutant::OneKillInItsPlace) && self.is_keepers();
             if signal == Signal::KILL && !one_by_one {
                 for number in &members.groups {
@@ -174,8 +176,8 @@ impl ProcessTree {
         self.find_leader().is_some_and(|leader| leader.alive)
     }
 
-    /// The leader as the process table shows it, dead or alive. A process with its number is the leader if it is a child
-    /// of the guardian or of this process.
+    /// The leader as the process table shows it, dead or alive. A process with its number is the leader if it is a
+    /// child of the guardian or of this process.
     fn find_leader(&self) -> Option<procfs::Process> {
         let leader = procfs::process(self.leader?.as_raw_nonzero().get())?;
         let parent = Some(leader.parent);
@@ -271,9 +273,9 @@ impl ProcessTree {
     }
 
     /// The members of the tree as the process table shows them. A dead process that its own parent does not reap is no
-    /// member. A dead child of this process is a member until [`reap`](Self::reap) has reaped it: no other process reaps it,
-    /// and its other threads may live longer than its first.
-    /// `None`: there is no process table. An error: the table cannot be read now.
+    /// member. A dead child of this process is a member until [`reap`](Self::reap) has reaped it: no other process
+    /// reaps it, and its other threads may live longer than its first. `None`: there is no process table. An error: the
+    /// table cannot be read now.
     fn members(&self) -> io::Result<Option<Members>> {
         let (Some(processes), me) = (procfs::processes()?, me()) else { return Ok(None) };
         let mine = processes.iter().find(|process| process.pid == me);
@@ -322,7 +324,8 @@ fn kill_group_of(member: &procfs::Process) {
 /// faster than they are reaped.
 const REAPED_AT_A_TIME: usize = 64;
 
-/// Sends a signal to one process, and SIGCONT after it, if its number still belongs to the process that the table showed.
+/// Sends a signal to one process, and SIGCONT after it, if its number still belongs to the process that the table
+/// showed.
 fn reach(member: &procfs::Process, signal: Signal) {
     let Some(pid) = Pid::from_raw(member.pid) else { return };
     #[cfg(target_os = "linux")]

@@ -78,8 +78,8 @@ fn is_not_there(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| known.contains(&errno))
 }
 
-/// The descendants of `ancestor` among `processes`. A process for which `is_excluded` is true is left out, and so are its
-/// descendants.
+/// The descendants of `ancestor` among `processes`. A process for which `is_excluded` is true is left out, and so are
+/// its descendants.
 pub(crate) fn descendants(
     processes: &[Process],
     ancestor: i32,
@@ -104,8 +104,8 @@ pub(crate) fn descendants(
     found
 }
 
-/// Reads a line of `/proc/PID/stat`: `pid (name) state parent group session …`. Counted from 1 as in proc(5), the number
-/// of threads is field 20 and the start is field 22. The name may contain parentheses and spaces.
+/// Reads a line of `/proc/PID/stat`: `pid (name) state parent group session …`. Counted from 1 as in proc(5), the
+/// number of threads is field 20 and the start is field 22. The name may contain parentheses and spaces.
 fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;

@@ -1,11 +1,11 @@
 //! The messages between keeper, guardian and exec step.
 //!
 //! Three processes of one binary talk over two socket pairs, a line of JSON for each message. No sender ever blocks: a
-//! stopped guardian must not stop the keeper, and the guardian must go on if the keeper is stopped.
+//! stopped guardian must not stop the keeper, and the guardian must keep working if the keeper is stopped.
 //!
-//! A process gets its socket as its standard input, because that is the one place where it can find a descriptor without
-//! unsafe code. The user's own input travels with the first message, and takes its place again before anything else
-//! happens.
+//! A process gets its socket as its standard input, because that is the one place where it can find a descriptor
+//! without unsafe code. The user's own input travels with the first message, and takes its place again before anything
+//! else happens.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -47,11 +47,11 @@ pub(crate) enum Message {
     Stopped { signal: i32 },
     /// From the guardian: a stopped command was continued.
     Continued,
-    /// From the guardian: it is about to end the command for the lock's sake.
+    /// From the guardian: it is about to end the command to protect the lock.
     Ending(Killed),
     /// From the guardian: the command ended by itself, and no process of it is left.
     Ended(Ending),
-    /// From the guardian: the command was ended for the lock's sake, and no process of it is left.
+    /// From the guardian: it ended the command to protect the lock, and no process of the command is left.
     Killed(Killed),
 }
 
@@ -60,7 +60,7 @@ pub(crate) enum Next {
     Message(Message),
     /// No message has arrived.
     Nothing,
-    /// The peer is gone, and all of its messages have been read.
+    /// The peer has closed the socket, and all of its messages have been read.
     Closed,
 }
 
@@ -75,11 +75,11 @@ impl Channel {
         Self { socket: socket.into(), unread: Vec::new() }
     }
 
-    /// Takes the socket out of standard input, restores the user's input, which came with the first message, and returns
-    /// that message.
+    /// Takes the socket out of standard input, restores the user's input, which came with the first message, and
+    /// returns that message.
     ///
     /// # Errors
-    /// Standard input is no such socket, or the peer has gone.
+    /// Standard input is not such a socket, or the peer has closed it.
     pub(crate) fn from_stdin() -> io::Result<(Self, Message)> {
         let socket = rustix::io::fcntl_dupfd_cloexec(stdio::stdin(), FIRST_OWN_FD)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -104,7 +104,7 @@ impl Channel {
     /// Sends a message together with the sender's own standard input.
     ///
     /// # Errors
-    /// The peer has gone.
+    /// The peer has closed the socket.
     pub(crate) fn send_with_stdin(&self, message: Message) -> io::Result<()> {
         let stdin = [stdio::stdin()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -120,7 +120,7 @@ impl Channel {
     /// Sends a message, or returns an error at once.
     ///
     /// # Errors
-    /// `WouldBlock` if the peer has not read for a long time. Another error if the peer has gone.
+    /// `WouldBlock` if the peer has not read for a long time. Another error if it has closed the socket.
     pub(crate) fn send(&self, message: Message) -> io::Result<()> {
         let flags = QUIET | SendFlags::DONTWAIT;
         let line = line(message)?;
@@ -174,8 +174,8 @@ const PASSED_FD: RecvFlags = RecvFlags::CMSG_CLOEXEC;
 #[cfg(not(target_os = "linux"))]
 const PASSED_FD: RecvFlags = RecvFlags::empty();
 
-/// A peer that is gone causes an error and no signal. On a system without this flag SIGPIPE is ignored, as in every Rust
-/// program.
+/// If the peer has closed the socket, the result is an error and no signal. On a system without this flag SIGPIPE is
+/// ignored, as in every Rust program.
 #[cfg(target_os = "linux")]
 const QUIET: SendFlags = SendFlags::NOSIGNAL;
 #[cfg(not(target_os = "linux"))]

@@ -42,7 +42,7 @@ struct QueueState {
     /// Number of lines that were dropped since the last report. Transient lines do not count.
     dropped: u64,
     is_writing: bool,
-    /// The reader has gone. That does not stop quorlock.
+    /// The reader has closed the descriptor. Quorlock continues without it.
     is_broken: bool,
     is_closed: bool,
 }
@@ -151,7 +151,8 @@ impl Target {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => bytes = &bytes[count..],
                 Err(Errno::INTR) => {}
-                // The program that opened the descriptor has made it non-blocking.
+                // The program that opened the descriptor made it non-blocking, so this thread waits for the reader
+                // here.
                 Err(Errno::AGAIN) => {
                     let _ = poll(&mut [PollFd::new(self, PollFlags::OUT)], None);
                 }

@@ -214,7 +214,7 @@ impl Run {
         assert!(left.is_empty(), "left over: {left:?}");
     }
 
-    /// Waits until the command and its guardian are gone. Returns the time.
+    /// Waits until the command and its guardian have ended. Returns the time.
     pub(crate) fn when_nobody_but_the_keeper_is_left(&self) -> u64 {
         wait_for("the command's end", || self.marked().is_empty());
         boot_ns()

@@ -63,7 +63,7 @@ impl Tty {
         stdin.write_all(keys.as_bytes()).expect("script reads");
     }
 
-    /// The shell reports a background job with a later prompt, so this asks for prompts.
+    /// Presses Enter until `text` is on the screen, because a shell reports a background job only before a prompt.
     pub(crate) fn prompts_until(&mut self, text: &str, times: usize) {
         let prompts = |screen: String| screen.matches("$ ").count();
         let began = boot_ns();

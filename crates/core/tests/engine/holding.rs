@@ -210,8 +210,8 @@ fn answers_that_end_a_lock_are_reported_before_the_loss() {
     world.finish();
 }
 
-/// Node 2 is silent, so its vote has expired. Then the answer of node 0 proves that its vote is gone. That answer ends
-/// the lock, so it is the cause.
+/// Node 2 is silent, so its vote has expired. Then the answer of node 0 proves that its key was deleted. That answer
+/// ends the lock, so it is the cause.
 #[test]
 fn a_loss_by_an_answer_is_reported_as_such_although_another_vote_has_expired() {
     let mut world = ScriptedWorld::new(3);

@@ -8,19 +8,19 @@
 //! | S1 a vote is a positive answer to this attempt, with no release queued * | `acquiring`: late grants, duplicates |
 //! | S2 valid until the Q-th largest end * | `acquiring`, `holding`; `tests/acquire.rs` |
 //! | S3 the quorum is never lowered | `acquiring`: raised quorums, even numbers of nodes |
-//! | S4 a vote counts from before its sending * | `acquiring`, `holding`: connections that take their time |
-//! | S5 the clock is read after the deciding answer * | `acquiring`: processes that slept |
+//! | S4 a vote counts from before its request was sent * | `acquiring`, `holding`: slow connections |
+//! | S5 the clock is read after the deciding answer * | `acquiring`: suspended processes |
 //! | S6 a fresh token for every attempt * | `acquiring` |
 //! | S7 only our own whole value is touched | `releasing`, `acquiring`: foreign values |
-//! | S8 nothing is sent twice, but releases * | `releasing` |
-//! | S11 an end grows, or is dropped on proof | `holding`: partial extensions, proofs, late yeses |
-//! | S12 unknown answers change nothing | `holding`: failing extensions |
+//! | S8 nothing is sent again, except owed releases * | `releasing` |
+//! | S11 the end of a vote grows, or is dropped on proof of loss | `holding`: partial extensions, proofs, late grants |
+//! | S12 an unknown reply changes no vote | `holding`: failing extensions |
 //! | S13 loss and release are terminal * | `holding`: nothing raises a lock after its loss |
-//! | S14 invalid here before released there * | every release and loss |
+//! | S14 a lock is invalid before its release is sent * | every release and loss |
 //! | S15 every attempt without success releases on all nodes * | `waiting`: cancelled contenders, waits that end |
 //! | S16 bounds of the ttl | `src/timing.rs` |
-//! | S18 a fence is shown when it is recorded on a quorum, exactly * | `fencing` |
-//! | S20 exact arithmetic | `fencing`: where numbers end |
+//! | S18 a fencing token is shown only after a quorum has recorded exactly it * | `fencing` |
+//! | S20 exact arithmetic | `fencing`: the largest numbers |
 //! | S23 heals never lower a counter | `fencing` |
 //! | S24 two guards never share a lease * | `waiting`: the local queue |
 //! | S25 a call may end at any point * | `waiting`: cancelled in every phase |

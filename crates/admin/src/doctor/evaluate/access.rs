@@ -12,7 +12,7 @@ use crate::doctor::look::Facts;
 /// The remedy for missing rights.
 pub(super) const LACKS_RIGHTS: &str = "quorlock doctor --acl USER prints the command that gives them; then ACL SAVE, where an aclfile is used";
 
-/// Makes a certificate that a client accepts, whatever was wrong with the old one.
+/// The remedy for any fault of a certificate: commands that make a new one, which a client accepts.
 const NEW_CERTIFICATE: &str = "\
     on the server, with its name for HOST: openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=HOST \
     -addext subjectAltName=DNS:HOST -addext basicConstraints=critical,CA:FALSE -keyout redis.key -out redis.crt (IP:HOST \
@@ -40,7 +40,7 @@ const WITHOUT: [(Weight, Severity, Severity, &str, &str); 4] = [
     (Weight::Listing, Note, Note, NOT_LISTED, NOT_LISTED),
 ];
 
-/// The names of this weight, each once.
+/// The names with this weight, without duplicates.
 fn of(weight: Weight, names: &[(&'static str, Weight)]) -> Vec<&'static str> {
     let mut names: Vec<_> =
         names.iter().filter(|(_, other)| *other == weight).map(|(name, _)| *name).collect();
@@ -176,7 +176,7 @@ impl Case<'_> {
         findings
     }
 
-    /// The remedy if nothing can be written, by the server's error.
+    /// The remedy for this error of the server if no key can be written.
     fn to_write(&self, error: &str) -> String {
         match error.split(' ').next().unwrap_or_default() {
             "OOM" => format!(

@@ -42,7 +42,7 @@ impl NodeView {
     }
 }
 
-/// Starts a thread that sends the answers as events until the receiver is gone.
+/// Starts a thread that sends the answers as events until the receiver is dropped.
 pub(super) fn start(nodes: &FiveNodes, events: Sender<Event>) -> Result<(), String> {
     let runtime = runtime().map_err(|error| error.to_string())?;
     let clients = {

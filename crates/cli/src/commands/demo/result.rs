@@ -10,7 +10,7 @@ use super::workers::WORKERS;
 #[derive(Clone, Debug)]
 pub(super) struct Phase {
     pub(super) title: String,
-    /// In nanoseconds of the boot clock.
+    /// Beginning and end of the phase, in nanoseconds of the boot clock.
     pub(super) from_ns: u64,
     pub(super) to_ns: u64,
     pub(super) majority: bool,

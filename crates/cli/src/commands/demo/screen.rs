@@ -140,7 +140,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 fn put(text: &str) {
-    // If the reader has gone away, the demo still ends by itself.
+    // If the reader has closed the pipe, the demo still runs to its end.
     let _ = io::stdout().write_all(text.as_bytes());
     let _ = io::stdout().flush();
 }

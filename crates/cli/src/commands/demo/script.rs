@@ -113,7 +113,7 @@ fn call(stage: &Stage, events: Sender<Event>) -> Result<(), DemoEnd> {
     let call = move || {
         let answer = client.acquire(FREE_KEY).options(LockOptions::new().wait(OWN_WAIT)).call();
         let answer = answer.map(drop).map_err(|error| error.to_string());
-        // The receiver is gone if the demo ends early.
+        // The receiver is already dropped if the demo ends early.
         let _ = events.send(Event::Answer(answer));
     };
     let thread = thread::Builder::new().name("call".into()).spawn(call);

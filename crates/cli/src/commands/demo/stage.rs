@@ -40,9 +40,7 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) enum DemoEnd {
     Signal(Signal),
-    /// The demo cannot go on.
     Failed(String),
-    /// The demo cannot begin.
     Refused(Refused),
 }
 

@@ -66,7 +66,8 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// A worker has its own client, so that the nodes decide between the workers, not a queue in their process.
+    /// Each worker has its own client. Workers with a common client would wait in its queue and not contend on the
+    /// nodes.
     pub(super) fn new(
         number: usize,
         counter: PathBuf,

@@ -12,7 +12,7 @@ use crate::output::{nanos, time};
 pub(super) enum Loss {
     /// The cause that the library reports.
     Of(LossCause),
-    /// The validity ended because this process stood still for this time and did not extend the lock.
+    /// The validity ended because this process was suspended for this time and did not extend the lock.
     Stopped(Duration),
 }
 

@@ -221,7 +221,7 @@ impl Keeper<'_> {
         };
         let is_due = said.is_due();
         if self.args.if_held == IfHeld::Skip {
-            // A skipped run prints nothing.
+            // With `--if-held skip` the wait is reported as an event only.
             if is_due {
                 self.output.event(event, None);
             }

@@ -370,7 +370,7 @@ fn a_server_is_not_held_back_for_what_did_not_count() {
     assert_eq!(world.trusted(0), 3);
 }
 
-/// A client remembers a bounded number of the servers of a name. Beyond it, the name waits until no vote counts.
+/// A client remembers a bounded number of servers per name. If a name has had more, it waits until their votes end.
 #[test]
 fn a_name_that_leads_to_ever_other_servers_waits_until_the_first_ones_votes_cannot_count() {
     let mut world = settled();
