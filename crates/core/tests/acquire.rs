@@ -113,7 +113,8 @@ impl Oracle {
         }
     }
 
-    /// Contention is the reason if the attempt could have succeeded without the refusals. Otherwise the nodes are.
+    /// The reason is contention if the attempt could have succeeded without the refusals. Otherwise it is a missing
+    /// quorum.
     fn why_not(&self) -> FailureReason {
         let may_say_yes = |heard: &&Option<Does>| {
             matches!(heard, None | Some(Does::Grant | Does::GrantLate | Does::Refuse))

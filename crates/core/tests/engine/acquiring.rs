@@ -293,7 +293,7 @@ fn a_process_that_slept_with_all_its_answers_in_the_buffer_holds_nothing() {
     }
 }
 
-/// A busy runtime handles answers late. Answers that have arrived must count, and not as silence of the nodes.
+/// A busy runtime handles answers late. Answers that have arrived must count, even after the node timeout.
 #[test]
 fn answers_that_have_come_are_counted_before_their_time_outs() {
     let mut world = ScriptedWorld::new(5);
@@ -305,7 +305,7 @@ fn answers_that_have_come_are_counted_before_their_time_outs() {
     world.finish();
 }
 
-/// The same applies to the inspection after a refusal, to an extension and to a release.
+/// A busy client must not treat late answers to an inspection, an extension or a release as silence.
 #[test]
 fn a_client_that_was_slow_itself_does_not_take_it_for_silence() {
     let sleep = |world: &mut ScriptedWorld| {

@@ -264,7 +264,7 @@ fn a_writer_that_waits_in_its_own_process_keeps_no_reader_waiting() {
     assert!(world.is_valid(between), "nobody else holds it");
     assert!(world.granted_at(first).is_none() && world.granted_at(last).is_none());
     assert!((0..3).all(|node| !world.has(node, "quorlock:intent:a")));
-    // The holder of key `b` can therefore acquire key `a` as a reader.
+    // Nested locks work: the holder of key `b` can acquire key `a` as a reader.
     let nested = world.acquire(reader("a"));
     world.run_for(300);
     assert!(world.granted_at(nested).is_some());

@@ -222,7 +222,7 @@ fn a_flush_push_is_followed_by_a_look() {
     assert_eq!(world.trusted(0), 2);
 }
 
-/// Otherwise two writers of a client would pass their intent to each other at each answer of a node in quarantine.
+/// If it did, two writers of a client would pass their intent to each other at each answer of a node in quarantine.
 #[test]
 fn an_answer_that_changes_no_trust_wakes_no_call() {
     use quorlock_core::Event;
