@@ -1,4 +1,4 @@
-//! Faults: their kinds, the acts that begin and end them, and their texts.
+//! Kinds of faults, the acts that begin and end faults, and their texts.
 
 use std::fmt;
 

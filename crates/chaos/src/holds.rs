@@ -89,7 +89,7 @@ pub(crate) fn overlaps(holds: &[Hold]) -> Vec<Pair<'_>> {
     pairs
 }
 
-/// The number of readers that began while another reader held the same resource.
+/// The number of readers that began to hold a resource while another reader held it.
 pub(crate) fn together(holds: &[Hold]) -> usize {
     let by_resource = (0..RESOURCES.len()).map(|resource| {
         let (mut count, mut longest) = (0, None::<&Hold>);

@@ -1,6 +1,6 @@
-//! The records of a round. While the round runs, the [`Ledger`] records holds, the numbers that holders write,
-//! and a journal. At the end it gives the `Totals`, which count how calls ended, and the [`Findings`]: the
-//! violations and the journal.
+//! The records of a round. While the round runs, the [`Ledger`] records holds, the numbers that holders write, and a
+//! journal. At the end it returns the `Totals`, which count the results of calls, and the [`Findings`]: the violations
+//! and the journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 

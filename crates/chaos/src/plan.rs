@@ -307,7 +307,7 @@ impl Draw {
         }
     }
 
-    /// Adds a fault, if the node's server has no other fault at that time.
+    /// Adds a fault of a node, unless the node's server has another fault at that time.
     fn takes(
         &mut self,
         kind: Kind,

@@ -70,7 +70,7 @@ impl Totals {
         }
     }
 
-    /// Counts that are still zero after `enough` rounds, and must not be.
+    /// Returns the names of counts that must not be zero and are still zero after `enough` rounds.
     pub(crate) fn missing<'a>(&self, needed: &[(&str, &'a str)], enough: u64) -> Vec<&'a str> {
         let missing = needed.iter().filter(|(section, name)| self.get(section, name) == 0);
         if self.rounds < enough { Vec::new() } else { missing.map(|(_, name)| *name).collect() }

@@ -24,7 +24,7 @@ use crate::protocol::{
     CALLERS, CLIENTS, Grant, Job, RESOURCES, Refused, Told, WorkerMessage, is_fenced,
 };
 
-/// The longest wait of a shutdown for owed releases. No key lives longer.
+/// The longest time for which a shutdown waits for owed releases. All keys have expired by then.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -303,7 +303,7 @@ impl Caller {
         }
     }
 
-    /// Adds one to each number. Returns the numbers as the caller then knows them.
+    /// Adds one to each number. Returns the new numbers if they were written.
     async fn write(
         &mut self,
         (guard, fence): (&Guard, Option<u64>),

@@ -38,13 +38,13 @@ pub(crate) struct Life {
     pub(crate) drained: bool,
 }
 
-/// The driver's tick in progress, and its next alarm.
+/// The driver's tick in progress, and its next timer.
 #[derive(Default)]
 pub(crate) struct Ticks {
     pub(crate) is_due: bool,
     /// A tick that was paused after it had read the clock.
     pub(crate) stalled: Option<ClientTick>,
-    /// Number of the latest alarm. Earlier alarms are ignored.
+    /// Number of the latest timer. Earlier timers are ignored.
     pub(crate) timer: u64,
 }
 
@@ -78,7 +78,7 @@ pub(crate) enum CallerState {
     Over,
 }
 
-/// A client's transport to one node, around the production pipeline.
+/// A client's transport to one node: the production pipeline, on simulated connections.
 pub(crate) struct Transport {
     pub(crate) supervisor: Supervisor,
     pub(crate) wire: Option<WireId>,
@@ -98,7 +98,7 @@ pub(crate) struct Transport {
 
 #[derive(Default)]
 pub(crate) struct Signs {
-    /// Time of the last reply or push, or of the first request after a pause.
+    /// Time of the last reply or push from the node, or of the first request after a pause.
     pub(crate) heard_at: Time,
     pub(crate) is_probed: bool,
 }

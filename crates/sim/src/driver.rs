@@ -54,7 +54,7 @@ pub(crate) trait Driver {
         }
     }
 
-    /// Carries out all effects. `begun` are the attempts that the engine has begun, with their tokens.
+    /// Carries out all effects. `begun` contains the attempts that the engine has begun, with their tokens.
     fn carry_out_all(
         &mut self,
         client: ClientId,
@@ -145,7 +145,7 @@ pub(crate) trait Driver {
         }
     }
 
-    /// The holder sees that its guard has ended, and notifies the engine.
+    /// The holder notices that its guard has ended, and notifies the engine.
     fn tell_end(&mut self, guard: GuardId) {
         self.note(&Fact::EndSeen { guard });
         if let Some(held) = self.guards().of_mut(guard) {

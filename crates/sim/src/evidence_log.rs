@@ -88,7 +88,7 @@ impl EvidenceLog {
         }
     }
 
-    /// Records a failure of a demoted or restarted node. The client must identify the node again.
+    /// Records a failure that shows a demoted or restarted node. The client must identify the node again.
     pub(crate) fn note_failure(&mut self, client: ClientId, node: NodeIndex, failure: &Failure) {
         use FailureKind::{Loading, MasterDown, ReadOnly};
         if let Some(line) = self.lines.get_mut(&(client, node))

@@ -111,7 +111,7 @@ pub(crate) enum Fact<'a> {
 pub(crate) enum FaultEvent {
     /// A client's process is paused.
     Paused { client: ClientId, span: Time },
-    /// A client's machine is suspended. Its clocks may stop as well.
+    /// A client's machine is suspended. Its clocks may stop too.
     Suspended { client: ClientId, span: Time, boot_stops: bool, wall_stops: bool },
     /// The client continues.
     Resumed { client: ClientId },

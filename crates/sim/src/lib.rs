@@ -6,15 +6,14 @@
 //!                                                     breaks …)    flushes, refusals …)
 //! ```
 //!
-//! A run follows from its seed: the [`Plan`] is drawn from the seed, and all events follow from the plan, to
-//! the nanosecond. A run has two parts: faults, then healing, in which everything must recover within a bound.
-//! [`SENTENCES`] are checked all the time. Mutual exclusion is asserted only where the protocol promises it. A
-//! third of the runs lie outside of its assumptions. Locks must overlap in some of these; otherwise the faults
-//! are not real.
+//! A run follows from its seed: the [`Plan`] is drawn from the seed, and all events follow from the plan, to the
+//! nanosecond. A run has two phases: faults, then healing, in which everything must recover within a bound. The run
+//! checks [`SENTENCES`] all the time. Mutual exclusion is asserted only where the protocol promises it. A third of the
+//! runs violate the assumptions of the protocol. Locks must overlap in some of these runs; otherwise the faults are not
+//! real.
 //!
-//! The code under test is `quorlock_core` as it is shipped: the engine, ticks, pipelines and holds. The
-//! simulated connections are code of this crate, small enough to be reviewed by reading. The model nodes are
-//! compared with real servers.
+//! The code under test is `quorlock_core` as it is shipped: the engine, ticks, pipelines and holds. The simulated
+//! connections are code of this crate, small enough for a review. Tests compare the model nodes with real servers.
 
 mod checker;
 mod client;
@@ -50,7 +49,7 @@ pub fn run(plan: &Plan, traced: bool) -> Outcome {
     world::World::run(plan, traced)
 }
 
-/// Compiles the examples of the README. This crate is not published, so it may depend on all that they use.
+/// Compiles the examples of the README. This crate is not published, so it may depend on every crate in the examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 mod readme {}

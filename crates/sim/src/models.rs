@@ -1,12 +1,12 @@
-//! The engine under a model checker (stateright), with time: every order of commands, answers, clocks, pauses
-//! and faults, within bounds.
+//! Explores the engine with a model checker (stateright), including time: every order of commands, answers, clocks,
+//! pauses and faults, within bounds.
 //!
-//! The model runs `quorlock_core::Engine` as it is shipped, with the simulator's model nodes and invariants.
-//! Time is counted in ticks from the present (Lamport: real-time model checking is really simple), so that
-//! equal states are recognised.
+//! The model runs `quorlock_core::Engine` as it is shipped, with the simulator's model nodes and invariants. Time is
+//! counted in ticks from the present (Lamport: real-time model checking is really simple), so that equal states are
+//! recognised.
 //!
-//! Nodes are interchangeable: they are numbered in the order in which they carry out the first client's first
-//! command. Clients that do the same are interchangeable too.
+//! Nodes are interchangeable: they are numbered in the order in which they carry out the first client's first command.
+//! Clients with the same behaviour are interchangeable too.
 
 mod bounds;
 mod rare;

@@ -95,7 +95,7 @@ pub struct Wiring {
 /// The rates of the clocks, as the deviation from true time in parts per million; positive is fast.
 #[derive(Clone, Debug)]
 pub struct Clocks {
-    /// The rates of the clients' clocks, in the order in which clients start.
+    /// The rates of the clients' clocks, in the order in which the clients start.
     pub client_ppm: Vec<i64>,
     /// The rates of the nodes' clocks.
     pub node_ppm: Vec<i64>,
@@ -123,7 +123,7 @@ pub enum Fault {
     Partitions,
     /// A node's process is paused. When it continues, it carries out the commands that arrived meanwhile.
     Freezes,
-    /// A node is killed. It restarts with its data, or after the longest ttl without it.
+    /// A node is killed. It restarts with its data, or, after the longest ttl, without its data.
     Crashes,
     /// A node refuses commands: read-only, loading, out of memory, busy. Or a proxy garbles its answers.
     Refusals,
@@ -181,7 +181,7 @@ pub enum Outside {
     Amnesia,
     /// More nodes lose votes than the assumptions allow.
     Losses,
-    /// Clocks run faster or slower than assumed, or are set ahead by more.
+    /// Clocks run faster or slower than assumed, or jump ahead by more than assumed.
     Clocks,
 }
 
@@ -245,7 +245,8 @@ impl Plan {
         Self::draw_with(seed, outside, guard, &mut random)
     }
 
-    /// Draws the plan of a seed in which nodes forget their votes. Across such seeds, two clients must hold one lock.
+    /// Draws the plan of a seed in which nodes forget their votes. In some of these runs, two clients must hold one
+    /// lock.
     pub fn draw_amnesia(seed: u64) -> Self {
         let random = &mut Random::new(seed, 0);
         Self::draw_with(seed, Some(Outside::Amnesia), RestartGuard::Off, random)

@@ -32,7 +32,7 @@ impl Random {
 
     /// Returns a number below `bound`, which must not be zero.
     pub fn below(&mut self, bound: u64) -> u64 {
-        // The upper half of the product is evenly distributed, except for less than one in 2^32.
+        // The upper half of the product is almost evenly distributed: the error is below one in 2^32.
         ((u128::from(self.word()) * u128::from(bound)) >> 64) as u64
     }
 

@@ -1,5 +1,5 @@
-//! The simulator's world under the control of a test of the engine. A test says step by step what callers, nodes and
-//! connections do. The result is the same every time.
+//! The simulator's world under the control of an engine test. A test sets each step of callers, nodes and connections.
+//! The result is the same every time.
 //!
 //! Ticks, pipelines, sessions, nodes, guards and invariants are those of the simulator's runs. In place of random
 //! numbers, the test sets how long everything takes, makes and breaks connections, and holds messages back. There is no
@@ -59,8 +59,7 @@ pub(crate) struct ByHand {
     is_guarded: bool,
 }
 
-/// A scripted world: clients with one engine each, model nodes, and one ordered connection from each client to each
-/// node.
+/// Clients with one engine each, model nodes, and an ordered connection between each client and each node.
 pub struct ScriptedWorld {
     world: World,
     owners: Vec<ClientId>,
@@ -246,8 +245,7 @@ impl ScriptedWorld {
 
     /// Acquires and waits until the lock is held.
     ///
-    /// # Panics
-    /// If it never is.
+    /// # Panics If the lock is never held.
     pub fn hold(&mut self, request: Request) -> LockId {
         let lock = self.acquire(request);
         while self.find(lock).is_none() {

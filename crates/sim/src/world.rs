@@ -75,7 +75,7 @@ pub(crate) enum Mend {
     Cure(NodeIndex),
     Vacate(NodeIndex, Key),
     KeepKeys(NodeIndex),
-    /// A foreign key takes the place of a lock for good, once the lock is free there.
+    /// A foreign key occupies the key of a lock permanently, as soon as the lock is free on this node.
     Litter(NodeIndex, Key),
     /// Sets the clock of a node in quarantine, or of a client that waits for it.
     SetNode(NodeIndex, Time),
@@ -113,7 +113,7 @@ pub(crate) struct AskedEvidence {
     pub(crate) epoch: u64,
     /// `INFO`, before the commands.
     pub(crate) info: bool,
-    /// The marker, behind the commands.
+    /// The marker, after the commands.
     pub(crate) marker: bool,
 }
 

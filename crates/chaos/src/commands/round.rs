@@ -336,7 +336,7 @@ impl<'a> Round<'a> {
                 lane.join().map_err(|_| "a lane panicked".to_owned())?;
             }
         }
-        // The guardian of a killed keeper may wait for the end of the validity.
+        // The guardian of a killed keeper may wait until the lock's validity ends.
         thread::sleep(nanos(TTL));
         let sizes = || -> Vec<u64> {
             let size = |key| fs::metadata(self.context.file(key)).map_or(0, |file| file.len());

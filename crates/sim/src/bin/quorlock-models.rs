@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     let all = positives.into_iter().chain(negatives());
     let chosen = all.filter(|scenario| scenario.name.contains(&args.only));
     let (mistaken, mut sound): (Vec<_>, Vec<_>) = chosen.partition(|it| it.mutant.is_some());
-    // The largest model first, so that it does not run alone at the end.
+    // Starts with the largest model, because it would otherwise run alone at the end.
     sound.sort_by_key(|scenario| std::cmp::Reverse(scenario.size()));
     let mut wrong = explore(&sound, &args);
     // A mutant affects the whole process, so these models run one by one, after the other models.

@@ -36,7 +36,7 @@ struct Round {
     number: u32,
     began: Reading,
     answers: usize,
-    /// A quorum confirmed, or the holder was notified that no quorum does.
+    /// A quorum confirmed, or the holder was notified that no quorum confirms.
     is_decided: bool,
 }
 

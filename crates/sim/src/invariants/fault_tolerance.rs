@@ -1,5 +1,5 @@
-//! A minority of nodes that are down, paused or refusing does not hinder clients. Checked by the healing phase
-//! of the runs in which such a minority never recovers.
+//! A minority of nodes that are down, paused or refusing does not block clients. The healing phase checks this in runs
+//! in which such a minority never recovers.
 
 pub(crate) const NAME: &str = "fault tolerance";
 

@@ -234,7 +234,7 @@ impl Fencing {
             let Some(before) = self.counters[node].insert(key.clone(), after) else { continue };
             let may = match answer {
                 Answer::GrantedFenced { .. } => after >= before,
-                // The node may have carried out a command whose reply a proxy replaced by an error.
+                // The node may have carried out the command even if a proxy replaced the reply by an error.
                 Answer::Raised { .. } | Answer::Failed(_) => {
                     after == before || after > before && holds
                 }

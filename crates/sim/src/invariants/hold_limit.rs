@@ -88,7 +88,7 @@ impl HoldLimit {
         Ok(())
     }
 
-    /// A lock whose keys are being released is not extended any more.
+    /// Drops the record of a lost lock. The engine releases its keys and no longer extends the lock.
     fn forget(&mut self, id: GuardId, view: &View<'_>) {
         if let Some(guard) = view.guards.of(id).filter(|guard| guard.told_lost) {
             self.tokens.remove(guard.value().as_bytes());

@@ -20,7 +20,7 @@ pub(crate) struct InOrder(BTreeMap<(ClientId, NodeIndex), Sent>);
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Sent {
-    /// Commands whose answers the engine has not received.
+    /// Commands that the engine has no answer to yet.
     untold: VecDeque<Ticket>,
     released: BTreeSet<Vec<u8>>,
 }

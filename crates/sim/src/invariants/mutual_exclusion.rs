@@ -1,4 +1,4 @@
-//! A lock has one holder at a time. The check fails where the protocol promises this, and counts overlaps elsewhere.
+//! A lock has one holder at a time. An overlap is a violation if the protocol promises this; otherwise it is counted.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub(crate) struct MutualExclusion {
 }
 
 impl MutualExclusion {
-    /// Only these facts can begin a hold or make it visible again. Other facts can only end it.
+    /// Checks at facts that can begin a hold or make it visible again. Other facts can only end a hold.
     pub(crate) fn check(
         &mut self,
         fact: &Fact<'_>,

@@ -24,7 +24,7 @@ const RETRY_MAX: Time = SECOND;
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Owed {
     is_watching: bool,
-    /// Values that were sent to a node and may be stored there, until a release is answered.
+    /// Values that were sent to a node and may be stored there, until the answer to a release arrives.
     keys: BTreeMap<(ClientId, NodeIndex, Vec<u8>), Set>,
     /// The value in each command under way.
     commands: BTreeMap<(ClientId, NodeIndex, Ticket), Vec<u8>>,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::fact::Fact;
 use crate::guard::GuardId;
 
-/// Guards whose votes changed in the present tick.
+/// Guards with changed votes in the present tick.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Turn {
     changed: BTreeSet<GuardId>,

@@ -37,7 +37,7 @@ pub struct Found {
     pub states: usize,
     /// The number of steps between states.
     pub steps: usize,
-    /// The distance of the farthest state from the start, in steps.
+    /// The number of steps from the start to the farthest state.
     pub depth: usize,
     /// Rare events, and the number of steps in which each occurred.
     pub sometimes: Vec<(&'static str, u64)>,

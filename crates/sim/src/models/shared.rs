@@ -1,4 +1,4 @@
-//! A part of a state, shared between equal states, with its hash.
+//! A part of a state with its hash, shared between the states in which it is the same.
 //!
 //! Most steps change one engine and one link. The other parts are neither copied nor hashed again.
 

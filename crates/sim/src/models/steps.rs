@@ -110,7 +110,7 @@ impl Step<'_> {
         }
         let link = self.world.links[client][node].change();
         let Some((sent, ticket, command)) = link.commands.pop_front() else { return };
-        // Zombies are commands still under way on an old connection. This command arrives before them.
+        // Zombies are commands still in flight on an old connection. This command arrives before them.
         let overtakes = !link.zombies.is_empty();
         let answer = self.carry_out_proved(client, node, ticket, &command);
         if overtakes {

@@ -14,7 +14,7 @@ pub struct Run {
     pub id: u64,
     /// The wall clock at the start, in whole seconds.
     pub started_s: i64,
-    /// The offset at which the server was promoted, if it was a replica.
+    /// The replication offset at which the server was promoted, if it was a replica.
     pub promoted_at: Option<i64>,
     /// The server deletes keys when its memory is full.
     pub evicts: bool,

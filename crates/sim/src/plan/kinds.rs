@@ -8,11 +8,11 @@ use crate::random::Random;
 /// Kinds of locks besides exclusive locks of one key.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Kinds {
-    /// The percentage of calls that want one of several overlapping sets of keys.
+    /// The percentage of calls that lock one of several overlapping sets of keys.
     pub several: u64,
     /// The percentage of calls that want to read.
     pub shared: u64,
-    /// The percentage of checks of a writer's guard at which the writer downgrades.
+    /// The chance in percent that a writer downgrades when it checks its guard.
     pub downgrades: u64,
     /// Intents of writers reach no node.
     pub is_deaf: bool,
@@ -20,9 +20,9 @@ pub struct Kinds {
     pub readers_stay: bool,
     /// Nodes drop the scripts that clients have loaded.
     pub forgets_scripts: bool,
-    /// Locks of several keys have fencing tokens, if locks of one key have them.
+    /// Locks of several keys have fencing tokens too, if locks of one key have them.
     pub fenced: bool,
-    /// The number of nodes, a minority, that keep foreign keys in the places of locks after the end of the faults.
+    /// The number of nodes, a minority, on which foreign keys block locks after the end of the faults.
     pub leftovers: usize,
 }
 

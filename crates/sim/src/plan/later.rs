@@ -1,5 +1,5 @@
-//! Faults and settings that were added later. Separate streams decide whether and when they strike, so that all
-//! earlier draws stay the same.
+//! Faults and settings that were added later. Separate streams decide whether and when they occur, so that all earlier
+//! draws stay the same.
 
 use quorlock_core::RestartGuard;
 
@@ -34,7 +34,7 @@ pub struct Later {
     pub kinds: Kinds,
 }
 
-/// Restart guards, assigned to clients in turn.
+/// Restart guards, assigned to clients in rotation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Modes(Vec<RestartGuard>);
 
@@ -154,7 +154,7 @@ impl Later {
         let rests_on_clocks = plan.clocks.sober && plan.load.fenced > 0;
         let most = if rests_on_clocks { plan.load.max_ttl / 4 } else { 2 * plan.quarantine() };
         let jumps = jumps.then_some(most);
-        // A floor rests on this number of other clocks and on the node's own.
+        // A floor rests on `needed` other clocks and the node's own clock, so at least one of them is right.
         let behind = order[..needed.min(nodes - 1)].to_vec();
         let has_behind =
             random.percent(70) && is_strict && plan.clocks.sober && plan.load.fenced > 0;

@@ -110,8 +110,7 @@ impl ScriptedWorld {
 
     /// The guard of a lock that was granted.
     ///
-    /// # Panics
-    /// If it was not.
+    /// # Panics If the lock was not granted.
     pub fn guard(&self, lock: LockId) -> &Guard {
         self.find(lock).expect("the lock was granted")
     }
@@ -121,7 +120,7 @@ impl ScriptedWorld {
         self.world.watch.guards.iter().map(|(id, guard)| (id.lock, guard))
     }
 
-    /// The number of times that two clients held one lock, if the plan allows it.
+    /// The number of times that two clients held one lock, in a world that may lose data.
     pub fn overlaps(&self) -> usize {
         self.world.record.counts.of(Count::Overlaps) as usize
     }
@@ -150,8 +149,7 @@ impl ScriptedWorld {
 
     /// The number of attempts until the grant.
     ///
-    /// # Panics
-    /// If it never was.
+    /// # Panics If the lock was never granted.
     pub fn attempts(&self, wanted: LockId) -> u32 {
         self.granted(wanted).expect("the lock was granted").1
     }

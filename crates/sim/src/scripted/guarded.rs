@@ -53,11 +53,10 @@ impl World {
 }
 
 impl ScriptedWorld {
-    /// Creates a client for each of these rules. The nodes have been running for a while, send no pushes, and
-    /// answer without delay. Mutual exclusion is checked whatever the nodes lose.
+    /// Creates a client for each of these rules. The nodes have been running for a while, send no pushes, and answer
+    /// without delay. Mutual exclusion is checked even if nodes lose data.
     ///
-    /// # Panics
-    /// If there are no rules, or no nodes in them.
+    /// # Panics If there are no rules, or no nodes in them.
     pub fn guarded(all: &[Rules]) -> Self {
         let rules = all.first().expect("there is a client");
         let quorum = Quorum::majority(rules.names.len()).expect("there are nodes");

@@ -125,8 +125,7 @@ impl World {
         self.plan.later.modes.of(client).unwrap_or(self.plan.guard)
     }
 
-    /// The wall clock of a client at its start. `drawn` is a random time; it also chooses the case, so that no
-    /// further number is drawn.
+    /// The wall clock of a client at its start. `drawn` is a random time. It also chooses the case, which saves a draw.
     fn client_wall(&self, drawn: Time) -> Time {
         const HOUR: Time = 3_600 * SECOND;
         match drawn / SECOND % 3 {
@@ -219,7 +218,7 @@ impl World {
         let number = client_state.ticks.timer;
         if let Some(at) = client_state.engine.deadline() {
             let when = client_state.machine.boot.when(at.as_nanos());
-            // A clock that stands still never shows the deadline. `Clock::when` then returns a time beyond this bound.
+            // A stopped clock never shows the deadline. `Clock::when` then returns a time beyond this bound.
             if when < i64::MAX / 4 {
                 self.plan_at(when, SimEvent::Timer(client, number));
             }

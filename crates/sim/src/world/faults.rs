@@ -92,7 +92,8 @@ impl World {
         }
     }
 
-    /// Breaks a connection at the client's end, so that commands may still be carried out, or at the node's.
+    /// Breaks a connection, first at the client's end, where commands may still reach the node, or first at the node's
+    /// end.
     fn reset_by(&mut self, wire: usize, here_first: bool) {
         if here_first {
             self.plan_in(0, SimEvent::Broken(wire));
@@ -109,7 +110,7 @@ impl World {
             1 => &[Direction::Back],
             _ => &[Direction::There, Direction::Back],
         };
-        // Between one client and one node, one client and the other nodes, or all clients and one node.
+        // Blocks messages between one client and one node, one client and the other nodes, or all clients and one node.
         let shape = chance.below(3);
         let nodes = self.servers.len();
         let pairs: Vec<(ClientId, NodeIndex)> = match shape {
@@ -125,7 +126,7 @@ impl World {
         }
     }
 
-    /// Kills a node. Without its data it stays down for the longest ttl.
+    /// Kills a node. If the node loses its data, it stays down for the longest ttl.
     fn crash(&mut self, node: NodeIndex, span: Time) {
         if self.servers[node].process == Process::Down {
             return;

@@ -15,8 +15,8 @@ use crate::node::Health;
 use crate::time::{MS, SECOND, Time};
 
 impl World {
-    /// Ends all faults, except those of a minority of nodes in some runs, and kills some holders. Then each
-    /// waiting call must get its lock in time, and a new client one lock on each resource.
+    /// Ends all faults, except those of a minority of nodes in some runs, and kills some holders. Then each waiting
+    /// call must get its lock in time, and a new client must get one lock on each resource.
     pub(crate) fn heal(&mut self) {
         self.progress.healing = true;
         self.note_fault(FaultEvent::Healing);
@@ -74,7 +74,7 @@ impl World {
                         self.kill_node(node, true, silent);
                     }
                     _ => {
-                        // A replica is promoted and reports it, because its data may have changed.
+                        // A promoted replica reports its promotion, because its data may have changed.
                         if self.servers[node].node.health == Health::ReadOnly(FailureKind::ReadOnly)
                         {
                             self.cure_node(node);

@@ -85,7 +85,7 @@ impl World {
         let (node, client) = (wire.node, wire.client);
         if !parcel.duplicate {
             if !wire.open_there || self.now > wire.lost_after {
-                // A restarted process does not know the connection, and resets it.
+                // A restarted process resets the connections of its predecessor.
                 if wire.open_here && self.servers[node].process == Process::Runs {
                     let arrival = self.network.arrival(parcel.wire, Direction::Back, self.now);
                     self.plan_at(arrival, SimEvent::Broken(parcel.wire));
