@@ -9,7 +9,7 @@ pub(crate) struct Hold {
     pub(crate) holder: String,
     pub(crate) resources: Vec<usize>,
     pub(crate) token: String,
-    /// The fencing token, if the resources have one.
+    /// The fencing token, if the resources use fencing tokens.
     pub(crate) fence: Option<u64>,
     pub(crate) asked: Time,
     pub(crate) from: Time,
@@ -38,7 +38,7 @@ pub(crate) fn names(resources: &[usize]) -> String {
     resources.iter().map(|place| RESOURCES[*place]).collect::<Vec<_>>().join(" and ")
 }
 
-/// Two related holds of a resource, the earlier one first.
+/// Two holds of one resource that an oracle reports, the earlier hold first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pair<'a> {
     pub(crate) first: &'a Hold,

@@ -149,7 +149,7 @@ mod tests {
         assert_eq!((store.read(5), store.write(5, 0)), (Some(0), Written::Yes));
         assert_eq!((store.read(6), store.write(5, 1)), (Some(1), Written::TooLate));
         assert_eq!((store.read(4), store.write(6, 1), store.refused), (None, Written::Yes, 2));
-        // Two writes with one token.
+        // After two writes with one token, the store must detect the lost update.
         assert_eq!(store.write(6, 1), Written::OverAnothers { was: 2 });
         assert_eq!(store.lost(), 1);
     }

@@ -350,7 +350,7 @@ impl Caller {
     async fn compare(&mut self, guard: &Guard, relied: &Relied, known: Option<Vec<u64>>) {
         if let Some(read) = known {
             let (caller, until) = (self.number, relied.trusted(guard));
-            // The lock is released only after the reply.
+            // Waits for the reply, so that the lock is held during the comparison.
             self.ask(WorkerMessage::Compares { caller, read, until }).await;
         }
     }
@@ -405,7 +405,7 @@ struct Relied {
 
 impl Relied {
     fn look(&mut self, guard: &Guard) {
-        // The clock is read first, so that the end is not too late.
+        // Reads the clock first, so that the computed end is not too late.
         let before = now();
         let remaining = Time::try_from(guard.remaining().as_nanos()).unwrap_or(0);
         if remaining > 0 {

@@ -92,7 +92,7 @@ impl Workers {
     pub(crate) fn kill(&mut self, place: usize) -> Result<usize, String> {
         let alive_at = now();
         self.signal(place, Signal::KILL)?;
-        // Waits until all messages of the worker have been read.
+        // Waits until the reader thread has read all messages of the worker.
         drop(self.processes[place].take());
         let mut ledger = lock(&self.ledger);
         let held = ledger.held_in(place, alive_at);

@@ -88,9 +88,9 @@ pub(crate) enum Fact<'a> {
     Released { guard: GuardId, report: &'a ReleaseReport },
     /// The engine reports that an attempt failed and that the call retries.
     Waiting { client: ClientId, lock: LockId },
-    /// A push ends a wait.
+    /// A push ends the wait of a call before its next attempt.
     Woken { client: ClientId, lock: LockId },
-    /// A node timeout has passed.
+    /// The answers of a node did not arrive within the node timeout.
     TimedOut { client: ClientId, node: NodeIndex },
     /// The client has no owed release left.
     Drained { client: ClientId },
@@ -104,7 +104,7 @@ pub(crate) enum Fact<'a> {
     Disconnected { client: ClientId, node: NodeIndex, why: &'static str },
     /// A client starts.
     Started { client: ClientId },
-    /// A fault, or its end.
+    /// A fault begins or ends.
     FaultEvent(FaultEvent),
 }
 #[derive(Clone, Copy, Debug)]

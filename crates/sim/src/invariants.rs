@@ -41,7 +41,7 @@ pub(crate) mod validity;
 pub(crate) mod votes;
 pub(crate) mod waits;
 
-/// An invariant that did not hold.
+/// A violated invariant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
     /// The name of the invariant.

@@ -103,7 +103,7 @@ pub struct Clocks {
     pub sober: bool,
 }
 
-/// The faults, how often they strike, and for how long.
+/// The faults: their kinds, frequency and duration.
 #[derive(Clone, Debug)]
 pub struct Faults {
     /// The kinds of faults.

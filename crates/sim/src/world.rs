@@ -56,9 +56,9 @@ pub(crate) enum SimEvent {
     Dialled { client: ClientId, node: NodeIndex, dial: u64, in_time: bool },
     /// The supervisor runs. Only the event with the latest number counts.
     Look { client: ClientId, node: NodeIndex, number: u64 },
-    /// A caller acts.
+    /// The next action of a caller is due.
     Caller { client: ClientId, caller: usize, generation: u32 },
-    /// A fault strikes.
+    /// A fault begins.
     Fault(Fault),
     /// A fault ends, or a planned change happens.
     Mend(Mend),
@@ -111,9 +111,9 @@ pub(crate) struct Reply {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AskedEvidence {
     pub(crate) epoch: u64,
-    /// `INFO`, before the commands.
+    /// `INFO`, read before the commands.
     pub(crate) info: bool,
-    /// The marker, after the commands.
+    /// The marker, read after the commands.
     pub(crate) marker: bool,
 }
 
@@ -153,7 +153,7 @@ pub(crate) struct Streams {
     pub(crate) kinds: Random,
 }
 
-/// The clocks and nodes, as invariants see them.
+/// The clocks and nodes, in the form that invariants use.
 struct Stage<'a> {
     now: Time,
     clients: &'a [Client],
@@ -223,9 +223,9 @@ pub(crate) struct Record {
 /// The result of a run: counts, violation and trace.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The counts of its events.
+    /// The counts of the run's events.
     pub counts: Counts,
-    /// The first invariant that did not hold.
+    /// The first violation of an invariant, if any.
     pub violation: Option<Violation>,
     /// The trace, if it was requested.
     pub trace: Vec<String>,

@@ -92,8 +92,8 @@ fn seed_50009027_a_quarantine_is_as_long_as_the_clock_of_its_node_makes_it() {
 }
 
 /// A client was shut down and had reported no owed release. Then one of its guards was released, and the release went
-/// to a node that died silently at that moment. The engine must keep such a release for a minute. The checker already
-/// looked for it after 0.6 s.
+/// to a node that died silently at that moment. The engine must keep such a release for a minute. The checker reported
+/// it as left over after 0.6 s.
 #[test]
 fn seed_1795355166365189_what_is_given_back_behind_the_end_may_be_owed() {
     holds(&Plan::draw(1_795_355_166_365_189));

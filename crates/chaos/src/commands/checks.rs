@@ -36,7 +36,7 @@ pub(crate) struct Meddling {
     pub(crate) at: Time,
 }
 
-/// The time from a command's first line to its last.
+/// The time from the first line that a run's command wrote to its last line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wrote {
     pub(crate) run: usize,

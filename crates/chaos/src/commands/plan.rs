@@ -115,7 +115,7 @@ pub(crate) struct Strike {
     pub(crate) fault: Fault,
     pub(crate) span: Time,
     pub(crate) step: Time,
-    /// Selects the target.
+    /// The random number that selects the target.
     pub(crate) word: u64,
 }
 

@@ -281,7 +281,7 @@ impl<'a> Round<'a> {
             self.context.note(format!("-- SIGCONT: run {id}"));
             let is_both = pids.len() > 1;
             for pid in pids {
-                // The process may have been killed meanwhile.
+                // Errors are ignored, because the process may have been killed meanwhile.
                 let _ = kill_process(pid, Signal::CONT);
             }
             if is_both {

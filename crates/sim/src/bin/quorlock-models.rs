@@ -12,7 +12,7 @@ use quorlock_sim::models::{Found, Scenario, negatives, positives};
 #[derive(Debug, Parser)]
 #[command(name = "quorlock-models", version)]
 struct Args {
-    /// Explore only the models whose name contains this
+    /// Explore only the models whose name contains this text
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
 

@@ -45,11 +45,11 @@ pub(crate) struct NoStarvation {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Writer {
     words: BTreeMap<(NodeIndex, Key), Word>,
-    /// Numbers of commands about intents: the newest, and the newest with intents that no longer bind a node.
+    /// Numbers of commands about intents: the newest, and the newest with intents that may be ignored.
     ordered: u32,
     excused: u32,
     /// The last inspection: for each key, the nodes with holders other than readers. If there are too many such nodes,
-    /// the intents sent before the end of the inspection do not bind nodes either.
+    /// the intents sent before the end of the inspection may be ignored too.
     look: (u32, BTreeMap<usize, BTreeSet<NodeIndex>>),
     /// The last attempt, and whether a node has refused it.
     attempt: (u32, bool),
@@ -129,7 +129,7 @@ impl NoStarvation {
     fn is_over(&mut self, call: CallId) {
         self.writers.remove(&call);
         if let Some((keys, ..)) = self.calls.remove(&call) {
-            // Intents that other writers of the process sent during the ended call bind no node.
+            // Intents that other writers of the process sent during the ended call need not stop readers.
             self.has_company(call.0, &keys);
         }
     }

@@ -16,7 +16,8 @@ pub(crate) const SENTENCE: &str =
 pub(crate) struct NothingResent(BTreeSet<(ClientId, NodeIndex, Ticket, Option<u64>)>);
 
 impl NothingResent {
-    /// In models, the numbers of commands about trust start again when no such command is in flight.
+    /// In models, the numbers of commands about trust start again when no such command is in flight, so this drops
+    /// them.
     pub(crate) fn rebase(&mut self) {
         self.0.retain(|(_, _, ticket, _)| ticket.verb != Verb::Trust);
     }

@@ -125,7 +125,7 @@ impl ScriptedWorld {
         self.reconnect(node);
     }
 
-    /// Replaces a node by another server.
+    /// Replaces the server of a node by another server.
     pub fn replace(&mut self, node: usize, with: ModelNode) {
         self.world.servers[node].node = with;
         self.world.note(&Fact::FaultEvent(FaultEvent::NodeOverwritten { node }));

@@ -1,4 +1,4 @@
-//! The scripts of nodes, which clients must load.
+//! The server-side scripts, which clients must load into each node.
 
 use quorlock_core::Command;
 
