@@ -24,7 +24,7 @@ async fn pairs(client: &Client, count: u64) {
 
 #[test]
 fn a_pair_allocates_no_more_than_is_pinned() {
-    let Some(nodes) = five("a_pair_allocates_no_more_than_is_pinned") else { return };
+    let Some(nodes) = five() else { return };
     // On one thread, which is the one that is counted: callers and client.
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let client = runtime.block_on(async { client(&nodes) });

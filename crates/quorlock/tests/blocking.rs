@@ -37,7 +37,7 @@ fn spin_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 #[test]
 fn the_same_verbs_do_the_same() {
-    let Some(nodes) = five("the_same_verbs_do_the_same") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     let guard = client
         .acquire("orders")
@@ -82,7 +82,7 @@ fn the_same_verbs_do_the_same() {
 
 #[test]
 fn threads_wait_for_each_other() {
-    let Some(nodes) = five("threads_wait_for_each_other") else { return };
+    let Some(nodes) = five() else { return };
     let clients = [client(&nodes), client(&nodes)];
     let inside = Arc::new(AtomicU32::new(0));
     let total = AtomicU32::new(0);
@@ -109,7 +109,7 @@ fn threads_wait_for_each_other() {
 /// same: while a thread that has called is busy elsewhere, and while one that waits for long drives.
 #[test]
 fn nothing_stands_still_while_nobody_calls_or_one_call_waits() {
-    let Some(nodes) = five("nothing_stands_still_while_nobody_calls_or_one_call_waits") else {
+    let Some(nodes) = five() else {
         return;
     };
     let ttl = Duration::from_secs(1);
@@ -154,7 +154,7 @@ fn nothing_stands_still_while_nobody_calls_or_one_call_waits() {
 /// extended all the same.
 #[test]
 fn calls_that_need_nobody_keep_nobody_from_driving() {
-    let Some(nodes) = five("calls_that_need_nobody_keep_nobody_from_driving") else { return };
+    let Some(nodes) = five() else { return };
     let ttl = Duration::from_secs(1);
     let client = common::builder(&nodes)
         .options(LockOptions::new().ttl(ttl).node_timeout(ttl / 4))

@@ -31,7 +31,7 @@ async fn is_at_rest(client: &Client, nodes: &Nodes) {
 
 #[tokio::test]
 async fn a_call_that_is_never_polled_sends_nothing() {
-    let Some(nodes) = five("a_call_that_is_never_polled_sends_nothing") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     all_up(&client).await;
     // A greeting sends one as well.
@@ -58,8 +58,7 @@ async fn a_call_that_is_never_polled_sends_nothing() {
 /// The driver is a task of the runtime, which stands still here: so it was the caller who sent the commands.
 #[tokio::test]
 async fn a_call_that_finds_the_driver_idle_is_sent_by_its_first_poll() {
-    let name = "a_call_that_finds_the_driver_idle_is_sent_by_its_first_poll";
-    let Some(nodes) = five(name) else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     all_up(&client).await;
     assert!(client.acquire("orders").await.unwrap().release().await.is_released());
@@ -82,7 +81,7 @@ async fn a_call_that_finds_the_driver_idle_is_sent_by_its_first_poll() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_is_not_polled_again_delays_nobody() {
     const PARKED: Duration = Duration::from_secs(5);
-    let Some(nodes) = five("a_caller_that_is_not_polled_again_delays_nobody") else { return };
+    let Some(nodes) = five() else { return };
     let ttl = Duration::from_secs(1);
     let client = || {
         builder(&nodes).options(LockOptions::new().ttl(ttl).node_timeout(ttl / 4)).build().unwrap()
@@ -125,7 +124,7 @@ async fn a_caller_that_is_not_polled_again_delays_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_may_be_dropped_anywhere() {
-    let Some(nodes) = five("a_guard_may_be_dropped_anywhere") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
 
     drop(client.acquire("inside").await.unwrap());
@@ -167,8 +166,7 @@ async fn a_guard_may_be_dropped_anywhere() {
 
 #[test]
 fn after_its_runtime_has_ended_a_guard_is_lost_and_harmless() {
-    const TEST: &str = "after_its_runtime_has_ended_a_guard_is_lost_and_harmless";
-    let Some(nodes) = five(TEST) else { return };
+    let Some(nodes) = five() else { return };
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
     let (client, guards) = first.block_on(async {
@@ -209,7 +207,7 @@ fn after_its_runtime_has_ended_a_guard_is_lost_and_harmless() {
 
 #[tokio::test]
 async fn a_shutdown_ends_what_waits_and_gives_back_what_is_held() {
-    let Some(nodes) = five("a_shutdown_ends_what_waits_and_gives_back_what_is_held") else {
+    let Some(nodes) = five() else {
         return;
     };
     let (client, other) = (client(&nodes), client(&nodes));
@@ -251,7 +249,7 @@ async fn a_shutdown_ends_what_waits_and_gives_back_what_is_held() {
 /// However a call and the end of the driver meet, the call ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_hangs_around_a_shutdown() {
-    let Some(nodes) = five("no_call_hangs_around_a_shutdown") else { return };
+    let Some(nodes) = five() else { return };
     for round in 0..20 {
         let client = client(&nodes);
         let mut callers = tokio::task::JoinSet::new();
@@ -281,7 +279,7 @@ async fn no_call_hangs_around_a_shutdown() {
 
 #[tokio::test]
 async fn a_shutdown_that_runs_out_of_time_tells_what_is_owed() {
-    let Some(nodes) = five("a_shutdown_that_runs_out_of_time_tells_what_is_owed") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     let guards = [client.acquire("a").await.unwrap(), client.acquire("b").await.unwrap()];
     for guard in &guards {
@@ -307,8 +305,7 @@ async fn a_shutdown_that_runs_out_of_time_tells_what_is_owed() {
 /// A user who blocks his own runtime for three ttls.
 #[tokio::test]
 async fn a_blocked_runtime_loses_the_lock_unless_the_driver_has_a_thread_of_its_own() {
-    const TEST: &str = "a_blocked_runtime_loses_the_lock_unless_the_driver_has_a_thread_of_its_own";
-    let Some(nodes) = five(TEST) else { return };
+    let Some(nodes) = five() else { return };
     let ttl = Duration::from_secs(2);
     let builder = || builder(&nodes).options(LockOptions::new().ttl(ttl).node_timeout(ttl / 4));
     let on_thread = builder().own_thread(true).build().unwrap();
@@ -332,7 +329,7 @@ async fn a_blocked_runtime_loses_the_lock_unless_the_driver_has_a_thread_of_its_
 
 #[test]
 fn a_client_needs_a_runtime_or_a_thread_of_its_own() {
-    let Some(nodes) = five("a_client_needs_a_runtime_or_a_thread_of_its_own") else { return };
+    let Some(nodes) = five() else { return };
     let error = client_error(&nodes);
     assert_eq!(
         error,

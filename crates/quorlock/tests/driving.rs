@@ -47,7 +47,7 @@ thread_local! {
 /// There is no place for a runtime any more in a thread that ends. A panic there would end the process.
 #[tokio::test]
 async fn a_thread_that_ends_may_give_back_extend_and_call() {
-    let Some(nodes) = five("a_thread_that_ends_may_give_back_extend_and_call") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     all_up(&client).await;
     let dropped = client.acquire("dropped").await.unwrap();
@@ -79,7 +79,7 @@ async fn a_thread_that_ends_may_give_back_extend_and_call() {
 /// The client's own thread drives then. All three calls are answered, and not given up.
 #[test]
 fn a_thread_that_ends_may_make_blocking_calls() {
-    let Some(nodes) = five("a_thread_that_ends_may_make_blocking_calls") else { return };
+    let Some(nodes) = five() else { return };
     let client = common::builder(&nodes).blocking().build().unwrap();
     let guard = client.acquire("held").call().unwrap();
     let (calls, answers) = (client.clone(), Arc::new(OnceLock::new()));
@@ -220,7 +220,7 @@ impl Drop for GivesBackAndWaits {
 
 #[tokio::test]
 async fn a_caller_that_panics_gives_its_locks_back() {
-    let Some(nodes) = five("a_caller_that_panics_gives_its_locks_back") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     all_up(&client).await;
     let calls = client.clone();
@@ -238,7 +238,7 @@ async fn a_caller_that_panics_gives_its_locks_back() {
 
 #[test]
 fn a_thread_that_panics_gives_its_locks_back() {
-    let Some(nodes) = five("a_thread_that_panics_gives_its_locks_back") else { return };
+    let Some(nodes) = five() else { return };
     let client = common::builder(&nodes).blocking().build().unwrap();
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let _dropped = client.acquire("dropped").call().unwrap();
@@ -264,9 +264,9 @@ impl Asking {
     /// Nobody waits for longer than this between two attempts to connect.
     const RECONNECTS_AFTER: Duration = Duration::from_secs(1);
 
-    fn new(test: &str) -> Option<Self> {
+    fn new() -> Option<Self> {
         let (tries, back) = (AtomicUsize::new(0), OnceLock::new());
-        Some(Self { nodes: five(test)?, started: Instant::now(), tries, back })
+        Some(Self { nodes: five()?, started: Instant::now(), tries, back })
     }
 
     /// What came of a try. Returns whether the caller need not ask any more.
@@ -308,9 +308,8 @@ fn states(stats: &quorlock::Stats) -> Vec<NodeState> {
 /// the same, and connects.
 #[test]
 fn threads_that_ask_without_a_pause_keep_nobody_from_connecting() {
-    const TEST: &str = "threads_that_ask_without_a_pause_keep_nobody_from_connecting";
     for callers in [1, 3] {
-        let Some(asking) = Asking::new(TEST) else { return };
+        let Some(asking) = Asking::new() else { return };
         let client = common::builder(&asking.nodes).blocking().build().unwrap();
         thread::scope(|scope| {
             for caller in 0..callers {
@@ -331,9 +330,8 @@ fn threads_that_ask_without_a_pause_keep_nobody_from_connecting() {
 /// thread.
 #[test]
 fn tasks_that_ask_without_a_pause_keep_nobody_from_connecting() {
-    const TEST: &str = "tasks_that_ask_without_a_pause_keep_nobody_from_connecting";
     for callers in [1, 3] {
-        let Some(asking) = Asking::new(TEST) else { return };
+        let Some(asking) = Asking::new() else { return };
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let client = runtime.block_on(async { client(&asking.nodes) });
         thread::scope(|scope| {

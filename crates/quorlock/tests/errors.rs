@@ -7,13 +7,13 @@ mod common;
 use std::error::Error;
 use std::time::Duration;
 
-use common::run;
+use common::{run, server};
 use quorlock::node::{MemoryNode, NodeConfig};
 use quorlock::{
     AcquireError, BuildError, Client, ClientBuilder, Clock, Delay, ExtendError, HoldError,
     InvalidRequest, LockOptions, LossCause, RESOURCE_BYTES_MAX, Retry,
 };
-use quorlock_servers::{Listen, Reply, Server, ServerOptions, find_or_skip};
+use quorlock_servers::{Listen, Reply, Server, ServerOptions};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
@@ -312,7 +312,7 @@ async fn urls_that_cannot_be_used_are_refused_without_their_secrets() {
 /// On a real server: no connection, no command.
 #[tokio::test]
 async fn a_client_that_is_not_built_has_connected_to_nobody() {
-    let Some(binary) = find_or_skip("a_client_that_is_not_built_has_connected_to_nobody") else {
+    let Some(binary) = server() else {
         return;
     };
     let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };

@@ -22,7 +22,7 @@ const WEEK: i64 = 7 * 86_400_000;
 
 #[tokio::test]
 async fn fences_grow_from_holder_to_holder() {
-    for binary in all_servers("fences_grow_from_holder_to_holder") {
+    for binary in all_servers() {
         let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
         let clients = [client(&nodes), client(&nodes)];
         let mut last = 0;
@@ -52,7 +52,7 @@ async fn fences_grow_from_holder_to_holder() {
 
 #[tokio::test]
 async fn an_uncontended_fenced_acquire_is_one_command_per_node() {
-    let Some(nodes) = five("an_uncontended_fenced_acquire_is_one_command_per_node") else { return };
+    let Some(nodes) = five() else { return };
     let client = builder(&nodes).key_prefix("app:").build().unwrap();
     all_up(&client).await;
     // The counters agree from the first one on.
@@ -77,7 +77,7 @@ async fn an_uncontended_fenced_acquire_is_one_command_per_node() {
 /// What servers have forgotten of scripts costs nothing but time.
 #[tokio::test]
 async fn a_fence_is_had_when_the_scripts_are_gone() {
-    for binary in all_servers("a_fence_is_had_when_the_scripts_are_gone") {
+    for binary in all_servers() {
         let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
         let client = client(&nodes);
         all_up(&client).await;
@@ -107,8 +107,7 @@ async fn a_fence_is_had_when_the_scripts_are_gone() {
 /// way by then, and nothing that sets the lock may come behind it.
 #[tokio::test]
 async fn a_call_that_is_given_up_leaves_nothing_when_the_scripts_are_gone() {
-    let test = "a_call_that_is_given_up_leaves_nothing_when_the_scripts_are_gone";
-    let Some(nodes) = five(test) else { return };
+    let Some(nodes) = five() else { return };
     let client =
         builder(&nodes).options(LockOptions::new().ttl(Duration::from_secs(30))).build().unwrap();
     all_up(&client).await;
@@ -132,7 +131,7 @@ async fn a_call_that_is_given_up_leaves_nothing_when_the_scripts_are_gone() {
 /// A node that lost the lock has given a larger number to somebody since.
 #[tokio::test]
 async fn a_holder_is_told_that_it_may_have_been_superseded() {
-    let Some(nodes) = five("a_holder_is_told_that_it_may_have_been_superseded") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     all_up(&client).await;
     let guard = client.acquire_fenced("orders").await.unwrap();
@@ -151,7 +150,7 @@ async fn a_holder_is_told_that_it_may_have_been_superseded() {
 /// What the doctor prints for a user who may lock is enough for all that fences need.
 #[tokio::test]
 async fn the_least_rights_suffice_for_fences() {
-    for binary in all_servers("the_least_rights_suffice_for_fences") {
+    for binary in all_servers() {
         let nodes = Nodes::start(&binary, 5, ServerOptions::default()).unwrap();
         let settings = builder(&nodes).key_prefix("locks:");
         let rules = doctor::examine(&settings).await.unwrap().acl("app");

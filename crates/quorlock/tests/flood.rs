@@ -129,8 +129,7 @@ const GROWTH_MAX: u64 = 48 * 1024 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_floods_takes_neither_memory_nor_locks() {
-    let name = "a_node_that_floods_takes_neither_memory_nor_locks";
-    let Some(nodes) = start(name, 2, ServerOptions::default()) else { return };
+    let Some(nodes) = start(2, ServerOptions::default()) else { return };
     for flood in [Flood::Pushes, Flood::LongPushes, Flood::Replies, Flood::Line, Flood::Value] {
         flooded(&nodes, flood).await;
         no_key_is_left(&*nodes).await;

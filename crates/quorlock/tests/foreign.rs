@@ -72,8 +72,7 @@ async fn printed(nodes: &[Server]) -> String {
 
 #[tokio::test]
 async fn what_others_have_written_is_shown_escaped_and_cut_and_without_tokens() {
-    let name = "what_others_have_written_is_shown_escaped_and_cut_and_without_tokens";
-    let Some(nodes) = five(name) else { return };
+    let Some(nodes) = five() else { return };
     for plant in plants() {
         for key in ["quorlock:node", "quorlock:adopt", "orders"] {
             for node in nodes.iter() {

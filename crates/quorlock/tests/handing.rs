@@ -33,8 +33,7 @@ fn releases(node: &Server) -> [u64; 3] {
 
 #[tokio::test]
 async fn a_dropped_guard_is_released_by_the_servers_own_command_where_there_is_one() {
-    const TEST: &str = "a_dropped_guard_is_released_by_the_servers_own_command_where_there_is_one";
-    for binary in all_servers(TEST) {
+    for binary in all_servers() {
         let nodes = three(&binary);
         let client = client(&nodes);
         all_up(&client).await;
@@ -53,7 +52,7 @@ async fn a_dropped_guard_is_released_by_the_servers_own_command_where_there_is_o
 /// What a node has forgotten, or never knew, it is told again.
 #[tokio::test]
 async fn a_release_works_when_the_scripts_are_gone() {
-    for binary in all_servers("a_release_works_when_the_scripts_are_gone") {
+    for binary in all_servers() {
         let nodes = three(&binary);
         let client = client(&nodes);
         all_up(&client).await;
@@ -76,7 +75,7 @@ async fn a_release_works_when_the_scripts_are_gone() {
 /// What the server's own command does not tell, the script does.
 #[tokio::test]
 async fn a_release_of_what_another_holds_says_so_on_every_server() {
-    for binary in all_servers("a_release_of_what_another_holds_says_so_on_every_server") {
+    for binary in all_servers() {
         let nodes = three(&binary);
         let client = builder(&nodes)
             .options(
@@ -111,8 +110,7 @@ async fn a_release_of_what_another_holds_says_so_on_every_server() {
 
 #[tokio::test]
 async fn within_a_process_a_lock_is_handed_over_without_a_word_to_the_servers() {
-    const TEST: &str = "within_a_process_a_lock_is_handed_over_without_a_word_to_the_servers";
-    for binary in all_servers(TEST) {
+    for binary in all_servers() {
         let nodes = three(&binary);
         let client = client(&nodes);
         all_up(&client).await;
@@ -206,8 +204,7 @@ fn enter(holders: &AtomicU32) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_so_many_turns_another_process_has_its_turn() {
-    const TEST: &str = "after_so_many_turns_another_process_has_its_turn";
-    let Some(nodes) = start(TEST, 3, ServerOptions::default()) else { return };
+    let Some(nodes) = start(3, ServerOptions::default()) else { return };
     let ttl = Duration::from_secs(30);
     let (turns, longest) = contend(&nodes, ttl, Duration::from_millis(1)).await;
     assert!((1..=HANDOVERS_MAX).contains(&turns), "{turns} turns");
@@ -216,8 +213,7 @@ async fn after_so_many_turns_another_process_has_its_turn() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_tenth_of_the_ttl_another_process_has_its_turn() {
-    const TEST: &str = "after_a_tenth_of_the_ttl_another_process_has_its_turn";
-    let Some(nodes) = start(TEST, 3, ServerOptions::default()) else { return };
+    let Some(nodes) = start(3, ServerOptions::default()) else { return };
     let ttl = Duration::from_secs(4);
     let (turns, longest) = contend(&nodes, ttl, Duration::from_millis(40)).await;
     assert!((1..=HANDOVERS_MAX).contains(&turns), "{turns} turns");

@@ -33,7 +33,6 @@ async fn does_everything(client: &Client) {
 
 #[tokio::test]
 async fn unix_sockets_ports_and_databases() {
-    const TEST: &str = "unix_sockets_ports_and_databases";
     for (listen, database) in [
         (Listen::UnixSocket, ""),
         (Listen::UnixSocket, "?db=3"),
@@ -41,7 +40,7 @@ async fn unix_sockets_ports_and_databases() {
         (Listen::Tcp, "/3"),
     ] {
         let options = ServerOptions { listen, ..ServerOptions::default() };
-        let Some(nodes) = start(TEST, 3, options) else { return };
+        let Some(nodes) = start(3, options) else { return };
         let urls = nodes.iter().map(|node| format!("{}{database}", node.url()));
         let client = common::unguarded().nodes(urls).options(PATIENT).build().unwrap();
         does_everything(&client).await;
@@ -60,9 +59,8 @@ async fn unix_sockets_ports_and_databases() {
 
 #[tokio::test]
 async fn the_schemes_of_valkey_and_a_name_for_a_node() {
-    const TEST: &str = "the_schemes_of_valkey_and_a_name_for_a_node";
     let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
-    let Some(nodes) = start(TEST, 1, options) else { return };
+    let Some(nodes) = start(1, options) else { return };
     let url = nodes[0].url().replace("redis://", "valkey://");
     let client = common::unguarded().nodes([format!("eu-west={url}")]).build().unwrap();
     does_everything(&client).await;
@@ -82,11 +80,10 @@ const PASSWORD: &str = "s3cr et/&?@#%";
 
 #[tokio::test]
 async fn a_password_in_the_url_or_by_option() {
-    const TEST: &str = "a_password_in_the_url_or_by_option";
     for listen in [Listen::UnixSocket, Listen::Tcp] {
         let password = Some(PASSWORD.to_owned());
         let options = ServerOptions { listen, password, ..ServerOptions::default() };
-        let Some(nodes) = start(TEST, 3, options) else { return };
+        let Some(nodes) = start(3, options) else { return };
         does_everything(&client(&nodes)).await;
         let bare = nodes.iter().map(bare_url);
         let by_option = common::unguarded().nodes(bare).password(PASSWORD).options(PATIENT);
@@ -99,9 +96,8 @@ async fn a_password_in_the_url_or_by_option() {
 
 #[tokio::test]
 async fn a_wrong_password_is_told_at_once_as_such() {
-    const TEST: &str = "a_wrong_password_is_told_at_once_as_such";
     let password = Some(PASSWORD.to_owned());
-    let Some(nodes) = start(TEST, 5, ServerOptions { password, ..ServerOptions::default() }) else {
+    let Some(nodes) = start(5, ServerOptions { password, ..ServerOptions::default() }) else {
         return;
     };
     let bare = || common::unguarded().nodes(nodes.iter().map(bare_url)).options(PATIENT);
@@ -152,9 +148,8 @@ async fn a_wrong_password_is_told_at_once_as_such() {
 /// SECURITY.md tells operators to rotate a password like this.
 #[tokio::test]
 async fn a_password_is_rotated_while_a_lock_is_held() {
-    const TEST: &str = "a_password_is_rotated_while_a_lock_is_held";
     let args = ["--user", "locker", "on", ">old-one", "~*", "+@all"].map(String::from).to_vec();
-    let Some(nodes) = start(TEST, 3, ServerOptions { args, ..ServerOptions::default() }) else {
+    let Some(nodes) = start(3, ServerOptions { args, ..ServerOptions::default() }) else {
         return;
     };
     let with = |password| {
@@ -193,7 +188,7 @@ const RIGHTS: &str = "-@all +set +get +del +pttl +pexpire +eval +evalsha";
 
 #[tokio::test]
 async fn a_user_with_no_right_but_to_lock_can_lock() {
-    for binary in all_servers("a_user_with_no_right_but_to_lock_can_lock") {
+    for binary in all_servers() {
         let rule = format!("locker on >{} ~locks:* {RIGHTS}", "pass-word");
         let args = ["--user"].into_iter().chain(rule.split(' ')).map(String::from).collect();
         let options = ServerOptions { args, ..ServerOptions::default() };
@@ -221,9 +216,8 @@ async fn a_user_with_no_right_but_to_lock_can_lock() {
 
 #[tokio::test]
 async fn a_user_without_rights_is_told_at_once_which_are_missing() {
-    const TEST: &str = "a_user_without_rights_is_told_at_once_which_are_missing";
     let args = ["--user", "guest", "on", ">pass-word", "~*", "+get"].map(String::from).to_vec();
-    let Some(nodes) = start(TEST, 3, ServerOptions { args, ..ServerOptions::default() }) else {
+    let Some(nodes) = start(3, ServerOptions { args, ..ServerOptions::default() }) else {
         return;
     };
     let ttl = Duration::from_secs(30);
@@ -251,9 +245,8 @@ async fn a_user_without_rights_is_told_at_once_which_are_missing() {
 /// Rights that are gone while the lock is held: the lock is gone with its ttl, and it is said why.
 #[tokio::test]
 async fn a_user_who_loses_the_right_to_release_leaves_it_to_the_ttl() {
-    const TEST: &str = "a_user_who_loses_the_right_to_release_leaves_it_to_the_ttl";
     let args = ["--user", "half", "on", ">pass-word", "~*", "+@all"].map(String::from).to_vec();
-    let Some(nodes) = start(TEST, 3, ServerOptions { args, ..ServerOptions::default() }) else {
+    let Some(nodes) = start(3, ServerOptions { args, ..ServerOptions::default() }) else {
         return;
     };
     let client = builder(&nodes)
@@ -283,7 +276,7 @@ async fn a_user_who_loses_the_right_to_release_leaves_it_to_the_ttl() {
 /// does not know, password included, is told to nobody.
 #[tokio::test]
 async fn servers_without_resp3_are_spoken_to_in_resp2() {
-    for binary in all_servers("servers_without_resp3_are_spoken_to_in_resp2") {
+    for binary in all_servers() {
         let args = ["--rename-command", "HELLO", ""].map(String::from).to_vec();
         let password = Some(PASSWORD.to_owned());
         let options = ServerOptions { args, password, ..ServerOptions::default() };
@@ -313,9 +306,8 @@ async fn servers_without_resp3_are_spoken_to_in_resp2() {
 /// Tokens are secrets, and some servers repeat what they do not understand.
 #[tokio::test]
 async fn what_a_server_repeats_of_a_command_is_told_to_nobody() {
-    const TEST: &str = "what_a_server_repeats_of_a_command_is_told_to_nobody";
     let args = ["--rename-command", "SET", ""].map(String::from).to_vec();
-    let Some(nodes) = start(TEST, 1, ServerOptions { args, ..ServerOptions::default() }) else {
+    let Some(nodes) = start(1, ServerOptions { args, ..ServerOptions::default() }) else {
         return;
     };
     let client = client(&nodes);
@@ -331,8 +323,7 @@ async fn what_a_server_repeats_of_a_command_is_told_to_nobody() {
 
 #[tokio::test]
 async fn a_database_that_does_not_exist_is_named_as_the_reason() {
-    const TEST: &str = "a_database_that_does_not_exist_is_named_as_the_reason";
-    let Some(nodes) = start(TEST, 1, ServerOptions::default()) else { return };
+    let Some(nodes) = start(1, ServerOptions::default()) else { return };
     let url = format!("{}?db=99", nodes[0].url());
     let client = common::unguarded().nodes([url]).build().unwrap();
     let error = client.try_acquire("orders").await.unwrap_err();
@@ -341,9 +332,8 @@ async fn a_database_that_does_not_exist_is_named_as_the_reason() {
 
 #[tokio::test]
 async fn tls_with_our_own_authority_and_client_certificates() {
-    const TEST: &str = "tls_with_our_own_authority_and_client_certificates";
     for client_auth in [false, true] {
-        let Some(nodes) = start_tls(TEST, client_auth) else { return };
+        let Some(nodes) = start_tls(client_auth) else { return };
         let with = |tls: Tls| builder(&nodes).tls(tls).build().unwrap();
         let ca = || Tls::new().ca_pem(pem("ca.pem"));
         let certified = || ca().client_pem(pem("node.pem"), pem("node.key"));
@@ -369,8 +359,7 @@ async fn tls_with_our_own_authority_and_client_certificates() {
 /// The certificates are for 127.0.0.1 and localhost.
 #[tokio::test]
 async fn a_certificate_for_another_name_needs_that_name() {
-    const TEST: &str = "a_certificate_for_another_name_needs_that_name";
-    let Some(nodes) = start_tls(TEST, false) else { return };
+    let Some(nodes) = start_tls(false) else { return };
     let urls = |query: &str| -> Vec<String> {
         nodes.iter().map(|node| format!("{}{query}", node.url())).collect()
     };
@@ -398,8 +387,7 @@ async fn a_certificate_for_another_name_needs_that_name() {
 
 #[tokio::test]
 async fn an_unknown_authority_is_refused_with_a_clear_reason() {
-    const TEST: &str = "an_unknown_authority_is_refused_with_a_clear_reason";
-    let Some(nodes) = start_tls(TEST, false) else { return };
+    let Some(nodes) = start_tls(false) else { return };
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls/other-ca.pem");
     let other = Tls::new().ca_pem(std::fs::read(here).unwrap());
     // Without one, the machine's are trusted, and ours is none of them.
@@ -427,8 +415,7 @@ async fn an_unknown_authority_is_refused_with_a_clear_reason() {
 /// a program that did choose is left alone.
 #[tokio::test]
 async fn the_first_connection_with_tls_works_on_a_thread_of_its_own_too() {
-    const TEST: &str = "the_first_connection_with_tls_works_on_a_thread_of_its_own_too";
-    let Some(nodes) = start_tls(TEST, false) else { return };
+    let Some(nodes) = start_tls(false) else { return };
     let client = builder(&nodes).tls(Tls::new().ca_pem(pem("ca.pem"))).own_thread(true).build();
     let client = client.unwrap();
     does_everything(&client).await;
@@ -440,14 +427,14 @@ fn kind(error: &AcquireError) -> FailureKind {
     failures.map(|failure| failure.kind()).next().unwrap_or_else(|| panic!("{error}"))
 }
 
-fn start_tls(test: &str, client_auth: bool) -> Option<Nodes> {
+fn start_tls(client_auth: bool) -> Option<Nodes> {
     let tls = TlsFiles {
         cert: tls_file("node.pem"),
         key: tls_file("node.key"),
         ca: tls_file("ca.pem"),
         client_auth,
     };
-    let binaries = all_servers(test);
+    let binaries = all_servers();
     for binary in &binaries {
         let options = ServerOptions { tls: Some(tls.clone()), ..ServerOptions::default() };
         match Nodes::start(binary, 3, options) {
@@ -455,7 +442,7 @@ fn start_tls(test: &str, client_auth: bool) -> Option<Nodes> {
             started => return Some(started.unwrap()),
         }
     }
-    without_tls(binaries.first()?, test);
+    without_tls(binaries.first()?, &common::test_name());
     None
 }
 

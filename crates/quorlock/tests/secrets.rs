@@ -11,10 +11,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{PATIENCE, PATIENT, all_up, eventually, run};
+use common::{PATIENCE, PATIENT, all_up, eventually, run, server};
 use quorlock::node::{NodeConfig, Tls};
 use quorlock::{LockOptions, LossCause};
-use quorlock_servers::{Nodes, Server, ServerOptions, find_or_skip};
+use quorlock_servers::{Nodes, Server, ServerOptions};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -76,7 +76,7 @@ impl Subscriber for Log {
 
 #[tokio::test]
 async fn neither_logs_nor_debug_output_tell_a_secret() {
-    let Some(binary) = find_or_skip("neither_logs_nor_debug_output_tell_a_secret") else { return };
+    let Some(binary) = server() else { return };
     let log = Log::default();
     tracing::subscriber::set_global_default(log.clone()).unwrap();
     let password = Some(PASSWORD.to_owned());

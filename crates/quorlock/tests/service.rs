@@ -56,8 +56,7 @@ impl Machine {
 
 #[tokio::test]
 async fn two_machines_share_accounts_and_a_shutdown_answers_requests_and_leaves_no_key() {
-    let name = "two_machines_share_accounts_and_a_shutdown_answers_requests_and_leaves_no_key";
-    let Some(nodes) = start(name, 3, ServerOptions::default()) else { return };
+    let Some(nodes) = start(3, ServerOptions::default()) else { return };
     let ledger = Arc::new(Ledger::default());
     let often = Machine::start(&nodes, &ledger, Duration::from_millis(20)).await;
     let seldom = Machine::start(&nodes, &ledger, Duration::from_secs(3600)).await;

@@ -9,9 +9,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{PATIENCE, all_servers, all_up, builder, calls, client, eventually, run};
+use common::{PATIENCE, all_servers, all_up, builder, calls, client, eventually, run, skip};
 use quorlock::{Client, Delay, Guard, LockOptions, Retry, Waiting};
-use quorlock_servers::{Nodes, Reply, Server, ServerBinary, ServerOptions, skip};
+use quorlock_servers::{Nodes, Reply, Server, ServerBinary, ServerOptions};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -84,7 +84,7 @@ fn few_attempts(nodes: &Nodes) {
 
 #[tokio::test]
 async fn a_plain_del_wakes_a_waiter_that_says_nothing_meanwhile() {
-    for binary in all_servers("a_plain_del_wakes_a_waiter_that_says_nothing_meanwhile") {
+    for binary in all_servers() {
         let nodes = start(&binary, &[]);
         let client = client(&nodes);
         all_up(&client).await;
@@ -145,11 +145,10 @@ impl Drop for RedisPy {
 
 #[tokio::test]
 async fn redis_pys_release_wakes_a_waiter_that_says_nothing_meanwhile() {
-    const TEST: &str = "redis_pys_release_wakes_a_waiter_that_says_nothing_meanwhile";
     if !RedisPy::can_run() {
-        return skip(TEST, "python3 has no module redis");
+        return skip("python3 has no module redis");
     }
-    for binary in all_servers(TEST) {
+    for binary in all_servers() {
         let nodes = start(&binary, &[]);
         let client = client(&nodes);
         all_up(&client).await;
@@ -168,9 +167,8 @@ async fn redis_pys_release_wakes_a_waiter_that_says_nothing_meanwhile() {
 /// depend on it: these never say so by themselves.
 #[tokio::test]
 async fn an_expired_lock_is_had_though_no_server_says_that_it_has_expired() {
-    const TEST: &str = "an_expired_lock_is_had_though_no_server_says_that_it_has_expired";
     const HELD: Duration = Duration::from_secs(1);
-    for binary in all_servers(TEST) {
+    for binary in all_servers() {
         let args: &[&str] = match binary.version.major {
             ..7 => &[],
             7.. => &["--enable-debug-command", "yes"],
@@ -195,9 +193,8 @@ async fn an_expired_lock_is_had_though_no_server_says_that_it_has_expired() {
 /// Where a server cannot push, the lock is looked at every now and then.
 #[tokio::test]
 async fn without_resp3_the_lock_is_polled_at_the_pace_that_was_set() {
-    const TEST: &str = "without_resp3_the_lock_is_polled_at_the_pace_that_was_set";
     const CEILING: Duration = Duration::from_millis(50);
-    for binary in all_servers(TEST) {
+    for binary in all_servers() {
         let nodes = start(&binary, &["--rename-command", "HELLO", ""]);
         let retry = Retry { delay: Delay::Adaptive { ceiling: CEILING }, attempts_max: None };
         let client = builder(&nodes).options(LockOptions::new().retry(retry)).build().unwrap();

@@ -298,7 +298,7 @@ fn start(binary: &ServerBinary, count: usize) -> Nodes {
 
 #[tokio::test]
 async fn one_node_wakes_whenever_its_key_is_deleted() {
-    for binary in all_servers("one_node_wakes_whenever_its_key_is_deleted") {
+    for binary in all_servers() {
         let mut setting = Setting::start(start(&binary, 1)).await;
         for moment in MOMENTS {
             for order in ORDERS {
@@ -311,7 +311,7 @@ async fn one_node_wakes_whenever_its_key_is_deleted() {
 /// Every moment on each node, the nodes' order apart.
 #[tokio::test]
 async fn three_nodes_wake_whenever_their_keys_are_deleted() {
-    for binary in all_servers("three_nodes_wake_whenever_their_keys_are_deleted") {
+    for binary in all_servers() {
         let mut setting = Setting::start(start(&binary, 3)).await;
         for (place, first) in MOMENTS.into_iter().enumerate() {
             for (next, second) in MOMENTS.into_iter().enumerate().skip(place) {
@@ -335,8 +335,7 @@ async fn three_nodes_wake_whenever_their_keys_are_deleted() {
 /// at: it is then that the push counts.
 #[tokio::test]
 async fn pushes_and_replies_may_overtake_each_other_on_every_node_differently() {
-    const TEST: &str = "pushes_and_replies_may_overtake_each_other_on_every_node_differently";
-    for binary in all_servers(TEST) {
+    for binary in all_servers() {
         let mut setting = Setting::start(start(&binary, 3)).await;
         for moment in [Moment::AfterGet, Moment::AfterPttl] {
             for first in ORDERS {
@@ -355,7 +354,7 @@ async fn pushes_and_replies_may_overtake_each_other_on_every_node_differently() 
 
 #[tokio::test]
 async fn a_second_clients_release_wakes_at_every_moment() {
-    for binary in all_servers("a_second_clients_release_wakes_at_every_moment") {
+    for binary in all_servers() {
         for count in [1, 3] {
             let nodes = start(&binary, count);
             let holder = client(&nodes);
@@ -381,7 +380,7 @@ async fn a_second_clients_release_wakes_at_every_moment() {
 /// back in between.
 #[tokio::test]
 async fn who_was_outrun_is_woken_again_at_every_moment() {
-    for binary in all_servers("who_was_outrun_is_woken_again_at_every_moment") {
+    for binary in all_servers() {
         let mut setting = Setting::start(start(&binary, 3)).await;
         for moment in MOMENTS {
             for order in ORDERS {
@@ -421,7 +420,7 @@ async fn who_was_outrun_is_woken_again_at_every_moment() {
 /// Two of five stand still: the other three wake the waiter all the same.
 #[tokio::test]
 async fn with_a_frozen_minority_no_wake_up_is_lost() {
-    for binary in all_servers("with_a_frozen_minority_no_wake_up_is_lost") {
+    for binary in all_servers() {
         let mut setting = Setting::start(start(&binary, 5)).await;
         setting.nodes[3..].iter().for_each(|node| node.pause().unwrap());
         for moment in MOMENTS {
@@ -454,8 +453,7 @@ impl Setting {
 /// expire.
 #[tokio::test]
 async fn without_pushes_a_release_is_noticed_only_when_the_keys_would_expire() {
-    const TEST: &str = "without_pushes_a_release_is_noticed_only_when_the_keys_would_expire";
-    for binary in all_servers(TEST) {
+    for binary in all_servers() {
         for count in [1, 3] {
             let mut held = Duration::from_millis(700);
             while !sleeps_until_the_keys_expire(&binary, count, held).await {

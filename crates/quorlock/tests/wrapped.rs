@@ -46,7 +46,7 @@ fn wrapping(nodes: &[Server]) -> Client {
 
 #[tokio::test]
 async fn a_wrapped_server_locks_extends_tells_and_comes_back() {
-    let Some(nodes) = five("a_wrapped_server_locks_extends_tells_and_comes_back") else { return };
+    let Some(nodes) = five() else { return };
     let client = wrapping(&nodes);
     let guard = client.acquire_fenced("orders").await.unwrap();
     eventually("all vote", || guard.votes() == 5).await;

@@ -11,7 +11,7 @@ use quorlock::node::NodeState;
 use quorlock::{Client, ClientBuilder, LockOptions, RestartGuard};
 use quorlock_servers::{
     Nodes, NotFound, REQUIRE_VARIABLE, Reply, Server, ServerBinary, ServerOptions, find_all,
-    find_or_skip, skip,
+    find_or_skip,
 };
 use tokio::time::{Instant, sleep};
 
@@ -26,25 +26,40 @@ pub(crate) const UNEXTENDED: LockOptions = LockOptions::new().auto_extend(false)
 /// no failure of a node.
 pub(crate) const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Every server that can be found; none, with a notice, where a test without servers is skipped.
-pub(crate) fn all_servers(test: &str) -> Vec<ServerBinary> {
+/// The name of the running test, which is the name of its thread.
+pub(crate) fn test_name() -> String {
+    std::thread::current().name().unwrap_or("a test").to_owned()
+}
+
+/// A server program. `None`: this machine has none, and the test is reported as skipped.
+pub(crate) fn server() -> Option<ServerBinary> {
+    find_or_skip(&test_name())
+}
+
+/// Reports that this machine cannot run the test.
+pub(crate) fn skip(why: &str) {
+    quorlock_servers::skip(&test_name(), why);
+}
+
+/// Every server program of this machine. If there is none, the test is reported as skipped.
+pub(crate) fn all_servers() -> Vec<ServerBinary> {
     match find_all(None) {
         Ok(servers) => servers,
         Err(NotFound::Nowhere) if std::env::var_os(REQUIRE_VARIABLE).is_none() => {
-            skip(test, "no Redis or Valkey server found");
+            skip("no Redis or Valkey server found");
             Vec::new()
         }
-        Err(help) => panic!("{test} needs a server: {help}"),
+        Err(help) => panic!("{} needs a server: {help}", test_name()),
     }
 }
 
-/// Five servers on unix sockets, or none where the test is skipped.
-pub(crate) fn five(test: &str) -> Option<Nodes> {
-    start(test, 5, ServerOptions::default())
+/// Five servers on Unix sockets. `None`: the test is reported as skipped.
+pub(crate) fn five() -> Option<Nodes> {
+    start(5, ServerOptions::default())
 }
 
-pub(crate) fn start(test: &str, count: usize, options: ServerOptions) -> Option<Nodes> {
-    let binary = find_or_skip(test)?;
+pub(crate) fn start(count: usize, options: ServerOptions) -> Option<Nodes> {
+    let binary = server()?;
     Some(Nodes::start(&binary, count, options).unwrap())
 }
 

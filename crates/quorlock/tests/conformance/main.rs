@@ -28,7 +28,7 @@ async fn the_memory_node_keeps_the_contract() {
 /// server instead.
 #[tokio::test]
 async fn the_redis_node_keeps_the_contract_on_every_server() {
-    let servers = common::all_servers("the_redis_node_keeps_the_contract_on_every_server");
+    let servers = common::all_servers();
     for binary in servers {
         for listen in [Listen::UnixSocket, Listen::Tcp] {
             eprintln!("{binary}, {listen:?}");

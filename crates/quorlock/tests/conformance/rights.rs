@@ -57,7 +57,7 @@ const SETTINGS: [&[Before]; 8] = [
 
 #[tokio::test]
 async fn a_user_who_lacks_a_right_leaves_nothing_halfway() {
-    for binary in all_servers("a_user_who_lacks_a_right_leaves_nothing_halfway") {
+    for binary in all_servers() {
         let server = Server::start(&binary, with_port()).unwrap();
         let url = server.url();
         let past = Past::new(server);
@@ -105,7 +105,7 @@ async fn a_user_who_lacks_a_right_leaves_nothing_halfway() {
 /// With these, and no more, all works.
 #[tokio::test]
 async fn a_user_with_the_rights_of_readers_can_share() {
-    for binary in all_servers("a_user_with_the_rights_of_readers_can_share") {
+    for binary in all_servers() {
         let server = Server::start(&binary, with_port()).unwrap();
         let url = server.url();
         let past = Past::new(server);

@@ -20,7 +20,7 @@ fn value(number: u8) -> Value {
 /// Whatever is asked by a script's hash is asked again with its text, if that is not too late.
 #[tokio::test]
 async fn a_server_that_has_forgotten_its_scripts_is_told_them_again() {
-    for binary in all_servers("a_server_that_has_forgotten_its_scripts_is_told_them_again") {
+    for binary in all_servers() {
         let server = Server::start(&binary, ServerOptions::default()).unwrap();
         let node = node(&server.url());
         let past = Past::new(server);
@@ -97,7 +97,7 @@ async fn a_server_that_has_forgotten_its_scripts_is_told_them_again() {
 /// A lock of Redisson is a hash, and its fair locks have lists and sorted sets: readers keep away from them.
 #[tokio::test]
 async fn locks_of_another_library_are_not_taken_for_readers() {
-    for binary in all_servers("locks_of_another_library_are_not_taken_for_readers") {
+    for binary in all_servers() {
         let server = Server::start(&binary, ServerOptions::default()).unwrap();
         let node = node(&server.url());
         let past = Past::new(server);

@@ -18,8 +18,7 @@ use crate::{kind, measured};
 /// A connection that is being made counts against the wait of a call, and no call waits longer.
 #[tokio::test]
 async fn a_majority_that_cannot_be_connected_to_is_waited_for_as_long_as_said() {
-    let Some(nodes) = five("a_majority_that_cannot_be_connected_to_is_waited_for_as_long_as_said")
-    else {
+    let Some(nodes) = five() else {
         return;
     };
     for node in &nodes[..3] {
@@ -48,11 +47,7 @@ async fn a_majority_that_cannot_be_connected_to_is_waited_for_as_long_as_said() 
 /// The time that a connection may take is given to a node only while one is being made.
 #[tokio::test]
 async fn a_node_that_was_down_at_first_gets_no_more_time_than_others_later() {
-    let Some(nodes) = start(
-        "a_node_that_was_down_at_first_gets_no_more_time_than_others_later",
-        3,
-        ServerOptions::default(),
-    ) else {
+    let Some(nodes) = start(3, ServerOptions::default()) else {
         return;
     };
     // It takes a connection, and dies before it has said a word on it.
@@ -79,7 +74,7 @@ async fn a_node_that_was_down_at_first_gets_no_more_time_than_others_later() {
 /// While a connection is being made commands wait; once it is there they go out in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_never_overtakes_its_acquire_on_a_new_connection() {
-    let Some(nodes) = five("a_release_never_overtakes_its_acquire_on_a_new_connection") else {
+    let Some(nodes) = five() else {
         return;
     };
     for round in 0..10 {
@@ -106,7 +101,7 @@ async fn a_release_never_overtakes_its_acquire_on_a_new_connection() {
 /// Connections are killed while releases are on their way: they reach the node all the same.
 #[tokio::test]
 async fn releases_reach_a_node_whose_connection_was_killed() {
-    let Some(nodes) = five("releases_reach_a_node_whose_connection_was_killed") else { return };
+    let Some(nodes) = five() else { return };
     let client =
         builder(&nodes).options(LockOptions::new().ttl(Duration::from_secs(30))).build().unwrap();
     for round in 0..50 {
@@ -129,8 +124,7 @@ async fn releases_reach_a_node_whose_connection_was_killed() {
 /// V12: whoever takes every connection and breaks it is not asked as fast as we can.
 #[tokio::test]
 async fn connections_that_break_again_and_again_are_made_less_and_less_often() {
-    const TEST: &str = "connections_that_break_again_and_again_are_made_less_and_less_often";
-    let Some(nodes) = start(TEST, 1, ServerOptions::default()) else { return };
+    let Some(nodes) = start(1, ServerOptions::default()) else { return };
     let client = client(&nodes);
     let started = Instant::now();
     while started.elapsed() < Duration::from_millis(1500) {
@@ -148,7 +142,7 @@ async fn connections_that_break_again_and_again_are_made_less_and_less_often() {
 /// again.
 #[tokio::test]
 async fn a_release_that_was_lost_with_its_connection_is_sent_again() {
-    let Some(nodes) = five("a_release_that_was_lost_with_its_connection_is_sent_again") else {
+    let Some(nodes) = five() else {
         return;
     };
     let proxy = Proxy::start(&nodes[0]).await.unwrap();
@@ -181,7 +175,7 @@ async fn a_release_that_was_lost_with_its_connection_is_sent_again() {
 /// As by a firewall that has forgotten a connection: nothing comes back, and nothing breaks.
 #[tokio::test]
 async fn a_silent_connection_is_replaced_and_what_it_took_is_taken_back() {
-    let Some(nodes) = five("a_silent_connection_is_replaced_and_what_it_took_is_taken_back") else {
+    let Some(nodes) = five() else {
         return;
     };
     let proxy = Proxy::start(&nodes[0]).await.unwrap();

@@ -15,7 +15,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(12);
 
 #[tokio::test]
 async fn a_frozen_node_is_suspended_fails_at_once_and_is_resumed() {
-    let Some(nodes) = five("a_frozen_node_is_suspended_fails_at_once_and_is_resumed") else {
+    let Some(nodes) = five() else {
         return;
     };
     let client = measured(&nodes);
@@ -59,7 +59,7 @@ async fn a_frozen_node_is_suspended_fails_at_once_and_is_resumed() {
 /// What a frozen majority did not answer has been taken back by the time it goes on.
 #[tokio::test]
 async fn a_frozen_majority_keeps_no_key_when_it_goes_on() {
-    let Some(nodes) = five("a_frozen_majority_keeps_no_key_when_it_goes_on") else { return };
+    let Some(nodes) = five() else { return };
     let client = builder(&nodes)
         .options(LockOptions::new().node_timeout(Duration::from_millis(100)))
         .build()
@@ -85,8 +85,7 @@ async fn a_frozen_majority_keeps_no_key_when_it_goes_on() {
 /// A node that is asked nothing is asked for a sign of life now and then.
 #[tokio::test]
 async fn the_silence_of_an_idle_node_is_noticed_by_a_probe_and_so_is_its_end() {
-    let Some(nodes) = five("the_silence_of_an_idle_node_is_noticed_by_a_probe_and_so_is_its_end")
-    else {
+    let Some(nodes) = five() else {
         return;
     };
     let client = builder(&nodes)
@@ -104,8 +103,7 @@ async fn the_silence_of_an_idle_node_is_noticed_by_a_probe_and_so_is_its_end() {
 
 #[tokio::test]
 async fn a_client_that_starts_with_frozen_nodes_uses_them_once_they_go_on() {
-    let Some(nodes) = five("a_client_that_starts_with_frozen_nodes_uses_them_once_they_go_on")
-    else {
+    let Some(nodes) = five() else {
         return;
     };
     nodes[0].pause().unwrap();

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use common::{
     ONCE, PATIENCE, all_up, builder, calls, client, eventually, five, get, no_key_is_left, run,
-    state,
+    server, state,
 };
 use quorlock::node::{FailureKind, NodeState};
 use quorlock::{AcquireError, Client, LockOptions, Outcome};
-use quorlock_servers::{Listen, Nodes, Server, ServerOptions, find_or_skip};
+use quorlock_servers::{Listen, Nodes, Server, ServerOptions};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::frozen::CONNECT_TIMEOUT;
@@ -41,7 +41,7 @@ fn kind(error: &AcquireError, place: usize) -> FailureKind {
 
 #[tokio::test]
 async fn two_of_five_killed_cost_nothing() {
-    let Some(nodes) = start_on_tcp_and_sockets("two_of_five_killed_cost_nothing") else { return };
+    let Some(nodes) = start_on_tcp_and_sockets() else { return };
     for nodes in &nodes {
         let client = measured(nodes);
         drop(client.acquire("orders").await.unwrap());
@@ -65,7 +65,7 @@ async fn two_of_five_killed_cost_nothing() {
 
 #[tokio::test]
 async fn three_of_five_killed_are_named_with_their_reasons() {
-    let Some(nodes) = five("three_of_five_killed_are_named_with_their_reasons") else { return };
+    let Some(nodes) = five() else { return };
     let client = measured(&nodes);
     drop(client.acquire("orders").await.unwrap());
     for node in &nodes[..3] {
@@ -94,7 +94,7 @@ async fn three_of_five_killed_are_named_with_their_reasons() {
 
 #[tokio::test]
 async fn a_node_that_comes_back_is_used_again() {
-    let Some(nodes) = start_on_tcp_and_sockets("a_node_that_comes_back_is_used_again") else {
+    let Some(nodes) = start_on_tcp_and_sockets() else {
         return;
     };
     for nodes in &nodes {
@@ -122,7 +122,7 @@ async fn a_node_that_comes_back_is_used_again() {
 /// is told with its reasons.
 #[tokio::test]
 async fn nodes_that_refuse_to_write_are_told_apart() {
-    let Some(nodes) = five("nodes_that_refuse_to_write_are_told_apart") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     drop(client.acquire("orders").await.unwrap());
     no_key_is_left(&nodes).await;
@@ -164,7 +164,7 @@ async fn nodes_that_refuse_to_write_are_told_apart() {
 /// A lock that was acquired before its node ran full can still be extended and given back.
 #[tokio::test]
 async fn a_full_node_still_extends_and_releases() {
-    let Some(nodes) = five("a_full_node_still_extends_and_releases") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     let guard = client.acquire("orders").await.unwrap();
     eventually("all nodes have given their votes", || guard.votes() == 5).await;
@@ -180,7 +180,7 @@ async fn a_full_node_still_extends_and_releases() {
 /// The same for readers, and for a writer that becomes one; but new readers are refused, as new writers are.
 #[tokio::test]
 async fn a_full_node_still_extends_and_releases_readers() {
-    let Some(nodes) = five("a_full_node_still_extends_and_releases_readers") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     let reader = client.acquire_shared("orders").await.unwrap();
     let writer = client.acquire(["jobs", "mails"]).await.unwrap();
@@ -206,7 +206,7 @@ async fn a_full_node_still_extends_and_releases_readers() {
 /// Many locks at a time on few connections, some of them given up half way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_locks_at_a_time() {
-    let Some(nodes) = five("a_thousand_locks_at_a_time") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     let mut callers = tokio::task::JoinSet::new();
     for place in 0..1000 {
@@ -237,7 +237,7 @@ async fn a_thousand_locks_at_a_time() {
 
 #[tokio::test]
 async fn the_figures_tell_what_happens() {
-    let Some(nodes) = five("the_figures_tell_what_happens") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     let guard = client.acquire("orders").await.unwrap();
     eventually("all nodes have given their votes", || guard.votes() == 5).await;
@@ -264,8 +264,8 @@ async fn the_figures_tell_what_happens() {
 }
 
 /// Five servers on unix sockets, and five on TCP ports.
-fn start_on_tcp_and_sockets(test: &str) -> Option<[Nodes; 2]> {
-    let binary = find_or_skip(test)?;
+fn start_on_tcp_and_sockets() -> Option<[Nodes; 2]> {
+    let binary = server()?;
     Some([Listen::UnixSocket, Listen::Tcp].map(|listen| {
         let options = ServerOptions { listen, ..ServerOptions::default() };
         Nodes::start(&binary, 5, options).unwrap()

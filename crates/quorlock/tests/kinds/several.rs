@@ -115,7 +115,7 @@ async fn wrong_lists_are_refused_before_anything_is_sent() {
 /// Each key has a counter of its own, and each order of overlapping sets is one in which all of them rise.
 #[tokio::test]
 async fn fences_of_overlapping_sets_rise_for_each_key() {
-    let Some(nodes) = five("fences_of_overlapping_sets_rise_for_each_key") else { return };
+    let Some(nodes) = five() else { return };
     let client = builder(&nodes).build().unwrap();
     let sets: [&[&str]; 6] = [&["a"], &["a", "b"], &["b"], &["b", "c"], &["a", "b", "c"], &["c"]];
     let mut last = std::collections::BTreeMap::new();
@@ -134,8 +134,7 @@ async fn fences_of_overlapping_sets_rise_for_each_key() {
 
 #[tokio::test]
 async fn several_keys_are_extended_healed_and_given_back_on_servers() {
-    let name = "several_keys_are_extended_healed_and_given_back_on_servers";
-    let Some(nodes) = five(name) else { return };
+    let Some(nodes) = five() else { return };
     let client = builder(&nodes).build().unwrap();
     let keys: Vec<String> = (0..64).map(|nth| format!("k{nth:02}")).collect();
     let guard = client.acquire(&keys).options(PATIENT).await.unwrap();

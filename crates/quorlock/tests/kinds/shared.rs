@@ -38,7 +38,7 @@ async fn readers_share_and_writers_do_not() {
 /// Readers that come and go keep the lock held all the time; a writer gets it all the same.
 #[tokio::test]
 async fn a_writer_gets_the_lock_although_readers_keep_coming() {
-    let Some(nodes) = five("a_writer_gets_the_lock_although_readers_keep_coming") else { return };
+    let Some(nodes) = five() else { return };
     let stop = stop_flag();
     let mut tasks = Vec::new();
     for nth in 0..4 {
@@ -73,7 +73,7 @@ fn stop_flag() -> std::sync::Arc<std::sync::atomic::AtomicBool> {
 
 #[tokio::test]
 async fn a_writer_becomes_a_reader_without_a_moment_in_between() {
-    let Some(nodes) = five("a_writer_becomes_a_reader_without_a_moment_in_between") else { return };
+    let Some(nodes) = five() else { return };
     let client = builder(&nodes).build().unwrap();
     let other = builder(&nodes).build().unwrap();
     let guard = client.acquire_fenced("k").await.unwrap();
@@ -133,7 +133,7 @@ async fn a_reader_that_lost_its_keys_is_told_and_the_others_are_not() {
 /// Whatever else has the key: a hash as Redisson keeps, or an application's scores.
 #[tokio::test]
 async fn a_key_that_is_no_lock_is_refused_and_not_touched() {
-    let Some(nodes) = five("a_key_that_is_no_lock_is_refused_and_not_touched") else { return };
+    let Some(nodes) = five() else { return };
     let client = builder(&nodes).build().unwrap();
     for make in [&["HSET", "k", "8f:1", "1"][..], &["ZADD", "k", "1790000000000", "alice"][..]] {
         for node in &nodes {

@@ -4,12 +4,12 @@ use quorlock::node::{FailureKind, Holding};
 use quorlock::{HolderKind, LockOptions, NodeOutcome, Verdict};
 use quorlock_servers::{Reply, Server};
 
-use crate::common::{builder, client, eventually, five, get, no_key_is_left, pttl, run};
+use crate::common::{builder, client, eventually, five, get, no_key_is_left, pttl, run, skip};
 
 /// Any client that does `SET NX PX`, in whatever language.
 #[tokio::test]
 async fn a_plain_set_nx_client_is_respected_and_respects_us() {
-    let Some(nodes) = five("a_plain_set_nx_client_is_respected_and_respects_us") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     let set = |node: &Server| {
         run(node, &["SET", "orders", "uuid-of-another-library", "NX", "PX", "60000"])
@@ -40,15 +40,14 @@ async fn a_plain_set_nx_client_is_respected_and_respects_us() {
 
 #[tokio::test]
 async fn redis_pys_lock_is_respected_and_respects_us() {
-    const TEST: &str = "redis_pys_lock_is_respected_and_respects_us";
-    let Some(nodes) = five(TEST) else { return };
+    let Some(nodes) = five() else { return };
     let python = |script: &str| {
         let mut command = std::process::Command::new("python3");
         command.args(["-c", script]).args(nodes.iter().take(3).map(Server::address));
         command.output()
     };
     if !python("import redis").is_ok_and(|output| output.status.success()) {
-        return quorlock_servers::skip(TEST, "python3 has no module redis");
+        return skip("python3 has no module redis");
     }
     let lock = |then: &str| {
         let script = format!(
@@ -82,7 +81,7 @@ async fn redis_pys_lock_is_respected_and_respects_us() {
 
 #[tokio::test]
 async fn what_is_no_lock_is_reported_and_never_deleted() {
-    let Some(nodes) = five("what_is_no_lock_is_reported_and_never_deleted") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     for node in &nodes[..3] {
         run(node, &["RPUSH", "list", "element"]);
@@ -107,7 +106,7 @@ async fn what_is_no_lock_is_reported_and_never_deleted() {
 
 #[tokio::test]
 async fn an_inspection_tells_held_free_split_and_unknown() {
-    let Some(nodes) = five("an_inspection_tells_held_free_split_and_unknown") else { return };
+    let Some(nodes) = five() else { return };
     let client = builder(&nodes).options(LockOptions::new().owner("api-7")).build().unwrap();
     let free = client.inspect("orders").await.unwrap();
     assert_eq!((free.verdict(), free.holder(), free.quorum()), (Verdict::Free, None, 3));

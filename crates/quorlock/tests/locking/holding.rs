@@ -12,7 +12,7 @@ use crate::common::{
 
 #[tokio::test]
 async fn a_lock_whose_keys_are_gone_from_a_majority_is_lost_at_once() {
-    let Some(nodes) = five("a_lock_whose_keys_are_gone_from_a_majority_is_lost_at_once") else {
+    let Some(nodes) = five() else {
         return;
     };
     let client = client(&nodes);
@@ -39,7 +39,7 @@ async fn a_lock_whose_keys_are_gone_from_a_majority_is_lost_at_once() {
 
 #[tokio::test]
 async fn a_node_that_lost_the_key_gets_it_back_with_the_next_extension() {
-    let Some(nodes) = five("a_node_that_lost_the_key_gets_it_back_with_the_next_extension") else {
+    let Some(nodes) = five() else {
         return;
     };
     let client = client(&nodes);
@@ -64,7 +64,7 @@ async fn a_node_that_lost_the_key_gets_it_back_with_the_next_extension() {
 
 #[tokio::test]
 async fn a_release_after_expiry_says_so_and_touches_nothing() {
-    let Some(nodes) = five("a_release_after_expiry_says_so_and_touches_nothing") else { return };
+    let Some(nodes) = five() else { return };
     let short = builder(&nodes)
         .options(
             LockOptions::new()
@@ -97,7 +97,7 @@ async fn a_release_after_expiry_says_so_and_touches_nothing() {
 
 #[tokio::test]
 async fn a_lock_is_extended_automatically_but_not_past_max_hold() {
-    let Some(nodes) = five("a_lock_is_extended_automatically_but_not_past_max_hold") else {
+    let Some(nodes) = five() else {
         return;
     };
     let ttl = Duration::from_secs(1);
@@ -126,7 +126,7 @@ async fn a_lock_is_extended_automatically_but_not_past_max_hold() {
 /// Three ttls under a minority that says nothing.
 #[tokio::test]
 async fn automatic_extension_survives_a_frozen_minority() {
-    let Some(nodes) = five("automatic_extension_survives_a_frozen_minority") else { return };
+    let Some(nodes) = five() else { return };
     let ttl = Duration::from_secs(2);
     let client =
         builder(&nodes).options(LockOptions::new().ttl(ttl).node_timeout(ttl / 4)).build().unwrap();
@@ -146,7 +146,7 @@ async fn automatic_extension_survives_a_frozen_minority() {
 /// And a majority that says nothing ends the lock, in time.
 #[tokio::test]
 async fn a_frozen_majority_ends_the_lock_before_its_validity() {
-    let Some(nodes) = five("a_frozen_majority_ends_the_lock_before_its_validity") else { return };
+    let Some(nodes) = five() else { return };
     let ttl = Duration::from_secs(2);
     let client =
         builder(&nodes).options(LockOptions::new().ttl(ttl).node_timeout(ttl / 8)).build().unwrap();
@@ -166,7 +166,7 @@ async fn a_frozen_majority_ends_the_lock_before_its_validity() {
 
 #[tokio::test]
 async fn hold_does_its_work_under_the_lock_and_stops_it_when_the_lock_is_lost() {
-    let Some(nodes) = five("hold_does_its_work_under_the_lock_and_stops_it_when_it_is_lost") else {
+    let Some(nodes) = five() else {
         return;
     };
     let client = client(&nodes);

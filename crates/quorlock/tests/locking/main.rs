@@ -21,7 +21,7 @@ const DRIFT: Duration = Duration::from_millis(102);
 
 #[tokio::test]
 async fn a_lock_is_acquired_extended_and_released_on_all_nodes() {
-    let Some(nodes) = five("a_lock_is_acquired_extended_and_released_on_all_nodes") else { return };
+    let Some(nodes) = five() else { return };
     let client = client(&nodes);
     let started = Instant::now();
     let guard =
@@ -62,7 +62,7 @@ async fn a_lock_is_acquired_extended_and_released_on_all_nodes() {
 
 #[tokio::test]
 async fn of_two_clients_one_waits_and_is_told_for_whom() {
-    let Some(nodes) = five("of_two_clients_one_waits_and_is_told_for_whom") else { return };
+    let Some(nodes) = five() else { return };
     let holder =
         builder(&nodes).options(LockOptions::new().owner("api-7:41 nightly")).build().unwrap();
     let other = client(&nodes);
@@ -100,7 +100,7 @@ async fn of_two_clients_one_waits_and_is_told_for_whom() {
 
 #[tokio::test]
 async fn who_waits_is_told_after_each_attempt_why() {
-    let Some(nodes) = five("who_waits_is_told_after_each_attempt_why") else { return };
+    let Some(nodes) = five() else { return };
     let (holder, other) = (
         builder(&nodes).options(LockOptions::new().owner("api-7")).build().unwrap(),
         client(&nodes),
@@ -120,8 +120,7 @@ async fn who_waits_is_told_after_each_attempt_why() {
 /// later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_counter_that_is_read_and_written_loses_nothing() {
-    const TEST: &str = "a_counter_that_is_read_and_written_loses_nothing";
-    let Some(nodes) = five(TEST) else { return };
+    let Some(nodes) = five() else { return };
     let counter = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
     let clients: Vec<Client> = (0..4).map(|_| client(&nodes)).collect();
     let mut workers = tokio::task::JoinSet::new();
@@ -147,7 +146,7 @@ async fn a_counter_that_is_read_and_written_loses_nothing() {
 
 #[tokio::test]
 async fn one_node_four_nodes_and_a_raised_quorum() {
-    let Some(nodes) = five("one_node_four_nodes_and_a_raised_quorum") else { return };
+    let Some(nodes) = five() else { return };
     let single = client(&nodes[..1]);
     let guard = single.acquire("single").await.unwrap();
     assert_eq!(guard.votes(), 1);
@@ -177,7 +176,7 @@ async fn one_node_four_nodes_and_a_raised_quorum() {
 
 #[tokio::test]
 async fn the_prefix_stands_before_the_key() {
-    let Some(nodes) = five("the_prefix_stands_before_the_key") else { return };
+    let Some(nodes) = five() else { return };
     let client = builder(&nodes).key_prefix("locks:").build().unwrap();
     let guard = client.acquire("orders").await.unwrap();
     assert_eq!(guard.resource(), "orders");

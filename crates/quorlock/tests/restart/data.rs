@@ -1,11 +1,11 @@
 //! Data that are others on a connection that lasts, or after a promotion.
 
 use quorlock::AcquireError;
-use quorlock_servers::{Nodes, Reply, Server, ServerOptions, find_or_skip};
+use quorlock_servers::{Nodes, Reply, Server, ServerOptions};
 use tokio::task::JoinSet;
 
-use crate::common::{UNEXTENDED, all_servers, eventually, get, key_count, run};
-use crate::{MARKER, all_trusted, start, strict, untrusted_now, with_args, without_a_wait};
+use crate::common::{UNEXTENDED, all_servers, eventually, get, key_count, run, server, start};
+use crate::{MARKER, all_trusted, strict, untrusted_now, with_args, without_a_wait};
 
 /// A master and its replica, in step.
 async fn follow(replica: &Server, master: &Server) {
@@ -23,7 +23,7 @@ async fn follow(replica: &Server, master: &Server) {
 /// votes: so it is adopted first.
 #[tokio::test]
 async fn a_promoted_replica_is_waited_for() {
-    let Some(nodes) = start("a_promoted_replica_is_waited_for", 2, with_args(&[])) else { return };
+    let Some(nodes) = start(2, with_args(&[])) else { return };
     let old = strict(&nodes[..1]).build().unwrap();
     all_trusted(&old).await;
     follow(&nodes[1], &nodes[0]).await;
@@ -41,7 +41,7 @@ async fn a_promoted_replica_is_waited_for() {
 /// What is behind a client's back, on a connection that lasts.
 #[tokio::test]
 async fn a_flush_is_noticed() {
-    let Some(nodes) = start("a_flush_is_noticed", 3, ServerOptions::default()) else { return };
+    let Some(nodes) = start(3, ServerOptions::default()) else { return };
     let client = strict(&nodes).build().unwrap();
     all_trusted(&client).await;
     let holder = client.acquire("orders").await.unwrap();
@@ -60,7 +60,7 @@ async fn a_flush_is_noticed() {
 
 #[tokio::test]
 async fn another_masters_data_is_noticed() {
-    let Some(nodes) = start("another_masters_data_is_noticed", 2, with_args(&[])) else { return };
+    let Some(nodes) = start(2, with_args(&[])) else { return };
     let client = strict(&nodes[..1]).build().unwrap();
     all_trusted(&client).await;
     let holder = client.acquire("orders").await.unwrap();
@@ -81,7 +81,7 @@ async fn another_masters_data_is_noticed() {
 /// anything else, and who hears that asks anew what it is.
 #[tokio::test]
 async fn older_data_of_its_own_are_noticed_on_a_connection_that_lasts() {
-    let servers = all_servers("older_data_of_its_own_are_noticed_on_a_connection_that_lasts");
+    let servers = all_servers();
     let each = servers.into_iter().map(|binary| async move {
         let options = with_args(&["--repl-diskless-sync-delay", "0"]);
         let nodes = Nodes::start(&binary, 2, options).unwrap();
@@ -108,7 +108,7 @@ async fn older_data_of_its_own_are_noticed_on_a_connection_that_lasts() {
 /// GUARANTEES.md says what follows from that.
 #[tokio::test]
 async fn a_partial_resync_keeps_what_the_node_was_told() {
-    let servers = all_servers("a_partial_resync_keeps_what_the_node_was_told");
+    let servers = all_servers();
     let each = servers.into_iter().map(|binary| async move {
         let options = with_args(&["--repl-diskless-sync-delay", "0"]);
         let nodes = Nodes::start(&binary, 2, options).unwrap();
@@ -134,8 +134,7 @@ async fn a_partial_resync_keeps_what_the_node_was_told() {
 /// A server that reads its own data anew forgets nothing, and goes on voting.
 #[tokio::test]
 async fn a_reload_of_its_own_data_costs_no_vote() {
-    let test = "a_reload_of_its_own_data_costs_no_vote";
-    let Some(binary) = find_or_skip(test) else { return };
+    let Some(binary) = server() else { return };
     let args: &[&str] = match binary.version.major {
         ..7 => &[],
         7.. => &["--enable-debug-command", "yes"],

@@ -8,15 +8,12 @@ use quorlock_servers::{Nodes, Reply, Server, ServerOptions};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::common::{PATIENCE, all_servers, eventually, get, run};
-use crate::{
-    ADOPTION, TTL, all_trusted, named, start, strict, trust_state, with_args, without_a_wait,
-};
+use crate::common::{PATIENCE, all_servers, eventually, get, run, start};
+use crate::{ADOPTION, TTL, all_trusted, named, strict, trust_state, with_args, without_a_wait};
 
 #[tokio::test]
 async fn clients_with_different_lists_are_told_both() {
-    let test = "clients_with_different_lists_are_told_both";
-    let Some(nodes) = start(test, 5, ServerOptions::default()) else { return };
+    let Some(nodes) = start(5, ServerOptions::default()) else { return };
     let five = strict(&nodes).build().unwrap();
     all_trusted(&five).await;
     for (other, differs) in [
@@ -53,7 +50,7 @@ async fn clients_with_different_lists_are_told_both() {
 /// first.
 #[tokio::test]
 async fn clients_with_different_databases_are_told_both() {
-    let servers = all_servers("clients_with_different_databases_are_told_both");
+    let servers = all_servers();
     let each = servers.into_iter().map(|binary| async move {
         let nodes = Nodes::start(&binary, 3, with_args(&[])).unwrap();
         let client = |database: &str, guard| {
@@ -118,7 +115,7 @@ const SHORT_WAIT: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn a_server_that_is_refused_is_not_written_to() {
-    let servers = all_servers("a_server_that_is_refused_is_not_written_to");
+    let servers = all_servers();
     let each = servers.into_iter().map(|binary| async move {
         for args in [["--cluster-enabled", "yes"], ["--maxmemory-policy", "allkeys-lru"]] {
             let nodes =
@@ -142,8 +139,7 @@ async fn a_server_that_is_refused_is_not_written_to() {
 /// One server by two addresses, which the client cannot tell from two servers: but it can be asked.
 #[tokio::test]
 async fn one_server_under_two_names_is_refused() {
-    let test = "one_server_under_two_names_is_refused";
-    let Some(nodes) = start(test, 2, with_args(&[])) else { return };
+    let Some(nodes) = start(2, with_args(&[])) else { return };
     let Reply::Array(config) = run(&nodes[0], &["CONFIG", "GET", "unixsocket"]) else { panic!() };
     let Reply::Bulk(Some(path)) = &config[1] else { panic!("{config:?}") };
     let socket = format!("redis+unix://{}", String::from_utf8_lossy(path));
@@ -160,8 +156,7 @@ async fn one_server_under_two_names_is_refused() {
 /// client of another database is refused afterwards.
 #[tokio::test]
 async fn a_client_that_lives_for_one_lock_says_which_database_has_the_locks() {
-    let test = "a_client_that_lives_for_one_lock_says_which_database_has_the_locks";
-    let Some(nodes) = start(test, 3, with_args(&[])) else { return };
+    let Some(nodes) = start(3, with_args(&[])) else { return };
     all_trusted(&strict(&nodes).build().unwrap()).await;
     for node in &nodes {
         run(node, &["DEL", "quorlock:database"]);
@@ -177,7 +172,7 @@ async fn a_client_that_lives_for_one_lock_says_which_database_has_the_locks() {
 /// A full server cannot register the database. Its locks live on, and the next batch registers once there is room.
 #[tokio::test]
 async fn a_full_server_without_a_registration_still_extends() {
-    let servers = all_servers("a_full_server_without_a_registration_still_extends");
+    let servers = all_servers();
     let each = servers.into_iter().map(|binary| async move {
         let nodes = Nodes::start(&binary, 3, with_args(&[])).unwrap();
         let client = strict(&nodes)

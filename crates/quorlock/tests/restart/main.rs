@@ -11,7 +11,7 @@ mod worthless;
 
 use std::time::Duration;
 
-use common::{PATIENCE, UNEXTENDED, all_servers, eventually, get, key_count};
+use common::{PATIENCE, UNEXTENDED, all_servers, eventually, get, key_count, start};
 use quorlock::{
     AcquireError, Client, ClientBuilder, Guard, LockOptions, NodeOutcome, NodeTrustState,
     RestartGuard,
@@ -41,10 +41,6 @@ fn named(nodes: impl IntoIterator<Item = (char, String)>) -> ClientBuilder {
         .nodes(nodes)
         .options(LockOptions::new().ttl(TTL).node_timeout(TTL / 4).wait(PATIENCE))
         .max_ttl(TTL)
-}
-
-fn start(test: &str, count: usize, options: ServerOptions) -> Option<Nodes> {
-    common::start(test, count, options)
 }
 
 fn with_args(args: &[&str]) -> ServerOptions {
@@ -95,7 +91,7 @@ async fn untrusted_now(client: &Client) -> AcquireError {
 
 #[tokio::test]
 async fn a_server_is_waited_for_once_and_is_trusted_then() {
-    let servers = all_servers("a_server_is_waited_for_once_and_is_trusted_then");
+    let servers = all_servers();
     let each = servers.into_iter().map(|binary| async move {
         let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
         let client = strict(&nodes).build().unwrap();
@@ -132,8 +128,7 @@ async fn a_server_is_waited_for_once_and_is_trusted_then() {
 
 #[tokio::test]
 async fn who_will_not_wait_is_told_how_long_it_would_take() {
-    let test = "who_will_not_wait_is_told_how_long_it_would_take";
-    let Some(nodes) = start(test, 3, ServerOptions::default()) else { return };
+    let Some(nodes) = start(3, ServerOptions::default()) else { return };
     let client = strict(&nodes).build().unwrap();
     let error = untrusted_now(&client).await;
     let left = error.retry_after().unwrap();
@@ -207,16 +202,14 @@ async fn three_of_five_forget(nodes: &Nodes, guard: RestartGuard) -> bool {
 /// Killed by SIGKILL and started again empty, at once.
 #[tokio::test]
 async fn restarted_nodes_give_a_held_lock_to_nobody_else() {
-    let test = "restarted_nodes_give_a_held_lock_to_nobody_else";
-    let Some(nodes) = start(test, 5, ServerOptions::default()) else { return };
+    let Some(nodes) = start(5, ServerOptions::default()) else { return };
     assert!(!three_of_five_forget(&nodes, RestartGuard::Strict).await, "two held it");
 }
 
 /// The same without the guard: so the test above can fail.
 #[tokio::test]
 async fn without_the_guard_restarted_nodes_give_it_to_another() {
-    let test = "without_the_guard_restarted_nodes_give_it_to_another";
-    let Some(nodes) = start(test, 5, ServerOptions::default()) else { return };
+    let Some(nodes) = start(5, ServerOptions::default()) else { return };
     assert!(
         three_of_five_forget(&nodes, RestartGuard::Off).await,
         "the servers have not forgotten"

@@ -8,17 +8,15 @@ use quorlock_servers::{Server, ServerOptions};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::common::{UNEXTENDED, calls, eventually, get, run};
+use crate::common::{UNEXTENDED, calls, eventually, get, run, start};
 use crate::{
-    ADOPTION, MARKER, all_trusted, start, strict, trust_state, untrusted_now, with_args,
-    without_a_wait,
+    ADOPTION, MARKER, all_trusted, strict, trust_state, untrusted_now, with_args, without_a_wait,
 };
 
 #[tokio::test]
 async fn a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker() {
-    let test = "a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker";
     let durable = with_args(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let Some(nodes) = start(test, 1, durable) else { return };
+    let Some(nodes) = start(1, durable) else { return };
     let build = |durable: &[&str]| strict(&nodes).durable_nodes(durable.iter().copied()).build();
     all_trusted(&build(&["a"]).unwrap()).await;
     nodes[0].restart().unwrap();
@@ -59,8 +57,7 @@ async fn a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker() {
 
 #[tokio::test]
 async fn observing_tells_and_does_nothing_else() {
-    let test = "observing_tells_and_does_nothing_else";
-    let Some(nodes) = start(test, 3, ServerOptions::default()) else { return };
+    let Some(nodes) = start(3, ServerOptions::default()) else { return };
     let client = strict(&nodes).restart_guard(RestartGuard::Observe).build().unwrap();
     let guard = without_a_wait(&client).await;
     for (place, node) in nodes.iter().enumerate() {
@@ -78,8 +75,7 @@ async fn observing_tells_and_does_nothing_else() {
 /// one mode is a lock for the others.
 #[tokio::test]
 async fn clients_of_mixed_modes_exclude_each_other() {
-    let test = "clients_of_mixed_modes_exclude_each_other";
-    let Some(nodes) = start(test, 3, ServerOptions::default()) else { return };
+    let Some(nodes) = start(3, ServerOptions::default()) else { return };
     let modes = [RestartGuard::Strict, RestartGuard::Observe, RestartGuard::Off];
     let clients = modes.map(|mode| strict(&nodes).restart_guard(mode).build().unwrap());
     all_trusted(&clients[0]).await;
@@ -110,8 +106,7 @@ async fn clients_of_mixed_modes_exclude_each_other() {
 /// further batch one command more than without the guard.
 #[tokio::test]
 async fn proof_costs_one_command_per_batch_and_one_per_connection() {
-    let test = "proof_costs_one_command_per_batch_and_one_per_connection";
-    let Some(nodes) = start(test, 3, ServerOptions::default()) else { return };
+    let Some(nodes) = start(3, ServerOptions::default()) else { return };
     all_trusted(&strict(&nodes).build().unwrap()).await;
     // To ask is to send INFO, which is counted from the next time on: so that one comes first.
     let counts =

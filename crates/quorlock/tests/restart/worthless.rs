@@ -4,9 +4,9 @@ use std::net::TcpListener;
 
 use quorlock::NodeTrustState;
 use quorlock::node::FailureKind;
-use quorlock_servers::{Server, find_or_skip, not_for};
+use quorlock_servers::{Server, not_for};
 
-use crate::common::run;
+use crate::common::{run, server, test_name};
 use crate::{strict, trust_state, untrusted_now, with_args};
 
 /// What a client of this one server is told.
@@ -24,8 +24,7 @@ async fn refusal_of(server: &Server) -> String {
 
 #[tokio::test]
 async fn servers_whose_votes_are_worthless_are_refused_with_the_reason_and_the_fix() {
-    let test = "servers_whose_votes_are_worthless_are_refused_with_the_reason_and_the_fix";
-    let Some(binary) = find_or_skip(test) else { return };
+    let Some(binary) = server() else { return };
     let server = |args: &[&str]| Server::start(&binary, with_args(args)).unwrap();
 
     let replica = server(&[]);
@@ -41,10 +40,9 @@ async fn servers_whose_votes_are_worthless_are_refused_with_the_reason_and_the_f
 
 #[tokio::test]
 async fn a_server_in_cluster_mode_is_refused_with_the_reason_and_the_fix() {
-    let test = "a_server_in_cluster_mode_is_refused_with_the_reason_and_the_fix";
-    let Some(binary) = find_or_skip(test) else { return };
+    let Some(binary) = server() else { return };
     if binary.version.major < 7 {
-        return not_for(&binary, test, "the port of its cluster bus cannot be chosen");
+        return not_for(&binary, &test_name(), "the port of its cluster bus cannot be chosen");
     }
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let args = with_args(&["--cluster-enabled", "yes", "--cluster-port", &free]);
