@@ -1,5 +1,5 @@
-//! Callers that let the driver work in their own threads: what befalls them there, and what the client owes all others
-//! meanwhile.
+//! Callers may poll the driver in their own threads. Panics there must not harm other callers, and a busy caller must
+//! not starve them.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use common::{PATIENCE, all_up, client, eventually, five, no_key_is_left};
 use quorlock::node::{MemoryNode, NodeState};
-use quorlock::{AcquireError, Client, ExtendError, Guard, LossCause, blocking};
+use quorlock::{AcquireError, Client, ExtendError, LossCause, blocking};
 use quorlock_servers::Nodes;
 use tokio::runtime::{Builder, Handle};
 use tokio::time::{Instant, timeout};
@@ -31,7 +31,7 @@ fn poll_once<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Does something when its thread ends, after all that the thread has used since is gone.
+/// Runs a function when its thread ends, after thread-locals that were created later are gone.
 struct AtEnd(Option<Box<dyn FnOnce()>>);
 
 impl Drop for AtEnd {
@@ -44,9 +44,9 @@ thread_local! {
     static AT_END: RefCell<Option<AtEnd>> = const { RefCell::new(None) };
 }
 
-/// There is no place for a runtime any more in a thread that ends. A panic there would end the process.
+/// A thread that ends has no place for a runtime. A panic there would end the process.
 #[tokio::test]
-async fn a_thread_that_ends_may_give_back_extend_and_call() {
+async fn a_thread_that_ends_may_release_extend_and_call() {
     let Some(nodes) = five() else { return };
     let client = client(&nodes);
     all_up(&client).await;
@@ -61,12 +61,12 @@ async fn a_thread_that_ends_may_give_back_extend_and_call() {
         drop(dropped);
         drop(released.release());
         assert!(poll_once(pin!(extended.extend())).is_pending());
-        // Given up as soon as it was asked for.
+        // The call is dropped after its first poll.
         assert!(poll_once(pin!(calls.acquire("called").into_future())).is_pending());
     };
     let ends = thread::spawn(move || {
         AT_END.set(Some(AtEnd(Some(Box::new(at_end)))));
-        // What is used first is gone last.
+        // Thread-locals are destroyed in reverse order of their creation, so tokio's are gone here.
         assert!(Handle::try_current().is_err());
     });
     ends.join().unwrap();
@@ -76,7 +76,7 @@ async fn a_thread_that_ends_may_give_back_extend_and_call() {
     assert!(client.acquire("dropped").await.unwrap().release().await.is_released());
 }
 
-/// The client's own thread drives then. All three calls are answered, and not given up.
+/// Then the client's own thread drives. All three calls complete.
 #[test]
 fn a_thread_that_ends_may_make_blocking_calls() {
     let Some(nodes) = five() else { return };
@@ -101,16 +101,16 @@ fn a_thread_that_ends_may_make_blocking_calls() {
     client.shutdown(PATIENCE).unwrap();
 }
 
-/// Sees whose children spans are, in the thread that it is set for.
+/// Records the parent of each span in the thread that it is set for.
 #[derive(Clone, Default)]
 struct SpanTree(Arc<SpanTreeState>);
 
-/// A span's name, its parent's, and that of the one that was entered.
+/// The names of a span, of its parent, and of the span that was entered.
 type Seen = (&'static str, Option<&'static str>, Option<&'static str>);
 
 #[derive(Default)]
 struct SpanTreeState {
-    /// By their ids, which count from one.
+    /// By span id, counted from one.
     names: Mutex<Vec<&'static str>>,
     entered: Mutex<Vec<Id>>,
     seen: Mutex<Vec<Seen>>,
@@ -146,10 +146,10 @@ impl Subscriber for SpanTree {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 }
 
-/// The driver grants a lock in the thread of a caller who is in a span of his own, which may long be over when the lock
-/// is given back.
+/// The driver may grant a lock in the thread of a caller that is in a span of its own. That span may end long before
+/// the lock is released, so it must not be the parent of the lock's span.
 #[tokio::test]
-async fn a_hold_is_no_child_of_what_its_caller_does() {
+async fn the_span_of_a_hold_is_not_a_child_of_its_callers_span() {
     let client = memory();
     drop(client.acquire("before").await.unwrap().release().await);
     let span_tree = SpanTree::default();
@@ -174,10 +174,10 @@ impl Wake for Panics {
     }
 }
 
-/// A caller's waker panics in the thread of another caller, who has let the driver work. Nobody knows what the driver
-/// has left undone then: it ends, and all are told.
+/// A caller's waker panics in the thread of another caller that polls the driver. The driver's state is uncertain
+/// then, so the driver ends and all callers get an error.
 #[tokio::test]
-async fn if_a_callers_waker_panics_all_are_told_that_the_client_has_ended() {
+async fn if_a_callers_waker_panics_all_callers_get_an_error() {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
     let client = Client::builder().custom_nodes(nodes).build().unwrap();
     let guard = client.acquire("orders").await.unwrap();
@@ -188,7 +188,7 @@ async fn if_a_callers_waker_panics_all_are_told_that_the_client_has_ended() {
         let mut changed = pin!(guard.changed());
         let waker = Waker::from(Arc::new(Panics));
         assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        let extended = timeout(PATIENCE, guard.extend()).await.expect("somebody waits for ever");
+        let extended = timeout(PATIENCE, guard.extend()).await.expect("the call hangs");
         assert!(matches!(extended, Err(ExtendError::Lost { cause: LossCause::Shutdown, .. })));
     }
     assert_eq!(guard.loss_cause(), Some(LossCause::Shutdown));
@@ -198,51 +198,23 @@ async fn if_a_callers_waker_panics_all_are_told_that_the_client_has_ended() {
     client.shutdown(PATIENCE).await.unwrap();
 }
 
-/// Gives its lock back when it is dropped, and does not wait.
-struct GivesBack(Option<Guard>);
+/// Releases its lock in `drop`, and waits for the result.
+struct ReleasesOnDrop(Option<blocking::Guard>);
 
-impl Drop for GivesBack {
-    fn drop(&mut self) {
-        assert!(thread::panicking());
-        drop(self.0.take().unwrap().release());
-    }
-}
-
-/// The same from a thread, which waits.
-struct GivesBackAndWaits(Option<blocking::Guard>);
-
-impl Drop for GivesBackAndWaits {
+impl Drop for ReleasesOnDrop {
     fn drop(&mut self) {
         assert!(thread::panicking());
         assert!(self.0.take().unwrap().release().is_released());
     }
 }
 
-#[tokio::test]
-async fn a_caller_that_panics_gives_its_locks_back() {
-    let Some(nodes) = five() else { return };
-    let client = client(&nodes);
-    all_up(&client).await;
-    let calls = client.clone();
-    let panicked = tokio::spawn(async move {
-        let _dropped = calls.acquire("dropped").await.unwrap();
-        let _given_back = GivesBack(Some(calls.acquire("given back").await.unwrap()));
-        panic!("under both locks");
-    });
-    assert!(panicked.await.unwrap_err().is_panic());
-    no_key_is_left(&nodes).await;
-    // Everything goes on.
-    assert!(client.acquire("dropped").await.unwrap().release().await.is_released());
-    client.shutdown(PATIENCE).await.unwrap();
-}
-
 #[test]
-fn a_thread_that_panics_gives_its_locks_back() {
+fn a_thread_that_panics_releases_its_locks() {
     let Some(nodes) = five() else { return };
     let client = common::builder(&nodes).blocking().build().unwrap();
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let _dropped = client.acquire("dropped").call().unwrap();
-        let _given_back = GivesBackAndWaits(Some(client.acquire("given back").call().unwrap()));
+        let _given_back = ReleasesOnDrop(Some(client.acquire("given back").call().unwrap()));
         client.acquire("held").hold(|_| panic!("under three locks")).unwrap()
     }));
     assert!(panicked.is_err());
@@ -252,7 +224,7 @@ fn a_thread_that_panics_gives_its_locks_back() {
     client.shutdown(PATIENCE).unwrap();
 }
 
-/// Callers who ask without a pause, while all nodes are away and come back.
+/// Callers that call without a pause while all nodes stop and restart.
 struct Asking {
     nodes: Nodes,
     started: Instant,
@@ -261,7 +233,7 @@ struct Asking {
 }
 
 impl Asking {
-    /// Nobody waits for longer than this between two attempts to connect.
+    /// The longest pause between two attempts to connect.
     const RECONNECTS_AFTER: Duration = Duration::from_secs(1);
 
     fn new() -> Option<Self> {
@@ -269,7 +241,7 @@ impl Asking {
         Some(Self { nodes: five()?, started: Instant::now(), tries, back })
     }
 
-    /// What came of a try. Returns whether the caller need not ask any more.
+    /// Counts an attempt. Returns whether the caller may stop.
     fn is_done(&self, got: Result<(), AcquireError>) -> bool {
         self.tries.fetch_add(1, Ordering::Relaxed);
         if let Some(back) = self.back.get() {
@@ -281,7 +253,7 @@ impl Asking {
         false
     }
 
-    /// Takes the nodes away, and brings them back.
+    /// Stops all nodes until the callers have called many times, and restarts them.
     fn away_and_back(&self, states: impl Fn() -> Vec<NodeState>) {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let wait = |what, is_so: &dyn Fn() -> bool| runtime.block_on(eventually(what, is_so));
@@ -304,10 +276,10 @@ fn states(stats: &quorlock::Stats) -> Vec<NodeState> {
     stats.nodes.iter().map(|node| node.state.clone()).collect()
 }
 
-/// A reply that is there at once lets nobody drive, and the own thread steps aside at every call: it has its turns all
-/// the same, and connects.
+/// If a reply is ready at once, no caller drives, and the client's own thread yields at every call. That thread must
+/// still get its turns and reconnect.
 #[test]
-fn threads_that_ask_without_a_pause_keep_nobody_from_connecting() {
+fn threads_that_call_without_a_pause_do_not_prevent_a_reconnect() {
     for callers in [1, 3] {
         let Some(asking) = Asking::new() else { return };
         let client = common::builder(&asking.nodes).blocking().build().unwrap();
@@ -326,10 +298,10 @@ fn threads_that_ask_without_a_pause_keep_nobody_from_connecting() {
     }
 }
 
-/// Each call is answered in its first poll, by its caller's own driving; nothing but these calls goes on in the only
-/// thread.
+/// The caller's first poll answers each call, and the only thread of the runtime is busy with such calls. The driver
+/// must still reconnect.
 #[test]
-fn tasks_that_ask_without_a_pause_keep_nobody_from_connecting() {
+fn tasks_that_call_without_a_pause_do_not_prevent_a_reconnect() {
     for callers in [1, 3] {
         let Some(asking) = Asking::new() else { return };
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,4 +1,4 @@
-//! The lock while servers die, stand still, come back, refuse, and connections break.
+//! The lock while servers die, freeze, restart or refuse, and while connections break.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -20,8 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::frozen::CONNECT_TIMEOUT;
 
-/// The node timeout of tests that measure against it: above all that a busy machine does in
-/// between.
+/// The node timeout of tests that measure it. It is longer than any pause of a busy machine.
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn measured(nodes: &[Server]) -> Client {
@@ -40,7 +39,7 @@ fn kind(error: &AcquireError, place: usize) -> FailureKind {
 }
 
 #[tokio::test]
-async fn two_of_five_killed_cost_nothing() {
+async fn two_dead_nodes_of_five_do_not_delay_the_lock() {
     let Some(nodes) = start_on_tcp_and_sockets() else { return };
     for nodes in &nodes {
         let client = measured(nodes);
@@ -64,7 +63,7 @@ async fn two_of_five_killed_cost_nothing() {
 }
 
 #[tokio::test]
-async fn three_of_five_killed_are_named_with_their_reasons() {
+async fn three_dead_nodes_of_five_are_named_with_the_cause() {
     let Some(nodes) = five() else { return };
     let client = measured(&nodes);
     drop(client.acquire("orders").await.unwrap());
@@ -93,7 +92,7 @@ async fn three_of_five_killed_are_named_with_their_reasons() {
 }
 
 #[tokio::test]
-async fn a_node_that_comes_back_is_used_again() {
+async fn a_restarted_node_is_used_again() {
     let Some(nodes) = start_on_tcp_and_sockets() else {
         return;
     };
@@ -118,16 +117,15 @@ async fn a_node_that_comes_back_is_used_again() {
     }
 }
 
-/// V10: what a minority says that is neither yes nor no never fails an operation; a majority of it
-/// is told with its reasons.
+/// V10: errors from a minority never fail an operation. If a majority fails, the error names the causes.
 #[tokio::test]
-async fn nodes_that_refuse_to_write_are_told_apart() {
+async fn errors_of_nodes_that_refuse_writes_are_distinguished() {
     let Some(nodes) = five() else { return };
     let client = client(&nodes);
     drop(client.acquire("orders").await.unwrap());
     no_key_is_left(&nodes).await;
 
-    // A replica of nobody in particular.
+    // A replica of an address without a server.
     run(&nodes[0], &["REPLICAOF", "127.0.0.1", "1"]);
     run(&nodes[1], &["CONFIG", "SET", "maxmemory", "1"]);
     let guard = client.acquire("orders").await.unwrap();
@@ -161,51 +159,42 @@ async fn nodes_that_refuse_to_write_are_told_apart() {
     assert!(guard.votes() >= 3, "a promoted node votes again");
 }
 
-/// A lock that was acquired before its node ran full can still be extended and given back.
+/// Locks that were acquired before the node was full can be extended, downgraded and released, also after the node
+/// has forgotten its scripts. New readers are refused.
 #[tokio::test]
-async fn a_full_node_still_extends_and_releases() {
+async fn a_full_node_still_extends_downgrades_and_releases() {
     let Some(nodes) = five() else { return };
     let client = client(&nodes);
-    let guard = client.acquire("orders").await.unwrap();
-    eventually("all nodes have given their votes", || guard.votes() == 5).await;
+    let reader = client.acquire_shared("orders").await.unwrap();
+    let single = client.acquire("index").await.unwrap();
+    let writer = client.acquire(["jobs", "mails"]).await.unwrap();
+    let all_votes = || [&reader, &single, &writer].iter().all(|guard| guard.votes() == 5);
+    eventually("all nodes have given their votes", all_votes).await;
     for node in &nodes {
         run(node, &["CONFIG", "SET", "maxmemory", "1"]);
         run(node, &["SCRIPT", "FLUSH"]);
     }
-    guard.extend().await.unwrap();
-    assert!(guard.release().await.is_released());
-    no_key_is_left(&nodes).await;
-}
-
-/// The same for readers, and for a writer that becomes one; but new readers are refused, as new writers are.
-#[tokio::test]
-async fn a_full_node_still_extends_and_releases_readers() {
-    let Some(nodes) = five() else { return };
-    let client = client(&nodes);
-    let reader = client.acquire_shared("orders").await.unwrap();
-    let writer = client.acquire(["jobs", "mails"]).await.unwrap();
-    let all_votes = || reader.votes() == 5 && writer.votes() == 5;
-    eventually("all nodes have given their votes", all_votes).await;
-    for node in &nodes {
-        run(node, &["CONFIG", "SET", "maxmemory", "1"]);
+    for guard in [&reader, &single, &writer] {
+        guard.extend().await.unwrap();
     }
-    reader.extend().await.unwrap();
     let writer = writer.downgrade();
     writer.extend().await.unwrap();
     writer.extend().await.unwrap();
     assert!(reader.votes() == 5 && writer.votes() == 5);
     let late = client.acquire_shared("orders").options(ONCE).await.unwrap_err();
-    // Those that were heard until it was decided.
+    // Only nodes that answered before the decision are listed.
     let failures: Vec<_> = late.nodes().iter().filter_map(|node| node.failure()).collect();
     assert!(failures.len() >= 3, "{late}");
     assert!(failures.iter().all(|it| it.kind() == FailureKind::OutOfMemory), "{late}");
-    assert!(reader.release().await.is_released() && writer.release().await.is_released());
+    for guard in [reader, single, writer] {
+        assert!(guard.release().await.is_released());
+    }
     no_key_is_left(&nodes).await;
 }
 
-/// Many locks at a time on few connections, some of them given up half way.
+/// Many locks at once on few connections. A quarter of the calls is dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_locks_at_a_time() {
+async fn a_thousand_locks_at_once() {
     let Some(nodes) = five() else { return };
     let client = client(&nodes);
     let mut callers = tokio::task::JoinSet::new();
@@ -213,7 +202,7 @@ async fn a_thousand_locks_at_a_time() {
         let call = client.acquire(format!("lock {place}"));
         callers.spawn(async move {
             if place % 4 == 0 {
-                // Given up at once, or after it was granted.
+                // Dropped at once, or after the grant.
                 let _ = timeout(Duration::from_millis(place % 7), call).await;
                 return None;
             }
@@ -236,7 +225,7 @@ async fn a_thousand_locks_at_a_time() {
 }
 
 #[tokio::test]
-async fn the_figures_tell_what_happens() {
+async fn stats_report_locks_calls_and_nodes() {
     let Some(nodes) = five() else { return };
     let client = client(&nodes);
     let guard = client.acquire("orders").await.unwrap();
@@ -263,7 +252,7 @@ async fn the_figures_tell_what_happens() {
     assert_eq!(get(node, "orders"), None);
 }
 
-/// Five servers on unix sockets, and five on TCP ports.
+/// Five servers on Unix sockets, and five on TCP ports.
 fn start_on_tcp_and_sockets() -> Option<[Nodes; 2]> {
     let binary = server()?;
     Some([Listen::UnixSocket, Listen::Tcp].map(|listen| {
