@@ -1,7 +1,7 @@
-//! Takes a lock, works under it, gives it back, and says what each node had to do with it.
+//! Acquires a lock, works under it, releases it, and prints each node's answer to the release.
 //!
 //! `QUORLOCK_NODES=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 cargo run --example acquire`
-//! (without the variable it runs on nodes in memory)
+//! (without the variable it uses nodes in memory)
 
 use std::error::Error;
 use std::time::Duration;
@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     match client.acquire("orders").options(LockOptions::new().wait(Duration::from_secs(5))).await {
         Ok(guard) => {
             println!("held by {} votes for {:?}", guard.votes(), guard.remaining());
-            // … what only one may do at a time …
+            // … work that only one process may do at a time …
             let released = guard.release().await;
             println!("{:?}", released.outcome);
         }

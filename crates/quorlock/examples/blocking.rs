@@ -1,4 +1,4 @@
-//! The lock without async: threads that add to a sum nobody else protects.
+//! The lock without async: threads add to a sum that only the lock protects.
 //!
 //! `cargo run --example blocking`
 
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             scope.spawn(|| {
                 for _ in 0..100 {
                     let work = client.acquire("sum").hold(|_guard| {
-                        // Two steps, not one: without the lock, updates would be lost.
+                        // Read and write are two steps. Without the lock, updates would be lost.
                         let old = sum.load(Ordering::Relaxed);
                         std::thread::yield_now();
                         sum.store(old + 1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Long work under a lock that is stopped when the lock is lost: here because the nodes die.
+//! Long work under a lock. The work stops when the lock is lost, here because the nodes die.
 //!
 //! `cargo run --example hold`
 

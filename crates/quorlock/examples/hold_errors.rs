@@ -1,4 +1,4 @@
-//! Errors of work under a lock: one `match` for those of the lock and those of the work, or one `??`.
+//! Errors of work under a lock: one `match` for errors of the lock and of the work, or one `??`.
 //!
 //! `cargo run --example hold_errors`
 
@@ -14,26 +14,26 @@ async fn work(text: &str) -> Result<u32, ParseIntError> {
     text.parse()
 }
 
-/// `hold` gives a `Result<Result<T, E>, HoldError>`: the outer error is the lock's, the inner one is the work's.
+/// `hold` returns a `Result<Result<T, E>, HoldError>`: the outer error is the lock's, the inner one is the work's.
 pub(crate) async fn told_apart(client: &Client, text: &str) -> String {
     let options = LockOptions::new().wait(Duration::ZERO);
     let done = client.acquire("orders").options(options).hold(async |_| work(text).await).await;
     match done {
         Ok(Ok(number)) => format!("done: {number}"),
-        // The lock was held until the end of the work, and is given back.
+        // The lock was valid until the work failed, and is released.
         Ok(Err(error)) => format!("the work failed: {error}"),
-        // The work was not begun.
+        // The work has not started.
         Err(HoldError::NotAcquired(AcquireError::Contended(_))) => {
             "another client is at it".to_owned()
         }
         Err(HoldError::NotAcquired(error)) => format!("no lock can be had: {error}"),
-        // The work was stopped, or its end came after the end of the lock: what it did so far may be half done.
+        // The work was stopped, or the lock had ended before the work did. The work may be half done.
         Err(HoldError::Lost { cause, .. }) => format!("lost during the work: {cause:?}"),
         Err(error) => error.to_string(),
     }
 }
 
-/// Where the caller's error has a `From` for both, `??` is enough.
+/// If the caller's error converts from both, `??` is enough.
 pub(crate) async fn passed_on(client: &Client, text: &str) -> Result<u32, Box<dyn Error>> {
     Ok(client.acquire("orders").hold(async |_| work(text).await).await??)
 }

@@ -1,4 +1,4 @@
-//! What a pair allocates: counted, for it does not wobble as a time does.
+//! Counts the heap allocations of an acquire and its release. A count is the same on every machine.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -8,11 +8,11 @@ use common::{client, five};
 use quorlock::{Client, Outcome};
 use tokio::runtime::Builder;
 
-/// Pairs that are counted together; what is allocated now and then is shared by all of them.
+/// The number of pairs that are counted together, so that rare allocations are shared by all of them.
 const PAIRS: u64 = 256;
 
-/// An acquire and its release, on five nodes: the resource's name, what caller and client share from the call to the end
-/// of the release, the token, and what the nodes said to the release.
+/// Allocations per pair on five nodes: the resource's name, the state that caller and driver share, the token, and
+/// the nodes' answers to the release.
 const PINNED: u64 = 4;
 
 async fn pairs(client: &Client, count: u64) {
@@ -25,7 +25,7 @@ async fn pairs(client: &Client, count: u64) {
 #[test]
 fn a_pair_allocates_no_more_than_is_pinned() {
     let Some(nodes) = five() else { return };
-    // On one thread, which is the one that is counted: callers and client.
+    // The counter counts one thread, so the callers and the driver run in this one.
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let client = runtime.block_on(async { client(&nodes) });
     runtime.block_on(pairs(&client, PAIRS));

@@ -1,4 +1,5 @@
-//! What documents link to and name exists: ARCHITECTURE.md shows the way of a lock through the code.
+//! Every link in a document leads to a file or heading that exists. ARCHITECTURE.md names lines of the code that
+//! exist.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -36,7 +37,7 @@ fn each_step_of_a_lock_is_one_line_of_the_code() {
     }
 }
 
-/// All pages of the project: `target` and hidden folders have those of others.
+/// Collects the Markdown files of the project. `target` and hidden folders contain files of other projects.
 fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -49,13 +50,13 @@ fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A page without its blocks of code.
+/// The page without its code blocks.
 fn prose(page: &Path) -> String {
     let text = fs::read_to_string(page).unwrap();
     text.split("\n```").step_by(2).collect::<Vec<_>>().join("\n")
 }
 
-/// What a page links to within the project; what rustdoc links to has colons.
+/// The links to places within the project. A link that rustdoc resolves contains `::`.
 fn links(prose: &str) -> Vec<&str> {
     let inline = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     let references = prose.lines().filter(|line| line.starts_with('['));
@@ -64,7 +65,7 @@ fn links(prose: &str) -> Vec<&str> {
     targets.filter(|target| !target.contains("::") && !target.contains("://")).collect()
 }
 
-/// The anchors of a page's headings, as GitHub makes them.
+/// The anchors that GitHub generates for the page's headings.
 fn anchors(prose: &str) -> Vec<String> {
     let headings = prose.lines().filter(|line| line.starts_with('#'));
     let titles = headings.map(|line| line.trim_start_matches('#').trim().to_lowercase());

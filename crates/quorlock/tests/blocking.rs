@@ -1,4 +1,4 @@
-//! The blocking front: the same lock from plain threads.
+//! The blocking client: the same lock for threads without a runtime.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -24,7 +24,6 @@ fn memory() -> ([MemoryNode; 3], Client) {
     (nodes, builder.build().unwrap())
 }
 
-/// What `common` offers to async tests.
 fn no_key_is_left(nodes: &Nodes) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(common::no_key_is_left(nodes));
@@ -36,7 +35,7 @@ fn spin_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn the_same_verbs_do_the_same() {
+fn the_blocking_client_acquires_extends_inspects_and_releases() {
     let Some(nodes) = five() else { return };
     let client = client(&nodes);
     let guard = client
@@ -81,7 +80,7 @@ fn the_same_verbs_do_the_same() {
 }
 
 #[test]
-fn threads_wait_for_each_other() {
+fn threads_exclude_each_other() {
     let Some(nodes) = five() else { return };
     let clients = [client(&nodes), client(&nodes)];
     let inside = Arc::new(AtomicU32::new(0));
@@ -105,10 +104,10 @@ fn threads_wait_for_each_other() {
     no_key_is_left(&nodes);
 }
 
-/// A thread drives its client while it is in a call. What is held is extended, given back and waited for all the
-/// same: while a thread that has called is busy elsewhere, and while one that waits for long drives.
+/// A thread drives the client during its calls. Locks are also extended, released and waited for while that thread is
+/// busy elsewhere, or while another thread waits for a long time.
 #[test]
-fn nothing_stands_still_while_nobody_calls_or_one_call_waits() {
+fn locks_are_extended_while_no_thread_calls_or_one_call_waits() {
     let Some(nodes) = five() else {
         return;
     };
@@ -138,7 +137,7 @@ fn nothing_stands_still_while_nobody_calls_or_one_call_waits() {
         }
         assert!(!waits.is_finished());
         held_for_others.store(false, Ordering::Relaxed);
-        // Nobody waits for this release, and it is told all the same, before the keys would expire.
+        // No caller waits for this release. The client sends it before the keys would expire.
         #[expect(clippy::disallowed_methods, reason = "compared with a protocol bound")]
         let dropped = std::time::Instant::now();
         drop(held);
@@ -150,10 +149,10 @@ fn nothing_stands_still_while_nobody_calls_or_one_call_waits() {
     no_key_is_left(&nodes);
 }
 
-/// Calls that are answered without the nodes drive nothing. They come without a pause here, and what is held is
-/// extended all the same.
+/// A call that is answered without the nodes does not drive the client. Here such calls arrive without a pause, and a
+/// held lock must still be extended.
 #[test]
-fn calls_that_need_nobody_keep_nobody_from_driving() {
+fn calls_without_commands_do_not_delay_extensions() {
     let Some(nodes) = five() else { return };
     let ttl = Duration::from_secs(1);
     let client = common::builder(&nodes)
@@ -183,7 +182,7 @@ fn calls_that_need_nobody_keep_nobody_from_driving() {
     no_key_is_left(&nodes);
 }
 
-/// A thread that waits is woken by the loss, whether anybody tells it or the clock alone.
+/// A loss wakes the waiting thread, whether the nodes report the loss or the clock shows it.
 #[test]
 fn a_loss_wakes_the_thread_that_waits_for_it() {
     let (nodes, client) = memory();
@@ -210,8 +209,8 @@ fn a_loss_wakes_the_thread_that_waits_for_it() {
         nodes.iter().for_each(|node| assert!(node.remove("orders")));
         let _ = guard.extend();
     });
-    let is_told = matches!(&error, Err(HoldError::Lost { cause: LossCause::KeyGone, .. }));
-    assert!(is_told, "{error:?}");
+    let is_lost = matches!(&error, Err(HoldError::Lost { cause: LossCause::KeyGone, .. }));
+    assert!(is_lost, "{error:?}");
     let guard = client.acquire("shut down").call().unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| guard.lost());
@@ -220,9 +219,10 @@ fn a_loss_wakes_the_thread_that_waits_for_it() {
     });
 }
 
-/// Inside a runtime it would block other tasks, so it panics; and what it had begun is ended.
+/// A blocking call inside a runtime would block other tasks, so the call panics. The client releases the locks of
+/// that call.
 #[test]
-fn inside_a_runtime_it_panics_and_leaves_nothing_behind() {
+fn a_blocking_call_inside_a_runtime_panics_and_leaves_no_key() {
     let (nodes, client) = memory();
     let guard = client.acquire("released").call().unwrap();
     let held = client.acquire("held").call().unwrap();
@@ -241,7 +241,6 @@ fn inside_a_runtime_it_panics_and_leaves_nothing_behind() {
     spin_until("only one key is left", || nodes.iter().all(|node| node.key_count() == 1));
     assert!(held.is_valid());
 
-    // Where tokio allows blocking, it works.
     let blocking = client.clone();
     let released = runtime.block_on(async {
         let work = move || blocking.acquire("elsewhere").call().unwrap().release();
@@ -251,7 +250,7 @@ fn inside_a_runtime_it_panics_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_shutdown_that_runs_out_of_time_tells_what_is_owed() {
+fn a_shutdown_that_times_out_reports_the_owed_releases() {
     let (nodes, client) = memory();
     let guard = client.acquire("orders").call().unwrap();
     nodes[0].freeze();
@@ -277,7 +276,7 @@ fn a_clone_of_a_builder_builds_a_client_with_the_same_settings() {
 }
 
 #[test]
-fn a_held_piece_of_work_has_the_options_of_its_call() {
+fn hold_uses_the_options_of_its_call() {
     let (nodes, client) = memory();
     let ttl = Duration::from_millis(500);
     let work = |guard: &FencedGuard| (guard.fencing_token(), guard.remaining() < ttl);

@@ -1,5 +1,5 @@
-//! Dropping, cancelling and shutting down, at every point: nothing blocks, nothing panics, and no
-//! key is left on any node that answers.
+//! Drop, cancellation and shutdown in every phase of a call: no call blocks or panics, and no key stays on a node
+//! that answers.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -21,7 +21,7 @@ fn is_closed(result: &Result<Guard, AcquireError>) -> bool {
     matches!(result, Err(AcquireError::Closed { .. }))
 }
 
-/// The client is at rest: what it took it has given back.
+/// Waits until the client holds nothing, owes no release, and the nodes have no keys.
 async fn is_at_rest(client: &Client, nodes: &Nodes) {
     eventually("no call waits", || client.stats().calls_waiting == 0).await;
     eventually("nothing is held", || client.stats().locks_held == 0).await;
@@ -34,7 +34,7 @@ async fn a_call_that_is_never_polled_sends_nothing() {
     let Some(nodes) = five() else { return };
     let client = client(&nodes);
     all_up(&client).await;
-    // A greeting sends one as well.
+    // The handshake sends a script as well, so only the difference counts.
     let scripts = || nodes.iter().map(|node| calls(node, "evalsha")).sum::<u64>();
     let before = scripts();
     drop(client.acquire("orders"));
@@ -47,39 +47,41 @@ async fn a_call_that_is_never_polled_sends_nothing() {
     );
     drop(client.acquire("orders").hold(async |_| ()));
     drop(client.shutdown(Duration::ZERO));
-    // Something is sent after all, and nothing before it.
+    // An inspection sends one command per node. The dropped futures sent none.
     let _ = client.inspect("orders").await;
     assert!(nodes.iter().all(|node| calls(node, "set") == 0));
     assert_eq!(scripts(), before);
     assert!(client.stats().nodes.iter().all(|node| node.commands == 1));
-    assert!(client.acquire("orders").await.unwrap().is_valid(), "it was not shut down either");
+    assert!(client.acquire("orders").await.unwrap().is_valid(), "the client still works");
 }
 
-/// The driver is a task of the runtime, which stands still here: so it was the caller who sent the commands.
+/// The driver is a task of this runtime, which does not run between the polls. So the caller's own poll must have
+/// sent the commands.
 #[tokio::test]
-async fn a_call_that_finds_the_driver_idle_is_sent_by_its_first_poll() {
+async fn the_first_poll_of_a_call_sends_its_commands_if_the_driver_is_idle() {
     let Some(nodes) = five() else { return };
     let client = client(&nodes);
     all_up(&client).await;
     assert!(client.acquire("orders").await.unwrap().release().await.is_released());
     let mut call = Box::pin(client.acquire("orders").into_future());
     let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    assert!(polled.is_pending(), "who would take in the answers?");
+    assert!(polled.is_pending(), "no task has read the answers");
     let began = Instant::now();
     while nodes.iter().any(|node| get(node, "orders").is_none()) {
-        assert!(began.elapsed() < PATIENCE, "nobody has sent it");
+        assert!(began.elapsed() < PATIENCE, "the acquire was not sent");
     }
     let guard = call.await.unwrap();
     drop(guard.release());
     while nodes.iter().any(|node| get(node, "orders").is_some()) {
-        assert!(began.elapsed() < PATIENCE, "nobody has sent the release");
+        assert!(began.elapsed() < PATIENCE, "the release was not sent");
     }
     is_at_rest(&client, &nodes).await;
 }
 
-/// What it has sent is answered, what is held is extended, and others have their locks.
+/// A caller may drive the driver. If the caller then stops polling, its commands are still answered, held locks are
+/// still extended, and other calls are served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_that_is_not_polled_again_delays_nobody() {
+async fn a_caller_that_is_not_polled_again_delays_no_other_caller() {
     const PARKED: Duration = Duration::from_secs(5);
     let Some(nodes) = five() else { return };
     let ttl = Duration::from_secs(1);
@@ -92,9 +94,10 @@ async fn a_caller_that_is_not_polled_again_delays_nobody() {
     eventually("all nodes have given their votes", || held.votes() == 5).await;
     let began = Instant::now();
     let calls = client.clone();
-    // On a thread of its own, which no runtime knows.
+    // This thread belongs to no runtime.
     let polls = std::thread::spawn(move || {
-        // Nodes may be faster than this thread. The next try is another lock, for that one is being given back.
+        // The nodes may answer before the poll ends. Then the next try takes another lock, because the first one is
+        // being released.
         for name in (0..).map(|nth| format!("orders-{nth}")) {
             let mut call = Box::pin(calls.acquire(&name).into_future());
             if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
@@ -106,7 +109,7 @@ async fn a_caller_that_is_not_polled_again_delays_nobody() {
     let (call, name) = tokio::task::spawn_blocking(|| polls.join().unwrap()).await.unwrap();
     let is_locked = || nodes.iter().all(|node| get(node, &name).is_some());
     let is_held = || client.stats().locks_held == 2 && is_locked();
-    eventually("it has the lock, and does not know it", is_held).await;
+    eventually("the call has the lock, and was not polled", is_held).await;
     let mut waits =
         tokio::spawn(other.acquire(&name).options(LockOptions::new().wait(PATIENCE)).into_future());
     let mut pairs = 0;
@@ -114,8 +117,8 @@ async fn a_caller_that_is_not_polled_again_delays_nobody() {
         assert!(timeout(ttl, client.acquire("often")).await.unwrap().unwrap().is_valid());
         pairs += 1;
     }
-    assert!(held.is_valid() && pairs > 0, "extended, and all others have their turn");
-    assert!(timeout(Duration::ZERO, &mut waits).await.is_err(), "the lock was extended as well");
+    assert!(held.is_valid() && pairs > 0, "the lock is extended, and other calls are served");
+    assert!(timeout(Duration::ZERO, &mut waits).await.is_err(), "this lock is extended, too");
     drop(call);
     assert!(waits.await.unwrap().unwrap().is_valid());
     drop(held);
@@ -165,7 +168,7 @@ async fn a_guard_may_be_dropped_anywhere() {
 }
 
 #[test]
-fn after_its_runtime_has_ended_a_guard_is_lost_and_harmless() {
+fn a_guard_is_lost_after_its_runtime_has_ended() {
     let Some(nodes) = five() else { return };
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
@@ -185,7 +188,7 @@ fn after_its_runtime_has_ended_a_guard_is_lost_and_harmless() {
 
     let [dropped, asked, released, awaited] = <[Guard; 4]>::try_from(guards).unwrap();
     drop(dropped);
-    assert!(!asked.is_valid(), "nobody extends it any more");
+    assert!(!asked.is_valid(), "the lock is no longer extended");
     assert_eq!(asked.loss_cause(), Some(LossCause::Shutdown));
     runtime().block_on(async {
         let started = Instant::now();
@@ -200,13 +203,13 @@ fn after_its_runtime_has_ended_a_guard_is_lost_and_harmless() {
         assert!(client.inspect("orders").await.unwrap().nodes.is_empty());
         client.shutdown(PATIENCE).await.unwrap();
         assert!(started.elapsed() < PATIENCE, "nothing is waited for");
-        // What nobody could give back is left to the ttl.
+        // The client no longer sends releases, so the keys stay until the ttl ends.
         no_key_is_left(&nodes).await;
     });
 }
 
 #[tokio::test]
-async fn a_shutdown_ends_what_waits_and_gives_back_what_is_held() {
+async fn a_shutdown_ends_waiting_calls_and_releases_held_locks() {
     let Some(nodes) = five() else {
         return;
     };
@@ -229,7 +232,7 @@ async fn a_shutdown_ends_what_waits_and_gives_back_what_is_held() {
 
     client.clone().shutdown(PATIENCE).await.unwrap();
     for node in &nodes {
-        assert_eq!(key_count(node), 1, "all is given back by then, but another's is not ours");
+        assert_eq!(key_count(node), 1, "only the other client's key is left");
         assert_eq!(get(node, "foreign"), Some(foreign.token().to_string()));
     }
     let error = queued.await.unwrap().unwrap_err();
@@ -238,7 +241,7 @@ async fn a_shutdown_ends_what_waits_and_gives_back_what_is_held() {
     assert_eq!(watching.await.unwrap(), LossCause::Shutdown);
     assert!(!lost.is_valid());
     let guard = Arc::into_inner(lost).unwrap();
-    assert_eq!(guard.release().await.outcome, Outcome::Unknown, "nobody is there to ask");
+    assert_eq!(guard.release().await.outcome, Outcome::Unknown, "the driver has ended");
 
     assert!(is_closed(&client.acquire("orders").await));
     assert!(is_closed(&client.try_acquire("orders").await));
@@ -246,9 +249,8 @@ async fn a_shutdown_ends_what_waits_and_gives_back_what_is_held() {
     assert!(foreign.release().await.is_released());
 }
 
-/// However a call and the end of the driver meet, the call ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_call_hangs_around_a_shutdown() {
+async fn no_call_hangs_during_a_shutdown() {
     let Some(nodes) = five() else { return };
     for round in 0..20 {
         let client = client(&nodes);
@@ -278,7 +280,7 @@ async fn no_call_hangs_around_a_shutdown() {
 }
 
 #[tokio::test]
-async fn a_shutdown_that_runs_out_of_time_tells_what_is_owed() {
+async fn a_shutdown_that_times_out_reports_the_owed_releases() {
     let Some(nodes) = five() else { return };
     let client = client(&nodes);
     let guards = [client.acquire("a").await.unwrap(), client.acquire("b").await.unwrap()];
@@ -296,13 +298,13 @@ async fn a_shutdown_that_runs_out_of_time_tells_what_is_owed() {
         "shut down with 2 releases still owed; their keys are gone after their ttl"
     );
     no_key_is_left(&nodes[1..]).await;
-    assert!(is_closed(&client.acquire("a").await), "it is shut down all the same");
+    assert!(is_closed(&client.acquire("a").await), "the client is shut down");
     nodes[0].resume().unwrap();
     client.shutdown(PATIENCE).await.unwrap();
-    assert_eq!(key_count(&nodes[0]), 0, "and goes on giving back what it owes");
+    assert_eq!(key_count(&nodes[0]), 0, "the driver still sends owed releases");
 }
 
-/// A user who blocks his own runtime for three ttls.
+/// The program blocks its own runtime for three ttls.
 #[tokio::test]
 async fn a_blocked_runtime_loses_the_lock_unless_the_driver_has_a_thread_of_its_own() {
     let Some(nodes) = five() else { return };
@@ -318,7 +320,7 @@ async fn a_blocked_runtime_loses_the_lock_unless_the_driver_has_a_thread_of_its_
         std::thread::sleep(Duration::from_millis(10));
         assert!(kept.is_valid(), "lost after {:?}: {:?}", started.elapsed(), kept.loss_cause());
     }
-    assert!(!lost.is_valid(), "it is known before anything else has run");
+    assert!(!lost.is_valid(), "the clock shows the loss before any task has run");
     assert_eq!((lost.remaining(), lost.loss_cause()), (Duration::ZERO, Some(LossCause::Expired)));
     assert!(kept.is_valid());
     assert_eq!(lost.lost().await, LossCause::Expired);
@@ -337,7 +339,7 @@ fn a_client_needs_a_runtime_or_a_thread_of_its_own() {
          own_thread(true)"
     );
     let client = builder(&nodes).own_thread(true).build().unwrap();
-    // Waited for without any runtime.
+    // Polls the call without a runtime.
     let mut call = Box::pin(client.acquire("orders").into_future());
     let waker = Waker::noop();
     let guard = loop {
@@ -347,7 +349,7 @@ fn a_client_needs_a_runtime_or_a_thread_of_its_own() {
         }
     };
     assert!(guard.is_valid());
-    // Dropped where there is no runtime, while a panic unwinds.
+    // Drops the guard outside a runtime, during a panic.
     let panicked = panic::catch_unwind(AssertUnwindSafe(move || {
         let _held = guard;
         panic!("the work went wrong");

@@ -1,4 +1,4 @@
-//! Bad input is refused before anything is sent, and every error says what is wrong.
+//! Invalid input is refused before any command is sent, and each error names the cause.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -22,7 +22,7 @@ fn memory() -> ClientBuilder {
     Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)).clock(Clock::Tokio)
 }
 
-/// Why the client was not built.
+/// The error of the builder.
 #[track_caller]
 fn refused(builder: ClientBuilder) -> String {
     builder.build().unwrap_err().to_string()
@@ -31,9 +31,10 @@ fn refused(builder: ClientBuilder) -> String {
 const RESERVED: &str = "the resource's name, with the key prefix before it, must not contain \
      \"quorlock:\", which the library keeps for itself";
 
-/// No prefix and no resource make a key that is the library's own, for this prefix or another.
+/// No combination of prefix and resource yields one of the library's own keys, neither for this prefix nor for
+/// another.
 #[tokio::test]
-async fn no_lock_has_a_key_of_the_librarys_own() {
+async fn no_lock_uses_one_of_the_librarys_own_keys() {
     for prefix in ["quorlock:", "app:quorlock:", "quorlock:fence:", "my-quorlock:x"] {
         let refused = memory().key_prefix(prefix).build().unwrap_err();
         assert_eq!(
@@ -68,7 +69,7 @@ async fn no_lock_has_a_key_of_the_librarys_own() {
 }
 
 #[tokio::test]
-async fn calls_that_make_no_sense_are_refused_and_send_nothing() {
+async fn invalid_calls_are_refused_and_send_nothing() {
     let client = memory().build().unwrap();
     let long = "x".repeat(RESOURCE_BYTES_MAX + 1);
     let between = |min, max| Retry { delay: Delay::Between { min, max }, attempts_max: None };
@@ -140,7 +141,7 @@ async fn calls_that_make_no_sense_are_refused_and_send_nothing() {
     assert!(client.inspect("quorlock:x").await.is_err());
     assert!(client.stats().nodes.iter().all(|node| node.commands == 0), "nothing was sent");
 
-    // The bounds themselves are inside.
+    // The bounds themselves are allowed.
     let longest = "x".repeat(RESOURCE_BYTES_MAX);
     for call in [
         client.acquire(longest),
@@ -159,7 +160,7 @@ async fn calls_that_make_no_sense_are_refused_and_send_nothing() {
 }
 
 #[tokio::test]
-async fn times_that_do_not_go_together_are_refused_with_both_values() {
+async fn times_that_contradict_each_other_are_refused_with_both_values() {
     let node_timeout = |timeout: &str| {
         format!("node timeout ({timeout}) must be above zero and at most a quarter of ttl (10s)")
     };
@@ -204,7 +205,7 @@ async fn times_that_do_not_go_together_are_refused_with_both_values() {
         "the key prefix has 1025 bytes; at most 1024 are possible"
     );
 
-    // A call's ttl is checked against the client's node timeout.
+    // The ttl of a call is checked against the node timeout of the client.
     let client = memory().options(LockOptions::new().node_timeout(SECOND)).build().unwrap();
     let error =
         client.acquire("orders").options(LockOptions::new().ttl(2 * SECOND)).await.unwrap_err();
@@ -215,7 +216,7 @@ async fn times_that_do_not_go_together_are_refused_with_both_values() {
 }
 
 #[tokio::test]
-async fn node_lists_that_make_no_quorum_are_refused() {
+async fn node_lists_without_a_quorum_are_refused() {
     let none: [&str; 0] = [];
     assert_eq!(refused(Client::builder()), "no nodes were given");
     assert_eq!(refused(Client::builder().nodes(none)), "no nodes were given");
@@ -250,7 +251,7 @@ async fn node_lists_that_make_no_quorum_are_refused() {
 }
 
 #[tokio::test]
-async fn urls_that_cannot_be_used_are_refused_without_their_secrets() {
+async fn invalid_urls_are_refused_without_showing_their_secrets() {
     let schemes = "use redis://, rediss://, valkey://, valkeys:// or redis+unix://";
     for (url, shown, reason) in [
         ("", "", "it is empty"),
@@ -309,9 +310,9 @@ async fn urls_that_cannot_be_used_are_refused_without_their_secrets() {
     assert!(NodeConfig::parse(&format!("{}=redis://c", "x".repeat(65))).is_err());
 }
 
-/// On a real server: no connection, no command.
+/// A real server sees no connection and no command.
 #[tokio::test]
-async fn a_client_that_is_not_built_has_connected_to_nobody() {
+async fn a_builder_that_fails_has_not_connected() {
     let Some(binary) = server() else {
         return;
     };
@@ -357,7 +358,7 @@ async fn a_client_that_is_not_built_has_connected_to_nobody() {
 }
 
 #[test]
-fn errors_say_what_went_wrong_and_why() {
+fn errors_name_the_problem_and_its_cause() {
     let resource = || "orders".into();
     let lost = |cause| ExtendError::Lost { resource: resource(), cause };
     for (error, expected) in [
@@ -396,12 +397,12 @@ fn errors_say_what_went_wrong_and_why() {
     assert_eq!(
         odd.to_string(),
         "lock \"o'r\"d\\u{1b}[31m\\n\" not extended: that would reach past max_hold",
-        "nothing that a terminal would obey"
+        "control characters are escaped"
     );
     let closed = AcquireError::Closed { resource: resource() };
     let not_acquired = HoldError::from(closed);
     assert_eq!(not_acquired.to_string(), "lock \"orders\" not acquired: the client is shut down");
-    assert!(not_acquired.source().is_none(), "it is told once");
+    assert!(not_acquired.source().is_none(), "the cause is shown once");
     let lost =
         HoldError::Lost { resource: resource(), cause: LossCause::HoldLimit, nodes: Vec::new() };
     assert_eq!(
@@ -411,7 +412,7 @@ fn errors_say_what_went_wrong_and_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_tells_the_story_node_by_node() {
+async fn a_refusal_lists_the_answer_of_each_node() {
     let nodes = ["a", "b", "c", "d", "e"].map(MemoryNode::new);
     let client = Client::builder().custom_nodes(nodes.clone()).clock(Clock::Tokio).build().unwrap();
     let token = "0123456789abcdef0123456789abcdef01234567";
@@ -432,7 +433,7 @@ async fn a_refusal_tells_the_story_node_by_node() {
     assert_eq!(error.holder().unwrap().to_string(), "api-7:41, ends in 4.1s unless extended");
     assert_eq!(error.retry_after(), None, "two of three never expire");
     let shows_token = |text: String| text.contains(token) || text.contains("48, 49, 50, 51, 52");
-    assert!(!shows_token(format!("{error:?}")), "tokens are nobody else's business: {error:?}");
+    assert!(!shows_token(format!("{error:?}")), "a token is shown: {error:?}");
     let seen = client.inspect("orders").await.unwrap();
     let story: Vec<String> = seen.nodes.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -440,17 +441,17 @@ async fn a_refusal_tells_the_story_node_by_node() {
         "d held by something that is no lock (a key of another type), without expiry"
     );
     assert_eq!(story[4], "e failed: unreachable: stopped");
-    assert!(!shows_token(format!("{seen:?}")), "tokens are nobody else's business: {seen:?}");
+    assert!(!shows_token(format!("{seen:?}")), "a token is shown: {seen:?}");
     let free = client.inspect("other").await.unwrap();
     assert_eq!(free.nodes[0].to_string(), "a free");
 
-    // Who is late is no fault, if the others had decided it.
+    // A late node is not blamed if the other nodes had decided the attempt.
     nodes[3].freeze();
     let error = client.try_acquire("orders").await.unwrap_err().to_string();
     assert!(error.contains("; node d: no answer was needed; node e failed: "), "{error}");
     nodes[3].thaw();
 
-    // What is long is cut.
+    // Long values are truncated.
     nodes[0].insert("long", "x".repeat(100), None);
     let seen = client.inspect("long").await.unwrap();
     let expected = format!(

@@ -1,4 +1,4 @@
-//! Fences on real servers: numbers that grow from holder to holder, whoever it is.
+//! Fencing tokens on real servers: each holder gets a larger token than every holder before.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -17,11 +17,10 @@ use quorlock_servers::{Nodes, ServerOptions};
 
 const COUNTER: &str = "quorlock:fence:orders";
 
-/// Seven days, in milliseconds.
 const WEEK: i64 = 7 * 86_400_000;
 
 #[tokio::test]
-async fn fences_grow_from_holder_to_holder() {
+async fn fencing_tokens_grow_from_holder_to_holder() {
     for binary in all_servers() {
         let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
         let clients = [client(&nodes), client(&nodes)];
@@ -33,9 +32,9 @@ async fn fences_grow_from_holder_to_holder() {
             last = guard.fencing_token();
             assert!(guard.release().await.is_released());
         }
-        // The numbers are times as long as clocks agree, and so have a meaning to people.
+        // The tokens are derived from clocks, in microseconds, and fit into an IEEE double.
         assert!(last > 1_700_000_000_000_000 && last < 1 << 53, "{last}");
-        // From hand to hand within a process, too.
+        // The same for a lock that is handed over within a process.
         let guard = clients[0].acquire_fenced("orders").await.unwrap();
         let next = tokio::spawn(clients[0].acquire_fenced("orders").into_future());
         eventually("it waits", || clients[0].stats().calls_waiting == 1).await;
@@ -55,7 +54,7 @@ async fn an_uncontended_fenced_acquire_is_one_command_per_node() {
     let Some(nodes) = five() else { return };
     let client = builder(&nodes).key_prefix("app:").build().unwrap();
     all_up(&client).await;
-    // The counters agree from the first one on.
+    // The first acquire has made the counters equal.
     for _ in 0..2 {
         for node in &nodes {
             run(node, &["CONFIG", "RESETSTAT"]);
@@ -74,9 +73,9 @@ async fn an_uncontended_fenced_acquire_is_one_command_per_node() {
     }
 }
 
-/// What servers have forgotten of scripts costs nothing but time.
+/// A fenced acquire succeeds after the servers have forgotten their scripts.
 #[tokio::test]
-async fn a_fence_is_had_when_the_scripts_are_gone() {
+async fn a_fenced_acquire_works_when_the_scripts_are_gone() {
     for binary in all_servers() {
         let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
         let client = client(&nodes);
@@ -84,14 +83,14 @@ async fn a_fence_is_had_when_the_scripts_are_gone() {
         for node in &nodes {
             run(node, &["SCRIPT", "FLUSH"]);
         }
-        // One attempt, and nothing else under way.
+        // A single attempt, and no other command in flight.
         let guard = client.acquire_fenced("orders").options(ONCE).await.unwrap();
         assert!(guard.fencing_token() > 0);
         assert!(guard.release().await.is_released());
         for node in &nodes {
             run(node, &["SCRIPT", "FLUSH"]);
         }
-        // Many at once: some are too late to be asked again, and try anew.
+        // Many calls at once: some nodes cannot be asked a second time, so these calls retry.
         let calls = (0..50).map(|number| client.acquire_fenced(format!("job {number}")));
         let calls: Vec<_> = calls.map(|call| tokio::spawn(call.into_future())).collect();
         for call in calls {
@@ -103,10 +102,10 @@ async fn a_fence_is_had_when_the_scripts_are_gone() {
     }
 }
 
-/// A call that is given up while a server says that it does not know the script: the release is on its
-/// way by then, and nothing that sets the lock may come behind it.
+/// A call is dropped while a server reports an unknown script. Its release is in flight by then, so the acquire must
+/// not be repeated behind it.
 #[tokio::test]
-async fn a_call_that_is_given_up_leaves_nothing_when_the_scripts_are_gone() {
+async fn a_dropped_call_leaves_no_key_when_the_scripts_are_gone() {
     let Some(nodes) = five() else { return };
     let client =
         builder(&nodes).options(LockOptions::new().ttl(Duration::from_secs(30))).build().unwrap();
@@ -128,9 +127,9 @@ async fn a_call_that_is_given_up_leaves_nothing_when_the_scripts_are_gone() {
     }
 }
 
-/// A node that lost the lock has given a larger number to somebody since.
+/// A node that lost the lock has given a larger token to another client since.
 #[tokio::test]
-async fn a_holder_is_told_that_it_may_have_been_superseded() {
+async fn a_holder_learns_that_it_may_have_been_superseded() {
     let Some(nodes) = five() else { return };
     let client = client(&nodes);
     all_up(&client).await;
@@ -139,17 +138,17 @@ async fn a_holder_is_told_that_it_may_have_been_superseded() {
     run(&nodes[0], &["DEL", "orders"]);
     let larger = (guard.fencing_token() + 1).to_string();
     run(&nodes[0], &["SET", COUNTER, &larger]);
-    // Which is found when the vote is to be healed.
+    // The extension restores the vote, and finds the larger token.
     let _ = guard.extend().await;
-    eventually("it is told", || guard.is_superseded()).await;
+    eventually("the guard reports it", || guard.is_superseded()).await;
     assert!(guard.is_valid(), "the others' votes are enough");
     assert_eq!(get(&nodes[0], "orders"), None, "nothing was written there");
     assert_eq!(get(&nodes[0], COUNTER), Some(larger));
 }
 
-/// What the doctor prints for a user who may lock is enough for all that fences need.
+/// The permissions that `doctor` prints suffice for fenced locks.
 #[tokio::test]
-async fn the_least_rights_suffice_for_fences() {
+async fn the_permissions_that_doctor_prints_suffice_for_fencing() {
     for binary in all_servers() {
         let nodes = Nodes::start(&binary, 5, ServerOptions::default()).unwrap();
         let settings = builder(&nodes).key_prefix("locks:");
@@ -164,7 +163,8 @@ async fn the_least_rights_suffice_for_fences() {
         all_up(&client).await;
         let guard = client.acquire_fenced("orders").await.unwrap();
         eventually("all have voted", || guard.votes() == 5).await;
-        // One has lost the lock, and another its counter as well: votes are healed, numbers raised.
+        // One node has lost the lock, another one the counter as well. The extension restores the votes and raises
+        // the counters.
         run(&nodes[0], &["DEL", "locks:orders"]);
         run(&nodes[1], &["DEL", "locks:orders", &format!("locks:{COUNTER}")]);
         guard.extend().await.unwrap();
@@ -177,7 +177,7 @@ async fn the_least_rights_suffice_for_fences() {
                 "{binary}"
             );
         }
-        // One gives a larger number than the others, to which these are raised.
+        // One node gives a larger token than the others. The client raises the others to that token.
         assert!(guard.release().await.is_released());
         run(&nodes[2], &["SET", &format!("locks:{COUNTER}"), &(fence + 7).to_string()]);
         let next = client.acquire_fenced("orders").await.unwrap();
@@ -187,7 +187,7 @@ async fn the_least_rights_suffice_for_fences() {
 }
 
 #[test]
-fn the_blocking_front_has_fences_too() {
+fn the_blocking_client_has_fencing_tokens() {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
     let client = blocking::Client::builder().custom_nodes(nodes).build().unwrap();
     let first = client.acquire_fenced("orders").call().unwrap();

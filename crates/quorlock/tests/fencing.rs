@@ -1,5 +1,5 @@
-//! The story of the example, told to its end: a holder that is stopped between its reading and its
-//! writing, on real servers, and a store that refuses it.
+//! Runs the example `fenced_store` on real servers: a holder is stopped between its read and its write, and the store
+//! refuses its write.
 
 #[path = "../examples/fenced_store/store.rs"]
 mod store;
@@ -17,18 +17,23 @@ fn a_holder_that_was_stopped_too_long_is_refused_by_the_store() {
     if find_or_skip("a_holder_that_was_stopped_too_long_is_refused_by_the_store").is_none() {
         return;
     }
-    // Its processes are this program again, with the one test that is one.
+    // The example's processes are this program again, limited to the test `child_process_of_the_example`.
     let withdraw = || {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--exact", "one_of_the_processes", "--nocapture", "--test-threads=1"]);
+        command.args([
+            "--exact",
+            "child_process_of_the_example",
+            "--nocapture",
+            "--test-threads=1",
+        ]);
         Ok(command)
     };
-    story::run(withdraw).expect("the store refuses who has been overtaken");
+    story::run(withdraw).expect("the store refuses the earlier holder");
 }
 
-/// No test of its own: what the other one's processes do.
+/// Not a test by itself: the work of the child processes of the test above.
 #[test]
-fn one_of_the_processes() {
+fn child_process_of_the_example() {
     if withdraw::is_wanted() {
         let code = withdraw::run().expect("a process of the story");
         std::process::exit(if code == std::process::ExitCode::SUCCESS {

@@ -1,4 +1,5 @@
-//! A node that says more than anybody asked for takes neither memory nor locks from a client.
+//! A server that floods a client with data must not exhaust its memory, nor keep it from getting locks from other
+//! nodes.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -18,18 +19,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// What the hostile server says when it has greeted us.
+/// The data that the hostile server sends after the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flood {
-    /// Pushes of keys that nobody watches, a new one each time.
+    /// Pushes about keys that no client watches, each time another key.
     Pushes,
-    /// The same with keys of a hundred kilobytes.
+    /// As `Pushes`, with keys of 100 kB.
     LongPushes,
-    /// Answers to nothing.
+    /// Replies without a request.
     Replies,
-    /// A line that never ends.
+    /// A line without an end.
     Line,
-    /// A value that never ends, if it is asked for one.
+    /// A value without an end, in reply to `GET`.
     Value,
 }
 
@@ -57,7 +58,7 @@ impl Hostile {
     }
 }
 
-/// Greets like a server, and then floods until the connection is closed.
+/// Answers the handshake like a server, and then floods until the connection is closed.
 async fn exchange(mut stream: TcpStream, flood: Flood, said: Arc<AtomicU64>) -> Option<()> {
     let mut read = Vec::new();
     let mut said_hello = false;
@@ -69,7 +70,7 @@ async fn exchange(mut stream: TcpStream, flood: Flood, said: Arc<AtomicU64>) -> 
                 "PING" => "+PONG\r\n",
                 "COMMAND" => {
                     let names = &strings(&command)[2..];
-                    // It has all but those that compare and delete.
+                    // The server knows every command, except those that compare and delete.
                     let info = |name: &String| {
                         if name.starts_with("DELI") || name == "DELEX" { "_\r\n" } else { "*0\r\n" }
                     };
@@ -118,13 +119,13 @@ async fn pour(mut stream: TcpStream, flood: Flood, said: &AtomicU64) -> Option<(
     }
 }
 
-/// What this process has in memory, in bytes.
+/// The resident memory of this process, in bytes.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Far more than a client needs, far less than a flood that is kept.
+/// Far more than a client needs, and far less than a flood that is buffered.
 const GROWTH_MAX: u64 = 48 * 1024 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -148,7 +149,7 @@ async fn flooded(nodes: &[Server], flood: Flood) {
     let held = client.acquire("held").await.unwrap();
     let begun = Instant::now();
     let mut seen = None;
-    // It is hung up on, again and again; or at least nothing of what it says is kept.
+    // The client closes the connection several times. A long value is read and discarded instead.
     let is_over = || match flood {
         Flood::Value => hostile.bytes.load(Ordering::Relaxed) > 128 * 1024 * 1024,
         _ => hostile.connections.load(Ordering::Relaxed) > 3,
@@ -173,13 +174,13 @@ async fn flooded(nodes: &[Server], flood: Flood) {
     let expected = match flood {
         Flood::Pushes | Flood::LongPushes => Some(FailureKind::Flooding),
         Flood::Replies | Flood::Line => Some(FailureKind::Protocol),
-        // It is the length that values may have; what comes behind it is no answer.
+        // The value has an allowed length, so no certain failure is expected.
         Flood::Value => seen.as_ref().map(quorlock::node::Failure::kind),
     };
     assert_eq!(seen.as_ref().map(quorlock::node::Failure::kind), expected, "{flood:?}");
     assert!(seen.iter().all(|failure| failure.detail().is_some()), "it says why: {seen:?}");
     client.shutdown(PATIENCE).await.unwrap();
-    // Each ends with its connection, or panicked at what the client wrote.
+    // Each task ends with its connection, or has panicked because of an unexpected command.
     let talks = std::mem::take(&mut *hostile.talks.lock().unwrap());
     for exchange in talks {
         let _: Option<()> = exchange.await.unwrap();

@@ -1,4 +1,4 @@
-//! What others have written is shown without what a terminal would obey, cut, and never with a token.
+//! Data of other clients is shown without control characters, truncated, and never with a complete token.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -14,7 +14,7 @@ use quorlock_servers::Server;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// No message has more characters in a row: some, about all nodes and with the settings of each.
+/// The longest line of a message, in characters. The longest ones list all nodes with their settings.
 const LENGTH_MAX: usize = 16_000;
 
 fn is_fit(printed: &str) {
@@ -25,7 +25,7 @@ fn is_fit(printed: &str) {
     assert!(longest <= Some(LENGTH_MAX), "{longest:?} characters: {printed}");
 }
 
-/// What may be in a key of the library's own: nothing of this version, another's settings, a token.
+/// Contents for the library's own keys: control characters, the settings of other versions, and tokens.
 fn plants() -> Vec<String> {
     let nasty = "\u{1b}[2J\u{1b}]0;x\u{7}\r\u{202e}".repeat(4096);
     let rest = "quorum=2 max_ttl_ms=30000 run_id=0d2f promoted=-1 floor=0 wait_ms=1";
@@ -71,7 +71,7 @@ async fn printed(nodes: &[Server]) -> String {
 }
 
 #[tokio::test]
-async fn what_others_have_written_is_shown_escaped_and_cut_and_without_tokens() {
+async fn data_of_other_clients_is_shown_escaped_truncated_and_without_tokens() {
     let Some(nodes) = five() else { return };
     for plant in plants() {
         for key in ["quorlock:node", "quorlock:adopt", "orders"] {

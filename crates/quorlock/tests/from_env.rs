@@ -1,4 +1,4 @@
-//! A client that the environment describes. Each case is this program again, with variables of its own.
+//! A client from environment variables. Each case runs this program again with its own variables.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use quorlock::{BuildError, Client, LockOptions, blocking};
 use quorlock_servers::{Nodes, ServerOptions, find_or_skip};
 
-/// What the child prints: the error, or that it held a lock.
+/// Runs a child and returns its line: the error, or that it held a lock.
 fn told(child: &str, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", child, "--ignored", "--nocapture"]);
@@ -81,7 +81,7 @@ fn the_environment_describes_a_client() {
         ("QUORLOCK_NODE_TIMEOUT", "1s"),
         ("QUORLOCK_CONNECT_TIMEOUT", "10s"),
         ("QUORLOCK_DURABLE", ""),
-        // These describe calls of the command line.
+        // The command line uses these two, and the library ignores them.
         ("QUORLOCK_TTL", "nonsense"),
         ("QUORLOCK_SHARED", "nonsense"),
     ];

@@ -1,6 +1,6 @@
-//! What people read first: the crate's README, which is its front page, and the page of guarantees.
+//! The crate's README, which is its front page, and the page of guarantees.
 //!
-//! Both were once a path in place of a text: a link that had become a file.
+//! A symbolic link may become a file that contains only a path. These tests detect that.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -11,7 +11,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
 }
 
-/// The text below a heading, up to the next one.
+/// The text from a heading to the next one.
 fn section<'a>(page: &'a str, heading: &str) -> &'a str {
     let heading = format!("\n## {heading}\n");
     let (_, rest) = page.split_once(&heading).unwrap_or_else(|| panic!("no section {heading:?}"));
@@ -54,7 +54,7 @@ fn the_front_page_has_examples_that_run() {
 fn the_front_page_says_what_to_do_about_each_error() {
     let page = read("README.md");
     let errors = section(&page, "Errors and what to do");
-    // The variants, as they are declared.
+    // The variants in the declaration of the error type.
     let source = read("src/error/acquire.rs");
     let (_, body) = source.split_once("pub enum AcquireError {").unwrap();
     let body = body.split("\n}\n").next().unwrap();
@@ -74,9 +74,9 @@ fn the_front_page_says_what_to_do_about_each_error() {
     }
 }
 
-/// Rustdoc leads from a name to its documentation, other readers of the file are led to the source.
+/// Rustdoc links names to their documentation. The file itself links them to the source.
 #[test]
-fn each_link_of_the_front_page_leads_somewhere() {
+fn each_link_of_the_front_page_works() {
     let page = read("README.md");
     let library = read("src/lib.rs");
     let mut links = 0;
@@ -95,12 +95,12 @@ fn each_link_of_the_front_page_leads_somewhere() {
 }
 
 #[test]
-fn the_guarantees_are_a_text() {
+fn the_page_of_guarantees_is_not_a_broken_link() {
     let page = read("GUARANTEES.md");
     assert!(page.lines().count() >= 100, "only {} lines", page.lines().count());
     assert!(section(&page, "The promise").contains("is_valid()"));
     assert!(rows(section(&page, "The table")) >= 15);
-    // Relative links lead nowhere on docs.rs.
+    // Relative links do not work on docs.rs.
     for link in page.split("](").skip(1) {
         assert!(link.starts_with("https://") || link.starts_with('#'), "{link:.40}");
     }

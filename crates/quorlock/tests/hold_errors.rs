@@ -1,4 +1,4 @@
-//! The example `hold_errors`: each error of the lock and of the work arrives where it says.
+//! The example `hold_errors`: errors of the lock and errors of the work reach the matching branch.
 
 #[path = "../examples/hold_errors.rs"]
 #[allow(dead_code, reason = "its main function")]
@@ -11,7 +11,7 @@ use quorlock::node::MemoryNode;
 use quorlock::{Client, Clock, LockOptions};
 
 #[tokio::test(start_paused = true)]
-async fn errors_of_the_lock_and_of_the_work_are_told_apart() {
+async fn errors_of_the_lock_and_of_the_work_are_distinguished() {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
     let builder = Client::builder().custom_nodes(nodes.clone()).clock(Clock::Tokio);
     let client = builder.options(LockOptions::new().wait(Duration::from_secs(1))).build().unwrap();

@@ -1,4 +1,4 @@
-//! Ways to a server: sockets and ports, databases, passwords and rights, TLS, old protocols.
+//! Ways to connect: sockets and ports, databases, passwords and permissions, TLS, and servers without RESP3.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -18,7 +18,7 @@ use quorlock_servers::{
 };
 use tokio::time::Instant;
 
-/// Acquires, extends, looks at and releases a lock with all nodes' votes.
+/// Acquires, extends, inspects and releases a lock with the votes of all nodes.
 async fn does_everything(client: &Client) {
     all_up(client).await;
     let guard = client.acquire("orders").await.unwrap();
@@ -88,14 +88,14 @@ async fn a_password_in_the_url_or_by_option() {
         let bare = nodes.iter().map(bare_url);
         let by_option = common::unguarded().nodes(bare).password(PASSWORD).options(PATIENT);
         does_everything(&by_option.build().unwrap()).await;
-        // The URL's own password stands.
+        // The password in the URL takes precedence.
         does_everything(&builder(&nodes).password("wrong").build().unwrap()).await;
         no_key_is_left(&nodes).await;
     }
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told_at_once_as_such() {
+async fn a_wrong_password_is_reported_at_once() {
     let password = Some(PASSWORD.to_owned());
     let Some(nodes) = start(5, ServerOptions { password, ..ServerOptions::default() }) else {
         return;
@@ -120,7 +120,7 @@ async fn a_wrong_password_is_told_at_once_as_such() {
         assert!(started.elapsed() < PATIENCE, "nothing is owed");
     }
 
-    // Two wrong ones of five do no harm.
+    // Two wrong passwords of five do not prevent a quorum.
     let mut configs: Vec<NodeConfig> =
         nodes.iter().map(|node| NodeConfig::parse(&node.url()).unwrap()).collect();
     for config in &mut configs[..2] {
@@ -135,7 +135,7 @@ async fn a_wrong_password_is_told_at_once_as_such() {
         .await;
     no_key_is_left(&nodes).await;
 
-    // A password that is put right on the server needs no new client.
+    // If the password is corrected on the server, the client connects without a restart.
     for node in &nodes[..2] {
         run(node, &["CONFIG", "SET", "requirepass", "wrong"]);
     }
@@ -145,7 +145,7 @@ async fn a_wrong_password_is_told_at_once_as_such() {
     .await;
 }
 
-/// SECURITY.md tells operators to rotate a password like this.
+/// SECURITY.md tells operators to rotate passwords in this way.
 #[tokio::test]
 async fn a_password_is_rotated_while_a_lock_is_held() {
     let args = ["--user", "locker", "on", ">old-one", "~*", "+@all"].map(String::from).to_vec();
@@ -170,7 +170,7 @@ async fn a_password_is_rotated_while_a_lock_is_held() {
     all_up(&new).await;
     assert!(new.try_acquire("orders").await.unwrap_err().is_contended());
 
-    // A connection that is open stays logged in; one that is made anew is not.
+    // An open connection stays logged in. A new connection needs the new password.
     change("<old-one");
     guard.extend().await.unwrap();
     assert!(guard.release().await.is_released());
@@ -183,11 +183,11 @@ async fn a_password_is_rotated_while_a_lock_is_held() {
     assert!(error.is_permission_denied(), "{error}");
 }
 
-/// The rights of a user who can do nothing but lock.
+/// The permissions of a user who can only lock.
 const RIGHTS: &str = "-@all +set +get +del +pttl +pexpire +eval +evalsha";
 
 #[tokio::test]
-async fn a_user_with_no_right_but_to_lock_can_lock() {
+async fn the_least_permissions_suffice_to_lock() {
     for binary in all_servers() {
         let rule = format!("locker on >{} ~locks:* {RIGHTS}", "pass-word");
         let args = ["--user"].into_iter().chain(rule.split(' ')).map(String::from).collect();
@@ -215,7 +215,7 @@ async fn a_user_with_no_right_but_to_lock_can_lock() {
 }
 
 #[tokio::test]
-async fn a_user_without_rights_is_told_at_once_which_are_missing() {
+async fn missing_permissions_are_reported_at_once() {
     let args = ["--user", "guest", "on", ">pass-word", "~*", "+get"].map(String::from).to_vec();
     let Some(nodes) = start(3, ServerOptions { args, ..ServerOptions::default() }) else {
         return;
@@ -237,14 +237,13 @@ async fn a_user_without_rights_is_told_at_once_which_are_missing() {
     assert!(failures.iter().all(|failure| failure.kind() == FailureKind::Forbidden), "{error}");
     let text = error.to_string();
     assert!(text.contains("failed: not allowed: the user lacks +eval +evalsha"), "{text}");
-    // A key that was certainly not set need not be released, which this user could not do, nor is
-    // its ttl waited for.
+    // The key was certainly not set, so the client owes no release and does not wait for the ttl.
     client.shutdown(ttl / 2).await.unwrap();
 }
 
-/// Rights that are gone while the lock is held: the lock is gone with its ttl, and it is said why.
+/// The permissions are removed while the lock is held. The lock ends with its ttl, and the release names the cause.
 #[tokio::test]
-async fn a_user_who_loses_the_right_to_release_leaves_it_to_the_ttl() {
+async fn without_the_permission_to_release_the_lock_ends_with_its_ttl() {
     let args = ["--user", "half", "on", ">pass-word", "~*", "+@all"].map(String::from).to_vec();
     let Some(nodes) = start(3, ServerOptions { args, ..ServerOptions::default() }) else {
         return;
@@ -272,10 +271,10 @@ async fn a_user_who_loses_the_right_to_release_leaves_it_to_the_ttl() {
     no_key_is_left(&nodes).await;
 }
 
-/// A server that has no `HELLO` speaks the older protocol, and what it says of the command that it
-/// does not know, password included, is told to nobody.
+/// A server without `HELLO` speaks RESP2. Its error repeats the unknown command with the password, which must not
+/// reach a message.
 #[tokio::test]
-async fn servers_without_resp3_are_spoken_to_in_resp2() {
+async fn servers_without_resp3_are_used_with_resp2() {
     for binary in all_servers() {
         let args = ["--rename-command", "HELLO", ""].map(String::from).to_vec();
         let password = Some(PASSWORD.to_owned());
@@ -292,7 +291,7 @@ async fn servers_without_resp3_are_spoken_to_in_resp2() {
         let text = format!("{error} {error:?} {wrong:?}");
         assert!(!text.contains("guess-1234"), "{text}");
 
-        // A connection that breaks is noticed here as well, with the next command at the latest.
+        // Without pushes, the client notices a broken connection with its next command at the latest.
         let client = client(&nodes);
         does_everything(&client).await;
         run(&nodes[0], &["CLIENT", "KILL", "TYPE", "normal"]);
@@ -303,9 +302,9 @@ async fn servers_without_resp3_are_spoken_to_in_resp2() {
     }
 }
 
-/// Tokens are secrets, and some servers repeat what they do not understand.
+/// Tokens are secrets, and some servers repeat unknown commands in their errors.
 #[tokio::test]
-async fn what_a_server_repeats_of_a_command_is_told_to_nobody() {
+async fn a_command_that_a_server_repeats_in_an_error_is_not_shown() {
     let args = ["--rename-command", "SET", ""].map(String::from).to_vec();
     let Some(nodes) = start(1, ServerOptions { args, ..ServerOptions::default() }) else {
         return;
@@ -322,7 +321,7 @@ async fn what_a_server_repeats_of_a_command_is_told_to_nobody() {
 }
 
 #[tokio::test]
-async fn a_database_that_does_not_exist_is_named_as_the_reason() {
+async fn a_database_that_does_not_exist_is_named_as_the_cause() {
     let Some(nodes) = start(1, ServerOptions::default()) else { return };
     let url = format!("{}?db=99", nodes[0].url());
     let client = common::unguarded().nodes([url]).build().unwrap();
@@ -345,7 +344,7 @@ async fn tls_with_our_own_authority_and_client_certificates() {
             assert!(error.to_string().to_lowercase().contains("certificate"), "{error}");
         } else {
             does_everything(&with(ca())).await;
-            // By host name, each node with an authority of its own.
+            // By host name, with an authority for each node.
             let named = nodes.iter().map(|node| {
                 let url = node.url().replace("127.0.0.1", "localhost");
                 NodeConfig::parse(&url).unwrap().tls(ca())
@@ -356,7 +355,7 @@ async fn tls_with_our_own_authority_and_client_certificates() {
     }
 }
 
-/// The certificates are for 127.0.0.1 and localhost.
+/// The certificates are valid for 127.0.0.1 and localhost.
 #[tokio::test]
 async fn a_certificate_for_another_name_needs_that_name() {
     let Some(nodes) = start_tls(false) else { return };
@@ -367,7 +366,7 @@ async fn a_certificate_for_another_name_needs_that_name() {
     let all = |query| trusting(common::unguarded().nodes(urls(query)).options(PATIENT));
     does_everything(&all("").tls_server_name("localhost").build().unwrap()).await;
     does_everything(&all("?tls-server-name=localhost").build().unwrap()).await;
-    // A node's own name wins.
+    // The node's own setting takes precedence.
     let named = urls("")
         .into_iter()
         .map(|url| NodeConfig::parse(&url).unwrap().tls_server_name("localhost"));
@@ -386,11 +385,11 @@ async fn a_certificate_for_another_name_needs_that_name() {
 }
 
 #[tokio::test]
-async fn an_unknown_authority_is_refused_with_a_clear_reason() {
+async fn a_certificate_of_an_unknown_authority_is_refused_with_the_cause() {
     let Some(nodes) = start_tls(false) else { return };
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls/other-ca.pem");
     let other = Tls::new().ca_pem(std::fs::read(here).unwrap());
-    // Without one, the machine's are trusted, and ours is none of them.
+    // Without `ca_pem`, the client trusts the machine's authorities.
     for tls in [other, Tls::new()] {
         let client = builder(&nodes).tls(tls).build().unwrap();
         let error = client.acquire("orders").options(ONCE).await.unwrap_err();
@@ -404,17 +403,17 @@ async fn an_unknown_authority_is_refused_with_a_clear_reason() {
         let error = builder(&nodes).tls(tls).build().unwrap_err().to_string();
         assert!(error.contains(said) && error.contains(&nodes[0].address()), "{error}");
     }
-    // Plain text to a port that speaks TLS, and the other way round.
+    // Plain text to a TLS port.
     let plain = nodes.iter().map(|node| node.url().replace("rediss://", "redis://"));
     let client = common::unguarded().nodes(plain).build().unwrap();
     assert_eq!(kind(&client.try_acquire("orders").await.unwrap_err()), FailureKind::Unreachable);
     assert_eq!(key_count(&nodes[0]), 0);
 }
 
-/// In a program that has chosen no cryptography of its own the first connection must not panic; and
-/// a program that did choose is left alone.
+/// If the program has not installed a provider for rustls, the first connection must not panic. If the program has,
+/// the client does not replace it.
 #[tokio::test]
-async fn the_first_connection_with_tls_works_on_a_thread_of_its_own_too() {
+async fn the_first_tls_connection_works_on_the_clients_own_thread() {
     let Some(nodes) = start_tls(false) else { return };
     let client = builder(&nodes).tls(Tls::new().ca_pem(pem("ca.pem"))).own_thread(true).build();
     let client = client.unwrap();
@@ -454,7 +453,6 @@ fn pem(name: &str) -> Vec<u8> {
     std::fs::read(tls_file(name)).unwrap()
 }
 
-/// The URL without the password.
 fn bare_url(server: &Server) -> String {
     let url = server.url();
     match url.rsplit_once('@') {

@@ -1,4 +1,4 @@
-//! The order in which a node is sent what the engine says, where the driver could disturb it.
+//! The order of commands to a node, where the driver could disturb the engine's order.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -11,7 +11,7 @@ use quorlock::node::{
 };
 use quorlock::{Client, Clock, Delay, LockOptions, Retry};
 
-/// A node that does all that it is told; but what it answers to the first batch gets lost.
+/// A node that executes every command, but whose answers to the first batch are lost.
 #[derive(Debug)]
 struct LosesFirstAnswers {
     node: MemoryNode,
@@ -46,26 +46,28 @@ impl Node for LosesFirstAnswers {
     }
 }
 
-/// One turn in which the engine hears that two attempts have failed. The first was its caller's last, so
-/// that the next in the queue begins; the second may be made anew at once. When the driver handed in the
-/// token for the one before it had taken the release of the other, what was due came first in the engine:
-/// the second attempt began, and its command stood before that release, to be refused by its own key.
+/// The engine learns in one turn that two attempts have failed. The first was its caller's last, so the next caller
+/// in the queue begins. The second attempt may be retried at once.
+///
+/// A regression test: the driver once passed on the token for the next caller before it had taken the release of the
+/// second attempt. The engine then handled its deadlines first. The retry was sent before that release, and its own
+/// key refused it.
 #[tokio::test(start_paused = true)]
-async fn an_attempt_stands_behind_the_release_of_the_one_before_it() {
+async fn a_retry_is_sent_after_the_release_of_the_attempt_before() {
     let node = MemoryNode::new("a");
     let loses = LosesFirstAnswers { node: node.clone(), lost: Arc::default() };
     let client = Client::builder().custom_nodes([loses]).clock(Clock::Tokio).build().unwrap();
     let at_once = Delay::Between { min: Duration::ZERO, max: Duration::from_nanos(1) };
     let twice = Retry { delay: at_once, attempts_max: Some(2) };
-    // Asked for in one turn, and in this order.
-    let (last, next, anew) = tokio::join!(
+    // All three are called in one turn, in this order.
+    let (last, next, retried) = tokio::join!(
         client.try_acquire("jobs").into_future(),
         client.acquire("jobs").into_future(),
         client.acquire("orders").options(LockOptions::new().retry(twice)).into_future(),
     );
     assert!(!last.unwrap_err().is_contended(), "its answer was lost");
     assert!(next.unwrap().is_valid());
-    assert!(anew.expect("the key of its first attempt had been released").is_valid());
+    assert!(retried.expect("the key of the first attempt was released").is_valid());
     client.shutdown(Duration::from_secs(1)).await.unwrap();
     assert_eq!(node.key_count(), 0);
 }

@@ -1,6 +1,6 @@
-//! Nothing that is logged or printed contains a token or a password.
+//! No log and no debug output contains a token or a password.
 //!
-//! One test, in a program of its own: the subscriber sees what every thread says.
+//! The only test of its program, because the subscriber receives the events of all threads.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -23,7 +23,7 @@ const PASSWORD: &str = "pa55-w0rd";
 const WRONG: &str = "wr0ng-gu355";
 const FOREIGN: &str = "uuid-that-another-library-keeps-for-itself";
 
-/// Writes down everything, at every level.
+/// Records all spans and events.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<String>>);
 
@@ -75,7 +75,7 @@ impl Subscriber for Log {
 }
 
 #[tokio::test]
-async fn neither_logs_nor_debug_output_tell_a_secret() {
+async fn neither_logs_nor_debug_output_contain_a_secret() {
     let Some(binary) = server() else { return };
     let log = Log::default();
     tracing::subscriber::set_global_default(log.clone()).unwrap();
@@ -106,7 +106,7 @@ async fn neither_logs_nor_debug_output_tell_a_secret() {
     for node in &nodes {
         run(node, &["SET", "foreign", FOREIGN]);
     }
-    // An error names the beginning of the foreign value to the caller who was refused; the log does not.
+    // The error shows the beginning of the foreign value to the caller. The log does not.
     let error = other.try_acquire("foreign").await.unwrap_err();
     assert!(error.to_string().contains(&FOREIGN[..6]), "{error}");
     write!(printed, "{error} {error:?}").unwrap();
@@ -185,16 +185,15 @@ async fn neither_logs_nor_debug_output_tell_a_secret() {
         "message=not connected",
         "message=disconnected",
     ] {
-        assert!(logged.contains(told), "the log does not tell {told:?}:\n{logged}");
+        assert!(logged.contains(told), "the log does not contain {told:?}:\n{logged}");
     }
     assert!(!logged.contains(FOREIGN), "{logged}");
-    // The private key's own text, and how its bytes would be printed.
+    // The private key as text, and as the debug output of its bytes.
     let secrets = [PASSWORD, WRONG, "unused-pa55", "PRIVATE KEY", "45, 45, 45, 45, 45, 66"];
     for secret in tokens.iter().map(String::as_str).chain(secrets) {
         assert!(!logged.contains(secret), "{secret} is in the log:\n{logged}");
         assert!(!printed.contains(secret), "{secret} is printed:\n{printed}");
     }
-    // Nor in the spelling of bytes.
     let bytes = format!("{:?}", tokens[0].as_bytes());
     assert!(!printed.contains(bytes.trim_matches(['[', ']'])), "{printed}");
 }

@@ -1,4 +1,4 @@
-//! What may cross threads, and outlive the scope it was made in: decided by the compiler.
+//! Types and futures that may cross threads and outlive their scope. The compiler checks this.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -55,7 +55,7 @@ fn types_cross_threads() {
     is_error::<ShutdownError>();
 }
 
-/// Every future of the public face; not run, only compiled.
+/// Every public future. This function is compiled and never called.
 #[expect(dead_code, reason = "it is enough that it compiles")]
 fn futures_cross_threads(client: &Client, guard: &Guard, owned: Guard) {
     is_spawned_and_static(client.acquire("a").into_future());
@@ -79,7 +79,7 @@ fn futures_cross_threads(client: &Client, guard: &Guard, owned: Guard) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hold_runs_in_a_task_of_its_own_with_what_it_borrows_and_owns() {
+async fn hold_can_borrow_and_own_inside_a_spawned_task() {
     let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build().unwrap();
     let text = String::from("owned");
     let task = tokio::spawn(async move {

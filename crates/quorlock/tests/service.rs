@@ -22,7 +22,6 @@ use tokio::task::JoinHandle;
 use common::{client, eventually, run, start};
 use ledger::Ledger;
 
-/// One machine that runs the service.
 struct Machine {
     address: SocketAddr,
     client: Client,
@@ -42,7 +41,7 @@ impl Machine {
         Self { address, client, stop, served }
     }
 
-    /// The status and the body of the answer.
+    /// Returns the status and the body of the response.
     async fn ask(address: SocketAddr, request: String) -> (u16, String) {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let request = format!("{request} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
@@ -76,7 +75,7 @@ async fn two_machines_share_accounts_and_a_shutdown_answers_requests_and_leaves_
     let (status, health) = Machine::ask(often.address, "GET /health".to_owned()).await;
     assert_eq!((status, health.matches(": Up").count()), (200, 3), "{health}");
 
-    // Another client has the lock of bob's account for longer than a request waits.
+    // Another client holds the lock of bob's account for longer than a request waits.
     nodes
         .iter()
         .for_each(|node| drop(run(node, &["SET", "account/bob", "another", "PX", "60000"])));
@@ -90,7 +89,7 @@ async fn two_machines_share_accounts_and_a_shutdown_answers_requests_and_leaves_
     assert_eq!(waiting.await.unwrap(), (200, "1\n".to_owned()));
     assert_eq!(seldom.served.await.unwrap(), Ok(()));
 
-    // A quorum is lost.
+    // Too few nodes are left for a quorum.
     nodes[0].kill().unwrap();
     nodes[1].kill().unwrap();
     let (status, body) = deposit(&often, "ann").await.unwrap();

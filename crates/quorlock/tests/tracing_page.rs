@@ -1,4 +1,4 @@
-//! docs/tracing.md has every span and event of the library, and each figure of `Stats`, and no other.
+//! docs/tracing.md lists exactly the spans and events of the library, and the figures of `Stats`.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -12,7 +12,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(files).filter(|path| path.extension().is_some_and(|it| it == "rs")).collect()
 }
 
-/// The text with `…` for each argument, and without the line breaks of a string literal.
+/// Replaces each argument of a format string by `…`, and joins lines that a literal continues.
 fn plain(literal: &str) -> String {
     let mut text = String::new();
     let mut parts = literal.split('{');
@@ -24,7 +24,7 @@ fn plain(literal: &str) -> String {
     text.split("\\\n").map(str::trim_start).collect()
 }
 
-/// The level and the text of each macro of `tracing` in the sources.
+/// The level and text of each `tracing` macro in the sources.
 fn emitted(kind: &str) -> BTreeSet<(String, String)> {
     let mut emitted = BTreeSet::new();
     for file in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
@@ -51,7 +51,7 @@ fn page() -> String {
     fs::read_to_string(page).unwrap()
 }
 
-/// The rows of the table with this heading, each as its cells.
+/// The rows of the table below a heading.
 fn table(page: &str, heading: &str) -> Vec<Vec<String>> {
     let (_, rest) = page.split_once(heading).unwrap_or_else(|| panic!("no table {heading:?}"));
     let cells = |line: &str| {

@@ -1,5 +1,5 @@
-//! Who waits, waits: it sends nothing until a node says that the lock has changed, or the keys
-//! expire; and where nodes say nothing, it looks at the pace it was given.
+//! A waiting call sends nothing until a push reports a change or the keys expire. On servers without pushes, it polls
+//! at the configured rate.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -29,7 +29,7 @@ fn is_taken(nodes: &Nodes, ttl: Duration) {
     }
 }
 
-/// A call that waits and has gone to sleep; and what it is told each time it does so.
+/// Starts a call, and returns after its first attempt has failed. The receiver reports each further wait.
 async fn asleep(client: &Client) -> (JoinHandle<Guard>, watch::Receiver<Option<Waiting>>) {
     let (told, mut seen) = watch::channel(None);
     let acquire = client.acquire("orders").progress(told);
@@ -38,15 +38,15 @@ async fn asleep(client: &Client) -> (JoinHandle<Guard>, watch::Receiver<Option<W
     (acquiring, seen)
 }
 
-/// How many attempts were in vain.
+/// The number of failed attempts.
 fn attempts(told: &watch::Receiver<Option<Waiting>>) -> u32 {
     told.borrow().as_ref().map_or(0, |waiting| waiting.attempts)
 }
 
-/// All that a client can say while it waits.
+/// All commands that a waiting client can send.
 const COMMANDS: [&str; 7] = ["set", "get", "pttl", "eval", "evalsha", "delifeq", "ping"];
 
-/// How often any of it was said.
+/// The number of these commands that the nodes have executed.
 fn said(nodes: &Nodes) -> u64 {
     let by = |node: &Server| COMMANDS.iter().map(|command| calls(node, command)).sum::<u64>();
     nodes.iter().map(by).sum()
@@ -58,8 +58,8 @@ fn forget_what_was_said(nodes: &Nodes) {
     }
 }
 
-/// Lets the waiter sleep until it has said nothing for a second. What it sent before may be on its way
-/// for a while on a busy machine; but who looks again and again is never so quiet.
+/// Returns once the client has sent nothing for a second. On a busy machine, earlier commands may arrive late. A
+/// polling client is never silent for a second.
 async fn sleeps_in_silence(nodes: &Nodes) {
     let started = Instant::now();
     loop {
@@ -73,8 +73,7 @@ async fn sleeps_in_silence(nodes: &Nodes) {
     }
 }
 
-/// An attempt that a push has brought about, and at most two more: pushes come one by one, and the
-/// first may be acted upon before the others are here.
+/// The first push causes one attempt. The pushes of the other nodes may arrive later and cause at most two more.
 fn few_attempts(nodes: &Nodes) {
     for node in nodes {
         let attempts = calls(node, "set");
@@ -83,7 +82,7 @@ fn few_attempts(nodes: &Nodes) {
 }
 
 #[tokio::test]
-async fn a_plain_del_wakes_a_waiter_that_says_nothing_meanwhile() {
+async fn a_plain_del_wakes_a_silent_waiter() {
     for binary in all_servers() {
         let nodes = start(&binary, &[]);
         let client = client(&nodes);
@@ -98,14 +97,14 @@ async fn a_plain_del_wakes_a_waiter_that_says_nothing_meanwhile() {
         }
         let guard = acquiring.await.unwrap();
         few_attempts(&nodes);
-        // Who is not told waits for the end that was seen. `wakeups` need not say so: on a busy machine the
-        // first of the pushes has an attempt made before the others have come.
+        // Without a push, the call would wait until the keys expire. The test does not assert the count of wake-ups,
+        // because the first push may cause an attempt before the others arrive.
         assert!(taken.elapsed() < ttl);
         assert!(guard.release().await.is_released());
     }
 }
 
-/// A lock of redis-py's on each node, given back when it is told to.
+/// A process with a redis-py lock on each node. The process releases the locks on command.
 struct RedisPy(Child);
 
 impl RedisPy {
@@ -144,7 +143,7 @@ impl Drop for RedisPy {
 }
 
 #[tokio::test]
-async fn redis_pys_release_wakes_a_waiter_that_says_nothing_meanwhile() {
+async fn a_release_by_redis_py_wakes_a_silent_waiter() {
     if !RedisPy::can_run() {
         return skip("python3 has no module redis");
     }
@@ -163,10 +162,10 @@ async fn redis_pys_release_wakes_a_waiter_that_says_nothing_meanwhile() {
     }
 }
 
-/// Servers expire keys lazily, and the more others expire the later they say so. The waiter does not
-/// depend on it: these never say so by themselves.
+/// Servers expire keys lazily, and with many keys the expiry push comes late. These servers never push an expiry by
+/// themselves, so the call must rely on its own clock.
 #[tokio::test]
-async fn an_expired_lock_is_had_though_no_server_says_that_it_has_expired() {
+async fn an_expired_lock_is_granted_without_a_push() {
     const HELD: Duration = Duration::from_secs(1);
     for binary in all_servers() {
         let args: &[&str] = match binary.version.major {
@@ -183,16 +182,16 @@ async fn an_expired_lock_is_had_though_no_server_says_that_it_has_expired() {
         is_taken(&nodes, HELD);
         let (acquiring, told) = asleep(&client).await;
         let guard = acquiring.await.unwrap();
-        // Servers reckon in whole milliseconds, of a clock that they read now and then.
+        // Servers use whole milliseconds of a cached clock.
         assert!(before.elapsed() + Duration::from_millis(5) >= HELD, "before it expired");
         assert!(attempts(&told) <= 3, "{} attempts were in vain", attempts(&told));
         assert!(guard.release().await.is_released());
     }
 }
 
-/// Where a server cannot push, the lock is looked at every now and then.
+/// A server that cannot push is polled.
 #[tokio::test]
-async fn without_resp3_the_lock_is_polled_at_the_pace_that_was_set() {
+async fn without_resp3_the_lock_is_polled_at_the_configured_rate() {
     const CEILING: Duration = Duration::from_millis(50);
     for binary in all_servers() {
         let nodes = start(&binary, &["--rename-command", "HELLO", ""]);
@@ -205,12 +204,11 @@ async fn without_resp3_the_lock_is_polled_at_the_pace_that_was_set() {
         let since = Instant::now();
         eventually("it polls", || attempts(&told) >= at_first + 20).await;
         let polled = attempts(&told) - at_first;
-        // The first delays are shorter: they double from a few round trips up to the ceiling, which
-        // are no more than this many.
+        // The delays double from a few round trips up to the ceiling. There are at most twelve shorter ones.
         let at_the_ceiling = polled.saturating_sub(12);
         let paced = CEILING / 2 * at_the_ceiling;
         assert!(since.elapsed() >= paced, "{polled} times in {:?}", since.elapsed());
-        assert_eq!(client.stats().wakeups, 0, "there is nobody to wake it");
+        assert_eq!(client.stats().wakeups, 0, "no server pushes");
 
         forget_what_was_said(&nodes);
         for node in &nodes {
@@ -219,7 +217,7 @@ async fn without_resp3_the_lock_is_polled_at_the_pace_that_was_set() {
         let guard = acquiring.await.unwrap();
         assert!(guard.is_valid());
         for node in &nodes {
-            // One that had begun before the last key was deleted, and the next one.
+            // One attempt that had begun before the last key was deleted, and the next one.
             assert!(calls(node, "set") <= 2, "the next attempt gets it");
         }
         assert!(matches!(run(&nodes[0], &["EXISTS", "orders"]), Reply::Int(1)));

@@ -1,8 +1,8 @@
-//! No wake-up is lost: whenever the holder gives the lock back, and in whatever order pushes and
-//! replies arrive, who waits gets it long before the holder's ttl ends.
+//! No wake-up is lost: for every moment of the release and every order of pushes and replies, the waiting call gets
+//! the lock long before the keys expire.
 //!
-//! The keys live for longer than the call waits, and the ceiling for polling is higher still. So a
-//! lost wake-up is an acquire that fails.
+//! The keys live longer than the call waits, and the ceiling for polling is higher still. So a lost wake-up makes the
+//! acquire fail.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -18,17 +18,17 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-/// The holder's keys live for so long.
+/// The ttl of the holder's keys, in milliseconds.
 const TTL_MS: &str = "20000";
 
-/// The call waits for so long.
+/// The wait of the call.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// Attempts that events explain, per node: the first one, one for each node's push that comes alone,
-/// one for having been looked at while the lock came free. Polling makes many more within the wait.
+/// The most attempts per node that events explain: the first one, one for each push that arrives alone, and one
+/// because the lock became free during the inspection. A polling client makes many more.
 const ATTEMPTS_MAX: usize = 5;
 
-/// After which of the waiter's commands a node's key is deleted, and before the next one.
+/// The moment at which a node's key is deleted: after this command of the waiting client, and before the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     BeforeSet,
@@ -47,7 +47,7 @@ const MOMENTS: [Moment; 5] = [
 ];
 
 impl Moment {
-    /// It has come when this has been seen.
+    /// The event that shows that the moment has come.
     fn sign(self) -> Seen {
         match self {
             Self::BeforeSet => Seen::Sent("SET".to_owned()),
@@ -58,7 +58,7 @@ impl Moment {
         }
     }
 
-    /// The command that must not be executed before the key is gone.
+    /// The command that must not be executed before the key is deleted.
     fn next(self) -> &'static str {
         match self {
             Self::BeforeSet => "SET",
@@ -69,26 +69,24 @@ impl Moment {
         }
     }
 
-    /// The server was asked for the key, and to tell when it changes.
+    /// Whether the server has already been asked to push changes of the key.
     fn is_watched(self) -> bool {
         matches!(self, Self::AfterGet | Self::AfterPttl)
     }
 }
 
-/// How what a node says reaches the client.
+/// The order in which a node's messages reach the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Delivery {
     AsItComes,
-    /// The push overtakes the replies to the command that asked for it and to all later ones, and
-    /// is read before them.
+    /// The push arrives before the replies to the command that asked for it and to all later ones.
     PushFirst,
-    /// The push comes between the replies to `GET` and to `PTTL`, and is read together with them.
+    /// The push arrives between the replies to `GET` and `PTTL`, and is read together with them.
     PushBetween,
-    /// The push comes when the client has had all replies and gone to sleep.
+    /// The push arrives after all replies, when the client waits.
     PushLast,
-    /// No push comes.
     NoPush,
-    /// The reply to `SET` comes when the attempt has long failed by the other nodes'.
+    /// The reply to `SET` arrives after the other nodes have decided the attempt.
     LateVote,
 }
 
@@ -102,7 +100,7 @@ fn reply(name: &str) -> Message {
     Message::Reply(name.to_owned())
 }
 
-/// What becomes of the messages of a node on which the key is deleted at that moment.
+/// The proxy's rule for a node whose key is deleted at this moment.
 fn rule(
     key: &str,
     moment: Moment,
@@ -132,13 +130,12 @@ fn rule(
     }
 }
 
-/// Tells each time the waiter goes to sleep.
+/// Reports each time that the call begins to wait.
 type Sleep = watch::Receiver<Option<Waiting>>;
 
-/// A call under way.
 type Acquiring = JoinHandle<Result<Guard, AcquireError>>;
 
-/// A client behind proxies. It does not poll within a test's time as long as it is told of changes.
+/// A client behind proxies. It does not poll during a test as long as it receives pushes.
 struct Setting {
     nodes: Nodes,
     proxies: Vec<RespProxy>,
@@ -169,7 +166,7 @@ impl Setting {
         Self { nodes, proxies, waiter, scenarios: 0 }
     }
 
-    /// A lock that nobody has had anything to do with.
+    /// A key that no earlier scenario has used.
     fn fresh_key(&mut self) -> String {
         self.scenarios += 1;
         format!("orders:{}", self.scenarios)
@@ -182,15 +179,15 @@ impl Setting {
         }
     }
 
-    /// The client begins to wait. Once it has gone to sleep, the proxies know.
+    /// Starts a call. The proxies get a mark when the call begins to wait.
     fn wait_for(&self, key: &str) -> (Acquiring, Sleep) {
         let (told, asleep) = watch::channel(None);
         let acquire = self.waiter.acquire(key).progress(told);
         (tokio::spawn(acquire.into_future()), asleep)
     }
 
-    /// On every node the key is deleted at the node's moment, and what the node says is delivered in
-    /// its way. The waiter must get the lock.
+    /// Deletes the key on every node at the node's moment, and delivers the node's messages in the given order. The
+    /// waiting call must get the lock.
     async fn deleted(&mut self, moments: &[Moment], deliveries: &[Delivery]) {
         let key = self.fresh_key();
         let scenario = format!("{key}: {moments:?} {deliveries:?}");
@@ -205,8 +202,8 @@ impl Setting {
         self.give_back(guard, &key).await;
     }
 
-    /// Deletes the key on the first nodes, each at its moment. Does not return: it may be that a
-    /// moment never comes, because the waiter does without that node.
+    /// Deletes the key on the first nodes, each at its moment. Never returns, because a moment may never come: the
+    /// client may not need that node.
     async fn delete_at(&self, key: &str, moments: impl IntoIterator<Item = Moment>) {
         let at_each = self.proxies.iter().zip(self.nodes.iter()).zip(moments);
         let deletions = at_each.map(async |((proxy, node), moment)| {
@@ -218,8 +215,7 @@ impl Setting {
         std::future::pending::<()>().await
     }
 
-    /// The same, but the lock is given back on all nodes at once, by `release`, when a quorum has
-    /// come to the moment.
+    /// As `deleted`, but `release` frees the lock on all nodes at once when a quorum has reached the moment.
     async fn released(
         &mut self,
         key: &str,
@@ -245,7 +241,7 @@ impl Setting {
         self.give_back(guard, key).await;
     }
 
-    /// Lets things happen until the waiter has the lock.
+    /// Runs `event` until the waiting call has the lock.
     async fn got(
         &self,
         mut acquiring: Acquiring,
@@ -260,8 +256,8 @@ impl Setting {
         };
         let got = tokio::select! {
             got = &mut acquiring => got.unwrap(),
-            () = event => unreachable!("it goes on for as long as it is polled"),
-            () = noting => unreachable!("it goes on for as long as it is polled"),
+            () = event => unreachable!("this future never completes"),
+            () = noting => unreachable!("this future never completes"),
         };
         let story = || self.proxies.iter().map(|proxy| format!("\n{:?}", proxy.seen()));
         let guard = got.unwrap_or_else(|error| {
@@ -275,17 +271,17 @@ impl Setting {
         guard
     }
 
-    /// Lets everything pass, and leaves nothing behind.
+    /// Lets all messages pass, and releases the lock everywhere.
     async fn give_back(&self, guard: Guard, key: &str) {
         self.proxies.iter().for_each(|proxy| proxy.rule(|_, _| Fate::Pass));
         assert!(guard.release().await.is_released());
-        // Behind the last release nothing is on its way that the next rules could be applied to.
+        // After the last release, no message is in flight that could meet the next rules.
         let started = Instant::now();
         while self.waiter.stats().releases_owed > 0 {
             assert!(started.elapsed() < PATIENCE, "something was not released");
             sleep(Duration::from_millis(1)).await;
         }
-        // Where the other library has it still, because the waiter did not need that node.
+        // The other library's key may still exist on nodes that the client did not need.
         for node in self.nodes.iter() {
             run(node, &["DEL", key]);
         }
@@ -297,7 +293,7 @@ fn start(binary: &ServerBinary, count: usize) -> Nodes {
 }
 
 #[tokio::test]
-async fn one_node_wakes_whenever_its_key_is_deleted() {
+async fn a_deleted_key_on_one_node_wakes_at_every_moment() {
     for binary in all_servers() {
         let mut setting = Setting::start(start(&binary, 1)).await;
         for moment in MOMENTS {
@@ -308,9 +304,9 @@ async fn one_node_wakes_whenever_its_key_is_deleted() {
     }
 }
 
-/// Every moment on each node, the nodes' order apart.
+/// Every combination of moments on three nodes. Permutations of the nodes are left out.
 #[tokio::test]
-async fn three_nodes_wake_whenever_their_keys_are_deleted() {
+async fn deleted_keys_on_three_nodes_wake_at_every_moment() {
     for binary in all_servers() {
         let mut setting = Setting::start(start(&binary, 3)).await;
         for (place, first) in MOMENTS.into_iter().enumerate() {
@@ -331,17 +327,17 @@ async fn three_nodes_wake_whenever_their_keys_are_deleted() {
     }
 }
 
-/// Every order of pushes and replies on each node, while the keys are deleted after they were looked
-/// at: it is then that the push counts.
+/// Every combination of orders on three nodes. The keys are deleted after the client has asked for pushes, because
+/// only then the push matters.
 #[tokio::test]
-async fn pushes_and_replies_may_overtake_each_other_on_every_node_differently() {
+async fn no_order_of_pushes_and_replies_loses_a_wake_up() {
     for binary in all_servers() {
         let mut setting = Setting::start(start(&binary, 3)).await;
         for moment in [Moment::AfterGet, Moment::AfterPttl] {
             for first in ORDERS {
                 for second in ORDERS {
                     for third in [&ORDERS[..], &[Delivery::NoPush, Delivery::LateVote]].concat() {
-                        // Who votes late is not asked who holds the lock.
+                        // A node whose vote comes late is not asked for the holder.
                         let late = third == Delivery::LateVote;
                         let last = if late { Moment::AfterSet } else { moment };
                         setting.deleted(&[moment, moment, last], &[first, second, third]).await;
@@ -376,18 +372,18 @@ async fn a_second_clients_release_wakes_at_every_moment() {
     }
 }
 
-/// Who was woken and finds that another was faster is woken again, also if that one gives the lock
-/// back in between.
+/// A waiting call is woken, and another client is faster. The call must be woken again, even if that client releases
+/// the lock in between.
 #[tokio::test]
-async fn who_was_outrun_is_woken_again_at_every_moment() {
+async fn a_waiter_that_was_outrun_is_woken_again_at_every_moment() {
     for binary in all_servers() {
         let mut setting = Setting::start(start(&binary, 3)).await;
         for moment in MOMENTS {
             for order in ORDERS {
                 let key = setting.fresh_key();
                 setting.is_taken(&key, TTL_MS);
-                // Until the waiter sleeps, all passes; its next attempt is held up until another
-                // has taken the lock.
+                // All messages pass until the call waits. Its next attempt is held back until another client has
+                // taken the lock.
                 for proxy in &setting.proxies {
                     proxy.rule(|message, seen| {
                         let set = *message == Message::Command("SET".to_owned());
@@ -403,7 +399,7 @@ async fn who_was_outrun_is_woken_again_at_every_moment() {
                 }
                 let sets = |proxy: &RespProxy| proxy.count(&Seen::Sent("SET".to_owned()));
                 eventually("it tries again", || setting.proxies.iter().all(|p| sets(p) > 1)).await;
-                // The moments are now those of the second attempt.
+                // From here on the moments are those of the second attempt.
                 for proxy in &setting.proxies {
                     proxy.rule(rule(&key, moment, order));
                     proxy.note(Seen::Sent("SET".to_owned()));
@@ -417,7 +413,7 @@ async fn who_was_outrun_is_woken_again_at_every_moment() {
     }
 }
 
-/// Two of five stand still: the other three wake the waiter all the same.
+/// Two of five nodes are frozen. The other three must wake the call.
 #[tokio::test]
 async fn with_a_frozen_minority_no_wake_up_is_lost() {
     for binary in all_servers() {
@@ -449,8 +445,7 @@ impl Setting {
     }
 }
 
-/// The proof that the other tests would notice: without any push the waiter sleeps until the keys
-/// expire.
+/// The control experiment: without pushes, the call waits until the keys expire.
 #[tokio::test]
 async fn without_pushes_a_release_is_noticed_only_when_the_keys_would_expire() {
     for binary in all_servers() {
@@ -464,7 +459,7 @@ async fn without_pushes_a_release_is_noticed_only_when_the_keys_would_expire() {
     }
 }
 
-/// Returns whether it was asleep before the keys, which live so long, expired.
+/// Returns whether the call waited before the keys expired after `held`.
 async fn sleeps_until_the_keys_expire(binary: &ServerBinary, count: usize, held: Duration) -> bool {
     let mut setting = Setting::start(start(binary, count)).await;
     let key = setting.fresh_key();
@@ -473,7 +468,7 @@ async fn sleeps_until_the_keys_expire(binary: &ServerBinary, count: usize, held:
     let taken_at = Instant::now();
     setting.is_taken(&key, &held.as_millis().to_string());
     let (acquiring, mut asleep) = setting.wait_for(&key);
-    // If it comes too late, the lock may have been had without any sleep.
+    // On a slow machine the keys may expire before the call, which then does not wait.
     let slept = asleep.wait_for(Option::is_some).await.is_ok();
     if !slept || taken_at.elapsed() >= held {
         acquiring.abort();
@@ -484,7 +479,7 @@ async fn sleeps_until_the_keys_expire(binary: &ServerBinary, count: usize, held:
     }
     let guard = acquiring.await.unwrap().unwrap();
     let after = taken_at.elapsed();
-    // Servers and clients reckon in whole milliseconds.
+    // Servers and clients use whole milliseconds.
     assert!(after + Duration::from_millis(5) >= held && after < held + PATIENCE, "{after:?}");
     let pushed = |proxy: &&RespProxy| proxy.count(&Seen::Pushed(key.clone())) == 1;
     let quorum = count / 2 + 1;

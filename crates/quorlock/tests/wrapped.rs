@@ -1,4 +1,4 @@
-//! A server in a node of one's own: the client gives it batches, and it works as one that is not wrapped.
+//! A server inside a custom node: the client gives it batches, and it behaves like a server that is not wrapped.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -45,19 +45,19 @@ fn wrapping(nodes: &[Server]) -> Client {
 }
 
 #[tokio::test]
-async fn a_wrapped_server_locks_extends_tells_and_comes_back() {
+async fn a_wrapped_server_behaves_like_a_server() {
     let Some(nodes) = five() else { return };
     let client = wrapping(&nodes);
     let guard = client.acquire_fenced("orders").await.unwrap();
     eventually("all vote", || guard.votes() == 5).await;
     for node in &nodes {
-        // It forgets its scripts: what is asked by them is asked again.
+        // The server forgets its scripts, and the client sends them again.
         run(node, &["SCRIPT", "FLUSH"]);
     }
     guard.extend().await.unwrap();
     assert_eq!(guard.release().await.outcome, Outcome::Released);
 
-    // A call that waits is told when the lock comes free, long before the keys expire.
+    // A waiting call is woken when the lock becomes free, long before the keys expire.
     for node in &nodes {
         run(node, &["SET", "orders", "another's", "PX", "20000"]);
     }
@@ -73,7 +73,7 @@ async fn a_wrapped_server_locks_extends_tells_and_comes_back() {
     }
     assert_eq!(call.await.unwrap().unwrap().release().await.outcome, Outcome::Released);
 
-    // A server that dies is connected to again.
+    // The node reconnects after its server has died.
     nodes[0].kill().unwrap();
     let guard = client.acquire("orders").await.unwrap();
     assert_eq!(guard.release().await.outcome, Outcome::Released);

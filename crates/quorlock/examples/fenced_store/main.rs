@@ -1,14 +1,14 @@
-//! A store that refuses whoever has been overtaken: fencing tokens with SQLite, from end to end.
+//! A store that refuses writes of an earlier holder: fencing tokens with SQLite, from end to end.
 //!
 //! ```text
-//! cargo run --example fenced_store    # on servers of its own
+//! cargo run --example fenced_store    # starts its own servers
 //! ```
 //!
-//! Two processes withdraw from one account under a lock. The first one is stopped (`SIGSTOP`, as a
-//! laptop's lid or a long garbage collection would) between its reading and its writing. Its lock
-//! ends meanwhile; the second one takes it, and withdraws. Then the first goes on, where it was: it
-//! still believes that it holds the lock, for nobody could tell it. Without a fence it would write its
-//! balance over the other's. With one, the store refuses it.
+//! Two processes withdraw from one account under a lock. The first one is stopped between its read and its write, by
+//! `SIGSTOP`, as a suspended laptop or a long garbage collection would stop it. Its lock ends meanwhile, and the
+//! second process acquires the lock and withdraws. Then the first process resumes. It still believes that it holds
+//! the lock. Without a fencing token its write would overwrite the other's balance. With the token, the store refuses
+//! the write.
 
 mod store;
 mod story;
@@ -17,7 +17,7 @@ mod withdraw;
 use std::error::Error;
 use std::process::{Command, ExitCode};
 
-/// Without more, the whole story; its processes are this program again.
+/// Without the variables of a child process, runs the whole story. The children are this program again.
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     if withdraw::is_wanted() {
         return withdraw::run();

@@ -1,19 +1,18 @@
-//! The store: an account in SQLite, and the largest fence that it has seen.
+//! The store: an account in SQLite, and the largest fencing token that the store has seen.
 
 use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{Connection, Result, TransactionBehavior, params};
 
-/// An account.
 pub(crate) struct Store {
     database: Connection,
 }
 
-/// What the store says to who has been overtaken.
+/// The store has seen a larger token and refuses the access.
 #[derive(Debug)]
 pub(crate) struct Overtaken {
-    /// The largest fence that it has seen.
+    /// The largest token that the store has seen.
     pub(crate) seen: u64,
 }
 
@@ -32,8 +31,8 @@ impl Store {
         Ok(Self { database })
     }
 
-    /// Registers the fence of a new holder, *before* it reads: from now on nobody with a smaller one
-    /// can write. Then, in the same transaction, the balance.
+    /// Records the token of a new holder *before* it reads the balance, in one transaction. From then on, a holder
+    /// with a smaller token cannot write.
     pub(crate) fn read(&mut self, fence: u64) -> Result<std::result::Result<i64, Overtaken>> {
         let transaction =
             self.database.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -49,7 +48,7 @@ impl Store {
         Ok(Ok(balance))
     }
 
-    /// Writes, unless somebody with a larger fence was here: compared and written in one step.
+    /// Writes, unless the store has seen a larger token. SQLite compares and writes in one step.
     pub(crate) fn write(
         &mut self,
         fence: u64,

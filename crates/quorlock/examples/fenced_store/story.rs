@@ -1,4 +1,4 @@
-//! The story: two processes, one of them stopped at the wrong moment.
+//! The story: two processes, one of them stopped at the worst moment.
 
 use std::error::Error;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::store::Store;
 use super::withdraw::{DATABASE, NAME, NODES, REFUSED};
 
-/// Tells it, with processes that `withdraw` makes.
+/// Runs the story. `withdraw` creates the command for each process.
 pub(crate) fn run(withdraw: impl Fn() -> std::io::Result<Command>) -> Result<(), Box<dyn Error>> {
     let nodes = Nodes::start(&find()?, 3, ServerOptions::default())?;
     let folder = tempfile::tempdir()?;
@@ -22,7 +22,7 @@ pub(crate) fn run(withdraw: impl Fn() -> std::io::Result<Command>) -> Result<(),
     kill_process(first.pid()?, Signal::STOP)?;
     println!("(the first process is stopped; its lock ends, and nobody can tell it)");
 
-    // It waits for the lock, for as long as the first one's key lives.
+    // The second process waits until the key of the first one expires.
     let mut second = Worker::start("second", withdraw()?, &database, &nodes.urls())?;
     println!("{}", second.line()?);
     let (last_words, code) = second.go_on()?;
@@ -44,7 +44,7 @@ pub(crate) fn run(withdraw: impl Fn() -> std::io::Result<Command>) -> Result<(),
     Ok(())
 }
 
-/// A process; killed when this goes.
+/// A process, killed on drop.
 struct Worker {
     name: &'static str,
     process: Child,
@@ -69,7 +69,7 @@ impl Worker {
         Ok(Self { name, process, output: BufReader::new(output) })
     }
 
-    /// The next line that it says.
+    /// The next line of its output.
     fn line(&mut self) -> Result<String, Box<dyn Error>> {
         let beginning = format!("{}: ", self.name);
         loop {
@@ -83,7 +83,7 @@ impl Worker {
         }
     }
 
-    /// Lets it go on to its end.
+    /// Resumes the process and waits until it ends.
     fn go_on(&mut self) -> Result<(String, Option<i32>), Box<dyn Error>> {
         drop(self.process.stdin.take());
         let mut rest = String::new();
@@ -98,7 +98,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It has ended already, or ends now.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

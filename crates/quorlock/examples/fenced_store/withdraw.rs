@@ -1,4 +1,4 @@
-//! One process that withdraws 30, under the lock.
+//! One process that withdraws 30 under the lock.
 
 use std::error::Error;
 use std::io::{BufRead as _, Write as _};
@@ -9,17 +9,17 @@ use quorlock::{Client, LockOptions, RestartGuard};
 
 use super::store::Store;
 
-/// What a process ends with that was refused by the store.
+/// The exit code after the store has refused the write.
 pub(crate) const REFUSED: u8 = 3;
 
 const TTL: Duration = Duration::from_secs(1);
 
-/// How a process is told who it is, where the store is, and which nodes there are.
+/// The environment variables that tell a process its name, the database and the nodes.
 pub(crate) const NAME: &str = "FENCED_STORE_NAME";
 pub(crate) const DATABASE: &str = "FENCED_STORE_DATABASE";
 pub(crate) const NODES: &str = "FENCED_STORE_NODES";
 
-/// Whether this is such a process.
+/// Whether this process is one of the two.
 pub(crate) fn is_wanted() -> bool {
     std::env::var_os(NAME).is_some()
 }
@@ -28,7 +28,7 @@ pub(crate) fn is_wanted() -> bool {
 pub(crate) async fn run() -> Result<ExitCode, Box<dyn Error>> {
     let (name, nodes) = (std::env::var(NAME)?, std::env::var(NODES)?);
     let database = std::env::var_os(DATABASE).ok_or("no database was given")?;
-    // The servers of this story are thrown away with it; on real ones leave the guard on.
+    // The guard is off because the servers are new and exist only for this example. Leave it on for real servers.
     let client = Client::builder()
         .nodes(nodes.split(','))
         .restart_guard(RestartGuard::Off)
@@ -48,11 +48,11 @@ pub(crate) async fn run() -> Result<ExitCode, Box<dyn Error>> {
     );
     std::io::stdout().flush()?;
 
-    // The moment in which everything can happen: here the story stops the process.
+    // The story stops the process here, between its read and its write.
     std::io::stdin().lock().read_line(&mut String::new())?;
 
-    // It does not ask whether its lock is valid, to show what it would lead to; nor would that
-    // help: between the question and the write it could be stopped just as well.
+    // The process does not check `is_valid` here, to show the consequence. The check would not help either: the
+    // process could be stopped between the check and the write.
     match store.write(fence, balance - 30)? {
         Ok(()) => println!("{name}: has written {}", balance - 30),
         Err(overtaken) => return Ok(refused(&name, fence, overtaken.seen)),

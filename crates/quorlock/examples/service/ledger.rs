@@ -1,9 +1,8 @@
-//! The ledger: it stands for a database that all machines share.
+//! The ledger stands for a database that all machines share.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// A row of the ledger.
 #[derive(Clone, Copy, Default)]
 struct Row {
     value: i64,
@@ -16,7 +15,7 @@ pub(crate) struct Ledger {
     rows: Mutex<HashMap<String, Row>>,
 }
 
-/// A later holder of the lock has been here, so the ledger refuses the earlier one.
+/// The ledger has seen a later holder of the lock, and refuses the earlier one.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Overtaken;
 
@@ -25,7 +24,7 @@ impl Ledger {
     ///
     /// In SQL, in one transaction: `UPDATE row SET fence = $1 WHERE id = $2 AND fence <= $1`, then `SELECT value`.
     pub(crate) async fn read(&self, id: &str, fence: u64) -> Result<i64, Overtaken> {
-        // As long as a database would take.
+        // A database would take some time here.
         tokio::task::yield_now().await;
         self.change(id, fence, |_| {})
     }
@@ -38,7 +37,7 @@ impl Ledger {
         self.change(id, fence, |row| row.value = value).map(drop)
     }
 
-    /// Returns the value without a lock: it may be old as soon as it is read.
+    /// Returns the value without a lock. It may be stale.
     pub(crate) fn look(&self, id: &str) -> i64 {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         rows.get(id).map_or(0, |row| row.value)

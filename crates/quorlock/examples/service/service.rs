@@ -21,7 +21,7 @@ use crate::ledger::{Ledger, Overtaken};
 /// The longest time that a request waits for a lock.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The state that all requests share. The client is one per process: its clones share the connections.
+/// The state that all requests share. There is one client per process, and its clones share the connections.
 struct App {
     client: Client,
     ledger: Arc<Ledger>,
@@ -54,9 +54,10 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// The errors of work under a lock: those of the lock, and those of the work itself.
+/// The errors of work under a lock: those of the lock, and those of the work.
 ///
-/// `hold` gives a `Result<Result<T, E>, HoldError>` if the work is fallible. With both conversions one `??` does.
+/// `hold` returns a `Result<Result<T, E>, HoldError>` if the work is fallible. With both conversions, one `??` is
+/// enough.
 #[derive(Debug)]
 enum Refusal {
     Lock(HoldError),
@@ -78,7 +79,7 @@ impl From<Overtaken> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         match self {
-            // Another request has the account for longer than this one waits.
+            // Another request holds the account for longer than this one waits.
             Self::Lock(HoldError::NotAcquired(AcquireError::Contended(_))) => {
                 (StatusCode::CONFLICT, "the account is busy; try again\n").into_response()
             }
@@ -87,7 +88,7 @@ impl IntoResponse for Refusal {
                 eprintln!("no lock: {error}");
                 (StatusCode::SERVICE_UNAVAILABLE, "no lock can be had now\n").into_response()
             }
-            // The work was stopped halfway, or the ledger has refused its write.
+            // The work was stopped halfway, or the ledger has refused the write.
             Self::Lock(error) => {
                 eprintln!("{error}");
                 (StatusCode::SERVICE_UNAVAILABLE, "the lock was lost; look whether it was done\n")
@@ -116,7 +117,7 @@ async fn balance(State(app): State<Arc<App>>, Path(id): Path<String>) -> String 
     format!("{}\n", app.ledger.look(&format!("account/{id}")))
 }
 
-/// The work: fallible, and protected by the fencing token of the guard.
+/// The work: fallible, and protected by the guard's fencing token.
 async fn add(
     ledger: &Ledger,
     row: &str,
@@ -141,7 +142,7 @@ async fn close_books(app: Arc<App>, interval: Duration, mut stopped: watch::Rece
             app.client.acquire_fenced("books").options(LockOptions::new().wait(Duration::ZERO));
         let work = call.hold(async |guard| add(&app.ledger, "books", 1, guard).await);
         let done = tokio::select! {
-            // Drops the work where it stands. The client gives the lock back.
+            // Drops the work, and the client releases the lock.
             _ = stopped.wait_for(|stopped| *stopped) => return,
             done = work => done.map_err(Refusal::from).and_then(|done| Ok(done?)),
         };
@@ -155,7 +156,7 @@ async fn close_books(app: Arc<App>, interval: Duration, mut stopped: watch::Rece
     }
 }
 
-/// One line per node, from the figures of the client. No node is asked.
+/// One line per node, from the figures of the client. The client sends no command.
 async fn health(State(app): State<Arc<App>>) -> (StatusCode, String) {
     let stats = app.client.stats();
     let mut text = format!("locks held: {}\n", stats.locks_held);

@@ -1,5 +1,5 @@
-//! Every function of the library that gives a future, and the situations in which it is dropped.
-//! public.rs sees to it that none is left out.
+//! Every function of the library that returns a future, and the situations in which this future is dropped.
+//! `public.rs` checks that no function is missing.
 
 use std::fmt;
 use std::future::IntoFuture as _;
@@ -13,13 +13,11 @@ use tokio::time::sleep;
 use crate::polls::Call;
 use crate::scene::{RESOURCE, Scene, TTL, WAIT};
 
-/// A function in a situation.
 pub(crate) struct Case {
     pub(crate) function: &'static str,
     situation: &'static str,
-    /// What comes first, while all nodes are well.
+    /// Brings about the situation, while all nodes are healthy.
     pub(crate) prepare: fn(Rc<Scene>) -> Call,
-    /// Makes the future that is polled and dropped.
     pub(crate) call: fn(Rc<Scene>) -> Call,
 }
 
@@ -29,7 +27,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// For so long others hold what the future is after.
+/// The time for which other callers hold the lock that the future asks for.
 const HELD_FOR: Duration = Duration::from_millis(70);
 
 pub(crate) const ALL: &[Case] = &[
@@ -104,7 +102,7 @@ pub(crate) const ALL: &[Case] = &[
         prepare: nothing,
         call: |scene| {
             Box::pin(async move {
-                // Whatever came of it, be it a loss.
+                // The work may end with a loss.
                 let _ = scene.client().acquire(RESOURCE).hold(work).await;
             })
         },
@@ -119,7 +117,7 @@ pub(crate) const ALL: &[Case] = &[
     },
     Case {
         function: "Client::shutdown",
-        situation: "with a lock and a caller who waits for it",
+        situation: "with a lock and a waiting caller",
         prepare: |scene| {
             Box::pin(async move {
                 held(scene.clone()).await;
@@ -129,7 +127,7 @@ pub(crate) const ALL: &[Case] = &[
         call: |scene| {
             scene.will_be_shut_down();
             Box::pin(async move {
-                // What is owed may take longer than that.
+                // Owed releases may take longer than `WAIT`.
                 let _ = scene.client().shutdown(WAIT).await;
             })
         },
@@ -146,7 +144,7 @@ pub(crate) const ALL: &[Case] = &[
         prepare: |scene| {
             Box::pin(async move {
                 held(scene).await;
-                // The last votes are a change as well.
+                // The last votes change the guard as well.
                 sleep(TTL / 100).await;
             })
         },
@@ -216,7 +214,7 @@ pub(crate) const ALL: &[Case] = &[
     },
     Case {
         function: "FencedGuard::release",
-        situation: "of a lock that nobody wants",
+        situation: "of a lock without other callers",
         prepare: nothing,
         call: |scene| {
             let call = scene.client().acquire_fenced(RESOURCE);
@@ -229,7 +227,7 @@ pub(crate) const ALL: &[Case] = &[
     },
     Case {
         function: "Guard::release",
-        situation: "of a lock that nobody wants",
+        situation: "of a lock without other callers",
         prepare: held,
         call: |scene| release(scene.take_guard()),
     },
@@ -247,7 +245,7 @@ pub(crate) const ALL: &[Case] = &[
     },
 ];
 
-/// The functions, each once, in order.
+/// The names of the functions, sorted and without duplicates.
 pub(crate) fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = ALL.iter().map(|case| case.function).collect();
     names.sort_unstable();
@@ -263,7 +261,7 @@ fn held(scene: Rc<Scene>) -> Call {
     Box::pin(async move { scene.keep(scene.acquire().await.unwrap()) })
 }
 
-/// A guard that comes of it is kept.
+/// Keeps the guard that the call returns.
 fn keep(
     scene: Rc<Scene>,
     call: impl Future<Output = Result<Guard, AcquireError>> + 'static,
@@ -275,13 +273,13 @@ fn keep(
     })
 }
 
-/// The release is queued by the call itself, so that must not wait for the first poll.
+/// `Guard::release` queues the release before the first poll, so the call must happen here.
 fn release(guard: Guard) -> Call {
     let releasing = guard.release();
     Box::pin(async move { drop(releasing.await) })
 }
 
-/// Work that looks at its guard now and then: what is lost stays lost.
+/// Work that looks at its guard now and then. A lost lock must stay lost.
 async fn work(guard: &Guard) {
     let mut lost = false;
     for _ in 0..5 {

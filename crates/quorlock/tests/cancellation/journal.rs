@@ -1,4 +1,4 @@
-//! What was given to the nodes to send, and what of it must not have been.
+//! Records the commands that the nodes receive, and the violations of S13 to S15 among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,12 +9,12 @@ use tokio::task::yield_now;
 
 use crate::watch::Watches;
 
-/// So many turns of the driver it takes until the first node has answered; the next needs as many more,
-/// so that there is an end of the future between any two answers.
+/// The number of turns of the driver until the first node answers. Each further node needs two turns more, so that
+/// the future can be dropped between any two answers.
 const TURNS: usize = 2;
 
-/// A node in memory that takes some turns to answer, and notes what it is given to send. It never says that it is down, or what is
-/// meant for it would fail before it gets here.
+/// A node in memory that answers after some turns and records its commands. It never reports that it is down, because
+/// the driver would then fail commands before they arrive here.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {
     pub(crate) node: MemoryNode,
@@ -22,11 +22,11 @@ pub(crate) struct Recorded {
     journal: Arc<Journal>,
 }
 
-/// What the nodes were given, in order, and which guards there are.
+/// The commands that the nodes have received, in order, and the guards.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     lines: Mutex<Vec<Entry>>,
-    /// What must not be, seen where nobody may panic: the driver would survive it.
+    /// Violations, kept until the end of the test: the driver would survive a panic here.
     violations: Mutex<Vec<String>>,
     pub(crate) watches: Watches,
 }
@@ -102,7 +102,7 @@ impl Journal {
         self.lines().push(Entry { node, verb, value: text(value) });
     }
 
-    /// When all is over: every attempt has ended, and every lock.
+    /// Checks at the end that every attempt and every lock has ended.
     pub(crate) fn check(&self, nodes: usize) {
         assert_eq!(*self.violations.lock().unwrap(), [""; 0]);
         let mut by_value: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
@@ -112,7 +112,7 @@ impl Journal {
         for lines in by_value.values() {
             for node in 0..nodes {
                 let here = || lines.iter().filter(|line| line.node == node).map(|line| line.verb);
-                // S13: whatever ended a lock, its token is released and then never used again.
+                // S13: whatever ended a lock, its token is released and never used again.
                 let rest: BTreeSet<Verb> =
                     here().skip_while(|verb| *verb != Verb::Release).collect();
                 assert!(
@@ -125,7 +125,7 @@ impl Journal {
     }
 }
 
-/// The value that a guard's lock has on the nodes.
+/// The value at the lock's key on the nodes.
 pub(crate) fn value_of(guard: &quorlock::Guard) -> String {
     text(&Value::new(&guard.token().stored(), ""))
 }

@@ -1,9 +1,9 @@
-//! Cancellation: every public future of the library is dropped after k polls, for every k until it
-//! completes, in virtual time, against nodes that are healthy, silent, refusing, failing and down. Then
-//! S13 to S15 must hold (journal.rs, watch.rs), and no key may stay (scene.rs).
+//! Cancellation: every public future of the library is dropped after k polls, for every k until it completes, in
+//! virtual time, against nodes that are healthy, silent, refusing, failing or down. S13 to S15 must hold
+//! (`journal.rs`, `watch.rs`), and no key may stay (`scene.rs`).
 //!
-//! The polls come in two ways, and the end of the future in two more; see polls.rs. How often each
-//! function was dropped is printed and must not be zero.
+//! There are two patterns of polling and two moments for the drop, see `polls.rs`. The test prints how often each
+//! function was dropped; the number must not be zero.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -25,14 +25,13 @@ use node_fault::NodeFault;
 use polls::PollPattern;
 use scene::Scene;
 
-/// No future of these takes so many polls; one that does hangs.
+/// The number of polls after which a future counts as hanging.
 const POLLS_MAX: usize = 2_000;
 
-/// Drops the future after no poll, after one, after two, until it completes. Returns how often it was
-/// dropped.
+/// Drops the future after no poll, after one, after two, until it completes. Returns the number of drops.
 fn sweep(case: &Case, node_fault: NodeFault, pattern: PollPattern) -> usize {
     for polls in 0..POLLS_MAX {
-        // Between two turns of ours no other task has more than one.
+        // Between two turns of this task, every other task has at most one turn.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -66,7 +65,7 @@ async fn one_drop(case: &Case, node_fault: NodeFault, pattern: PollPattern, poll
 }
 
 #[test]
-fn whatever_is_dropped_after_whatever_poll_leaves_nothing_behind() {
+fn a_future_dropped_after_any_poll_leaves_no_key() {
     let mut sweeps = Vec::new();
     for case in ALL {
         for node_fault in NodeFault::ALL {
@@ -83,7 +82,7 @@ fn whatever_is_dropped_after_whatever_poll_leaves_nothing_behind() {
                     let count =
                         catch_unwind(AssertUnwindSafe(|| sweep(case, **node_fault, *pattern)))
                             .unwrap_or_else(|panic| {
-                                // One is enough: the others need not be waited for.
+                                // The first failure ends the other sweeps.
                                 next.store(sweeps.len(), Ordering::Relaxed);
                                 resume_unwind(panic)
                             });
@@ -112,7 +111,7 @@ fn no_public_future_of_the_library_is_left_out() {
     assert_eq!(public::futures_of_the_library(), swept, "in the library, and in functions.rs");
 }
 
-/// For `cargo xtask mutants`: each mistake's name, its layer, and whether this sweep is to see it.
+/// Prints for `cargo xtask mutants` the name and layer of each mutant, and whether this sweep must catch it.
 #[cfg(quorlock_mutants)]
 #[test]
 #[ignore = "lists and tests nothing"]

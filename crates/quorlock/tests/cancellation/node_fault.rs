@@ -1,4 +1,4 @@
-//! What the nodes are like while a future is polled and dropped.
+//! The faults of the nodes while a future is polled and dropped.
 
 use std::time::Duration;
 
@@ -7,33 +7,31 @@ use quorlock::node::FailureKind;
 use crate::journal::Recorded;
 use crate::scene::{RESOURCE, TTL};
 
-/// What the nodes are like. Each mood comes to an end, or there would be no telling whether what was
-/// taken has been given back.
+/// A fault of the nodes. Each fault ends, so that the test can check that all keys are released.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum NodeFault {
     Healthy,
-    /// They take everything and answer nothing, and then answer again.
+    /// The nodes execute every command, do not answer for a while, and then answer.
     Silent,
-    /// From the moment of the drop on.
+    /// Silent from the drop on.
     SilentSinceTheDrop,
-    /// For longer than a key lives.
+    /// Silent for longer than the ttl.
     SilentForLong,
-    /// One of them alone.
     OneSilent,
-    /// Somebody else's key is there.
+    /// Another client's key is on the nodes.
     Refusing,
-    /// On one of them alone.
+    /// Another client's key is on one node.
     OneRefusing,
-    /// Connections break under all that is sent.
+    /// Connections break with every command that is sent.
     Failing,
-    /// From the moment of the drop on.
+    /// Failing from the drop on.
     FailingSinceTheDrop,
-    /// Killed, and started again without their data.
+    /// The nodes are killed, and restarted without their data.
     Down,
 }
 
-/// The value of somebody else's key.
-pub(crate) const FOREIGN: &str = "somebody else";
+/// The value of the other client's key.
+pub(crate) const FOREIGN: &str = "another client";
 
 impl NodeFault {
     pub(crate) const ALL: &[Self; 10] = &[
@@ -49,7 +47,7 @@ impl NodeFault {
         Self::Down,
     ];
 
-    /// Before the first poll.
+    /// Starts the fault before the first poll.
     pub(crate) fn begin(self, nodes: &[Recorded]) {
         match self {
             Self::Healthy | Self::SilentSinceTheDrop | Self::FailingSinceTheDrop => {}
@@ -62,7 +60,7 @@ impl NodeFault {
         }
     }
 
-    /// Right before the drop.
+    /// Starts the fault right before the drop.
     pub(crate) fn begin_at_drop(self, nodes: &[Recorded]) {
         match self {
             Self::SilentSinceTheDrop => nodes.iter().for_each(|node| node.node.freeze()),
@@ -71,17 +69,17 @@ impl NodeFault {
         }
     }
 
-    /// How long the mood lasts after the drop.
+    /// The duration of the fault after the drop.
     pub(crate) fn lasts(self) -> Duration {
         match self {
             Self::SilentForLong => TTL + TTL / 10,
-            // Soon enough for what is owed to be sent again before it has expired.
+            // The client must be able to repeat owed releases before they expire.
             Self::Failing | Self::FailingSinceTheDrop => TTL / 20,
             _ => TTL / 4,
         }
     }
 
-    /// The nodes are well again. What the others have put there stays.
+    /// Heals the nodes. The keys of other clients stay.
     pub(crate) fn end(self, nodes: &[Recorded]) {
         for node in nodes {
             node.node.thaw();
@@ -90,23 +88,23 @@ impl NodeFault {
         }
     }
 
-    /// How long after its end no key may be left. A node that is silent no more is sent the releases
-    /// that it has not seen yet, right behind the acquires; one that failed is tried now and then.
+    /// The time after the end of the fault within which all keys must be gone. A node that was silent receives the
+    /// outstanding releases right after their acquires. A node that failed is retried with a back-off.
     pub(crate) fn keys_are_gone_after(self) -> Duration {
         match self {
-            // By then it is tried less and less often.
+            // The back-off has grown by then.
             Self::Failing => TTL,
             Self::FailingSinceTheDrop => TTL / 4,
             _ => TTL / 10,
         }
     }
 
-    /// Whether nodes lose votes that they gave: then a guard may end before its time.
+    /// Whether the fault makes nodes lose votes. Then a guard may end early.
     pub(crate) fn loses_votes(self) -> bool {
         matches!(self, Self::Refusing | Self::OneRefusing | Self::Down)
     }
 
-    /// What must be left in the end: what is not ours, untouched; it is taken away now.
+    /// Checks that the other client's keys are unchanged, and removes them.
     pub(crate) fn take_foreign_keys(self, nodes: &[Recorded]) {
         let place_count = match self {
             Self::Refusing => nodes.len(),
@@ -114,7 +112,11 @@ impl NodeFault {
             _ => 0,
         };
         for node in &nodes[..place_count] {
-            assert_eq!(node.node.value_of(RESOURCE), Some(FOREIGN.into()), "it was not ours");
+            assert_eq!(
+                node.node.value_of(RESOURCE),
+                Some(FOREIGN.into()),
+                "another client's key was changed"
+            );
             node.node.remove(RESOURCE);
         }
     }

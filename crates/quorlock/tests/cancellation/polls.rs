@@ -1,4 +1,4 @@
-//! How a future is polled, and when it is left.
+//! The pattern in which a future is polled and dropped.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -10,13 +10,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) type Call = Pin<Box<dyn Future<Output = ()>>>;
 
-/// When the future is polled next, and when it is dropped if it is not done.
+/// Decides when the future is polled next, and when it is dropped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PollPattern {
-    /// Polled only when it asks for it, as by any runtime; else at every turn of the driver and every
-    /// few milliseconds, so that between two polls as little happens as can.
+    /// True: the future is polled only after its waker was called, as by any runtime. False: at every turn of the
+    /// driver and every few milliseconds, so that as little as possible happens between two polls.
     pub(crate) only_when_woken: bool,
-    /// Dropped when the next poll is due, with all that came in meanwhile; else right after the last.
+    /// True: the future is dropped when the next poll is due, after everything that happened meanwhile. False: right
+    /// after the last poll.
     pub(crate) late: bool,
 }
 
@@ -29,11 +30,11 @@ impl PollPattern {
     ];
 }
 
-/// Where the future need not ask for it: so many polls without any time between them, then a while.
+/// The number of polls without any time between them, before time passes. Used if polls do not wait for the waker.
 const TURNS: usize = 15;
 const TICK: Duration = Duration::from_millis(50);
 
-/// Polls so many times, and looks about after each. Returns the future unless it is done.
+/// Polls the future `polls` times, and checks all guards after each poll. Returns the future unless it is complete.
 pub(crate) async fn polled(
     mut call: Call,
     pattern: PollPattern,
@@ -60,17 +61,17 @@ pub(crate) async fn polled(
     Some(call)
 }
 
-/// No future of these waits for longer: what has not been woken by then nobody wakes.
+/// A future that is not woken within this time is never woken.
 const WOKEN_WITHIN: Duration = Duration::from_secs(60);
 
-/// Until the task, and that is the future it has just polled, is woken.
+/// Waits until this task is woken, which the future's waker does.
 async fn woken() {
     let (began, mut polled) = (Instant::now(), false);
     let woken = poll_fn(|_| match std::mem::replace(&mut polled, true) {
         false => Poll::Pending,
         true => Poll::Ready(()),
     });
-    // When the time is over that wakes the task, too.
+    // The end of the timeout wakes the task as well.
     let _ = timeout(WOKEN_WITHIN, woken).await;
-    assert!(began.elapsed() < WOKEN_WITHIN, "nobody wakes it");
+    assert!(began.elapsed() < WOKEN_WITHIN, "the future is never woken");
 }

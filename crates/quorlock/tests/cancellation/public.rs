@@ -1,10 +1,9 @@
-//! Which functions of the library give a future: found in its source, so that a new one is not
-//! forgotten here. Of the forms in which a future can be given, it knows those that Rust has: `async
-//! fn`, a type that is said to be a future (`impl Future`, `BoxFuture`), and the library's own types that
-//! are one or become one when awaited.
+//! Finds in the library's source every public function that returns a future, so that the sweep covers new ones. A
+//! function counts if it is an `async fn`, if its return type is `impl Future` or `BoxFuture`, or if that type
+//! implements `Future` or `IntoFuture`.
 //!
-//! Left out: `node::Node`, whose futures are the driver's and no caller's; the suite of conformance,
-//! which is a test; and `admin`, the connections on which `quorlock-admin` talks to servers and takes no lock.
+//! Left out: `node::Node`, because the driver polls its futures; the conformance suite, which is a test; and `admin`,
+//! the connections of `quorlock-admin`, which take no lock.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,11 +11,11 @@ use std::path::Path;
 
 const LEFT_OUT: [&str; 3] = ["admin.rs", "conformance", "conformance.rs"];
 
-/// `Type::function`, in order.
+/// The functions as `Type::function`, sorted.
 pub(crate) fn futures_of_the_library() -> Vec<String> {
     let mut sources = Vec::new();
     read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut sources);
-    assert!(sources.len() > 10, "the library is not where it was");
+    assert!(sources.len() > 10, "the sources were not found");
     futures(&sources)
 }
 
@@ -36,7 +35,7 @@ fn read(folder: &Path, sources: &mut Vec<String>) {
 
 fn futures(sources: &[String]) -> Vec<String> {
     let lines = || sources.iter().flat_map(|source| source.lines().map(str::trim));
-    // `impl Future for X {` and `impl IntoFuture for X {`.
+    // Matches `impl Future for X {` and `impl IntoFuture for X {`.
     let types: BTreeSet<&str> = lines()
         .filter(|line| line.starts_with("impl"))
         .filter_map(|line| line.split_once("Future for "))
@@ -48,7 +47,7 @@ fn futures(sources: &[String]) -> Vec<String> {
         let mut lines = source.lines().map(str::trim);
         while let Some(line) = lines.next() {
             if let Some(rest) = line.strip_prefix("impl") {
-                // Of `Trait for Type` the type; generics do not matter to a name.
+                // The type in `Trait for Type`. Generics are not part of the name.
                 let rest =
                     rest.split_once("> ").filter(|_| rest.starts_with('<')).map_or(rest, |r| r.1);
                 owner = word(rest.rsplit(" for ").next().unwrap_or(rest).trim());
@@ -73,7 +72,7 @@ fn futures(sources: &[String]) -> Vec<String> {
     found.into_iter().collect()
 }
 
-/// The name at the beginning of a text.
+/// The identifier at the start of the text.
 fn word(text: &str) -> &str {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Where a future is dropped: three nodes, a client, and what comes after the drop.
+//! The place in which a future is dropped: three nodes, a client, and the checks after the drop.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,14 +14,13 @@ use crate::node_fault::NodeFault;
 
 pub(crate) const RESOURCE: &str = "orders";
 pub(crate) const TTL: Duration = Duration::from_secs(1);
-/// How long calls wait for their lock.
+/// The time for which calls wait for their lock.
 pub(crate) const WAIT: Duration = Duration::from_millis(500);
 
 const NODES: usize = 3;
 const MS: Duration = Duration::from_millis(1);
 
-/// So often the driver may run without any time passing: more than it needs for an ask and its
-/// answer.
+/// The number of turns for the driver without any time passing. A request and its answer need fewer.
 const TURNS: usize = 60;
 
 pub(crate) struct Scene {
@@ -29,10 +28,10 @@ pub(crate) struct Scene {
     node_fault: NodeFault,
     journal: Arc<Journal>,
     client: RefCell<Option<Client>>,
-    /// Where the client is shut down, its locks are lost before their time.
+    /// A shutdown of the client ends its locks early.
     shut_down: RefCell<bool>,
     guards: RefCell<Vec<Arc<Guard>>>,
-    /// Other callers of the same client, who may still be at it when the future is dropped.
+    /// Other callers of the same client, which may still run when the future is dropped.
     others: RefCell<Vec<JoinHandle<()>>>,
 }
 
@@ -69,7 +68,7 @@ impl Scene {
         self.client().acquire(RESOURCE)
     }
 
-    /// Nobody but a future that has been made has the client any more.
+    /// Drops the client. Only futures that exist already keep it alive.
     pub(crate) fn forget_client(&self) {
         self.client.take();
     }
@@ -78,7 +77,7 @@ impl Scene {
         self.shut_down.replace(true);
     }
 
-    /// Keeps a guard until the end, and looks at it all the time.
+    /// Keeps a guard until the end, and checks it after every poll.
     pub(crate) fn keep(&self, guard: Guard) {
         let guard = Arc::new(guard);
         self.journal.watches.add(&guard);
@@ -89,23 +88,23 @@ impl Scene {
         self.guards.borrow().last().unwrap().clone()
     }
 
-    /// The guard, to be given back by who takes it.
+    /// Returns the kept guard to a caller that releases it.
     pub(crate) fn take_guard(&self) -> Guard {
         Arc::into_inner(self.guards.borrow_mut().pop().unwrap()).unwrap()
     }
 
-    /// Somebody else of the same client.
+    /// Runs another caller of the same client.
     pub(crate) fn other(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.others.borrow_mut().push(tokio::spawn(work));
     }
 
-    /// The lock is held by another caller of the same client, for a while.
+    /// Another caller of the same client holds the lock for a while.
     pub(crate) async fn held_by_other(&self, span: Duration) {
         self.hold_in_background(self.acquire(), span);
         sleep(MS).await;
     }
 
-    /// The lock is held by another client, for a while.
+    /// Another client holds the lock for a while.
     pub(crate) async fn held_by_another_client(&self, span: Duration) {
         self.hold_in_background(client(&self.nodes).acquire(RESOURCE), span);
         sleep(MS).await;
@@ -116,7 +115,6 @@ impl Scene {
         sleep(MS).await;
     }
 
-    /// Holds a lock for a while, beside all else.
     pub(crate) fn hold_in_background(&self, call: Acquire, span: Duration) {
         let journal = self.journal.clone();
         self.other(async move {
@@ -132,7 +130,7 @@ impl Scene {
         self.journal.watches.look(self.node_fault.loses_votes() || *self.shut_down.borrow());
     }
 
-    /// The future has been dropped, or is done.
+    /// Runs the checks after the future was dropped or has completed.
     pub(crate) async fn finish(&self) {
         self.turns().await;
         self.nobody_waits();
@@ -152,7 +150,7 @@ impl Scene {
             assert!(ended.elapsed() <= self.node_fault.keys_are_gone_after(), "a key stays");
             self.wait(MS).await;
         }
-        // The last release of a lock may still be owed where its key has gone already.
+        // A node may have lost the key already while the last release is still owed.
         self.wait(TTL + TTL / 10).await;
         assert_eq!(self.our_keys(), 0, "no key comes back");
         self.nothing_is_owed();
@@ -160,10 +158,10 @@ impl Scene {
         self.client.take();
         self.journal.check(NODES);
         let rival = client(&self.nodes);
-        assert!(rival.try_acquire(RESOURCE).await.unwrap().is_valid(), "it is free");
+        assert!(rival.try_acquire(RESOURCE).await.unwrap().is_valid(), "the lock is free");
     }
 
-    /// Lets everything happen that is to happen now.
+    /// Lets the driver do everything that needs no time.
     async fn turns(&self) {
         for _ in 0..TURNS {
             yield_now().await;
@@ -179,7 +177,7 @@ impl Scene {
         }
     }
 
-    /// Keys of this client: all but what somebody else has put there.
+    /// The number of keys that this client has set.
     fn our_keys(&self) -> usize {
         let ours = |node: &&Recorded| {
             let value = node.node.value_of(RESOURCE);
@@ -188,7 +186,7 @@ impl Scene {
         self.nodes.iter().filter(ours).count()
     }
 
-    /// A dropped call is forgotten at once, not when its time is up.
+    /// A dropped call must leave the queue at once, and not at its deadline.
     fn nobody_waits(&self) {
         if let Some(client) = &*self.client.borrow() {
             let waiting = client.stats().calls_waiting;

@@ -1,4 +1,4 @@
-//! What guards say of themselves, all the time: valid or not, and why not.
+//! Compares what each guard reports over time: valid or lost, and the cause of the loss.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::journal::value_of;
 
-/// The guards that were handed out, as long as anybody has them.
+/// The guards that were handed out and not dropped yet.
 #[derive(Debug, Default)]
 pub(crate) struct Watches(Mutex<Vec<GuardWatch>>);
 
@@ -15,7 +15,7 @@ pub(crate) struct Watches(Mutex<Vec<GuardWatch>>);
 struct GuardWatch {
     guard: Weak<Guard>,
     value: String,
-    /// Until when it was held at the last look; afterwards, why it was lost.
+    /// `Ok`: the end of the validity at the last look. `Err`: the cause of the loss.
     seen: Result<Instant, LossCause>,
 }
 
@@ -29,8 +29,8 @@ impl Watches {
         });
     }
 
-    /// Looks at every guard: what is lost stays lost (S13), for one reason, and unless `may_be_lost`
-    /// nothing is lost before its time, nor is the time cut short (S11, S12).
+    /// Looks at every guard. A lost lock must stay lost with the same cause (S13). Unless `may_be_lost`, no lock may
+    /// be lost early, and no validity may shrink (S11, S12).
     pub(crate) fn look(&self, may_be_lost: bool) {
         let now = Instant::now();
         for watch in self.0.lock().unwrap().iter_mut() {
@@ -57,7 +57,7 @@ impl Watches {
         assert!(valid <= 1, "two hold one lock");
     }
 
-    /// Whether a guard says that it holds the lock which the nodes know by this value.
+    /// Whether a guard reports that it holds the lock with this value.
     pub(crate) fn is_held(&self, value: &str) -> bool {
         self.0.lock().unwrap().iter().any(|watch| watch.value == value && watch.is_valid())
     }

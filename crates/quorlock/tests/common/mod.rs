@@ -1,4 +1,4 @@
-//! What the tests have in common.
+//! Helpers for the tests of the library: real servers, and clients for them.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![expect(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
@@ -15,15 +15,14 @@ use quorlock_servers::{
 };
 use tokio::time::{Instant, sleep};
 
-/// Longer than anything takes on a busy machine, and short enough to fail some day.
+/// Longer than any step takes on a busy machine, unless the step hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const PATIENT: LockOptions = LockOptions::new().wait(PATIENCE);
 pub(crate) const ONCE: LockOptions = LockOptions::new().wait(Duration::ZERO);
 pub(crate) const UNEXTENDED: LockOptions = LockOptions::new().auto_extend(false);
 
-/// The node timeout of clients that are not tested for it: what a busy machine does in between is
-/// no failure of a node.
+/// The node timeout of tests that are about something else. A busy machine must not look like a failed node.
 pub(crate) const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The name of the running test, which is the name of its thread.
@@ -63,19 +62,19 @@ pub(crate) fn start(count: usize, options: ServerOptions) -> Option<Nodes> {
     Some(Nodes::start(&binary, count, options).unwrap())
 }
 
-/// A client with bounds wide enough for a busy machine. Nodes that were just started vote at once.
+/// A client that waits long enough on a busy machine. New nodes vote at once.
 pub(crate) fn builder(nodes: &[Server]) -> ClientBuilder {
     guarded(nodes).restart_guard(RestartGuard::Off)
 }
 
-/// What a client is made from that lets nodes vote that were just started.
+/// A client without nodes, whose new nodes vote at once.
 pub(crate) fn unguarded() -> ClientBuilder {
     Client::builder()
         .restart_guard(RestartGuard::Off)
         .options(LockOptions::new().node_timeout(NODE_TIMEOUT))
 }
 
-/// The same, and it asks whether nodes can be trusted.
+/// As [`builder`], but with the restart guard: new nodes do not vote yet.
 pub(crate) fn guarded(nodes: &[Server]) -> ClientBuilder {
     Client::builder()
         .nodes(nodes.iter().map(Server::url))
@@ -87,7 +86,6 @@ pub(crate) fn client(nodes: &[Server]) -> Client {
     builder(nodes).build().unwrap()
 }
 
-/// Waits for something to become true.
 pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -96,7 +94,7 @@ pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until no running node holds any key.
+/// Waits until none of these nodes has a key.
 pub(crate) async fn no_key_is_left<'a>(nodes: impl IntoIterator<Item = &'a Server>) {
     for node in nodes {
         eventually("no key is left", || key_count(node) == 0).await;
@@ -132,7 +130,7 @@ pub(crate) fn run<A: AsRef<[u8]>>(node: &Server, command: &[A]) -> Reply {
     }
 }
 
-/// How often the nodes have executed a command, from `INFO commandstats`.
+/// The number of calls of a command, from `INFO commandstats`.
 pub(crate) fn calls(node: &Server, command: &str) -> u64 {
     let Reply::Bulk(Some(info)) = run(node, &["INFO", "commandstats"]) else {
         panic!("INFO answers a string")

@@ -1,6 +1,5 @@
-//! A proxy that reads what passes through it, message by message: commands one way, replies and
-//! pushes the other. Each of the three is a lane of its own, in which a test can hold messages back
-//! for as long as it likes, so that they come in any order that the network could bring about.
+//! A proxy between a client and a server that knows RESP. Commands, replies and pushes travel in three lanes. A test
+//! can hold messages in each lane, and so bring about any order that a network could.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,51 +16,50 @@ use tokio::time::{sleep, timeout};
 
 use super::PATIENCE;
 
-/// Something that has happened at the proxy.
+/// An event at the proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// The client has sent this command.
     Sent(String),
-    /// The server has executed it: its reply is here.
+    /// The server has executed this command: its reply has arrived at the proxy.
     Executed(String),
-    /// The client has been given the reply.
+    /// The proxy has delivered the reply to the client.
     Answered(String),
-    /// The server has pushed that this key has changed.
+    /// The server has pushed a change of this key.
     Pushed(String),
-    /// The client has been told so.
+    /// The proxy has delivered this push to the client.
     Told(String),
-    /// Not the proxy's doing: the test says so.
+    /// A mark that the test has set.
     Noted(&'static str),
 }
 
-/// A message that waits to be passed on. Commands go by their name, those with subcommands by both.
+/// A message that the proxy has not passed on yet. A command has the name of its subcommand as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     Command(String),
     /// The reply to this command.
     Reply(String),
-    /// This key has changed.
+    /// A push about this key.
     Push(String),
 }
 
-/// What becomes of a message.
+/// The proxy's decision about a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Pass,
-    /// And the client has the time to read it before anything else comes: what arrives together may
-    /// be read in one go.
+    /// Passes the message on, and gives the client time to read it alone. Messages that arrive together may be read
+    /// together.
     PassAlone,
-    /// Until something else happens, and then it is asked again.
+    /// Keeps the message until the next event, and then asks the rule again.
     Hold,
     Drop,
 }
 
-/// The client reads what is there within this time. If it does not, the test is as good, for all
-/// that differs is which of two orders it sees.
+/// The time in which the client reads a message that was passed alone. If the machine is too slow, the test sees
+/// another order and is still valid.
 const READING: Duration = Duration::from_millis(1);
 
-/// What becomes of the first message of a lane, after all that has been seen. Looked up anew
-/// whenever more is seen.
+/// Decides about the first message of a lane, from all events so far. The proxy asks again after each event.
 type Rule = Box<dyn Fn(&Message, &[Seen]) -> Fate + Send>;
 
 pub(crate) struct RespProxy {
@@ -95,13 +93,13 @@ impl RespProxy {
         self.door.url()
     }
 
-    /// Forgets what was seen. From now on this rule applies.
+    /// Forgets all events, and installs a new rule.
     pub(crate) fn rule(&self, rule: impl Fn(&Message, &[Seen]) -> Fate + Send + 'static) {
         *self.shared.state() = (Box::new(rule), Vec::new());
         self.shared.wake();
     }
 
-    /// Tells the rule something.
+    /// Adds a mark of the test to the events.
     pub(crate) fn note(&self, what: Seen) {
         self.shared.saw(what);
     }
@@ -114,7 +112,7 @@ impl RespProxy {
         self.shared.state().1.iter().filter(|seen| *seen == what).count()
     }
 
-    /// Waits until this has been seen.
+    /// Waits until this event has happened.
     pub(crate) async fn until(&self, what: &Seen) {
         let mut changes = self.shared.changed.subscribe();
         let waiting = changes.wait_for(|_| self.count(what) > 0);
@@ -150,7 +148,7 @@ impl Shared {
     }
 }
 
-/// Messages on their way, each with its bytes.
+/// The messages of one lane, each with its bytes.
 type Lane = VecDeque<(Message, Vec<u8>)>;
 
 struct RespConnection {
@@ -168,7 +166,7 @@ impl RespConnection {
         Self { shared, commands, replies, pushes, unanswered: VecDeque::new() }
     }
 
-    /// Until either side ends it.
+    /// Runs until either side closes the connection.
     async fn run(mut self, mut client: TcpStream, mut server: UnixStream) {
         let mut changes = self.shared.changed.subscribe();
         let (mut from_client, mut from_server) = (Vec::new(), Vec::new());
@@ -208,7 +206,7 @@ impl RespConnection {
 
     fn take_from_server(&mut self, said: &Reply, bytes: Vec<u8>) {
         if let Reply::Push(_) = said {
-            // Flushes push no key; nobody flushes here.
+            // A flush pushes no key. No test that uses this proxy flushes.
             let key = strings(said).pop().unwrap();
             self.shared.saw(Seen::Pushed(key.clone()));
             self.pushes.push_back((Message::Push(key), bytes));

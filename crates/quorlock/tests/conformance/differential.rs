@@ -1,9 +1,10 @@
-//! Every server beside the store: the same random commands for both, the same answers, then the same keys and pushes.
+//! A differential test: each server and the store execute the same random commands, and must give the same answers,
+//! keys and pushes.
 //!
-//! The commands go through the library's node, so the test also covers its scripts and its reader of replies. A server's
-//! clock goes on during a command. So there are two stores: one carries a command out at the earliest time that the
-//! server can have seen, the other at the latest. After each step both take over the server's keys. If a key, or a reader
-//! of it, ends within that time, the step is not compared, and the key is deleted.
+//! The commands go through the library's node, so the test also covers its scripts and its parser. A server's clock
+//! advances during a command, so there are two stores: one executes at the earliest time that the server can have
+//! seen, the other at the latest. After each step both copy the server's keys. If a key or one of its readers expires
+//! between the two times, the step is not compared, and the key is deleted.
 
 mod compare;
 mod draw;
@@ -25,14 +26,14 @@ use crate::past::Past;
 /// The number of steps for each server and seed.
 const STEPS: usize = 4_000;
 
-/// A server may see an end this much earlier or later than a command, in milliseconds.
+/// The clocks of server and test may differ by this much, in milliseconds.
 const NEAR_MS: i64 = 6;
 
 /// A connection that watches nothing.
 const NOBODY: ConnectionId = ConnectionId(u64::MAX);
 
 #[tokio::test]
-async fn every_server_does_as_the_store_does() {
+async fn every_server_behaves_like_the_store() {
     #[cfg(quorlock_mutants)]
     if let Ok(mutant) = std::env::var("QUORLOCK_MUTANT") {
         quorlock_core::mutants::switch_on(&mutant);
@@ -61,14 +62,14 @@ async fn random_commands(binary: &ServerBinary, seed: u64, is_pinned: bool) {
     let compared: usize = seen.values().sum();
     println!("{compared} answers compared, {skipped} steps skipped, {pushes} pushes: {seen:?}");
     assert!(compared > STEPS / 2 && *skipped < STEPS / 4 && *pushes > 100);
-    // Under a pinned seed, each answer that matters has been compared.
+    // A pinned seed must produce each of these answers.
     for (command, answer) in draw::MATTERS {
         let count = seen.get(&(command.to_string(), answer.to_string()));
         assert!(!is_pinned || count.is_some(), "{command} is never answered {answer}");
     }
 }
 
-/// The largest set of keys, and a key with as many readers as it can have.
+/// The largest set of keys, and a key with the maximum number of readers.
 async fn as_large_as_it_gets(binary: &ServerBinary) {
     let keys = Keys::new((0..Keys::MAX).map(|key| Key::from(format!("k{key:02}")))).unwrap();
     let words = intents(&keys, 0);
@@ -79,20 +80,19 @@ async fn as_large_as_it_gets(binary: &ServerBinary) {
     assert_eq!(pair.skipped, 0);
 }
 
-/// A server and two stores.
 struct Pair {
     random: fastrand::Rng,
     keys: Vec<Key>,
     subjects: [Subject; 2],
-    /// A connection that does what other clients might do.
+    /// A connection that acts as other clients.
     side: RespConnection,
-    /// The store of the earliest times, and that of the latest.
+    /// The stores with the earliest and with the latest time.
     stores: [Store; 2],
-    /// Pushes that were received and not compared yet: the subject and the key.
+    /// Pushes that arrived and were not compared yet: the subject and the key.
     received: BTreeSet<(usize, Key)>,
-    /// The subjects and the commands that they have been asked for; whether with a single key.
+    /// The commands that each subject has executed so far: subject, command, and whether it had a single key.
     known: BTreeSet<(usize, String, bool)>,
-    /// The names of the commands and answers that were compared.
+    /// How often each pair of command and answer was compared.
     seen: BTreeMap<(String, String), usize>,
     pushes: usize,
     skipped: usize,
@@ -157,8 +157,8 @@ impl Pair {
         self.compare(by, commands).await;
     }
 
-    /// Whether the node may ask for this a second time, behind the rest of its batch: because the server does not know the
-    /// script yet, or has a quicker command that does not tell everything.
+    /// Whether the node may send this command a second time, after the rest of its batch. This happens if the server
+    /// does not know the script yet, or if the node tries a faster command first.
     fn may_be_asked_again(&mut self, by: usize, command: &Command) -> bool {
         let is_plain = match command {
             Command::Release { tell, .. } => *tell,
@@ -171,7 +171,7 @@ impl Pair {
         self.known.insert((by, compare::name(command), is_single)) || is_plain
     }
 
-    /// Carries out a batch on the server and in both stores, and compares.
+    /// Executes a batch on the server and in both stores, and compares.
     async fn compare(&mut self, by: usize, commands: Vec<Command>) {
         let before = self.ends();
         let from = self.now_us();
@@ -214,7 +214,7 @@ impl Pair {
             assert_eq!(answers.len(), commands.len());
         }
 
-        // The look has found all keys that had ended.
+        // The test has read every key on the server, which deletes expired keys there. The stores must do the same.
         for key in &self.keys {
             let _ = self.stores[0].get(NOBODY, key, to);
             let _ = self.stores[1].get(NOBODY, key, end);
@@ -235,7 +235,8 @@ impl Pair {
             let (pushed, mut due): (BTreeSet<usize>, BTreeSet<usize>) =
                 (of_key(&self.received), of_key(&expected));
             if ended.contains(key) && pushed.contains(&by) {
-                // The connection that finds an ended key gets no push. The server may have found it before.
+                // A connection that finds an expired key itself gets no push. The server may have expired the key
+                // before.
                 due.insert(by);
             }
             assert_eq!(pushed, due, "pushes of {key} after {commands:?}");
@@ -255,7 +256,7 @@ impl Pair {
         }
     }
 
-    /// The ends of all keys and readers in the stores.
+    /// The expiry times of all keys and readers in the stores.
     fn ends(&self) -> Vec<(Key, i64)> {
         let of = |(key, stored): (&Key, &Stored)| {
             let members = match &stored.content {
@@ -286,13 +287,13 @@ impl Pair {
         replies.chunks(4).map(compare::read).collect()
     }
 
-    /// Takes all pushes. A node hears them before the answer to a later command.
+    /// Collects all pushes. Redis sends a push before the reply to a later command.
     async fn receive(&mut self) {
-        // The end of a key may have been pushed to one connection, and not yet to the other.
+        // An expiry may have been pushed to one connection and not yet to the other, so each is asked twice.
         for (place, subject) in [0, 1, 0, 1].map(|place| (place, &self.subjects[place])) {
             let barrier = Command::Inspect { keys: "barrier".into(), intents: None };
             subject.execute(vec![barrier]).await;
-            // A new connection says that everything has changed.
+            // `None` means that everything may have changed, as after a reconnect.
             let keys = subject.pushed().into_iter().flatten();
             self.received.extend(keys.map(|key| (place, key)));
         }
@@ -323,13 +324,13 @@ impl Pair {
         for store in &mut self.stores {
             match &content {
                 Some(content) => store.put_there(key, content.clone(), ttl_ms, now_us),
-                // The watchers of a key that has ended get their pushes too.
+                // Watchers of an expired key are notified as well.
                 None => drop(store.delete(key, i64::MIN)),
             }
         }
     }
 
-    /// Deletes all keys. Each connection hears that everything has changed.
+    /// Deletes all keys. Each connection receives a push that everything has changed.
     async fn flush(&mut self) {
         self.receive().await;
         self.side.command(&["FLUSHALL"]).unwrap();

@@ -1,4 +1,4 @@
-//! Every node that comes with the crate passes the suite of the trait's contract.
+//! Every node of the crate passes the conformance suite.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -18,16 +18,16 @@ use quorlock_servers::{Listen, Server, ServerBinary, ServerOptions};
 use self::past::Past;
 
 #[tokio::test(start_paused = true)]
-async fn the_memory_node_keeps_the_contract() {
+async fn the_memory_node_passes_the_conformance_suite() {
     let node = MemoryNode::new("memory");
     conformance::all(node.clone(), node.clone()).await;
     assert_eq!(node.key_count(), 0, "the suite leaves nothing behind");
 }
 
-/// One test per server that is installed would need a list at compile time; the message names the
-/// server instead.
+/// All servers in one test, because the list of installed servers is known only at run time. The message names the
+/// server.
 #[tokio::test]
-async fn the_redis_node_keeps_the_contract_on_every_server() {
+async fn the_redis_node_passes_the_conformance_suite_on_every_server() {
     let servers = common::all_servers();
     for binary in servers {
         for listen in [Listen::UnixSocket, Listen::Tcp] {
@@ -46,7 +46,7 @@ async fn keeps_the_contract(binary: &ServerBinary, listen: Listen) {
 
 fn node(url: &str) -> RedisNode {
     let config = NodeConfig::parse(url).unwrap();
-    // No silence is long enough to be one: a busy machine is not a broken contract.
+    // A busy machine must not look like a silent node.
     let silence = Duration::from_secs(60);
     RedisNode::new(config, Duration::from_secs(10), silence).unwrap()
 }

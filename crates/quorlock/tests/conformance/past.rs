@@ -1,4 +1,4 @@
-//! A server, past the node under test.
+//! Direct access to a server, past the node under test.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,11 +6,10 @@ use std::time::Duration;
 use quorlock::node::conformance::Outside;
 use quorlock_servers::{Reply, Server};
 
-/// The server, past the node.
 #[derive(Clone)]
 pub(crate) struct Past {
     server: Arc<Server>,
-    /// At the end there may be keys.
+    /// True: the test may leave keys on the server.
     leaves_keys: bool,
 }
 
@@ -39,7 +38,7 @@ impl Past {
 }
 
 impl Past {
-    /// The server's time of day.
+    /// The server's wall clock.
     fn now(&self) -> Duration {
         let Reply::Array(time) = self.command(&["TIME"]) else { panic!("no time") };
         let part = |nth: usize| match &time[nth] {
@@ -49,7 +48,7 @@ impl Past {
         Duration::from_secs(part(0)) + Duration::from_micros(part(1))
     }
 
-    /// Sets a key to a sorted set. Its scores are times of the server's clock, at these distances from now.
+    /// Sets a key to a sorted set. Each score is a time: the server's clock plus the given distance.
     pub(crate) fn set_sorted_set(
         &self,
         key: &str,
@@ -67,7 +66,7 @@ impl Past {
         }
     }
 
-    /// The members of a sorted set in order, and the distances of their scores from now.
+    /// The members of a sorted set in order. Each score is returned as its distance from now.
     pub(crate) fn sorted_set(&self, key: &str) -> Vec<(Vec<u8>, Duration)> {
         let now = self.now();
         let Reply::Array(listed) = self.command(&["ZRANGE", key, "0", "-1", "WITHSCORES"]) else {

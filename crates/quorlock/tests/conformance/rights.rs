@@ -1,4 +1,4 @@
-//! A user who lacks a right does no harm: what a script may not do is noticed before it has done anything.
+//! A user who lacks a permission leaves no command half done: a script fails before its first write.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::common::all_servers;
 use crate::node;
 use crate::past::Past;
 
-/// All that the scripts about readers call.
+/// All commands that the scripts for readers call.
 const RIGHTS: [&str; 12] = [
     "del",
     "get",
@@ -29,21 +29,21 @@ const RIGHTS: [&str; 12] = [
 
 const TTL_MS: u64 = 60_000;
 
-/// What keys hold before a command.
+/// The content of the keys before a command.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Before {
     Nothing,
-    /// Another reader; one that has ended as well.
+    /// Another reader, and an expired one.
     Readers,
-    /// That, and ours, which ends last.
+    /// Other readers, and this user's reader, which expires last.
     Reader,
-    /// Our value, as a writer's.
+    /// The value of this user as a writer.
     Writer,
 }
 
 use Before::{Nothing, Reader, Readers, Writer};
 
-/// All that one key may hold, and some of what several may.
+/// The content of one key, and combinations for several keys.
 const SETTINGS: [&[Before]; 8] = [
     &[Nothing],
     &[Readers],
@@ -56,7 +56,7 @@ const SETTINGS: [&[Before]; 8] = [
 ];
 
 #[tokio::test]
-async fn a_user_who_lacks_a_right_leaves_nothing_halfway() {
+async fn a_missing_permission_leaves_no_command_half_done() {
     for binary in all_servers() {
         let server = Server::start(&binary, with_port()).unwrap();
         let url = server.url();
@@ -65,7 +65,7 @@ async fn a_user_who_lacks_a_right_leaves_nothing_halfway() {
         let user = url.replace("://", "://reader:secret@");
         let bound = Subject::new(node(&user), past.clone());
         let (mut failed, mut tried) = (0, 0);
-        // Without the right to read at all no vote counts.
+        // Without the right to read, no vote counts.
         for right in RIGHTS.iter().filter(|right| **right != "get") {
             for setting in SETTINGS {
                 for command in 0..5 {
@@ -102,9 +102,8 @@ async fn a_user_who_lacks_a_right_leaves_nothing_halfway() {
     }
 }
 
-/// With these, and no more, all works.
 #[tokio::test]
-async fn a_user_with_the_rights_of_readers_can_share() {
+async fn the_permissions_of_readers_suffice_to_share_a_lock() {
     for binary in all_servers() {
         let server = Server::start(&binary, with_port()).unwrap();
         let url = server.url();
@@ -135,7 +134,7 @@ async fn a_user_with_the_rights_of_readers_can_share() {
     }
 }
 
-/// A user is named in an address, and a socket has none.
+/// A TCP port, because a URL with a Unix socket cannot name a user.
 fn with_port() -> ServerOptions {
     ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() }
 }
@@ -165,7 +164,7 @@ impl Lock {
             match before {
                 Nothing => {}
                 Readers => self.past.set_sorted_set(key, &[ended, other], Some(long / 2)),
-                // Less than it is extended for: that shows.
+                // Shorter than the extension, so that an extension shows.
                 Reader => {
                     let ours = (self.value.as_bytes(), long / 4 * 3);
                     self.past.set_sorted_set(key, &[ended, other, ours], Some(long / 4 * 3));
@@ -175,7 +174,7 @@ impl Lock {
         }
     }
 
-    /// One of the five commands about readers.
+    /// One of the five commands for readers.
     fn command(&self, which: usize) -> Command {
         let (keys, intents) = (self.keys.clone(), self.intents.clone());
         let (value, ttl_ms) = (self.value.clone(), TTL_MS);
@@ -188,7 +187,7 @@ impl Lock {
         }
     }
 
-    /// What each key holds, without readers that have ended: those may be dropped at any time.
+    /// The content of each key. Expired readers are left out, because a command may remove them at any time.
     fn dump(&self) -> Vec<(Option<Vec<u8>>, Vec<Reply>)> {
         let members = |key: &Key| match self.past.command(&["ZRANGE", key, "0", "-1", "WITHSCORES"])
         {
@@ -203,7 +202,7 @@ impl Lock {
         self.keys.iter().map(|key| (self.past.value(key), members(key))).collect()
     }
 
-    /// Every key has an expiry, and that of readers is the end of the last of them.
+    /// Every key has an expiry. For readers it is the last reader's.
     fn all_expire(&self, what: &str) {
         for key in &*self.keys {
             let (ttl, members) = (self.past.ttl(key), self.past.sorted_set(key));

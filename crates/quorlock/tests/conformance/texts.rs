@@ -1,4 +1,4 @@
-//! What only servers have: scripts that they forget, and types of other libraries' locks.
+//! Behaviour that only servers have: they forget scripts, and other libraries keep locks of other types there.
 
 use std::time::Duration;
 
@@ -17,9 +17,10 @@ fn value(number: u8) -> Value {
     Value::new(&Token::new([number; Token::BYTES]), "")
 }
 
-/// Whatever is asked by a script's hash is asked again with its text, if that is not too late.
+/// A command whose script is unknown is sent again with the text of the script, unless a later command makes that
+/// unsafe.
 #[tokio::test]
-async fn a_server_that_has_forgotten_its_scripts_is_told_them_again() {
+async fn scripts_that_a_server_has_forgotten_are_sent_again() {
     for binary in all_servers() {
         let server = Server::start(&binary, ServerOptions::default()).unwrap();
         let node = node(&server.url());
@@ -74,7 +75,7 @@ async fn a_server_that_has_forgotten_its_scripts_is_told_them_again() {
             past.command(&["SCRIPT", "FLUSH"]);
             assert_eq!(subject.execute(vec![command.clone()]).await, [answer], "{command:?}");
         }
-        // Behind its release it would come too late.
+        // After its release, the acquire must not be repeated.
         past.command(&["SCRIPT", "FLUSH"]);
         let acquire = || {
             let (keys, intents, value) = (keys.clone(), intents.clone(), ours.clone());
@@ -87,16 +88,17 @@ async fn a_server_that_has_forgotten_its_scripts_is_told_them_again() {
             "{answers:?}"
         );
         assert!(!past.exists("a"));
-        // The next one brings its text along.
+        // The next command carries the text of its script.
         past.command(&["SCRIPT", "FLUSH"]);
         let answers = subject.execute(vec![acquire(), release()]).await;
         assert_eq!(answers, [Answer::Granted, Answer::Deleted]);
     }
 }
 
-/// A lock of Redisson is a hash, and its fair locks have lists and sorted sets: readers keep away from them.
+/// A Redisson lock is a hash, and its fair locks use lists and sorted sets. An acquire of a reader must leave them
+/// unchanged.
 #[tokio::test]
-async fn locks_of_another_library_are_not_taken_for_readers() {
+async fn locks_of_another_library_are_not_mistaken_for_readers() {
     for binary in all_servers() {
         let server = Server::start(&binary, ServerOptions::default()).unwrap();
         let node = node(&server.url());

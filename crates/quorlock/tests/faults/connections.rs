@@ -1,4 +1,4 @@
-//! Connections that are being made, that break, and that fall silent.
+//! Connections that are slow to open, break or fall silent.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::common::{
 use crate::frozen::{CONNECT_TIMEOUT, SOON};
 use crate::{kind, measured};
 
-/// A connection that is being made counts against the wait of a call, and no call waits longer.
+/// The wait of a call includes the time until a connection is open.
 #[tokio::test]
-async fn a_majority_that_cannot_be_connected_to_is_waited_for_as_long_as_said() {
+async fn a_call_waits_for_a_majority_to_connect_until_its_wait_ends() {
     let Some(nodes) = five() else {
         return;
     };
@@ -44,13 +44,13 @@ async fn a_majority_that_cannot_be_connected_to_is_waited_for_as_long_as_said() 
     no_key_is_left(&nodes).await;
 }
 
-/// The time that a connection may take is given to a node only while one is being made.
+/// The longer timeout for the first connection applies only while that connection is being made.
 #[tokio::test]
-async fn a_node_that_was_down_at_first_gets_no_more_time_than_others_later() {
+async fn a_node_that_was_down_at_first_gets_no_longer_timeout_later() {
     let Some(nodes) = start(3, ServerOptions::default()) else {
         return;
     };
-    // It takes a connection, and dies before it has said a word on it.
+    // The node accepts a connection and dies before its first reply.
     nodes[0].pause().unwrap();
     let client = measured(&nodes);
     let guard = client.acquire("orders").await.unwrap();
@@ -71,7 +71,7 @@ async fn a_node_that_was_down_at_first_gets_no_more_time_than_others_later() {
     assert_eq!(kind(&error, 0), FailureKind::Silent);
 }
 
-/// While a connection is being made commands wait; once it is there they go out in order.
+/// While a connection is being made, commands wait. They are sent in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_never_overtakes_its_acquire_on_a_new_connection() {
     let Some(nodes) = five() else {
@@ -83,7 +83,7 @@ async fn a_release_never_overtakes_its_acquire_on_a_new_connection() {
         }
         let client = client(&nodes);
         for place in 0..8 {
-            // Given up before the connection is there: an acquire waits, and a release behind it.
+            // Dropped before the connection is open: the acquire is queued, and its release behind it.
             let call = client.acquire(format!("lock {round} {place}"));
             assert!(timeout(Duration::from_millis(5), call).await.is_err());
         }
@@ -98,7 +98,7 @@ async fn a_release_never_overtakes_its_acquire_on_a_new_connection() {
     }
 }
 
-/// Connections are killed while releases are on their way: they reach the node all the same.
+/// Connections are killed while releases are in flight. The releases must reach the node.
 #[tokio::test]
 async fn releases_reach_a_node_whose_connection_was_killed() {
     let Some(nodes) = five() else { return };
@@ -121,9 +121,9 @@ async fn releases_reach_a_node_whose_connection_was_killed() {
     eventually("nothing is owed", || client.stats().releases_owed == 0).await;
 }
 
-/// V12: whoever takes every connection and breaks it is not asked as fast as we can.
+/// V12: a server that accepts every connection and breaks it is retried with a back-off.
 #[tokio::test]
-async fn connections_that_break_again_and_again_are_made_less_and_less_often() {
+async fn connections_that_break_repeatedly_are_retried_with_a_back_off() {
     let Some(nodes) = start(1, ServerOptions::default()) else { return };
     let client = client(&nodes);
     let started = Instant::now();
@@ -131,17 +131,17 @@ async fn connections_that_break_again_and_again_are_made_less_and_less_often() {
         run(&nodes[0], &["CLIENT", "KILL", "TYPE", "normal"]);
         sleep(Duration::from_millis(1)).await;
     }
-    // After at least 25, 50, 100, 200 and 400 milliseconds.
+    // The delays are at least 25, 50, 100, 200 and 400 ms.
     let made = calls(&nodes[0], "hello");
     assert!(made <= 8, "{made} connections");
     all_up(&client).await;
     assert!(client.acquire("orders").await.unwrap().is_valid());
 }
 
-/// The release is taken from us and never arrives; the connection breaks. It is owed, and sent
+/// The connection breaks after it has taken a release that never arrives. The client owes the release and sends it
 /// again.
 #[tokio::test]
-async fn a_release_that_was_lost_with_its_connection_is_sent_again() {
+async fn a_release_lost_with_its_connection_is_sent_again() {
     let Some(nodes) = five() else {
         return;
     };
@@ -172,9 +172,9 @@ async fn a_release_that_was_lost_with_its_connection_is_sent_again() {
     }
 }
 
-/// As by a firewall that has forgotten a connection: nothing comes back, and nothing breaks.
+/// A firewall may forget a connection: no reply comes, and the connection does not break.
 #[tokio::test]
-async fn a_silent_connection_is_replaced_and_what_it_took_is_taken_back() {
+async fn a_silent_connection_is_replaced_and_its_acquires_are_released() {
     let Some(nodes) = five() else {
         return;
     };

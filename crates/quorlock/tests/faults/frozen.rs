@@ -1,4 +1,4 @@
-//! Nodes that stand still.
+//! Frozen nodes.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::common::{PATIENCE, all_up, builder, eventually, five, no_key_is_left,
 use crate::{NODE_TIMEOUT, kind, measured};
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Before a connection would be probed on which nothing is awaited.
+/// Shorter than the time after which an idle connection is probed.
 pub(crate) const SOON: Duration = Duration::from_secs(12);
 
 #[tokio::test]
-async fn a_frozen_node_is_suspended_fails_at_once_and_is_resumed() {
+async fn a_frozen_node_is_suspended_and_fails_at_once_until_it_resumes() {
     let Some(nodes) = five() else {
         return;
     };
@@ -56,9 +56,9 @@ async fn a_frozen_node_is_suspended_fails_at_once_and_is_resumed() {
     no_key_is_left(&nodes).await;
 }
 
-/// What a frozen majority did not answer has been taken back by the time it goes on.
+/// A frozen node executes queued acquires when it resumes. The client's releases must follow.
 #[tokio::test]
-async fn a_frozen_majority_keeps_no_key_when_it_goes_on() {
+async fn a_frozen_majority_keeps_no_key_when_it_resumes() {
     let Some(nodes) = five() else { return };
     let client = builder(&nodes)
         .options(LockOptions::new().node_timeout(Duration::from_millis(100)))
@@ -82,9 +82,9 @@ async fn a_frozen_majority_keeps_no_key_when_it_goes_on() {
     no_key_is_left(&nodes).await;
 }
 
-/// A node that is asked nothing is asked for a sign of life now and then.
+/// The client probes an idle node from time to time.
 #[tokio::test]
-async fn the_silence_of_an_idle_node_is_noticed_by_a_probe_and_so_is_its_end() {
+async fn a_probe_notices_when_an_idle_node_freezes_and_resumes() {
     let Some(nodes) = five() else {
         return;
     };
@@ -98,11 +98,11 @@ async fn the_silence_of_an_idle_node_is_noticed_by_a_probe_and_so_is_its_end() {
     eventually("the node is suspended", is_suspended).await;
     nodes[0].resume().unwrap();
     eventually("the node is up again", || state(&client, 0) == NodeState::Up).await;
-    assert_eq!(client.stats().nodes[0].commands, 0, "nobody has asked it anything");
+    assert_eq!(client.stats().nodes[0].commands, 0, "no call has used the node");
 }
 
 #[tokio::test]
-async fn a_client_that_starts_with_frozen_nodes_uses_them_once_they_go_on() {
+async fn a_client_that_starts_with_frozen_nodes_uses_them_once_they_resume() {
     let Some(nodes) = five() else {
         return;
     };

@@ -1,5 +1,5 @@
-//! Locks with several keys, and locks that readers share: in one process and between clients, on nodes in memory and on
-//! servers.
+//! Locks with several keys and locks that readers share, within a process and between clients, on nodes in memory and
+//! on servers.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -13,10 +13,10 @@ use std::time::Duration;
 use quorlock::node::MemoryNode;
 use quorlock::{AcquireError, Client, Guard};
 
-/// Longer than anything takes here, and a bound.
+/// Longer than any step takes, unless the step hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Three nodes in memory, and two clients of them, as in two processes.
+/// Three nodes in memory and two clients, as in two processes.
 fn two_clients() -> (Vec<MemoryNode>, Client, Client) {
     let nodes: Vec<MemoryNode> = ["a", "b", "c"].map(MemoryNode::new).into();
     let client = || Client::builder().custom_nodes(nodes.clone()).build().unwrap();
@@ -24,12 +24,12 @@ fn two_clients() -> (Vec<MemoryNode>, Client, Client) {
     (nodes, one, other)
 }
 
-/// A single attempt was refused because others hold the lock.
+/// Whether an attempt was refused because another client holds the lock.
 fn is_held(tried: &Result<Guard, AcquireError>) -> bool {
     tried.as_ref().is_err_and(AcquireError::is_contended)
 }
 
 async fn give_back(guard: Guard) {
-    // How it went is of no interest here.
+    // The result does not matter here.
     let _ = guard.release().await;
 }

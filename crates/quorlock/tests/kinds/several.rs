@@ -24,7 +24,8 @@ async fn a_lock_of_two_keys_is_held_on_both_or_on_none() {
     assert!(nodes.iter().all(|node| !node.contains("a") && !node.contains("b")));
 }
 
-/// A call for both waits for the first, and does not hold back one for the second: whoever holds the first may want it.
+/// A call for both keys waits for the first key. It must not block a call for the second key, because the holder of
+/// the first may need the second.
 #[tokio::test]
 async fn a_set_of_keys_between_two_nested_locks_does_not_deadlock() {
     let (_nodes, client, _) = two_clients();
@@ -42,7 +43,7 @@ async fn a_set_of_keys_between_two_nested_locks_does_not_deadlock() {
 }
 
 #[tokio::test]
-async fn opposite_orders_in_one_process_and_in_two_end() {
+async fn keys_in_opposite_orders_do_not_deadlock() {
     let (nodes, one, other) = two_clients();
     let work = |client: quorlock::Client, keys: [&'static str; 2]| {
         tokio::spawn(async move {
@@ -95,7 +96,7 @@ async fn equal_sets_are_handed_over_and_others_are_not() {
 }
 
 #[tokio::test]
-async fn wrong_lists_are_refused_before_anything_is_sent() {
+async fn invalid_lists_of_keys_are_refused_before_anything_is_sent() {
     let (nodes, client, _) = two_clients();
     let refused = async |keys: Vec<String>| match client.acquire(keys).await.unwrap_err() {
         quorlock::AcquireError::Invalid(why) => why,
@@ -112,7 +113,7 @@ async fn wrong_lists_are_refused_before_anything_is_sent() {
     give_back(client.acquire(most).await.unwrap()).await;
 }
 
-/// Each key has a counter of its own, and each order of overlapping sets is one in which all of them rise.
+/// Each key has a counter of its own. The tokens of overlapping sets rise for every key.
 #[tokio::test]
 async fn fences_of_overlapping_sets_rise_for_each_key() {
     let Some(nodes) = five() else { return };
@@ -133,13 +134,13 @@ async fn fences_of_overlapping_sets_rise_for_each_key() {
 }
 
 #[tokio::test]
-async fn several_keys_are_extended_healed_and_given_back_on_servers() {
+async fn several_keys_are_extended_restored_and_released_on_servers() {
     let Some(nodes) = five() else { return };
     let client = builder(&nodes).build().unwrap();
     let keys: Vec<String> = (0..64).map(|nth| format!("k{nth:02}")).collect();
     let guard = client.acquire(&keys).options(PATIENT).await.unwrap();
     crate::common::eventually("all nodes have given their votes", || guard.votes() == 5).await;
-    // One key of two nodes is gone: their votes are, and they are given again.
+    // Two nodes have lost one of the keys. Their votes are lost and then restored.
     for node in &nodes[..2] {
         crate::common::run(node, &["DEL", "k07"]);
     }

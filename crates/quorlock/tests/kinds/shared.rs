@@ -35,7 +35,7 @@ async fn readers_share_and_writers_do_not() {
     give_back(writer).await;
 }
 
-/// Readers that come and go keep the lock held all the time; a writer gets it all the same.
+/// Readers overlap, so the lock is never free. A writer must still get it.
 #[tokio::test]
 async fn a_writer_gets_the_lock_although_readers_keep_coming() {
     let Some(nodes) = five() else { return };
@@ -45,7 +45,7 @@ async fn a_writer_gets_the_lock_although_readers_keep_coming() {
         let client = builder(&nodes).build().unwrap();
         let stop = stop.clone();
         tasks.push(tokio::spawn(async move {
-            // They overlap: at no time has none of them the lock.
+            // The readers overlap: at any time at least one holds the lock.
             tokio::time::sleep(Duration::from_millis(5 * nth)).await;
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 let guard = client.acquire_shared("k").options(PATIENT).await.unwrap();
@@ -72,7 +72,7 @@ fn stop_flag() -> std::sync::Arc<std::sync::atomic::AtomicBool> {
 }
 
 #[tokio::test]
-async fn a_writer_becomes_a_reader_without_a_moment_in_between() {
+async fn a_writer_becomes_a_reader_without_a_gap() {
     let Some(nodes) = five() else { return };
     let client = builder(&nodes).build().unwrap();
     let other = builder(&nodes).build().unwrap();
@@ -86,7 +86,7 @@ async fn a_writer_becomes_a_reader_without_a_moment_in_between() {
     assert!(remaining > Duration::ZERO && guard.is_valid());
     let reader = client.acquire_shared("k").options(PATIENT).await.unwrap();
     assert!(!writer.is_finished());
-    // A quorum has answered; the other nodes may still be asked for the script.
+    // A quorum has answered. The other nodes may still need the text of the script.
     for node in &nodes {
         let is_set = || run(node, &["TYPE", "k"]) == Reply::Simple("zset".into());
         eventually("the node has turned the vote", is_set).await;
@@ -100,9 +100,9 @@ async fn a_writer_becomes_a_reader_without_a_moment_in_between() {
     give_back(writer.await.unwrap().unwrap()).await;
 }
 
-/// What the nodes say to the downgrade is of no consequence for what it is.
+/// The guard is a reader's as soon as `downgrade` returns, whatever the nodes answer.
 #[tokio::test]
-async fn a_downgrade_that_no_node_confirms_is_one_all_the_same() {
+async fn a_downgrade_takes_effect_even_if_no_node_confirms_it() {
     let (nodes, one, other) = two_clients();
     let guard =
         one.acquire("k").options(LockOptions::new().ttl(Duration::from_secs(2))).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_downgrade_that_no_node_confirms_is_one_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_reader_that_lost_its_keys_is_told_and_the_others_are_not() {
+async fn a_reader_that_lost_its_keys_learns_of_the_loss() {
     let (nodes, one, _) = two_clients();
     let guard = one.acquire_shared("k").await.unwrap();
     for node in &nodes[..2] {
@@ -130,9 +130,9 @@ async fn a_reader_that_lost_its_keys_is_told_and_the_others_are_not() {
     give_back(again).await;
 }
 
-/// Whatever else has the key: a hash as Redisson keeps, or an application's scores.
+/// The key may be a Redisson hash, or a sorted set of an application.
 #[tokio::test]
-async fn a_key_that_is_no_lock_is_refused_and_not_touched() {
+async fn a_key_that_is_no_lock_is_refused_and_left_alone() {
     let Some(nodes) = five() else { return };
     let client = builder(&nodes).build().unwrap();
     for make in [&["HSET", "k", "8f:1", "1"][..], &["ZADD", "k", "1790000000000", "alice"][..]] {

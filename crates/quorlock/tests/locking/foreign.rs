@@ -1,4 +1,4 @@
-//! Other clients, and keys that are no lock of ours.
+//! Locks of other clients, and keys that are not locks.
 
 use quorlock::node::{FailureKind, Holding};
 use quorlock::{HolderKind, LockOptions, NodeOutcome, Verdict};
@@ -6,9 +6,9 @@ use quorlock_servers::{Reply, Server};
 
 use crate::common::{builder, client, eventually, five, get, no_key_is_left, pttl, run, skip};
 
-/// Any client that does `SET NX PX`, in whatever language.
+/// Stands for any client that uses `SET NX PX`.
 #[tokio::test]
-async fn a_plain_set_nx_client_is_respected_and_respects_us() {
+async fn a_plain_set_nx_client_and_ours_exclude_each_other() {
     let Some(nodes) = five() else { return };
     let client = client(&nodes);
     let set = |node: &Server| {
@@ -39,7 +39,7 @@ async fn a_plain_set_nx_client_is_respected_and_respects_us() {
 }
 
 #[tokio::test]
-async fn redis_pys_lock_is_respected_and_respects_us() {
+async fn a_redis_py_lock_and_ours_exclude_each_other() {
     let Some(nodes) = five() else { return };
     let python = |script: &str| {
         let mut command = std::process::Command::new("python3");
@@ -80,7 +80,7 @@ async fn redis_pys_lock_is_respected_and_respects_us() {
 }
 
 #[tokio::test]
-async fn what_is_no_lock_is_reported_and_never_deleted() {
+async fn keys_that_are_no_locks_are_reported_and_never_deleted() {
     let Some(nodes) = five() else { return };
     let client = client(&nodes);
     for node in &nodes[..3] {
@@ -105,7 +105,7 @@ async fn what_is_no_lock_is_reported_and_never_deleted() {
 }
 
 #[tokio::test]
-async fn an_inspection_tells_held_free_split_and_unknown() {
+async fn an_inspection_distinguishes_held_free_split_and_unknown() {
     let Some(nodes) = five() else { return };
     let client = builder(&nodes).options(LockOptions::new().owner("api-7")).build().unwrap();
     let free = client.inspect("orders").await.unwrap();

@@ -1,4 +1,4 @@
-//! A held lock: extended, healed, lost.
+//! A held lock is extended, restored or lost.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn a_lock_whose_keys_are_gone_from_a_majority_is_lost_at_once() {
     for node in &nodes[..3] {
         run(node, &["DEL", "orders"]);
     }
-    assert!(guard.is_valid(), "nobody can know yet");
+    assert!(guard.is_valid(), "the client cannot know yet");
     let error = guard.extend().await.unwrap_err();
     let cause = LossCause::KeyGone;
     assert_eq!(error, ExtendError::Lost { resource: "orders".into(), cause });
@@ -29,7 +29,7 @@ async fn a_lock_whose_keys_are_gone_from_a_majority_is_lost_at_once() {
     assert_eq!((guard.remaining(), guard.votes()), (Duration::ZERO, 0));
     assert_eq!(guard.lost().await, cause);
     assert_eq!(guard.extend().await.unwrap_err().to_string(), error.to_string());
-    // The others are given back without waiting for the guard.
+    // The remaining keys are released while the guard still exists.
     no_key_is_left(&nodes).await;
     let next = client.acquire("orders").await.unwrap();
     assert_eq!(guard.release().await.outcome, Outcome::TakenByOther);
@@ -38,7 +38,7 @@ async fn a_lock_whose_keys_are_gone_from_a_majority_is_lost_at_once() {
 }
 
 #[tokio::test]
-async fn a_node_that_lost_the_key_gets_it_back_with_the_next_extension() {
+async fn the_next_extension_restores_a_lost_key() {
     let Some(nodes) = five() else {
         return;
     };
@@ -54,7 +54,7 @@ async fn a_node_that_lost_the_key_gets_it_back_with_the_next_extension() {
         guard.extend().await.unwrap();
     }
     for node in &nodes {
-        eventually("it is healed", || get(node, "orders").as_deref() == Some(&token)).await;
+        eventually("the key is restored", || get(node, "orders").as_deref() == Some(&token)).await;
         assert!(pttl(node, "orders") > 0);
     }
     eventually("its vote counts again", || guard.votes() == 5).await;
@@ -63,7 +63,7 @@ async fn a_node_that_lost_the_key_gets_it_back_with_the_next_extension() {
 }
 
 #[tokio::test]
-async fn a_release_after_expiry_says_so_and_touches_nothing() {
+async fn a_release_after_expiry_reports_it_and_deletes_nothing() {
     let Some(nodes) = five() else { return };
     let short = builder(&nodes)
         .options(
@@ -123,7 +123,7 @@ async fn a_lock_is_extended_automatically_but_not_past_max_hold() {
     assert!(guard.is_valid(), "the lock is held as long as before");
 }
 
-/// Three ttls under a minority that says nothing.
+/// A minority does not answer for three ttls.
 #[tokio::test]
 async fn automatic_extension_survives_a_frozen_minority() {
     let Some(nodes) = five() else { return };
@@ -143,7 +143,7 @@ async fn automatic_extension_survives_a_frozen_minority() {
     no_key_is_left(&nodes).await;
 }
 
-/// And a majority that says nothing ends the lock, in time.
+/// Without answers from a majority, the lock ends before its keys expire.
 #[tokio::test]
 async fn a_frozen_majority_ends_the_lock_before_its_validity() {
     let Some(nodes) = five() else { return };
@@ -187,7 +187,7 @@ async fn hold_does_its_work_under_the_lock_and_stops_it_when_the_lock_is_lost() 
         }
         stopped_at = 1;
         let _ = guard.extend().await;
-        // The loss is seen in this very turn, or the next time this future would be polled.
+        // The loss is noticed in this turn, or before this future is polled again.
         std::future::pending::<()>().await;
         stopped_at = 2;
     });

@@ -1,4 +1,4 @@
-//! The lock on real servers: taking, keeping, losing and giving back.
+//! The lock on real servers: acquired, extended, lost and released.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// ttl × 0.01 + 2 ms.
+/// The drift: ttl × 0.01 + 2 ms.
 const DRIFT: Duration = Duration::from_millis(102);
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn a_lock_is_acquired_extended_and_released_on_all_nodes() {
 }
 
 #[tokio::test]
-async fn of_two_clients_one_waits_and_is_told_for_whom() {
+async fn a_waiting_client_learns_who_holds_the_lock() {
     let Some(nodes) = five() else { return };
     let holder =
         builder(&nodes).options(LockOptions::new().owner("api-7:41 nightly")).build().unwrap();
@@ -85,7 +85,7 @@ async fn of_two_clients_one_waits_and_is_told_for_whom() {
     let is_named = |node: &&Server| those_that_refused.contains(&node.address());
     assert!(nodes.iter().filter(is_named).count() >= 3, "{text}");
     assert!(held_by.since.is_some(), "{held_by:?}");
-    assert!(!text.contains(&guard.token().to_string()), "a token is nobody else's business");
+    assert!(!text.contains(&guard.token().to_string()), "a token is shown");
 
     let waiting = tokio::spawn(other.acquire("orders").into_future());
     eventually("the other one tries", || other.stats().calls_waiting == 1).await;
@@ -99,7 +99,7 @@ async fn of_two_clients_one_waits_and_is_told_for_whom() {
 }
 
 #[tokio::test]
-async fn who_waits_is_told_after_each_attempt_why() {
+async fn a_waiting_call_reports_the_cause_after_each_attempt() {
     let Some(nodes) = five() else { return };
     let (holder, other) = (
         builder(&nodes).options(LockOptions::new().owner("api-7")).build().unwrap(),
@@ -116,10 +116,9 @@ async fn who_waits_is_told_after_each_attempt_why() {
     assert!(waiting.await.unwrap().unwrap().is_valid());
 }
 
-/// Mutual exclusion by the plainest witness there is: a counter that is read, and written a moment
-/// later.
+/// Mutual exclusion, shown by a counter that is read and written a moment later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_counter_that_is_read_and_written_loses_nothing() {
+async fn a_counter_under_the_lock_loses_no_update() {
     let Some(nodes) = five() else { return };
     let counter = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
     let clients: Vec<Client> = (0..4).map(|_| client(&nodes)).collect();

@@ -1,4 +1,4 @@
-//! Data that are others on a connection that lasts, or after a promotion.
+//! A node's data is replaced while a connection lasts, or after a promotion.
 
 use quorlock::AcquireError;
 use quorlock_servers::{Nodes, Reply, Server, ServerOptions};
@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use crate::common::{UNEXTENDED, all_servers, eventually, get, key_count, run, server, start};
 use crate::{MARKER, all_trusted, strict, untrusted_now, with_args, without_a_wait};
 
-/// A master and its replica, in step.
+/// Makes a server the replica of a master, and waits until both are in sync.
 async fn follow(replica: &Server, master: &Server) {
     let (_, port) =
         master.url().rsplit_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
@@ -19,10 +19,9 @@ async fn follow(replica: &Server, master: &Server) {
     .await;
 }
 
-/// A replica that has become the master has what the old master had sent it, which may lack the last
-/// votes: so it is adopted first.
+/// A promoted replica may lack the master's last votes, so the node is adopted first.
 #[tokio::test]
-async fn a_promoted_replica_is_waited_for() {
+async fn a_promoted_replica_is_quarantined() {
     let Some(nodes) = start(2, with_args(&[])) else { return };
     let old = strict(&nodes[..1]).build().unwrap();
     all_trusted(&old).await;
@@ -33,12 +32,12 @@ async fn a_promoted_replica_is_waited_for() {
     let error = untrusted_now(&new).await;
     assert!(error.to_string().contains("quarantined: was a replica"), "{error}");
     all_trusted(&new).await;
-    // It remains one that was promoted, and is waited for once.
+    // The node stays a promoted one, but it is quarantined only once.
     let next = strict(&nodes[1..]).build().unwrap();
     assert!(without_a_wait(&next).await.is_valid());
 }
 
-/// What is behind a client's back, on a connection that lasts.
+/// The data is flushed while the connection lasts.
 #[tokio::test]
 async fn a_flush_is_noticed() {
     let Some(nodes) = start(3, ServerOptions::default()) else { return };
@@ -48,7 +47,7 @@ async fn a_flush_is_noticed() {
     for node in &nodes {
         run(node, &["FLUSHALL"]);
     }
-    // The very first that asks is not believed: the marker behind its vote is gone.
+    // A client that asks right after the flush must not count the vote, because the marker is gone.
     let rival = strict(&nodes).build().unwrap();
     let error = rival.try_acquire("orders").await.unwrap_err();
     assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{error}");
@@ -59,12 +58,12 @@ async fn a_flush_is_noticed() {
 }
 
 #[tokio::test]
-async fn another_masters_data_is_noticed() {
+async fn data_of_another_master_is_noticed() {
     let Some(nodes) = start(2, with_args(&[])) else { return };
     let client = strict(&nodes[..1]).build().unwrap();
     all_trusted(&client).await;
     let holder = client.acquire("orders").await.unwrap();
-    // The connection lasts, and so do uptime and run id: but what the node knew is gone.
+    // Connection, uptime and run id stay the same, but the data is another server's.
     follow(&nodes[0], &nodes[1]).await;
     run(&nodes[0], &["REPLICAOF", "NO", "ONE"]);
     assert_eq!(get(&nodes[0], "orders"), None);
@@ -76,11 +75,11 @@ async fn another_masters_data_is_noticed() {
     all_trusted(&client).await;
 }
 
-/// A master that becomes the replica of its own replica, which lags behind, and a master again: older data,
-/// with its own marker, on a connection that lasts. The server pushes that all data are others before it says
-/// anything else, and who hears that asks anew what it is.
+/// A master becomes the replica of its own lagging replica, and then a master again. Its data is older and has the
+/// same marker, while the connection lasts. The server pushes that all data has changed before any other reply, and
+/// the client then checks the node again.
 #[tokio::test]
-async fn older_data_of_its_own_are_noticed_on_a_connection_that_lasts() {
+async fn older_data_of_the_same_node_is_noticed_while_the_connection_lasts() {
     let servers = all_servers();
     let each = servers.into_iter().map(|binary| async move {
         let options = with_args(&["--repl-diskless-sync-delay", "0"]);
@@ -88,7 +87,7 @@ async fn older_data_of_its_own_are_noticed_on_a_connection_that_lasts() {
         let clients = || strict(&nodes[..1]).build().unwrap();
         let (client, rival) = (clients(), clients());
         all_trusted(&client).await;
-        // The replica follows no more from here on.
+        // From here on the replica no longer follows.
         follow(&nodes[1], &nodes[0]).await;
         run(&nodes[1], &["REPLICAOF", "NO", "ONE"]);
         all_trusted(&rival).await;
@@ -104,10 +103,10 @@ async fn older_data_of_its_own_are_noticed_on_a_connection_that_lasts() {
     each.collect::<JoinSet<()>>().join_all().await;
 }
 
-/// A partial resync carries out what the replica was told since, and changes nothing else: nothing is pushed.
-/// GUARANTEES.md says what follows from that.
+/// A partial resync executes the commands that the replica missed and changes nothing else, so there is no push.
+/// GUARANTEES.md states the consequence.
 #[tokio::test]
-async fn a_partial_resync_keeps_what_the_node_was_told() {
+async fn a_partial_resync_keeps_the_votes_of_a_node() {
     let servers = all_servers();
     let each = servers.into_iter().map(|binary| async move {
         let options = with_args(&["--repl-diskless-sync-delay", "0"]);
@@ -131,7 +130,7 @@ async fn a_partial_resync_keeps_what_the_node_was_told() {
     each.collect::<JoinSet<()>>().join_all().await;
 }
 
-/// A server that reads its own data anew forgets nothing, and goes on voting.
+/// A server that reloads its own data set forgets nothing and keeps voting.
 #[tokio::test]
 async fn a_reload_of_its_own_data_costs_no_vote() {
     let Some(binary) = server() else { return };

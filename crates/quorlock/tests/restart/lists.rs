@@ -1,4 +1,4 @@
-//! Clients that disagree about nodes or databases.
+//! Clients with different lists of nodes, or with different databases.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::common::{PATIENCE, all_servers, eventually, get, run, start};
 use crate::{ADOPTION, TTL, all_trusted, named, strict, trust_state, with_args, without_a_wait};
 
 #[tokio::test]
-async fn clients_with_different_lists_are_told_both() {
+async fn clients_with_different_lists_get_an_error_with_both() {
     let Some(nodes) = start(5, ServerOptions::default()) else { return };
     let five = strict(&nodes).build().unwrap();
     all_trusted(&five).await;
@@ -26,7 +26,7 @@ async fn clients_with_different_lists_are_told_both() {
         ),
     ] {
         let other = other.build().unwrap();
-        // At the first acquire, and with time to spare: waiting does not mend it.
+        // The first acquire fails before its wait ends, because waiting does not help.
         let error = other.acquire("orders").await.unwrap_err();
         assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{error}");
         assert_eq!(error.retry_after(), None);
@@ -46,10 +46,9 @@ async fn clients_with_different_lists_are_told_both() {
     assert!(without_a_wait(&five).await.is_valid(), "the others are not disturbed");
 }
 
-/// The markers of different databases know nothing of each other: which one has the locks is written in the
-/// first.
+/// Each database has its own marker. Database 0 registers which database contains the locks.
 #[tokio::test]
-async fn clients_with_different_databases_are_told_both() {
+async fn clients_with_different_databases_get_an_error_with_both() {
     let servers = all_servers();
     let each = servers.into_iter().map(|binary| async move {
         let nodes = Nodes::start(&binary, 3, with_args(&[])).unwrap();
@@ -57,7 +56,7 @@ async fn clients_with_different_databases_are_told_both() {
             let urls = nodes.iter().map(|node| format!("{}/{database}", node.url()));
             named("abc".chars().zip(urls)).restart_guard(guard).build().unwrap()
         };
-        // Who only looks writes nothing.
+        // A client that only observes does not write.
         let observer = client("0", RestartGuard::Observe);
         drop(observer.acquire("orders").await.unwrap());
         assert!(nodes.iter().all(|node| get(node, "quorlock:database").is_none()));
@@ -73,22 +72,22 @@ async fn clients_with_different_databases_are_told_both() {
         let both = "its locks are in database 3, but this client uses database 0";
         assert!(error.to_string().contains(both), "{error}");
         assert!(holder.is_valid(), "the others are not disturbed");
-        // It wrote nothing, nor does who only looks.
+        // Neither the refused client nor the observing client has written.
         assert!(nodes.iter().all(|node| get(node, ADOPTION).is_none()));
         drop(holder);
-        // For as long as it is there, it would write its own where nothing is written.
+        // This client would otherwise register its own database after the flush below.
         other.shutdown(PATIENCE).await.unwrap();
 
-        // What is written there is looked at after every flush: and written again if it is gone.
+        // After each flush the client checks the registration, and writes it again if it is missing.
         for node in &nodes {
             run(node, &["FLUSHDB"]);
-            eventually("it is written again", || {
+            eventually("the registration is written again", || {
                 get(node, "quorlock:database").as_deref() == Some("3")
             })
             .await;
         }
         assert!(third.try_acquire("orders").await.is_ok(), "its own data are what they were");
-        // If another has come before, who uses the old one is told so.
+        // If another client has registered another database, the clients of the old one get an error.
         for node in &nodes {
             run(node, &["SET", "quorlock:database", "0"]);
             run(node, &["EVAL", "redis.call('SELECT', 9) return redis.call('FLUSHDB')", "0"]);
@@ -103,18 +102,18 @@ async fn clients_with_different_databases_are_told_both() {
                 sleep(Duration::from_millis(50)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, look).await.expect("it is told");
+        tokio::time::timeout(PATIENCE, look).await.expect("the client reports it");
         assert!(third.try_acquire("orders").await.is_err());
     });
     each.collect::<JoinSet<()>>().join_all().await;
 }
 
-/// A call waits until its end, because an operator may correct the settings of the server. It evaluates the server at the
-/// first answer.
+/// A call waits until its end, because an operator may correct the settings of the server. It evaluates the server at
+/// the first answer.
 const SHORT_WAIT: Duration = Duration::from_secs(1);
 
 #[tokio::test]
-async fn a_server_that_is_refused_is_not_written_to() {
+async fn a_refused_server_is_not_written_to() {
     let servers = all_servers();
     let each = servers.into_iter().map(|binary| async move {
         for args in [["--cluster-enabled", "yes"], ["--maxmemory-policy", "allkeys-lru"]] {
@@ -136,7 +135,7 @@ async fn a_server_that_is_refused_is_not_written_to() {
     each.collect::<JoinSet<()>>().join_all().await;
 }
 
-/// One server by two addresses, which the client cannot tell from two servers: but it can be asked.
+/// One server under two addresses. The client cannot see that from the addresses, so it asks the server.
 #[tokio::test]
 async fn one_server_under_two_names_is_refused() {
     let Some(nodes) = start(2, with_args(&[])) else { return };
@@ -152,10 +151,10 @@ async fn one_server_under_two_names_is_refused() {
     assert!(error.to_string().contains("is the same server"), "{error}");
 }
 
-/// Markers without a registration, as version 0.1.0 leaves them: a client that lives for one lock writes it, so that a
-/// client of another database is refused afterwards.
+/// Version 0.1.0 leaves markers without a registration. A client that takes a single lock must register its database,
+/// so that a client with another database is refused later.
 #[tokio::test]
-async fn a_client_that_lives_for_one_lock_says_which_database_has_the_locks() {
+async fn a_client_that_lives_for_one_lock_registers_its_database() {
     let Some(nodes) = start(3, with_args(&[])) else { return };
     all_trusted(&strict(&nodes).build().unwrap()).await;
     for node in &nodes {
@@ -169,7 +168,8 @@ async fn a_client_that_lives_for_one_lock_says_which_database_has_the_locks() {
     assert!(nodes.iter().filter(is_written).count() >= 2, "on a quorum of the nodes");
 }
 
-/// A full server cannot register the database. Its locks live on, and the next batch registers once there is room.
+/// A full server cannot register the database. Existing locks can be extended, and the client registers once there is
+/// memory.
 #[tokio::test]
 async fn a_full_server_without_a_registration_still_extends() {
     let servers = all_servers();
@@ -197,7 +197,7 @@ async fn a_full_server_without_a_registration_still_extends() {
             let is_written = || get(node, "quorlock:database").as_deref() == Some("0");
             assert!(!is_written());
             guard.extend().await.unwrap();
-            eventually("it is registered", is_written).await;
+            eventually("the database is registered", is_written).await;
         }
         assert!(guard.release().await.is_released());
     });

@@ -1,4 +1,4 @@
-//! The restart guard on real servers: nodes that may have forgotten their votes have none.
+//! The restart guard on real servers: a node that may have forgotten its votes does not vote.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -21,13 +21,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-/// Short, so that the quarantine is.
+/// A short ttl makes the quarantine short.
 const TTL: Duration = Duration::from_millis(500);
 
 /// The ttl × 1.01 + 2 s.
 const QUARANTINE: Duration = Duration::from_millis(2505);
 
-/// The keys of the library's own that a node keeps.
+/// The library's own keys on a node.
 const MARKER: &str = "quorlock:node";
 const ADOPTION: &str = "quorlock:adopt";
 
@@ -52,7 +52,8 @@ fn trust_state(client: &Client, place: usize) -> NodeTrustState {
     client.stats().nodes[place].trust_state.clone()
 }
 
-/// Waits until all of a client's nodes vote. Somebody must ask for that.
+/// Waits until all nodes of a client vote. Nodes are adopted only while a call needs them, so this function acquires
+/// a lock.
 async fn all_trusted(client: &Client) {
     let guard = client.acquire("warming up").await.unwrap();
     assert!(guard.release().await.is_released());
@@ -63,8 +64,8 @@ async fn all_trusted(client: &Client) {
     eventually("nothing is held", || client.stats().releases_owed == 0).await;
 }
 
-/// A lock that is had without waiting for any quarantine. A node that a busy machine kept from answering
-/// in time is asked again.
+/// Acquires a lock and asserts that no quarantine delayed the call. The call itself retries if a node was too slow to
+/// answer.
 async fn without_a_wait(client: &Client) -> Guard {
     let started = Instant::now();
     let guard = client.acquire("orders").await.unwrap();
@@ -72,12 +73,12 @@ async fn without_a_wait(client: &Client) -> Guard {
     guard
 }
 
-/// Why a lock that nobody holds cannot be had right now.
+/// The error of an acquire while too few nodes vote.
 async fn untrusted_now(client: &Client) -> AcquireError {
     let started = Instant::now();
     let error = loop {
         let error = client.try_acquire("orders").await.unwrap_err();
-        // A node that a busy machine kept from answering in time is asked again.
+        // A busy machine may keep a node from answering in time, so this retries.
         let late = error.nodes().iter().any(|node| matches!(node.said, NodeOutcome::Nothing));
         let settled = matches!(error, AcquireError::NodesUntrusted(_)) || !late;
         if settled || started.elapsed() > PATIENCE {
@@ -90,7 +91,7 @@ async fn untrusted_now(client: &Client) -> AcquireError {
 }
 
 #[tokio::test]
-async fn a_server_is_waited_for_once_and_is_trusted_then() {
+async fn a_new_server_is_quarantined_once_and_trusted_afterwards() {
     let servers = all_servers();
     let each = servers.into_iter().map(|binary| async move {
         let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
@@ -108,26 +109,28 @@ async fn a_server_is_waited_for_once_and_is_trusted_then() {
         assert!(started.elapsed() >= QUARANTINE, "{:?}", started.elapsed());
         assert!(guard.release().await.is_released());
         for (place, node) in nodes.iter().enumerate() {
-            eventually("it is trusted", || trust_state(&client, place) == NodeTrustState::Trusted)
-                .await;
+            eventually("the node is trusted", || {
+                trust_state(&client, place) == NodeTrustState::Trusted
+            })
+            .await;
             let marker = get(node, MARKER).unwrap();
             let agreed = "quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=500 run_id=";
             assert!(marker.starts_with(agreed), "{marker}");
             assert_eq!(get(node, ADOPTION), None);
         }
-        // Whoever comes after need not wait.
+        // A later client does not wait.
         let next = strict(&nodes).build().unwrap();
         assert!(without_a_wait(&next).await.is_valid());
-        // Two make a quorum: the third may not have answered yet.
+        // Two nodes are a quorum. The third may not have answered yet.
         let trusted = (0..3).filter(|place| trust_state(&next, *place) == NodeTrustState::Trusted);
         assert!(trusted.count() >= 2, "{:?}", next.stats().nodes);
     });
-    // All at a time, for they mostly wait.
+    // All servers in parallel, because the test mostly waits.
     each.collect::<JoinSet<()>>().join_all().await;
 }
 
 #[tokio::test]
-async fn who_will_not_wait_is_told_how_long_it_would_take() {
+async fn a_call_that_does_not_wait_learns_how_long_the_quarantine_lasts() {
     let Some(nodes) = start(3, ServerOptions::default()) else { return };
     let client = strict(&nodes).build().unwrap();
     let error = untrusted_now(&client).await;
@@ -138,12 +141,12 @@ async fn who_will_not_wait_is_told_how_long_it_would_take() {
     let reason =
         ": quarantined: is new under these settings, or has lost its data, its votes count in 3 s";
     assert!(text.contains(reason), "{text}");
-    // Two that may not vote settle it: the third may not even have answered yet.
+    // Two nodes in quarantine decide the attempt. The third may not have answered yet.
     let quarantined =
         |place: &usize| matches!(trust_state(&client, *place), NodeTrustState::Quarantined { .. });
     assert!((0..3).filter(quarantined).count() >= 2, "{:?}", client.stats().nodes);
 
-    // The same for a wait that is too short: there is no use in it.
+    // A call whose wait is shorter than the quarantine fails at once as well.
     let short = Duration::from_millis(1500);
     let error = client.acquire("orders").options(LockOptions::new().wait(short)).await.unwrap_err();
     let AcquireError::NodesUntrusted(attempts) = &error else { panic!("{error}") };
@@ -156,10 +159,10 @@ async fn who_will_not_wait_is_told_how_long_it_would_take() {
     }
 }
 
-/// The long ttl of the next test, within which three servers are started again.
+/// The ttl of the next test. Three servers restart within it.
 const LONG: Duration = Duration::from_secs(2);
 
-/// Three of five servers come back empty while a lock is held. Returns whether there were two holders.
+/// Three of five servers restart empty while a lock is held. Returns whether two clients held the lock at once.
 async fn three_of_five_forget(nodes: &Nodes, guard: RestartGuard) -> bool {
     let builder = || {
         let nodes = "abcde".chars().zip(nodes.urls());
@@ -171,13 +174,13 @@ async fn three_of_five_forget(nodes: &Nodes, guard: RestartGuard) -> bool {
     };
     let (client, known) = (builder().build().unwrap(), builder().build().unwrap());
     drop(known.acquire("warming up").await.unwrap());
-    // Exactly three votes would be too few of a promise: the lock has all five.
+    // With three votes only, the test would show less. So the lock must have all five.
     let holder: Guard = loop {
         let guard = client.acquire("orders").await.unwrap();
         if guard.votes() == 5 {
             break guard;
         }
-        // Some node was still in quarantine, or slow.
+        // A node was in quarantine, or slow.
         assert!(guard.release().await.is_released());
         sleep(Duration::from_millis(50)).await;
     };
@@ -186,7 +189,7 @@ async fn three_of_five_forget(nodes: &Nodes, guard: RestartGuard) -> bool {
             scope.spawn(|| node.restart().unwrap());
         }
     });
-    // One that knew the servers before, and one that does not.
+    // One client that knew the servers before the restart, and one that did not.
     let new = builder().build().unwrap();
     let (resource, still) = ("orders", &holder);
     let is_second = async |rival: &Client| {
@@ -199,19 +202,19 @@ async fn three_of_five_forget(nodes: &Nodes, guard: RestartGuard) -> bool {
     first || second
 }
 
-/// Killed by SIGKILL and started again empty, at once.
+/// The servers are killed by SIGKILL and restarted empty at once.
 #[tokio::test]
-async fn restarted_nodes_give_a_held_lock_to_nobody_else() {
+async fn restarted_nodes_do_not_grant_a_held_lock_to_another_client() {
     let Some(nodes) = start(5, ServerOptions::default()) else { return };
-    assert!(!three_of_five_forget(&nodes, RestartGuard::Strict).await, "two held it");
+    assert!(!three_of_five_forget(&nodes, RestartGuard::Strict).await, "two clients held the lock");
 }
 
-/// The same without the guard: so the test above can fail.
+/// The control experiment: without the guard, the mistake of the test above appears.
 #[tokio::test]
-async fn without_the_guard_restarted_nodes_give_it_to_another() {
+async fn without_the_guard_restarted_nodes_grant_a_held_lock() {
     let Some(nodes) = start(5, ServerOptions::default()) else { return };
     assert!(
         three_of_five_forget(&nodes, RestartGuard::Off).await,
-        "the servers have not forgotten"
+        "the servers have kept their votes"
     );
 }

@@ -1,4 +1,4 @@
-//! The modes of the guard, and what it costs.
+//! The modes of the restart guard, and their cost in commands.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker() {
+async fn a_durable_node_with_its_marker_votes_at_once() {
     let durable = with_args(&["--appendonly", "yes", "--appendfsync", "always"]);
     let Some(nodes) = start(1, durable) else { return };
     let build = |durable: &[&str]| strict(&nodes).durable_nodes(durable.iter().copied()).build();
@@ -29,9 +29,9 @@ async fn a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker() {
         .await
         .unwrap();
     assert!(guard.release().await.is_released());
-    // It must not be there to mark the node while that is not contradicted yet.
+    // This client would otherwise mark the node before the contradiction is visible.
     client.shutdown(Duration::from_secs(5)).await.unwrap();
-    // The server's own word contradicts the operator's.
+    // The server's settings contradict the operator's declaration.
     nodes[0].restart().unwrap();
     run(&nodes[0], &["CONFIG", "SET", "appendfsync", "everysec"]);
     let error = untrusted_now(&build(&["a"]).unwrap()).await.to_string();
@@ -43,7 +43,7 @@ async fn a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker() {
     run(&nodes[0], &["CONFIG", "SET", "no-appendfsync-on-rewrite", "yes"]);
     let error = untrusted_now(&build(&["a"]).unwrap()).await.to_string();
     assert!(error.contains("but it has no-appendfsync-on-rewrite yes"), "{error}");
-    // Who may not ask is not contradicted.
+    // If the client may not read the settings, the operator's declaration stands.
     run(&nodes[0], &["ACL", "SETUSER", "default", "-config"]);
     let guard = build(&["a"])
         .unwrap()
@@ -56,13 +56,14 @@ async fn a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker() {
 }
 
 #[tokio::test]
-async fn observing_tells_and_does_nothing_else() {
+async fn observe_reports_the_quarantine_and_does_not_enforce_it() {
     let Some(nodes) = start(3, ServerOptions::default()) else { return };
     let client = strict(&nodes).restart_guard(RestartGuard::Observe).build().unwrap();
     let guard = without_a_wait(&client).await;
     for (place, node) in nodes.iter().enumerate() {
-        let is_told = || matches!(trust_state(&client, place), NodeTrustState::Quarantined { .. });
-        eventually("it is told", is_told).await;
+        let is_reported =
+            || matches!(trust_state(&client, place), NodeTrustState::Quarantined { .. });
+        eventually("the quarantine is reported", is_reported).await;
         assert_eq!((get(node, MARKER), get(node, ADOPTION)), (None, None));
     }
     assert!(guard.release().await.is_released());
@@ -71,8 +72,8 @@ async fn observing_tells_and_does_nothing_else() {
     assert_eq!(trust_state(&off, 0), NodeTrustState::Unguarded);
 }
 
-/// Modes differ in whose votes count, and agree on the keys: where nodes keep what they granted, a lock of
-/// one mode is a lock for the others.
+/// The modes differ in which votes count, but use the same keys. If the nodes keep their data, a lock in one mode
+/// excludes clients in the others.
 #[tokio::test]
 async fn clients_of_mixed_modes_exclude_each_other() {
     let Some(nodes) = start(3, ServerOptions::default()) else { return };
@@ -87,13 +88,13 @@ async fn clients_of_mixed_modes_exclude_each_other() {
             for _ in 0..10 {
                 let guard = Arc::new(client.acquire("orders").await.unwrap());
                 let before = holder.lock().unwrap().replace(guard.clone());
-                assert!(before.is_none_or(|other| !other.is_valid()), "two hold it");
+                assert!(before.is_none_or(|other| !other.is_valid()), "two clients hold the lock");
                 sleep(Duration::from_millis(3)).await;
                 let mut now = holder.lock().unwrap();
                 if now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &guard)) {
                     *now = None;
                 }
-                // The last one to drop it gives it back.
+                // Dropping the last reference releases the lock.
             }
         });
     }
@@ -102,13 +103,14 @@ async fn clients_of_mixed_modes_exclude_each_other() {
     }
 }
 
-/// The first lock costs a connection with its greeting, and one round trip in which all else is; every
-/// further batch one command more than without the guard.
+/// The first lock costs one handshake and one round trip. Each further batch has one command more than without the
+/// guard.
 #[tokio::test]
-async fn proof_costs_one_command_per_batch_and_one_per_connection() {
+async fn the_guard_costs_one_command_per_batch_and_one_per_connection() {
     let Some(nodes) = start(3, ServerOptions::default()) else { return };
     all_trusted(&strict(&nodes).build().unwrap()).await;
-    // To ask is to send INFO, which is counted from the next time on: so that one comes first.
+    // Reading the counts sends `INFO` as well. `INFO` counts itself from the next call on, so its count is read
+    // first.
     let counts =
         |node: &Server| ["info", "hello", "set", "get"].map(|command| calls(node, command));
     let reset = || {
@@ -121,7 +123,7 @@ async fn proof_costs_one_command_per_batch_and_one_per_connection() {
     let guard = client.try_acquire("orders").await.unwrap();
     eventually("all have voted", || guard.votes() == 3).await;
     for node in &nodes {
-        // One of them for the database that the locks are in.
+        // One `GET` reads the registration of the database.
         assert_eq!(counts(node), [1, 1, 1, 2], "{}", node.address());
     }
     assert!(guard.release().await.is_released());

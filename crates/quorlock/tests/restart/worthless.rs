@@ -1,4 +1,4 @@
-//! Servers whose votes are worth nothing.
+//! Servers that cannot vote: replicas, servers that evict keys, and servers in cluster mode.
 
 use std::net::TcpListener;
 
@@ -9,10 +9,10 @@ use quorlock_servers::{Server, not_for};
 use crate::common::{run, server, test_name};
 use crate::{strict, trust_state, untrusted_now, with_args};
 
-/// What a client of this one server is told.
+/// The error of a client of this one server.
 async fn refusal_of(server: &Server) -> String {
     let client = strict(std::slice::from_ref(server)).build().unwrap();
-    // Whoever waits does so in the hope that somebody mends it.
+    // The call waits until its end, because an operator may correct the server meanwhile.
     let error = untrusted_now(&client).await;
     assert_eq!(error.retry_after(), None, "{error}");
     let failure = error.nodes()[0].failure().unwrap();
@@ -23,7 +23,7 @@ async fn refusal_of(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn servers_whose_votes_are_worthless_are_refused_with_the_reason_and_the_fix() {
+async fn replicas_and_evicting_servers_are_refused_with_the_cause_and_the_fix() {
     let Some(binary) = server() else { return };
     let server = |args: &[&str]| Server::start(&binary, with_args(args)).unwrap();
 
@@ -39,7 +39,7 @@ async fn servers_whose_votes_are_worthless_are_refused_with_the_reason_and_the_f
 }
 
 #[tokio::test]
-async fn a_server_in_cluster_mode_is_refused_with_the_reason_and_the_fix() {
+async fn a_server_in_cluster_mode_is_refused_with_the_cause_and_the_fix() {
     let Some(binary) = server() else { return };
     if binary.version.major < 7 {
         return not_for(&binary, &test_name(), "the port of its cluster bus cannot be chosen");

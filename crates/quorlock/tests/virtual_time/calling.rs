@@ -1,4 +1,4 @@
-//! The end of a wait.
+//! The wait of a call, and the expiry that it waits for.
 
 use std::future::IntoFuture as _;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 use crate::{MS, SECOND, assert_took, client, nodes};
 
 #[tokio::test(start_paused = true)]
-async fn a_call_ends_when_its_wait_does() {
+async fn a_call_ends_with_its_wait() {
     let nodes = nodes::<3>();
     let (holder, other) = (client(&nodes), client(&nodes));
     let guard = holder.acquire("orders").await.unwrap();
@@ -31,9 +31,9 @@ async fn a_call_ends_when_its_wait_does() {
     assert!(guard.is_valid());
 }
 
-/// V3: the lock of a crashed holder is free right after its ttl.
+/// V3: the lock of a crashed holder is free as soon as its ttl has ended.
 #[tokio::test(start_paused = true)]
-async fn a_lock_left_behind_is_had_right_after_it_expires() {
+async fn a_lock_left_behind_is_granted_as_soon_as_it_expires() {
     let nodes = nodes::<5>();
     let client = client(&nodes);
     for node in &nodes {

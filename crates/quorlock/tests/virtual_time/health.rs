@@ -1,4 +1,4 @@
-//! How a guard learns that nodes do not confirm its lock.
+//! A guard reports which nodes confirm its lock.
 
 use quorlock::node::FailureKind;
 use quorlock::{HoldError, LossCause};
@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::{MS, SECOND, TICK, TTL, assert_took, client, nodes};
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_announces_itself_and_so_does_the_recovery() {
+async fn health_reports_missing_confirmations_and_the_recovery() {
     let nodes = nodes::<3>();
     let client = client(&nodes);
     let started = Instant::now();
@@ -16,7 +16,7 @@ async fn a_loss_announces_itself_and_so_does_the_recovery() {
     assert!(health.borrow().is_confirmed() && health.borrow().reasons().is_empty());
     assert_eq!(health.borrow().nodes().len(), 3);
 
-    // Refused at once: the line comes with the first extension.
+    // These nodes fail at once. The first extension reports it.
     nodes[1].fail_with(FailureKind::OutOfMemory);
     nodes[2].stop();
     health.changed().await.unwrap();
@@ -30,7 +30,7 @@ async fn a_loss_announces_itself_and_so_does_the_recovery() {
     );
     assert!(guard.is_valid());
 
-    // The next one is a tenth of the ttl later.
+    // The next extension follows a tenth of the ttl later.
     nodes[1].recover();
     health.changed().await.unwrap();
     assert_took(started.elapsed(), TTL / 3 + TTL / 10);
@@ -38,11 +38,11 @@ async fn a_loss_announces_itself_and_so_does_the_recovery() {
     assert_eq!((now.is_confirmed(), now.confirmed()), (true, 2));
     assert_eq!(now.reasons(), "n2: unreachable: stopped");
 
-    // The same answers again are no news.
+    // Unchanged answers cause no notification.
     assert!(timeout(3 * TTL, health.changed()).await.is_err());
     nodes[2].start();
     health.changed().await.unwrap();
-    // It is healed now, and confirms the next extension.
+    // This extension restores the vote. The node confirms the next one.
     assert_eq!(health.borrow_and_update().reasons(), "n2: the key is gone");
     health.changed().await.unwrap();
     assert_eq!(health.borrow_and_update().to_string(), "3 of 3 nodes confirm it");
@@ -51,9 +51,9 @@ async fn a_loss_announces_itself_and_so_does_the_recovery() {
     assert!(health.changed().await.is_err(), "the lock is given back");
 }
 
-/// Whoever asks only after the loss learns what the nodes said.
+/// The error contains the last answers of the nodes, although no caller watched them.
 #[tokio::test(start_paused = true)]
-async fn what_the_nodes_said_is_in_the_error_of_the_work() {
+async fn the_error_after_a_loss_contains_the_nodes_answers() {
     let nodes = nodes::<3>();
     let client = client(&nodes);
     let error = client.acquire("orders").hold(async |_| {
@@ -68,7 +68,7 @@ async fn what_the_nodes_said_is_in_the_error_of_the_work() {
     let HoldError::Lost { nodes: answers, .. } = error else { panic!("{error}") };
     assert_eq!(answers.len(), 2);
 
-    // Keys that vanish end the lock with the answers.
+    // If keys disappear, the answers that ended the lock are kept.
     nodes.iter().for_each(quorlock::node::MemoryNode::recover);
     let guard = client.acquire("others").await.unwrap();
     sleep(SECOND + MS).await;

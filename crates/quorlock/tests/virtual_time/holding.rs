@@ -1,4 +1,4 @@
-//! A held lock: extended, healed, lost.
+//! Loss of a held lock.
 
 use quorlock::{AcquireError, LockOptions, LossCause, Outcome};
 use tokio::time::{Instant, sleep};
@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use crate::{HELD_FOR, MS, SECOND, TTL, assert_took, client, nodes, total_keys};
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_lock_that_is_kept_is_given_back_with_its_guard() {
+async fn with_keep_on_loss_the_guard_releases_a_lost_lock() {
     let nodes = nodes::<5>();
     let client = client(&nodes);
     let guard =

@@ -1,4 +1,4 @@
-//! What depends on time, in virtual time: exact, and in no time at all.
+//! Tests of timing in virtual time, where each moment is exact.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -19,10 +19,10 @@ const MS: Duration = Duration::from_millis(1);
 /// The default ttl.
 const TTL: Duration = Duration::from_secs(10);
 
-/// For how long the holder of a lock may rely on it: the margin of 2 % is no part of that.
+/// The validity of a lock with the default ttl: the ttl minus drift (1 % + 2 ms) and margin (2 %).
 const HELD_FOR: Duration = Duration::from_millis(10_000 - 102 - 200);
 
-/// tokio's timers are good to a millisecond.
+/// Timers of tokio have a resolution of one millisecond.
 const TICK: Duration = Duration::from_millis(2);
 
 fn nodes<const N: usize>() -> [MemoryNode; N] {
@@ -41,7 +41,7 @@ fn total_keys(nodes: &[MemoryNode]) -> usize {
     nodes.iter().map(MemoryNode::key_count).sum()
 }
 
-/// Whether `elapsed` is `expected`, give or take what timers do.
+/// Asserts that `elapsed` is `expected`, within the resolution of the timers.
 #[track_caller]
 fn assert_took(elapsed: Duration, expected: Duration) {
     assert!(elapsed >= expected && elapsed <= expected + TICK, "{elapsed:?}, not {expected:?}");

@@ -1,4 +1,4 @@
-//! What is given back, and what is owed.
+//! Releases that the client owes when it ends.
 
 use std::future::IntoFuture as _;
 
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::{MS, SECOND, TICK, TTL, client, nodes, total_keys};
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_counts_the_intents_that_no_node_has_taken_back() {
+async fn a_shutdown_counts_the_intents_that_are_not_withdrawn() {
     let nodes = nodes::<3>();
     let (one, other) = (client(&nodes), client(&nodes));
     let reader = other.acquire_shared("orders").await.unwrap();
@@ -27,9 +27,9 @@ async fn a_shutdown_counts_the_intents_that_no_node_has_taken_back() {
     assert!(reader.is_valid());
 }
 
-/// What all handles have left behind is drained for a bounded time, and the driver ends.
+/// After the last handle is dropped, the driver sends owed releases for a limited time, and ends.
 #[tokio::test(start_paused = true)]
-async fn without_any_handle_the_driver_ends() {
+async fn the_driver_ends_after_the_last_handle_is_dropped() {
     let nodes = nodes::<3>();
     for freeze in [false, true] {
         let (node, watch) = Watched::new(nodes[0].clone());
@@ -55,7 +55,7 @@ async fn without_any_handle_the_driver_ends() {
     }
 }
 
-/// A node that tells when its client has let go of it.
+/// A node that shows when its client has dropped it.
 #[derive(Debug)]
 struct Watched {
     node: MemoryNode,

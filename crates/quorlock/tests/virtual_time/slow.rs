@@ -9,9 +9,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{MS, SECOND, TICK, TTL, client, nodes, total_keys};
 
-/// As a server is: else every attempt that needs its vote would wait for it, and keep others from theirs.
+/// Without the suspension, every attempt that needs this vote would wait for the node timeout.
 #[tokio::test(start_paused = true)]
-async fn a_node_that_stays_frozen_is_suspended_until_it_goes_on() {
+async fn a_frozen_memory_node_is_suspended_until_it_resumes() {
     let nodes = nodes::<3>();
     let client = client(&nodes);
     nodes[0].freeze();
@@ -31,9 +31,9 @@ async fn a_node_that_stays_frozen_is_suspended_until_it_goes_on() {
     assert_eq!(total_keys(&nodes), 0);
 }
 
-/// One that has never answered says nothing of how far away the others are.
+/// A node that has never answered says nothing about the distance of the others, so their timeout must not shrink.
 #[tokio::test(start_paused = true)]
-async fn distant_nodes_are_given_time_although_others_are_down_from_the_start() {
+async fn distant_nodes_get_enough_time_while_others_are_down() {
     let [down, silent, near, far, farther] = nodes();
     down.stop();
     silent.freeze();
@@ -45,7 +45,7 @@ async fn distant_nodes_are_given_time_although_others_are_down_from_the_start() 
         .clock(Clock::Tokio)
         .build()
         .unwrap();
-    // The first attempts find out how far away they are.
+    // The first attempts measure the round trips.
     let guard = client.acquire("orders").await.unwrap();
     assert_eq!(guard.votes(), 3);
     drop(guard);
@@ -58,9 +58,9 @@ async fn distant_nodes_are_given_time_although_others_are_down_from_the_start() 
     }
 }
 
-/// A node that stood still for a minute was not a minute away.
+/// A pause of a minute must not count as a round trip of a minute.
 #[tokio::test(start_paused = true)]
-async fn the_time_a_node_was_frozen_is_no_round_trip() {
+async fn the_time_of_a_freeze_does_not_count_as_a_round_trip() {
     let nodes = nodes::<3>();
     let client = client(&nodes);
     for _ in 0..10 {
@@ -102,7 +102,7 @@ async fn memory_nodes_freeze_thaw_stop_and_fail_as_servers_do() {
     assert!(guard.extend().await.is_ok());
     assert!(guard.release().await.is_released());
 
-    // A stopped node has lost them, and neither freezing nor recovering starts it.
+    // A stopped node has lost its data. Neither `freeze` nor `recover` starts it.
     let guard = attempt().await.unwrap();
     node.stop();
     node.freeze();
@@ -115,7 +115,7 @@ async fn memory_nodes_freeze_thaw_stop_and_fail_as_servers_do() {
     node.start();
     assert_eq!((node.state(), node.key_count()), (NodeState::Up, 0));
 
-    // One that is killed while frozen has executed nothing of what it was sent.
+    // A node that is killed while frozen has executed none of the queued commands.
     sleep(TTL + SECOND).await;
     node.freeze();
     let call = tokio::spawn(attempt().options(LockOptions::new().wait(TTL)).into_future());
@@ -132,9 +132,9 @@ async fn memory_nodes_freeze_thaw_stop_and_fail_as_servers_do() {
     assert_eq!((node.key_count(), node.value_of("other"), node.remove("other")), (0, None, false));
 }
 
-/// Who waits for a node for less time than it takes to answer never gets a lock, and is told so.
+/// If the node timeout is shorter than the round trip, no attempt can succeed. The error names both.
 #[tokio::test(start_paused = true)]
-async fn a_node_timeout_below_the_round_trip_is_told_with_both() {
+async fn a_node_timeout_below_the_round_trip_is_reported_with_both() {
     let slow = nodes::<3>().map(|node| Delayed { node, round_trip: 20 * MS });
     let builder = Client::builder().custom_nodes(slow).clock(Clock::Tokio);
     let client = builder.options(LockOptions::new().node_timeout(5 * MS)).build().unwrap();
@@ -146,9 +146,9 @@ async fn a_node_timeout_below_the_round_trip_is_told_with_both() {
     assert!(error.to_string().contains(told), "the remedy comes first: {error}");
 }
 
-/// A stall at the first contact says nothing of how far the nodes are.
+/// A stall of the first reply says nothing about the distance of the node.
 #[tokio::test(start_paused = true)]
-async fn the_first_round_trip_is_believed_no_more_than_others() {
+async fn a_slow_first_round_trip_counts_for_half_a_second_at_most() {
     let slow = nodes::<3>().map(|node| Delayed { node, round_trip: 2 * SECOND });
     let builder = Client::builder().custom_nodes(slow).clock(Clock::Tokio);
     let client = builder.options(LockOptions::new().node_timeout(5 * SECOND / 2)).build().unwrap();
@@ -158,7 +158,7 @@ async fn the_first_round_trip_is_believed_no_more_than_others() {
     }
 }
 
-/// A node that answers later than it executes.
+/// A node that delays its answers, not the execution.
 #[derive(Debug)]
 pub(crate) struct Delayed {
     pub(crate) node: MemoryNode,

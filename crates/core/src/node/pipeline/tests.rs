@@ -7,7 +7,6 @@ use crate::token::{Token, Value};
 
 const NOW: Reading = Reading::new(0, 0);
 
-/// A pipeline, and the state of its node.
 struct Setting {
     pipeline: NodePipeline,
     state: NodeState,
@@ -21,7 +20,7 @@ impl Setting {
         Self { pipeline, state, told: Vec::new(), next: Vec::new() }
     }
 
-    /// Takes commands, and gives away what is to be sent.
+    /// Adds commands, and takes every batch that is ready to be sent.
     fn push(&mut self, commands: impl IntoIterator<Item = TicketedCommand>) {
         let mut commands = commands.into_iter().collect();
         self.pipeline.push(&mut commands, &self.state, NOW, &mut self.told);
@@ -38,7 +37,7 @@ impl Setting {
         }
     }
 
-    /// The batches that were given away, by their locks' numbers.
+    /// The lock numbers of each batch that was taken.
     fn given(&self) -> Vec<Vec<u64>> {
         self.next.iter().map(|(_, locks)| locks.clone()).collect()
     }
@@ -96,7 +95,7 @@ fn few_batches_are_in_flight_and_none_is_too_large() {
     let sizes = |it: &Setting| it.given().iter().map(Vec::len).collect::<Vec<_>>();
     assert_eq!(sizes(&it), [512, 512, 512, 1], "the others wait");
     it.answer(1, vec![Answer::Refused; 512]);
-    assert!(it.told().is_empty() && it.given().len() == 4, "the first is awaited");
+    assert!(it.told().is_empty() && it.given().len() == 4, "the first batch is awaited");
     it.answer(0, vec![Answer::Refused; 512]);
     assert_eq!(sizes(&it), [512, 512, 512, 1, 2]);
     let told: Vec<u64> = it.told().into_iter().flat_map(|(locks, _)| locks).collect();
@@ -111,14 +110,14 @@ fn a_batch_that_waits_for_a_connection_is_announced_once() {
     it.pipeline.announce(&mut it.told);
     it.pipeline.announce(&mut it.told);
     assert!(matches!(it.told[..], [Event::Connecting { .. }]));
-    assert_eq!(it.given(), [vec![1]], "one waits at a time");
+    assert_eq!(it.given(), [vec![1]], "one batch waits at a time");
     it.send(0);
     assert!(matches!(it.told[1..], [Event::Connected { .. }]));
     assert_eq!(it.given(), [vec![1], vec![1]]);
 }
 
 #[test]
-fn a_suspended_node_is_sent_nothing_but_releases() {
+fn a_suspended_node_receives_only_releases() {
     let mut it = Setting::new();
     let failure = Failure::unsent(FailureKind::Suspended);
     let fails =
@@ -127,7 +126,7 @@ fn a_suspended_node_is_sent_nothing_but_releases() {
     it.push([acquire(2), release(2), acquire(3)]);
     assert!(it.told().is_empty());
     it.state = NodeState::Suspended(failure.clone());
-    // Waiting commands fail, and new ones too.
+    // Waiting commands fail, and so do new ones.
     it.push([release(3), acquire(4), release(4)]);
     assert_eq!(it.told(), [fails(&[4]), fails(&[2, 3])]);
     it.push([acquire(5), release(5)]);
@@ -141,7 +140,7 @@ fn a_suspended_node_is_sent_nothing_but_releases() {
     it.push([acquire(7)]);
     it.state = NodeState::Suspended(failure.clone());
     it.push([release(7)]);
-    assert_eq!(it.told(), [fails(&[7])], "suspended again, it is looked through again");
+    assert_eq!(it.told(), [fails(&[7])], "a second suspension fails waiting commands again");
     assert_eq!(it.given()[2..], [vec![6]]);
 }
 
@@ -157,7 +156,7 @@ fn a_node_that_is_down_fails_everything_at_once() {
 }
 
 #[test]
-fn answers_that_cannot_be_right_are_no_votes() {
+fn impossible_answers_do_not_count_as_votes() {
     let mut it = Setting::new();
     let protocol = Answer::Failed(Failure::new(FailureKind::Protocol));
     it.push([acquire(1), acquire(2)]);
@@ -165,16 +164,16 @@ fn answers_that_cannot_be_right_are_no_votes() {
     it.answer(0, vec![Answer::Granted]);
     assert_eq!(it.told(), [(vec![1, 2], vec![protocol.clone(); 2])], "one answer too few");
     it.answer(0, vec![Answer::Granted; 2]);
-    assert!(it.told().is_empty(), "it is over");
+    assert!(it.told().is_empty(), "the batch has ended");
 
     it.push([acquire(3), acquire(4)]);
     let unsent = Answer::Failed(Failure::unsent(FailureKind::Unreachable));
     it.answer(1, vec![Answer::Granted, unsent.clone()]);
-    assert_eq!(it.told(), [(vec![3, 4], vec![protocol, unsent])], "it was never sent");
+    assert_eq!(it.told(), [(vec![3, 4], vec![protocol, unsent])], "the command was never sent");
 }
 
 #[test]
-fn what_was_sent_may_have_been_executed_whatever_is_said_of_it() {
+fn a_sent_command_may_have_been_executed_whatever_the_answer() {
     let mut it = Setting::new();
     it.push([acquire(1), acquire(2)]);
     it.send(0);
@@ -186,7 +185,7 @@ fn what_was_sent_may_have_been_executed_whatever_is_said_of_it() {
 }
 
 #[test]
-fn no_more_than_so_much_waits_for_a_node() {
+fn the_queue_for_a_node_is_bounded() {
     let mut it = Setting::new();
     it.push([acquire(0)]);
     it.push((1..=NodePipeline::QUEUE_MAX as u64).map(acquire));

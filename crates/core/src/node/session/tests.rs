@@ -18,7 +18,7 @@ fn release(token: u8) -> Command {
     Command::Release { keys: "k".into(), value: value(token), tell: true }
 }
 
-/// Sends an exchange of these commands, whose answers are these.
+/// Sends an exchange and receives these answers.
 fn sent(
     session: &mut Session,
     commands: impl Into<Vec<Command>>,
@@ -31,7 +31,7 @@ fn sent(
     exchange
 }
 
-/// Whether the first command is asked again, if its script was not known.
+/// Whether the first command is repeated after its script was unknown. `moves_on`: another exchange follows.
 fn is_asked_again(commands: &[Command], moves_on: bool) -> bool {
     let mut session = Session::new(false);
     let mut answers = vec![Ok(Answer::Deleted); commands.len()];
@@ -46,23 +46,23 @@ fn is_asked_again(commands: &[Command], moves_on: bool) -> bool {
 }
 
 #[test]
-fn what_sets_a_lock_is_not_asked_again_behind_its_release() {
+fn an_acquire_is_not_repeated_behind_its_release() {
     let extend = Command::Extend { keys: "k".into(), value: value(1), ttl_ms: 1000 };
     assert!(is_asked_again(&[acquire(1), release(2)], false));
-    assert!(!is_asked_again(&[acquire(1), release(2)], true), "who knows what was sent");
+    assert!(!is_asked_again(&[acquire(1), release(2)], true), "another exchange was sent");
     assert!(!is_asked_again(&[acquire(1), release(1)], false));
-    assert!(!is_asked_again(&[acquire(1), extend.clone()], false), "that was carried out");
-    assert!(is_asked_again(&[extend, release(1)], true), "it sets nothing");
+    assert!(!is_asked_again(&[acquire(1), extend.clone()], false), "the extension was executed");
+    assert!(is_asked_again(&[extend, release(1)], true), "an extension sets no key");
 }
 
 #[test]
-fn a_marker_is_shared_if_all_of_it_is_the_same_on_the_same_connection() {
+fn an_unchanged_marker_is_shared_within_a_connection() {
     let look = |session: &mut Session, said: &[u8]| {
         let mut exchange = sent(session, [acquire(1)], [Ok(Answer::Granted)]);
         let marker = exchange.marker(said);
         let evidence = Evidence::Seen { epoch: 1, flushes: 0, info: None, marker: marker.clone() };
         session.conclude(&mut exchange, evidence);
-        let MarkerSeen::Text(text) = marker else { panic!("that is what it says") };
+        let MarkerSeen::Text(text) = marker else { panic!("the marker is a text") };
         text
     };
     let session = &mut Session::new(true);
@@ -73,31 +73,32 @@ fn a_marker_is_shared_if_all_of_it_is_the_same_on_the_same_connection() {
         let text = look(session, other.as_bytes());
         assert!(&*text == other && !Arc::ptr_eq(&first, &text));
     }
-    assert_eq!(&*look(session, b"\xff"), "\u{fffd}", "it is only shown");
+    assert_eq!(&*look(session, b"\xff"), "\u{fffd}", "the text is only shown");
     assert!(!Arc::ptr_eq(&look(session, b"one"), &look(&mut Session::new(true), b"one")));
 }
 
 #[test]
-fn a_script_is_told_with_the_next_command_of_its_kind() {
+fn the_next_command_of_a_kind_carries_the_missing_script() {
     let session = &mut Session::new(false);
     let mut late = sent(session, [acquire(1)], [Err(Form::Text)]);
     sent(session, [release(9)], [Ok(Answer::Deleted)]);
-    assert!(!session.conclude(&mut late, Evidence::NotRequired), "it is too late");
-    let [Answer::Failed(failure)] = &late.take().0[..] else { panic!("it was not run") };
+    assert!(!session.conclude(&mut late, Evidence::NotRequired), "a repetition comes too late");
+    let [Answer::Failed(failure)] = &late.take().0[..] else { panic!("the script was not run") };
     assert!(!failure.may_have_been_executed());
     let form = |session: &mut Session, commands: &[Command]| {
         let mut exchange = Exchange::new(commands.to_vec());
         session.send(&mut exchange);
         exchange.form()
     };
-    assert_eq!(form(session, &[release(1)]), Form::Usual, "that would not tell it");
+    assert_eq!(form(session, &[release(1)]), Form::Usual, "a release does not carry this script");
     assert_eq!(form(session, &[release(1), acquire(2)]), Form::Text);
-    assert_eq!(form(session, &[acquire(3)]), Form::Usual, "it has been told");
+    assert_eq!(form(session, &[acquire(3)]), Form::Usual, "the script was sent");
 }
 
-/// Its script is not loaded before, and must not be found missing when it is too late to ask again.
+/// The script of readers is not loaded with the handshake. If the first reader found it missing, a later release
+/// could forbid the repetition.
 #[test]
-fn the_first_reader_on_a_connection_brings_its_script() {
+fn the_first_reader_on_a_connection_carries_its_script() {
     let session = &mut Session::new(false);
     let reader = |token: u8| {
         let (keys, intents) = ("k".into(), "i".into());
@@ -115,7 +116,7 @@ fn the_first_reader_on_a_connection_brings_its_script() {
 }
 
 #[test]
-fn what_is_asked_again_is_asked_more_explicitly_each_time() {
+fn a_repeated_command_uses_a_longer_form_each_time() {
     let session = &mut Session::new(false);
     let answers = [Err(Form::Script), Ok(Answer::Deleted), Err(Form::Script)];
     let mut it = sent(session, [release(1), release(2), release(3)], answers);
@@ -134,7 +135,7 @@ fn what_is_asked_again_is_asked_more_explicitly_each_time() {
 }
 
 #[test]
-fn a_release_is_known_not_to_be_ours_even_if_asking_again_fails() {
+fn a_release_reports_not_ours_even_if_its_repetition_fails() {
     let session = &mut Session::new(false);
     let mut it = sent(session, [release(1)], [Err(Form::Script)]);
     assert!(session.conclude(&mut it, Evidence::NotRequired));
@@ -145,7 +146,7 @@ fn a_release_is_known_not_to_be_ours_even_if_asking_again_fails() {
 }
 
 #[test]
-fn a_look_that_fails_when_it_is_asked_again_has_failed() {
+fn an_inspection_whose_repetition_fails_has_failed() {
     let session = &mut Session::new(false);
     let look = Command::Inspect { keys: "k".into(), intents: None };
     let mut it = sent(session, [look], [Err(Form::Script)]);
@@ -157,9 +158,10 @@ fn a_look_that_fails_when_it_is_asked_again_has_failed() {
     assert_eq!(*it.take().0, [Answer::Failed(failure)]);
 }
 
-/// It had said that it does not know the script, and that is not what became of the release.
+/// The server did not know the script for the second release. The failure of the repetition must not hide that
+/// answer.
 #[test]
-fn what_fails_in_the_midst_of_being_asked_again_is_not_asked_once_more() {
+fn a_failed_repetition_is_not_repeated_again() {
     let session = &mut Session::new(false);
     let answers = [Err(Form::Script), Err(Form::Script)];
     let mut it = sent(session, [release(1), release(2)], answers);
@@ -173,7 +175,7 @@ fn what_fails_in_the_midst_of_being_asked_again_is_not_asked_once_more() {
 }
 
 #[test]
-fn the_marker_is_asked_with_votes_and_what_the_node_is_on_a_new_connection() {
+fn votes_request_the_marker_and_a_new_connection_requests_info() {
     let request = |session: &mut Session, command: Command| {
         let mut exchange = Exchange::new(vec![command]);
         session.send(&mut exchange);
@@ -185,5 +187,5 @@ fn the_marker_is_asked_with_votes_and_what_the_node_is_on_a_new_connection() {
     assert_eq!(request(session, release(1)), (false, false));
     assert_eq!(request(session, acquire(1)), (false, true));
     assert_eq!(request(session, Command::Identify), (true, true));
-    assert_eq!(request(&mut Session::new(false), acquire(1)), (false, false), "nobody looks");
+    assert_eq!(request(&mut Session::new(false), acquire(1)), (false, false), "the guard is off");
 }

@@ -1,5 +1,4 @@
-//! The comparison of a server's answers and keys with those of two stores, of which one is a little early and the other
-//! a little late.
+//! Compares a server's answers and keys with those of two stores, one slightly early and one slightly late.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -9,13 +8,13 @@ use quorlock::node::{Answer, Command, Holding};
 use quorlock_core::store::{Content, Stored};
 use quorlock_servers::Reply;
 
-/// The name of a command's or an answer's variant.
+/// The name of the enum variant.
 pub(super) fn name(shown: &impl Debug) -> String {
     let shown = format!("{shown:?}");
     shown.chars().take_while(|letter| letter.is_alphanumeric()).collect()
 }
 
-/// Whether the three answers are the same, except for times and the numbers that are made of them.
+/// Whether the three answers agree. Times, and numbers derived from times, must lie between those of the stores.
 pub(super) fn answers(
     command: &Command,
     said: &Answer,
@@ -33,7 +32,7 @@ pub(super) fn answers(
             Answer::RefusedFenced { fence: one, holding: early },
             Answer::RefusedFenced { fence: two, holding: late },
         ) => (one..=two).contains(&fence) && is_between(holding, (early, late), slack),
-        // A fence that was given out in the same batch may be made of the server's time.
+        // A fencing token of the same batch may be derived from the server's time.
         (
             Answer::GrantedFenced { fence },
             Answer::GrantedFenced { fence: early },
@@ -67,7 +66,7 @@ pub(super) fn answers(
     is_same.then_some(()).ok_or_else(why)
 }
 
-/// The holders are the same, and their times to live lie between those in the stores.
+/// Whether the holders are the same, and their remaining times lie between those in the stores.
 fn is_between(said: &Holding, (early, late): (&Holding, &Holding), slack: Duration) -> bool {
     let holders = parts(said).0;
     if holders != parts(early).0 || holders != parts(late).0 {
@@ -78,7 +77,7 @@ fn is_between(said: &Holding, (early, late): (&Holding, &Holding), slack: Durati
     all.all(|(said, (early, late))| early.saturating_sub(slack) <= said && said <= late + slack)
 }
 
-/// The holders of each key, and their times to live in the same order.
+/// The holders of each key, and the remaining time of each holder.
 fn parts(holding: &Holding) -> (Vec<(String, Vec<u8>)>, Vec<Duration>) {
     let (mut holders, mut times) = (Vec::new(), Vec::new());
     let all = holding.each();
@@ -95,7 +94,7 @@ fn parts(holding: &Holding) -> (Vec<(String, Vec<u8>)>, Vec<Duration>) {
             Holding::Shared { readers, count, ttl } => {
                 holders.push((format!("Shared {count}"), Vec::new()));
                 times.push(*ttl);
-                // A server shows fewer readers if there are many keys. Their order depends on their ends.
+                // If there are many keys, a server lists fewer readers of each, ordered by their expiry.
                 let shown_max = Holding::READERS_MAX / all.len();
                 let mut readers: Vec<_> = readers.iter().map(|it| (&it.value, it.ttl)).collect();
                 readers.sort();
@@ -110,7 +109,8 @@ fn parts(holding: &Holding) -> (Vec<(String, Vec<u8>)>, Vec<Duration>) {
     (holders, times)
 }
 
-/// Either all three texts are the same, or they end in numbers, in order: a time, or a fence made of it.
+/// Whether the three texts are equal, or end in numbers of increasing size: a time, or a fencing token derived from a
+/// time.
 fn is_text_between([said, early, late]: [&[u8]; 3], slack_ms: i64) -> bool {
     fn split(text: &[u8]) -> (&[u8], i64) {
         let digits = text.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
@@ -125,7 +125,7 @@ fn is_text_between([said, early, late]: [&[u8]; 3], slack_ms: i64) -> bool {
     is_same && early.1 - slack_ms * 1000 <= said.1 && said.1 <= late.1 + slack_ms * 1000
 }
 
-/// The server's key as both stores are to have it from now on, if it is the same in all three.
+/// Returns the key for both stores to continue with, if server and stores agree.
 pub(super) fn keys(
     found: Option<Stored>,
     stores: [Option<&Stored>; 2],
@@ -160,7 +160,7 @@ pub(super) fn keys(
     if !is_same || !ends {
         return Err(what);
     }
-    // The expiry of readers must be that of the last of them, to the millisecond.
+    // For readers, the key's expiry must be the last reader's expiry, to the millisecond.
     let expires_ms = match &found.content {
         Content::Scored(members) if late.is_of_readers() => members.values().max().copied(),
         Content::Scored(_) => late.expires_ms,
@@ -169,7 +169,7 @@ pub(super) fn keys(
     Ok(Some(Stored { expires_ms, ..found }))
 }
 
-/// Reads the replies to `TIME`, `PTTL`, `GET` and `ZRANGE`.
+/// Parses the replies to `TIME`, `PTTL`, `GET` and `ZRANGE`.
 pub(super) fn read(replies: &[Reply]) -> Option<Stored> {
     let [time, ttl, text, members] = replies else { panic!("{replies:?}") };
     let expires_ms = match ttl {
@@ -197,7 +197,7 @@ fn scores(members: &[Reply]) -> BTreeMap<Vec<u8>, i64> {
     members.chunks(2).map(pair).collect()
 }
 
-/// Reads the reply to `TIME`, in microseconds.
+/// Parses the reply to `TIME`, in microseconds.
 pub(super) fn time_us(reply: &Reply) -> i64 {
     let Reply::Array(parts) = reply else { panic!("TIME says {reply:?}") };
     let [seconds, micros] = [0, 1].map(|place| match &parts[place] {

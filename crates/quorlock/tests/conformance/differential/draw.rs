@@ -1,4 +1,4 @@
-//! The commands of the test, and the changes by other clients.
+//! Draws random commands, and random changes by other clients.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use quorlock_core::store::Content;
 
 use super::Pair;
 
-/// Commands with an answer that each pinned seed must bring about.
+/// Pairs of command and answer that every pinned seed must produce.
 pub(super) const MATTERS: [(&str, &str); 44] = [
     ("Acquire", "Granted"),
     ("Acquire", "Refused"),
@@ -96,7 +96,8 @@ impl Pair {
             }
             18 => Command::Withdraw { intents: words, value },
             19 | 20 => {
-                // The proposal counts, or is too little, or the server's clock bounds it.
+                // The counter follows the proposal, ignores it because it is too small, or is limited by the server's
+                // clock.
                 let proposal = self.pick(&[0, to, u64::MAX >> 12, u64::MAX]);
                 Command::AcquireFenced { keys, value, ttl_ms, counter, proposal }
             }
@@ -116,14 +117,14 @@ impl Pair {
         }
     }
 
-    /// The text of a key, most of the time; else another text.
+    /// Usually the current text of the key, otherwise `other`.
     fn text_of(&mut self, key: &str, other: Arc<str>) -> Arc<str> {
         let there = self.stores[0].stored(key, i64::MIN).and_then(|stored| stored.value());
         let there = there.and_then(|text| str::from_utf8(text).ok()).map(Arc::from);
         there.filter(|_| self.random.u8(0..3) > 0).unwrap_or(other)
     }
 
-    /// An adoption, perhaps in place of another, of a node with a marker or without.
+    /// An adoption of a node with or without a marker, which may replace another adoption.
     fn draw_adopt(&mut self) -> Command {
         let text = self.pick(&["adoption 1", "adoption 2"]).into();
         let replaces = self.random.bool().then(|| self.text_of("adopt", "another".into()));
@@ -133,7 +134,7 @@ impl Pair {
         Command::Adopt { key: "adopt".into(), text, replaces, marker: "node".into(), seen }
     }
 
-    /// A marker with a floor, in place of nothing or of another, perhaps after an adoption.
+    /// A marker with a floor. The marker may replace another one, and may require an adoption.
     fn draw_mark(&mut self) -> Command {
         let floor = self.pick(&[10, 20, 3_000, 1_795_201_160_638_971_u64]);
         let text = self.pick(&[format!("any text floor={floor}"), format!("floor={floor} inside")]);
@@ -146,12 +147,12 @@ impl Pair {
         Command::Mark { key: "node".into(), text: text.into(), replaces, adoption }
     }
 
-    /// A change by another client, or by a server that loses one key of several.
+    /// A change by another client, or the loss of one key.
     pub(super) fn draw_foreign(&mut self) -> (Key, Option<Content>, Option<i64>) {
         let life = Adoption::TTL_MS as i64;
         let ttl_ms = self.pick(&[None, Some(30_000), Some(50)]);
         if self.random.u8(0..4) == 0 {
-            // Counters and the marker as they must not be, or as they are at their end.
+            // Counters and markers with invalid content, or near the largest value.
             let at_end = (Counter::LIMIT - 2).to_string();
             let key = self.pick(&["fence:k0", "fence:k1", "node", "adopt"]);
             let texts = ["x", "-1", "", "+7", "5", "an adoption", &at_end];
@@ -173,20 +174,20 @@ impl Pair {
         match self.random.u8(0..12) {
             0..=2 => (key, None, None),
             3 => (key, Some(Content::Other), ttl_ms),
-            // A value, or almost one.
+            // The exact value, or an almost equal one.
             4 => (key, Some(Content::Text(whole)), ttl_ms),
             5 => (key, Some(Content::Text(whole[..whole.len() - 1].to_vec())), ttl_ms),
             6 => (key, Some(Content::Text([&whole[..], b" "].concat())), ttl_ms),
             7 => (key, Some(Content::Text(whole.to_ascii_uppercase())), ttl_ms),
-            // A queue, say.
+            // A sorted set of an application.
             8 => (key, scored(&[(b"a job", 7), (&whole, 8)]), ttl_ms),
-            // Sets that expire before their last member, and after it.
+            // Sorted sets that expire before or after their last member.
             9 => {
                 let off = self.pick(&[-1_000, 1_000]);
                 let end = now_ms + 30_000 + off;
                 (key, scored(&[(b"other", now_ms + 9_000), (&whole, end)]), Some(30_000))
             }
-            // Readers, of which one may have ended.
+            // Readers. One of them may have expired.
             _ => {
                 let other = self.pick(&[-100, 9_000, 30_000]);
                 let ours = self.pick(&[-200, 20_000, 30_000]);
@@ -201,7 +202,7 @@ impl Pair {
     }
 }
 
-/// All keys of the test that a command may look at or change.
+/// All keys that a command may read or change.
 pub(super) fn touched(command: &Command) -> Vec<Key> {
     let all = |parts: &[&Keys]| parts.iter().flat_map(|keys| keys.iter().cloned()).collect();
     match command {
@@ -228,7 +229,7 @@ pub(super) fn touched(command: &Command) -> Vec<Key> {
     }
 }
 
-/// Batches with as many keys as there may be, and with as many readers of one key.
+/// Batches with the maximum number of keys, and with the maximum number of readers.
 pub(super) fn large(keys: &Keys, words: &Keys) -> Vec<Vec<Command>> {
     let (value, ttl_ms) = (value(0), 60_000);
     let look = || Command::Inspect { keys: keys.clone(), intents: Some(words.clone()) };
@@ -248,7 +249,8 @@ pub(super) fn large(keys: &Keys, words: &Keys) -> Vec<Vec<Command>> {
     };
     let leave = |number: u32| Command::ReleaseShared { keys: one.clone(), value: reader(number) };
     let (intents, renews) = (words.clone(), true);
-    // One by one: a script that the server does not know yet is asked for again, behind the rest of its batch.
+    // Each of these is a batch of its own, because a script that the server does not know is repeated after the rest
+    // of its batch.
     let singles = [
         Command::Acquire { keys: keys.clone(), value: value.clone(), ttl_ms },
         Command::Extend { keys: keys.clone(), value: value.clone(), ttl_ms: 2 * ttl_ms },
