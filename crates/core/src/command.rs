@@ -212,8 +212,8 @@ pub enum Command {
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
-        /// Whether intents that hold the value are extended. A repeat that a push caused does not extend, because that
-        /// would push to other writers, which would repeat in turn.
+        /// Whether intents that hold the value are extended. A repetition after a push does not extend, because an
+        /// extension would push to other waiting writers, which would then repeat too.
         renews: bool,
     },
     /// Deletes the intents that hold this value.

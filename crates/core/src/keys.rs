@@ -56,7 +56,7 @@ impl Keys {
         }
     }
 
-    /// Whether both have a key in common.
+    /// Whether the two locks have a key in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.iter().any(|key| other.contains(key))
     }

@@ -1,9 +1,9 @@
 //! The core of quorlock: the whole client as one state machine, without a clock, a socket or a
 //! random generator inside. It is internal to quorlock and follows no semantic versioning.
 //!
-//! Events go in with the time ([`Engine::handle`]), and effects come out. A driver carries the effects out
-//! and decides nothing, so the simulator and the model checker examine the production client itself.
-//! The crate is `no_std`, so code that reads a clock does not compile:
+//! Events go in with the time ([`Engine::handle`]), and effects come out. A driver executes the effects and decides
+//! nothing, so the simulator and the model checker examine the production client itself. The crate is `no_std`, so code
+//! that reads a clock does not compile:
 //!
 //! ```compile_fail
 //! #![no_std]
@@ -29,9 +29,9 @@
 //!
 //! - A **node** is one independent master.
 //! - A **resource** is stored under a **key**.
-//! - A **token** shows whose lock it is.
+//! - A **token** identifies the attempt that set a key.
 //! - A **vote** is one node's grant, good for a **ttl** less **drift**.
-//! - A **quorum** of votes makes a lock. Its **validity** is how long they do.
+//! - A **quorum** of votes makes a lock. Its **validity** is the time for which these votes count.
 //! - An **attempt** is one round of asking.
 //! - A **lease** is the record of a held lock.
 
@@ -42,7 +42,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-/// Whether a mistake is made that was switched on; see `mutants.rs`.
+/// Whether this mutant is switched on; see `mutants.rs`.
 #[cfg(quorlock_mutants)]
 macro_rules! mutant {
     ($name:ident) => {
@@ -50,7 +50,7 @@ macro_rules! mutant {
     };
 }
 
-/// No mistake is ever made.
+/// No mutant is ever switched on.
 #[cfg(not(quorlock_mutants))]
 macro_rules! mutant {
     ($name:ident) => {
@@ -58,7 +58,7 @@ macro_rules! mutant {
     };
 }
 
-/// Its example is compiled and run.
+/// Compiles and runs the example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -1,4 +1,4 @@
-//! Deliberate mistakes that can be switched on at run time, to show that tests and the simulator catch them.
+//! Mutants: deliberate bugs that can be switched on at run time, to show that tests and the simulator catch them.
 //!
 //! This module exists only with `--cfg quorlock_mutants`, which `cargo xtask mutants` sets for a separate target
 //! directory. In any other build `mutant!(…)` is the constant `false`. A cargo feature would not do, because cargo
@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// A mistake in the engine, or in the store's version of a server's scripts.
+/// A deliberate bug in the engine, or in the store's version of a server's scripts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "each has its words in `ALL` or `SCRIPTS`")]
 pub enum Mutant {
@@ -87,7 +87,7 @@ pub enum Mutant {
     WriterStays,
 }
 
-/// Every mistake in the engine: its name, and the invariant of the simulator that must catch it.
+/// Every mutant of the engine: its description, the mutant, and the invariant of the simulator that must catch it.
 pub const ALL: &[(&str, Mutant, &str)] = &[
     ("no clock check after the quorum", Mutant::NoClockCheck, "clock check"),
     ("validity from the reply time", Mutant::ValidityFromReply, "validity"),
@@ -154,7 +154,8 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("one foreign key ends an intent", Mutant::OneForeignKeyEndsIntent, "no starvation"),
 ];
 
-/// Every mistake in a server's scripts: its name, and the invariant of the simulator that must catch it.
+/// Every mutant of a server's scripts: its description, the mutant, and the invariant of the simulator that must catch
+/// it.
 pub const SCRIPTS: &[(&str, Mutant, &str)] = &[
     ("release without compare", Mutant::ReleaseWithoutCompare, "token ownership"),
     ("fence raised without token check", Mutant::RaiseWithoutCompare, "fencing"),
@@ -171,7 +172,7 @@ pub const SCRIPTS: &[(&str, Mutant, &str)] = &[
 
 static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);
 
-/// Switches on the mistake with this name in the whole process. Returns whether there is one.
+/// Switches on the mutant with this description in the whole process. Returns whether there is such a mutant.
 pub fn switch_on(name: &str) -> bool {
     let found = ALL.iter().chain(SCRIPTS).find(|(known, ..)| *known == name);
     if let Some((_, mutant, _)) = found {
@@ -180,7 +181,7 @@ pub fn switch_on(name: &str) -> bool {
     found.is_some()
 }
 
-/// Whether this mistake is switched on.
+/// Whether this mutant is switched on.
 pub fn is_active(mutant: Mutant) -> bool {
     ACTIVE.load(Ordering::Relaxed) == mutant as u8
 }

@@ -21,29 +21,29 @@ pub struct Request {
     pub owner: Arc<str>,
     /// The times of this lock.
     pub timing: Timing,
-    /// How long to try.
+    /// The time for which a call tries to get the lock.
     pub wait: Wait,
-    /// How attempts follow each other.
+    /// The delay between attempts, and their largest number.
     pub retry: Retry,
-    /// Extend automatically, every third of the ttl.
+    /// Whether the engine extends the lock automatically, every third of the ttl.
     pub automatic: bool,
-    /// After a loss, keep the key on the nodes, and the lock from other callers of this process, until the holder
-    /// gives the lock back. A caller uses it that must stop something first.
+    /// Whether a lost lock keeps its keys on the nodes and blocks other callers of this process until the holder
+    /// releases it. For a holder that must stop its work before another caller may start.
     pub keeps_on_loss: bool,
-    /// Nothing is extended past this much time after the grant.
+    /// Longest time after the grant up to which the lock is extended.
     pub max_hold: Duration,
-    /// Emit `Effect::Waiting` after each failed attempt, and when no attempt follows for now.
+    /// Whether to emit `Effect::Waiting` after each failed attempt, and when the call waits for trusted nodes.
     pub progress: bool,
     /// The counter of the lock's fencing tokens, if the caller wants one. A reader gets none.
     pub fenced: Option<Counter>,
 }
 
-/// How long to try.
+/// The time for which a call tries to get the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Wait {
     /// A single attempt. Never queues behind another caller of this process.
     Once,
-    /// For as long as this, everything included.
+    /// At most this time in total, including the time in the local queue.
     For(Duration),
     /// Until granted or cancelled.
     Forever,

@@ -25,7 +25,7 @@ const TOKEN_DIGITS: usize = 32;
 /// A value of at most this length is shown in full, because a token that short could be guessed.
 const WHOLE_MAX: usize = 8;
 
-/// Returns a waiting time in whole seconds, rounded up, so the wait does not last longer than shown.
+/// Returns a waiting time in whole seconds, rounded up, so the wait never takes longer than the message says.
 pub fn seconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis().div_ceil(1000)).unwrap_or(u64::MAX)
 }

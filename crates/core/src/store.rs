@@ -125,7 +125,8 @@ impl Store {
                 Answer::Failed(Failure::new(FailureKind::Rejected))
             }
             Ok(answer) => answer,
-            // A named error shows that a command that sets a lock has set no key. Other replies show nothing.
+            // A server replies with a known error before it executes a command, so a command that sets a lock has set
+            // no key. An unknown error shows nothing.
             Err(kind) if command.sets_a_lock() && kind != FailureKind::Rejected => {
                 Answer::Failed(Failure::unsent(kind))
             }
@@ -285,7 +286,7 @@ impl Store {
         self.pushes.clear();
     }
 
-    /// Ends the process and every connection. With `keeps`, the data are on the disk.
+    /// Ends the process and every connection. With `keeps_data`, the data survive on the disk.
     pub fn crash(&mut self, keeps_data: bool) {
         self.watchers.clear();
         self.pushes.clear();
@@ -294,7 +295,7 @@ impl Store {
         }
     }
 
-    /// A connection has ended.
+    /// Ends a connection.
     pub fn disconnect(&mut self, connection: ConnectionId) {
         self.watchers.retain(|_, watchers| {
             watchers.remove(&connection);

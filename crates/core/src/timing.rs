@@ -22,7 +22,7 @@ pub struct TimingOptions {
     pub max_ttl: Duration,
     /// The allowed clock rate error ε, in parts per million of the ttl.
     pub drift_ppm: u32,
-    /// The allowed clock step and rounding error δ.
+    /// The allowed wall-clock jump and rounding error δ.
     pub drift_constant: Duration,
     /// The time before the end of the validity at which the holder gives a lock up; `None` means max(2 % of ttl, 5 ms).
     pub margin: Option<Duration>,

@@ -32,7 +32,7 @@ pub(crate) use self::metrics::{Metrics, NodeMetrics};
 pub(crate) use self::queue::{DriverHandle, EventReceiver, PendingCall, ReplyTo};
 use self::transports::Transports;
 
-/// When all handles are gone, the driver sends owed releases for the longest ttl and this much longer, at most.
+/// After the last handle is dropped, the driver sends owed releases for at most the longest ttl plus this time.
 const DRAIN_GRACE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Driver {
@@ -46,7 +46,7 @@ pub(crate) struct Driver {
     entropy: Entropy,
     metrics: Arc<Metrics>,
     drain_for: Duration,
-    /// No handle is left: the driver sends owed releases until then.
+    /// Time until which the driver sends owed releases, once no handle is left.
     drain_until: Option<Instant>,
 }
 
@@ -76,9 +76,9 @@ impl Driver {
         }
     }
 
-    /// Runs until the client is shut down, or all its handles are gone, and no release is owed.
+    /// Runs until the client was shut down or its last handle was dropped, and no release is owed.
     ///
-    /// The task is unconstrained: tokio's cooperative budget must not hold up replies, or commands that are to be sent.
+    /// The task is unconstrained: tokio's cooperative budget must not delay replies and commands.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send {
         let task = self.events.task();
         task.start(Box::pin(tokio::task::unconstrained(self.run_on())))
@@ -103,7 +103,8 @@ impl Driver {
             ticks_in_a_row = if has_waited { 0 } else { ticks_in_a_row + 1 };
             if ticks_in_a_row == TICKS_MAX {
                 ticks_in_a_row = 0;
-                // tokio's `yield_now` lets the runtime of this thread wake the task. A caller's thread may have another one.
+                // `tokio::task::yield_now` wakes the task through the runtime of the current thread. A caller that
+                // polls the driver may belong to another runtime.
                 if self.events.is_driven() {
                     step_back().await;
                 } else {
@@ -165,7 +166,7 @@ impl Driver {
 
     /// Sets the timer to the engine's next deadline.
     fn set_timer(&mut self, timer: &mut DriverTimer) {
-        // A timer cannot be set centuries ahead.
+        // Longest delay of the timer, because tokio cannot set a timer centuries ahead.
         const LONG: Duration = Duration::from_secs(3600);
         let deadline = self.engine.deadline();
         let is_set = deadline.is_none_or(|at| timer.is_set(at));
@@ -202,7 +203,8 @@ impl Driver {
     /// Ends a tick: gives its commands to the transports. Adds to `answered` the commands that fail at once.
     fn flush(&mut self, now: Reading, answered: &mut Vec<Event>) {
         self.transports.flush(now, &self.ready, &self.metrics, answered);
-        // Several callers that were notified together are likely to send requests together.
+        // If several callers were notified together, their next requests are likely to arrive together and belong in
+        // one batch. So callers must not poll the driver for each of these requests.
         self.events.set_idle(self.callers.notified() <= 1 && self.callers.is_empty());
         self.metrics.locks_held.store(self.callers.locks_held(), Ordering::Relaxed);
         self.metrics.calls_waiting.store(self.engine.calls_waiting(), Ordering::Relaxed);
@@ -210,7 +212,7 @@ impl Driver {
     }
 }
 
-/// Lets the tasks run that are ready.
+/// Yields once, so that all tasks that are ready now run first.
 ///
 /// Callers that are notified together are likely to send requests together. After this yield their requests go to the
 /// nodes in one batch: with 64 lockers, a write has 53 commands instead of 16. Otherwise the first caller wakes the
@@ -221,7 +223,7 @@ async fn step_back() {
         if std::mem::replace(&mut has_stepped_back, true) {
             return Poll::Ready(());
         }
-        // A task that wakes itself is the last in its queue.
+        // A task that wakes itself goes to the end of the runtime's queue.
         cx.waker().wake_by_ref();
         Poll::Pending
     };
@@ -232,7 +234,7 @@ impl Drop for Driver {
     /// Notifies all holders now, because no driver extends their locks any more.
     fn drop(&mut self) {
         self.callers.lose_all();
-        // Guards that are dropped later cannot reach the driver.
+        // Reset the figures, because guards that are dropped later cannot reach the driver.
         self.metrics.locks_held.store(0, Ordering::Relaxed);
         self.metrics.calls_waiting.store(0, Ordering::Relaxed);
     }
@@ -241,5 +243,6 @@ impl Drop for Driver {
 /// The most requests in one tick, so that the clock is read again soon.
 const REQUESTS_MAX: usize = 1024;
 
-/// The most ticks without a pause. After a pause the runtime polls its sockets, and a caller's thread can leave.
+/// The most ticks before the driver yields. The runtime then polls its sockets, and a caller that polls the driver can
+/// stop.
 const TICKS_MAX: u32 = 32;

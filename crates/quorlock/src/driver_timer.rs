@@ -4,9 +4,9 @@
 //! waiting call that backs off for two round trips of 50 µs. So deadlines in the near future use a timer of the kernel,
 //! where there is one.
 //!
-//! Both timers run on the monotonic clock, which stops while the machine sleeps and does not follow the wall clock. A third
-//! timer detects steps of the clocks: the kernel cancels it when the wall clock is set and when the machine wakes up. A
-//! task that waits for a time then reads the clocks again.
+//! Both timers run on the monotonic clock, which stops while the machine sleeps and does not follow the wall clock. A
+//! third timer detects clock jumps: the kernel cancels it when the wall clock is set and when the machine wakes up. The
+//! driver then reads the clocks again.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -39,7 +39,7 @@ impl DriverTimer {
     pub(crate) fn new(clock: Clock) -> Self {
         let (fine, steps) = match clock {
             Clock::System => (fine::Timer::new(), fine::Steps::new()),
-            // tokio's time can be paused; the kernel's cannot.
+            // A test can pause tokio's clock, but not the kernel's timers.
             Clock::Tokio => (None, None),
         };
         let coarse = Box::pin(tokio::time::sleep(Duration::ZERO));
@@ -90,13 +90,12 @@ impl DriverTimer {
         true
     }
 
-    /// Whether the clocks have made a step since the last call: the wall clock was set, or the machine
-    /// has slept.
+    /// Whether the clocks have jumped since the last call: the wall clock was set, or the machine has slept.
     pub(crate) fn take_step(&mut self) -> bool {
         std::mem::take(&mut self.stepped)
     }
 
-    /// Ready when the timer fires, which also resets it, or when the clocks have made a step.
+    /// Ready when the timer fires, which also resets it, or when the clocks have jumped.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let coarse = self.coarse_at.is_some() && self.coarse.as_mut().poll(cx).is_ready();
         let fine = match &self.fine {
@@ -134,11 +133,11 @@ mod fine {
     };
     use tokio::net::unix::pipe::Receiver;
 
-    /// Readable once the clocks have made a step.
+    /// Detects clock jumps: a kernel timer that a jump cancels, which makes it readable.
     pub(super) struct Steps(Receiver);
 
     impl Steps {
-        /// `None`: nobody tells.
+        /// Returns `None` if the kernel does not support this.
         pub(super) fn new() -> Option<Self> {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
             let timer = timerfd_create(TimerfdClockId::Realtime, flags).ok()?;
@@ -146,7 +145,7 @@ mod fine {
             steps.watch().then_some(steps)
         }
 
-        /// Sets the timer for a time that never comes, to be cancelled by the next step.
+        /// Sets the timer to a time that never comes, so that the next clock jump cancels it.
         fn watch(&self) -> bool {
             let never = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
             let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -155,7 +154,7 @@ mod fine {
             timerfd_settime(&self.0, flags, &when).is_ok()
         }
 
-        /// Ready once for all steps since the last time.
+        /// Ready once for all clock jumps since the last call.
         pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
             if !ready!(poll_expired(&self.0, cx)) {
                 return Poll::Pending;
@@ -165,13 +164,12 @@ mod fine {
         }
     }
 
-    /// A timer of the kernel's, as a file to wait for. To tokio it is a pipe, which is to say, a
-    /// file that becomes readable: eight bytes each time it rings. (tokio's `AsyncFd` is for any
-    /// file, but cannot be made without unsafe code.)
+    /// A kernel timer (timerfd): a file that becomes readable when the timer fires. tokio treats it as a pipe, because
+    /// tokio's `AsyncFd`, which accepts any file, cannot be created without unsafe code.
     pub(super) struct Timer(Receiver);
 
     impl Timer {
-        /// `None`: there is none to be had, and the coarse one must do.
+        /// Returns `None` if the kernel has no such timer. The driver then uses tokio's timer alone.
         pub(super) fn new() -> Option<Self> {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
             let timer = timerfd_create(TimerfdClockId::Monotonic, flags).ok()?;
@@ -179,7 +177,7 @@ mod fine {
         }
 
         pub(super) fn set(&self, delay: Duration) -> bool {
-            // Zero would switch it off.
+            // A delay of zero would disarm the timer.
             let nanos = i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX).max(1);
             let it_value =
                 Timespec { tv_sec: nanos / 1_000_000_000, tv_nsec: nanos % 1_000_000_000 };
@@ -193,8 +191,8 @@ mod fine {
         }
     }
 
-    /// Waits until a timer has rung, or was cancelled by a step (`ECANCELED`). False if the runtime is shutting down, which
-    /// ends the driver too.
+    /// Waits until a timer has fired, or was cancelled by a clock jump (`ECANCELED`). Returns false if the runtime is
+    /// shutting down, which ends the driver too.
     fn poll_expired(timer: &Receiver, cx: &mut Context<'_>) -> Poll<bool> {
         while ready!(timer.poll_read_ready(cx)).is_ok() {
             let mut expirations = [0; 8];
@@ -212,7 +210,7 @@ mod fine {
     use std::task::{Context, Poll};
     use std::time::Duration;
 
-    /// A kernel without such timers.
+    /// Stands for the timers on a system without them. No value of this type exists.
     pub(super) enum Timer {}
 
     pub(super) type Steps = Timer;
@@ -252,7 +250,8 @@ mod tests {
         }
     }
 
-    /// After the machine has slept its timers ring later than the boot clock says, and somebody must tell.
+    /// After the machine has slept, timers fire later than the boot clock says. So a timer counts as set only if the
+    /// driver detects a sleep.
     #[tokio::test]
     async fn it_is_known_to_be_set_only_where_a_sleep_is_told() {
         let mut timer = DriverTimer::new(Clock::System);

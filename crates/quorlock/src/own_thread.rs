@@ -1,8 +1,8 @@
-//! A client's own thread, and the threads that drive the client in its place.
+//! A client's own thread, and the callers' threads that run the client in its place.
 //!
-//! A thread in a blocking call drives the client's runtime itself, so that no work changes threads on its way to the nodes
-//! and back. The client's own thread steps aside meanwhile. It drives the runtime again when no call has been made for a
-//! while, or when an event is queued and no thread is in a call.
+//! A thread in a blocking call drives (runs) the client's runtime itself, so that no work changes threads on its way to
+//! the nodes and back. The client's own thread steps aside meanwhile. It drives the runtime again when no call has been
+//! made for a while, or when an event is queued and no thread is in a call.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,8 +19,8 @@ use tokio::task::JoinHandle;
 
 use crate::exhausted::current_thread_runtime;
 
-/// The own thread comes back between one and two of these periods after the last call. Extensions and owed releases that are
-/// due meanwhile are late by as much; no guard is valid for longer because of that.
+/// The own thread comes back between one and two of these periods after the last call. Extensions and owed releases
+/// that are due in this time are late. No guard is valid for longer because of that.
 const LINGER: Duration = Duration::from_millis(1);
 
 /// The runtime of a client with a thread of its own. One thread drives it at a time.
@@ -30,23 +30,23 @@ pub(crate) struct OwnThread {
     turns: Mutex<Turns>,
     /// Tells the own thread to step aside.
     step_aside: Notify,
-    /// Tells the own thread to look whether it is to come back.
+    /// Tells the own thread to check whether it must come back.
     come_back: Condvar,
 }
 
 #[derive(Default)]
 struct Turns {
-    /// The own thread drives.
+    /// Whether the client's own thread drives the runtime.
     is_own: bool,
     /// Threads that are in a call or about to be.
     callers: usize,
-    /// Threads of `callers` that wait for a reply. One of them drives, unless the own thread does.
+    /// Threads of `callers` that wait for a reply. One of them drives the runtime, unless the own thread does.
     waiting: usize,
     /// Waits that have ended so far.
     ended: u64,
-    /// The own thread is to come back at once.
+    /// Whether the own thread must come back at once.
     is_wanted: bool,
-    /// It sleeps until the last wait has ended.
+    /// Whether the own thread sleeps until the last wait has ended.
     sleeps: bool,
 }
 
@@ -86,7 +86,7 @@ impl OwnThread {
         }
     }
 
-    /// Returns when the own thread is to drive.
+    /// Returns when the own thread must drive the runtime again.
     fn stand_by(&self) {
         let mut turns = self.turns();
         let mut ended = None;
@@ -151,7 +151,7 @@ impl Caller {
         Self { thread, has_waited: false }
     }
 
-    /// For a fork of the client's process, where no thread drives.
+    /// For a fork of the client's process, where no thread drives the runtime.
     pub(crate) fn in_fork() -> Self {
         Self { thread: None, has_waited: false }
     }
@@ -161,7 +161,7 @@ impl Caller {
     /// # Panics
     /// Inside an async runtime.
     pub(crate) fn wait<F: Future + Unpin>(mut self, mut reply: F) -> F::Output {
-        // A thread that ends cannot enter a runtime any more. The own thread drives.
+        // A thread that is ending cannot enter a runtime, so the own thread drives it.
         if Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed()) {
             drop(self);
             return wait_alone(reply);
@@ -175,7 +175,7 @@ impl Caller {
         };
         runtime.block_on(poll_fn(|cx| {
             let polled = Pin::new(&mut reply).poll(cx);
-            // A reply that is ready is taken without driving.
+            // A reply that is ready needs no further work of the runtime.
             if polled.is_pending() && !std::mem::replace(&mut self.has_waited, true) {
                 let mut turns = thread.turns();
                 turns.waiting += 1;
@@ -231,7 +231,7 @@ impl Drop for Caller {
                 turns.waiting -= 1;
                 turns.ended += 1;
             } else {
-                // The own thread has stepped aside, and no other thread drives.
+                // The own thread stepped aside for this call, and no other thread drives the runtime now.
                 turns.is_wanted = true;
             }
             if turns.waiting == 0 && (turns.is_wanted || std::mem::take(&mut turns.sleeps)) {
@@ -273,7 +273,7 @@ mod tests {
     fn it_does_not_come_back_while_somebody_is_in_a_call() {
         let thread = OwnThread::new().unwrap();
         let caller = Caller::new(&Arc::downgrade(&thread));
-        // That it is wanted makes no difference: the caller sees to it.
+        // A queued event does not bring the own thread back, because the caller will handle it.
         thread.want();
         assert!(!thread.turns().is_wanted);
         let (reply, waited) = tokio::sync::oneshot::channel();

@@ -7,8 +7,8 @@
 //! waiting processes. If many processes wait, it also looks at the lock before it attempts, as the waiters do.
 //!
 //! When a contended lock comes free, not all waiters may attempt at once. Each waiter draws a time slot. The waiters in
-//! the first slot attempt at once; the others look at their slot whether the lock is still free. A caller that missed
-//! the lock often draws among fewer slots, so no caller starves.
+//! the first slot attempt at once; the others wait for their slot and then check whether the lock is still free. A
+//! caller that missed the lock often draws from fewer slots, so no caller starves.
 //!
 //! Three details make the shares of processes equal. Measurements showed that each is necessary:
 //!
@@ -17,8 +17,8 @@
 //!   chance stayed aggressive.
 //! - A slot is as long as the shortest round trip observed. On a busy machine the usual round trip of two processes may
 //!   differ tenfold.
-//! - A process that released the lock looks before it attempts. Otherwise its attempt hits the gap behind a release, in
-//!   which all others draw their slots.
+//! - A process that released the lock checks whether the lock is free before it attempts again. Otherwise its attempt
+//!   succeeds right after its release, while all other processes still wait for their slots.
 //!
 //! Back-off is about fairness, not safety. Without it, other processes may wait longer, but no two hold the lock.
 
@@ -28,13 +28,13 @@ use crate::node::round_trip::ROUND_TRIP_MIN;
 use crate::redlock::retry::POLL_CEILING;
 use crate::time::{BootTime, Reading};
 
-/// Most hand-overs within a process under one token.
+/// Largest number of hand-overs within a process under one token.
 pub(crate) const HANDOVERS_MAX: u32 = 64;
 
-/// Turns in a row after which a process without known rivals backs off.
+/// Number of consecutive acquisitions after which a process without known rivals backs off.
 const TAKES_MAX: u32 = 128;
 
-/// Time of turns in a row after which a process without known rivals backs off.
+/// Duration of consecutive acquisitions after which a process without known rivals backs off.
 const TAKES_FOR: Duration = Duration::from_millis(100);
 
 /// Longest addition to the back-off of a process that keeps taking the lock from its rivals.
@@ -50,13 +50,13 @@ const ROUND_TRIP_MAX: Duration = Duration::from_millis(100);
 /// Shortest round trip that counts. Another process needs at least four times this to receive a push, wake and attempt.
 const WAY_MIN: Duration = Duration::from_micros(100);
 
-/// Number of slots after the first time that another process was faster.
+/// Number of slots after another process was faster for the first time.
 const WINDOW_MIN: u32 = 8;
 
 /// Largest number of slots.
 const WINDOW_MAX: u32 = 128;
 
-/// Misses after which a caller attempts at once.
+/// Number of times that another client took the freed lock first, after which a caller attempts at once.
 const PATIENCE: u32 = 16;
 
 /// The estimated number of waiting processes, which is the number of slots to draw from.
@@ -78,14 +78,13 @@ impl ContentionWindow {
         self.0 = self.0.saturating_sub((self.0 * self.0 / 256).max(1));
     }
 
-    /// Whether other processes wait.
     pub(crate) const fn is_crowded(self) -> bool {
         self.0 > 1
     }
 
-    /// Draws a slot: the number of slots of this length until the next look. Zero means an attempt at once. Each miss
-    /// lowers the number of slots. All slots end within the poll ceiling, or there are at most [`WINDOW_MIN`] if round
-    /// trips are long: the other waiters may have given up, and the lock must not stay free.
+    /// Draws a slot: the number of slots of this length until the caller checks the lock again. Zero means an attempt
+    /// at once. Each miss lowers the number of slots. All slots end within the poll ceiling, except that [`WINDOW_MIN`]
+    /// slots are always allowed. The other waiters may have given up, and the lock must not stay free for long.
     pub(crate) fn slot(self, length: Duration, word: u64, missed: u32) -> u32 {
         let fit = POLL_CEILING.as_nanos() / length.as_nanos().max(1);
         let most = u32::try_from(fit).unwrap_or(u32::MAX).max(WINDOW_MIN);
@@ -94,19 +93,19 @@ impl ContentionWindow {
     }
 }
 
-/// A turn of this process that has ended: its start and whether it was as long as it may be, and the round trip and a
-/// random word of its attempt.
+/// A finished period in which this process held the lock: its start, whether it reached the longest allowed duration,
+/// and the round trip and a random word of its attempt.
 pub(crate) type PastTurn = ((BootTime, bool), (Duration, u64));
 
 /// The back-off of one process for one key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct KeyBackoff {
-    /// Turns in a row: releases that an acquire followed before another process could have acquired.
+    /// Number of consecutive acquisitions: this process acquired again before another process could.
     takes: u32,
     first_take: Option<BootTime>,
     rivals_until: Option<BootTime>,
     resume_at: Option<BootTime>,
-    /// Turns since another process was last faster, at most 2.
+    /// Acquisitions since another process was last faster, at most 2.
     retakes: u32,
     window: ContentionWindow,
     window_until: Option<BootTime>,
@@ -151,8 +150,8 @@ impl KeyBackoff {
         self.window(now).is_crowded()
     }
 
-    /// Notes a release. `had_since` is the time of the grant. `was_long` means that the process held the lock as long as
-    /// one turn may be.
+    /// Notes a release. `had_since` is the time of the grant. `was_long` means that the process held the lock as long
+    /// as it may before other processes get their chance.
     pub(crate) fn give_back(
         &mut self,
         (had_since, was_long): (BootTime, bool),
@@ -175,13 +174,14 @@ impl KeyBackoff {
                 if knows_rivals { self.stay_longer(had_since, now) } else { Duration::ZERO };
             self.resume_at = Some(now.after(stay_away + longer));
         } else {
-            // Over at once. The next release compares with this time to count turns in a row.
+            // This back-off ends immediately. The next release compares with this time to count consecutive
+            // acquisitions.
             self.resume_at = Some(now.boot());
         }
     }
 
-    /// The usual back-off: four to six round trips, in which other processes can receive a push and attempt. Their slots
-    /// are added, because otherwise this process would be faster than a waiter with a late slot.
+    /// The usual back-off: four to six round trips, in which other processes can receive a push and attempt. The
+    /// duration of their slots is added, because otherwise this process would be faster than a waiter with a late slot.
     fn stay_away(&self, jitter: u64, now: Reading) -> Duration {
         let step = self.shortest.clamp(WAY_MIN, ROUND_TRIP_MAX);
         let ContentionWindow(window) = self.window(now);
@@ -189,9 +189,9 @@ impl KeyBackoff {
         (4 + slots) * step + crate::redlock::retry::fraction(2 * step, jitter)
     }
 
-    /// The addition to the back-off: a part of the time that this process held the lock, larger after each turn in a row.
-    /// A rival that wakes late or draws a late slot misses the free lock and then draws among more slots. The holder does
-    /// not notice this, so it backs off longer.
+    /// The addition to the back-off: a part of the time that this process held the lock, larger after each consecutive
+    /// acquisition. A rival that wakes late or draws a late slot misses the free lock and then draws among more slots.
+    /// The holder does not notice this, so it backs off longer.
     fn stay_longer(&mut self, had_since: BootTime, now: Reading) -> Duration {
         let held = Duration::from_nanos(now.boot().as_nanos().abs_diff(had_since.as_nanos()));
         let longer = (held / 4) * (1 << self.retakes);
@@ -199,18 +199,18 @@ impl KeyBackoff {
         longer.min(LONGER_MAX)
     }
 
-    /// The length of a slot, if this key has other waiters that count in it.
+    /// The length of a slot on this key; `None` without a recent round trip.
     pub(crate) fn step(&self, now: Reading) -> Option<Duration> {
         (!self.is_stale(now) && !self.shortest.is_zero()).then_some(self.shortest)
     }
 
-    /// The time to leave a key that has come free to others. Zero means an attempt at once.
+    /// The pause before this process attempts to take a key that has become free. Zero means an attempt at once.
     pub(crate) fn pause(&self, word: u64, missed: u32, now: Reading) -> Duration {
         let length = believed(self.shortest);
         self.window(now).slot(length, word, missed) * length
     }
 
-    /// The time from which this process may try again, unless that is now.
+    /// The time at which the back-off ends; `None` if it has ended.
     pub(crate) fn resume_at(&self, now: Reading) -> Option<BootTime> {
         self.resume_at.filter(|at| !at.has_come(now))
     }
@@ -279,8 +279,8 @@ mod tests {
         assert!(!give_back(&mut backoff, 20_000, 20_001), "the rivals were seen long ago");
     }
 
-    /// Found by the simulator (seed 487 of its first version): after stopped nodes the round trip was 0.7 s, and a process
-    /// backed off for 26 s from a lock without rivals.
+    /// Regression test for a failure of the simulator: stopped nodes had raised the measured round trip to 0.7 s, so a
+    /// process backed off for 26 s from a lock without rivals.
     #[test]
     fn stopped_nodes_do_not_make_the_backoff_long() {
         let mut backoff = KeyBackoff::default();
@@ -317,8 +317,8 @@ mod tests {
         assert!(give_back(&mut backoff, 60, 120));
     }
 
-    /// Two processes at one node: the first took the lock again before the second woke at its slot, so the second drew
-    /// among more slots.
+    /// Two processes contend on one node. If the first takes the lock again before the second wakes at its slot, the
+    /// second draws from more slots. So the first must back off longer each time.
     #[test]
     fn the_backoff_grows_with_each_turn_in_a_row() {
         let mut backoff = KeyBackoff::default();

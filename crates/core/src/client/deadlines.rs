@@ -165,7 +165,7 @@ mod tests {
         let mut deadlines = Deadlines::default();
         let mut wake = None;
         for round in 0..100_000 {
-            // The deadline alternates between two times, so the index has each time often.
+            // The deadline alternates between two times, so the index contains many entries for each of them.
             let at = BootTime::from_nanos(round % 2);
             deadlines.put(Owner::Call(LockId(1)), &mut wake, Some(at));
             let known = wake;

@@ -5,10 +5,10 @@
 //!   caller ◄─Effect── Engine ◄─Event::Answered── node
 //! ```
 //!
-//! The driver calls [`Engine::handle`] with each event and a clock reading taken *after* the event arrived, executes the
-//! effects in order, and calls again with [`Event::Wake`] at [`Engine::deadline`]. There is no other way in or out. Late,
-//! stale and unknown events are harmless: a [`Ticket`] names the lock, the round and the verb of an answer, and the engine
-//! drops an answer that no record waits for.
+//! The driver calls [`Engine::handle`] with each event and a clock reading taken *after* the event arrived, executes
+//! the effects in order, and calls again with [`Event::Wake`] at [`Engine::deadline`]. The engine has no other input or
+//! output. Late, stale and unknown events are harmless: a [`Ticket`] names the lock, the round and the verb of an
+//! answer, and the engine drops an answer that no record waits for.
 //!
 //! Methods follow one convention: `on_…` handles an event, `due_…` handles a deadline, `emit_…` produces an effect, and
 //! `review_…` acts on the consequences of a change. A [`Context`] carries the time and the sink of effects through them.
@@ -71,22 +71,21 @@ pub struct Engine {
 /// The order among the callers of this process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct LocalCallers {
-    /// For each lease after a hand-over: the holder's id, and the id under which the lease is recorded.
+    /// The id under which a lease is recorded, by the id of its holder. Only leases that were handed over have an
+    /// entry.
     handed: BTreeMap<LockId, LockId>,
-    /// Calls that have stepped aside for other callers. A push also wakes those with several keys.
+    /// Calls that have stepped aside for other callers. A push also wakes calls with several keys among them.
     aside: BTreeSet<LockId>,
     /// Calls whose next attempt begins with the next event that is not an answer.
     begins: VecDeque<LockId>,
 }
 
-/// The paths to the nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Paths {
     links: Vec<NodeLink>,
     round_trips: RoundTrips,
 }
 
-/// The progress of a shutdown.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Closing {
     has_begun: bool,
@@ -109,7 +108,6 @@ impl Context<'_> {
     }
 }
 
-/// The path to one node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct NodeLink {
     connecting: bool,
@@ -330,7 +328,6 @@ impl Engine {
         }
     }
 
-    /// Removes stale entries from the deadline index.
     fn tidy_deadlines(&mut self) {
         let records = self.calls.len() + self.leases.len() + self.releases.len();
         let count = records + self.inspections.len() + 2 * self.paths.links.len() + 1;

@@ -8,7 +8,7 @@ use crate::ids::LockId;
 use crate::time::Reading;
 use crate::token::Key;
 
-/// Most keys whose back-off is remembered.
+/// Largest number of keys whose back-off is remembered.
 const BACKOFFS_MAX: usize = 1024;
 
 /// The keys with a caller of this process or with a back-off.
@@ -19,7 +19,6 @@ pub(crate) struct KeyTable {
     backoffs: usize,
 }
 
-/// One key of this process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct KeyRecord {
     pub(crate) queue: LocalQueue,
@@ -43,7 +42,6 @@ impl KeyTable {
         self.records.get_mut(key).map(|record| &mut record.queue)
     }
 
-    /// All queues with callers.
     pub(crate) fn queues(&self) -> impl Iterator<Item = &LocalQueue> {
         self.records.values().map(|record| &record.queue).filter(|queue| !queue.is_empty())
     }
@@ -64,8 +62,8 @@ impl KeyTable {
         self.records.get(key)?.backoff.as_ref()
     }
 
-    /// The queue of a key, and its back-off to change. A new back-off may displace others: the number is bounded, and a
-    /// forgotten back-off costs fairness only.
+    /// The queue of a key, and its back-off, both mutable. A new back-off may displace others, because their number is
+    /// bounded. A forgotten back-off costs fairness only.
     pub(crate) fn with_backoff(
         &mut self,
         key: &Key,
@@ -120,7 +118,7 @@ mod tests {
         Reading::new(ms * 1_000_000, ms * 1_000_000)
     }
 
-    /// A forgotten round trip must not count: the way to the nodes may have changed.
+    /// A stale round trip must not count, because the network path to the nodes may have changed.
     #[test]
     fn a_stale_backoff_is_forgotten() {
         let (mut table, key) = (KeyTable::default(), Key::from("k"));

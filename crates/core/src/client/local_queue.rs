@@ -91,7 +91,6 @@ impl LocalQueue {
         self.waiting.as_ref()?.front().map(|place| place.lock)
     }
 
-    /// The waiting callers in FIFO order.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = LockId> {
         self.waiting.iter().flat_map(|waiting| waiting.iter()).map(|place| place.lock)
     }
@@ -129,7 +128,6 @@ impl LocalQueue {
         self.waiting.take_if(|waiting| waiting.is_empty());
     }
 
-    /// Makes a waiting caller active.
     pub(crate) fn activate(&mut self, place: Place) {
         self.leave(place.lock);
         match &mut self.active {
@@ -148,7 +146,6 @@ impl LocalQueue {
         self.with_active(old, |place| place.lock = next);
     }
 
-    /// Turns a holder from a writer into a reader.
     pub(crate) fn downgrade(&mut self, lock: LockId) {
         self.with_active(lock, |place| place.mode = Mode::Shared);
     }

@@ -75,7 +75,7 @@ impl<T> Records<T> {
             }
             None => {
                 self.slots.push(Some(record));
-                // Memory holds fewer than 2^32 records.
+                // The cast loses nothing, because memory cannot hold 2^32 records.
                 (self.slots.len() - 1) as u32
             }
         };

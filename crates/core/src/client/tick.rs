@@ -13,7 +13,7 @@ pub struct Arrivals<R> {
     pub answered: Vec<Event>,
     /// Requests of callers and guards.
     pub requests: Vec<(Event, R)>,
-    /// The reading of the last tick.
+    /// Clock reading of the last tick.
     last: Reading,
 }
 
@@ -26,7 +26,7 @@ pub struct Tick<R> {
 }
 
 impl<R> Arrivals<R> {
-    /// Without events.
+    /// Creates an empty collection.
     pub const fn new() -> Self {
         Self { answered: Vec::new(), requests: Vec::new(), last: Reading::new(0, 0) }
     }
@@ -39,7 +39,7 @@ impl<R> Arrivals<R> {
         Tick { now, answered, requests }
     }
 
-    /// Reuses the memory of a tick that is over.
+    /// Reuses the memory of a finished tick.
     pub fn reuse(&mut self, tick: Tick<R>) {
         let Tick { mut answered, mut requests, .. } = tick;
         answered.clear();
@@ -67,8 +67,8 @@ impl<R> Tick<R> {
         self.requests.len()
     }
 
-    /// Moves all events out, in the order for the engine; a request has an `R`. Answers come first, because requests may
-    /// depend on them. The time comes last, so no command times out if its answer is there.
+    /// Moves all events out, in the order for the engine. A request comes with its `R`. Answers come first, because
+    /// requests may depend on them. The time comes last, so no command times out if its answer has arrived.
     pub fn events(&mut self) -> impl Iterator<Item = (Event, Option<R>)> {
         let answered = self.answered.drain(..).map(|event| (event, None));
         let requests = self.requests.drain(..).map(|(event, reply_to)| (event, Some(reply_to)));

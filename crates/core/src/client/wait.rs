@@ -29,12 +29,13 @@ enum Slot {
     Unknown,
     /// No other client holds the lock on this node.
     Free,
-    /// The request is in flight, and with it the request for a push.
+    /// A request for the node's state and a push is in flight.
     Asked,
     /// Another client holds the lock, at the latest until `until`; `None` means without an expiry. `by_several` means
     /// readers hold it, or a waiting writer has left an intent. A push then does not mean that the lock is free.
     Held { until: Option<BootTime>, watched: bool, by_several: bool },
-    /// Readers or intents changed on the node. The lock may still be held, so the call looks before it attempts.
+    /// Readers or intents changed on the node. The lock may still be held, so the call looks at the lock before it
+    /// attempts.
     Stale,
     /// The node did not answer in time.
     Silent,
@@ -59,7 +60,7 @@ impl Waiting {
         self.slots[node.index()] = Slot::Asked;
     }
 
-    /// Resets all nodes before the next look.
+    /// Resets all nodes before the next look at the lock.
     pub(crate) fn forget(&mut self) {
         self.slots.fill(Slot::Unknown);
     }
@@ -112,7 +113,7 @@ impl Waiting {
         self.count(|slot| matches!(slot, Slot::Held { by_several: true, .. })) > 0
     }
 
-    /// Whether the call should look again before it attempts.
+    /// Whether the call should look at the lock again before it attempts.
     pub(crate) fn is_stale(&self) -> bool {
         self.slots.contains(&Slot::Stale)
     }
@@ -171,7 +172,8 @@ impl Waiting {
         times.get(self.quorum.needed() - 1).copied()
     }
 
-    /// The nodes to look at: all that can be reached, or with `few` the number that shows whether the lock is held.
+    /// The nodes to ask for the state of the lock: all nodes that can be reached or, with `few`, only as many as show
+    /// whether the lock is held.
     pub(crate) fn to_ask(&self, few: bool) -> NodeSet {
         let known = |node: &NodeId| self.slots[node.index()] != Slot::Unknown;
         let most = if few { self.quorum.telling() } else { self.quorum.nodes() };

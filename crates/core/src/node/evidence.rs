@@ -1,4 +1,4 @@
-//! The evidence with a batch of answers, which shows that they may count.
+//! The evidence beside a batch of answers, which shows whether votes in the batch may count.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -6,25 +6,25 @@ use core::fmt;
 use crate::command::{Failure, FailureKind};
 use crate::shown::shown_text;
 
-/// The evidence with a batch of answers: their connection, and the node's statements about itself on that connection.
+/// The evidence beside a batch of answers: their connection, and the node's `INFO` and marker as read on it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Evidence {
-    /// There is no evidence: the restart guard is off, or the node cannot lose votes, as a node in memory.
+    /// There is no evidence: the restart guard is off, or the node cannot lose votes, like a node in memory.
     #[default]
     NotRequired,
-    /// The node was asked.
+    /// The node sent evidence.
     Seen {
         /// Number of the connection, counted from one.
         epoch: u64,
-        /// Times that the node had announced on this connection, before the last of these answers, that all of its data was
+        /// Number of announcements on this connection, up to the last of these answers, that all data of the node was
         /// deleted or replaced. Zero if the node cannot announce that.
         flushes: u64,
-        /// The answer to `INFO`, which was asked for before any other command of the batch. Part of the
-        /// first batch on every connection, and of every one with a [`Command::Identify`](crate::Command::Identify);
-        /// but not if the data were replaced between it and the last answer.
+        /// The answer to `INFO`, which was requested before all other commands of the batch. The first batch on every
+        /// connection requests it, and every batch with a [`Command::Identify`](crate::Command::Identify). `None` if it
+        /// was not requested, or if the data were replaced between it and the last answer.
         info: Option<Result<Arc<str>, Failure>>,
-        /// The marker, which was read behind every other command of the batch. Part of every batch
-        /// with `INFO`, or with a command about votes.
+        /// The marker, which was read behind all other commands of the batch. Every batch with `INFO` or with a command
+        /// about votes reads it.
         marker: MarkerSeen,
     },
 }
@@ -46,7 +46,7 @@ impl Evidence {
                 Failure::new(FailureKind::Unverified).with_detail("its marker changed meanwhile"),
             ),
         };
-        // If the data were replaced since, `INFO` describes an earlier state.
+        // If the data were replaced since then, `INFO` describes an earlier state.
         let info = info.or(first.filter(|_| before == flushes));
         Self::Seen { epoch, flushes, info, marker }
     }

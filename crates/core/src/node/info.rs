@@ -10,28 +10,27 @@ use crate::shown::{WORD_MAX, shown};
 /// A server's `INFO`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Info {
-    /// Random, and new with every start of the process.
+    /// Random id of the server process, new at every start.
     pub run_id: Box<str>,
-    /// For how long it has been running, in whole seconds of its wall clock. Negative if that was set
-    /// back.
+    /// Uptime in whole seconds of the server's wall clock. Negative if that clock was set back.
     pub uptime_s: i64,
-    /// It is a master.
+    /// Whether the server is a master.
     pub is_master: bool,
-    /// It is part of a cluster, which may move keys to other nodes.
+    /// Whether the server is part of a cluster, which may move keys to other nodes.
     pub is_cluster: bool,
-    /// It is loading its data.
+    /// Whether the server is loading its data.
     pub is_loading: bool,
-    /// It was a replica since it was started: then the offset at which it was promoted.
+    /// Offset at which the server was promoted, if it was a replica since its start.
     pub promoted_at: Option<i64>,
-    /// It deletes keys when its memory is full, by this policy.
+    /// Policy by which the server deletes keys when its memory is full, if it does.
     pub evicts_by: Option<Box<str>>,
-    /// Its wall clock in microseconds since the Unix epoch, if it tells.
+    /// The server's wall clock in microseconds since the Unix epoch, if `INFO` contains it.
     pub time_us: Option<i64>,
-    /// It keeps a log of what it does; `None` if it does not tell.
+    /// Whether the server keeps an append-only file; `None` if `INFO` does not contain this.
     pub keeps_log: Option<bool>,
-    /// When its log is written to the disk, if it was asked and may tell: its setting `appendfsync`.
+    /// The setting `appendfsync`: when the append-only file is written to the disk. `None` if it was not read.
     pub appendfsync: Option<Box<str>>,
-    /// The log is not written to the disk while it is rewritten: its setting `no-appendfsync-on-rewrite`.
+    /// The setting `no-appendfsync-on-rewrite`: nothing is written to the disk while the file is rewritten.
     pub rests_on_rewrite: Option<bool>,
 }
 
@@ -51,7 +50,7 @@ pub const SECTIONS: [&str; 5] = ["server", "replication", "memory", "persistence
 /// The longest run id; those of known servers have 40 digits.
 const RUN_ID_MAX: usize = 128;
 
-/// The names of these parts.
+/// The names of the fields of `INFO` that [`Info::parse`] reads.
 const NAMES: [&str; 16] = [
     "run_id",
     "uptime_in_seconds",
@@ -67,7 +66,7 @@ const NAMES: [&str; 16] = [
     "maxmemory_policy",
     "server_time_usec",
     "aof_enabled",
-    // Settings, which are added to what `INFO` says where they matter.
+    // Server settings. The client appends them to `INFO` if the node was declared durable.
     "appendfsync",
     "no-appendfsync-on-rewrite",
 ];
@@ -76,9 +75,9 @@ impl Info {
     /// Reads the answer to `INFO`.
     ///
     /// # Errors
-    /// The first part that is missing, of those without which nothing can be said.
+    /// The first required part that is missing or malformed.
     pub fn parse(text: &str) -> Result<Self, Incomplete> {
-        // Looked through once, and found in an order of their own: it is asked for every few seconds.
+        // A single pass over the text, because the client reads `INFO` every few seconds.
         let mut found = [None; NAMES.len()];
         for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
             if let Some(place) = NAMES.iter().position(|known| *known == name) {
@@ -90,7 +89,7 @@ impl Info {
         };
         let need = |name| find(name).ok_or(Incomplete(name));
         let number = |name| find(name).and_then(|number| number.parse::<i64>().ok());
-        // A wall clock that was set back makes it negative, and that must not be read as a long time.
+        // The uptime is negative if the wall clock was set back, and must not be taken for a long uptime.
         let uptime_s = number("uptime_in_seconds").ok_or(Incomplete("uptime_in_seconds"))?;
         let policy = need("maxmemory_policy")?;
         let evicts = number("maxmemory").is_none_or(|limit| limit != 0) && policy != "noeviction";
@@ -101,7 +100,7 @@ impl Info {
             run_id: need("run_id").and_then(run_id)?,
             uptime_s,
             is_master: need("role")? == "master",
-            // Valkey has a name of its own for it.
+            // Valkey calls this field `server_mode`.
             is_cluster: ["redis_mode", "server_mode"].map(find).contains(&Some("cluster"))
                 || number("cluster_enabled") == Some(1),
             is_loading: [number("loading"), number("async_loading")].contains(&Some(1)),
@@ -114,8 +113,8 @@ impl Info {
         })
     }
 
-    /// By which setting it forgets the last writes when it stops, as far as it tells. A user who says that it
-    /// forgets nothing is contradicted by it.
+    /// The setting by which the server loses its last writes when it stops, as far as `INFO` shows. Such a setting
+    /// contradicts an operator who declared the server durable.
     pub fn forgets_by(&self) -> Option<String> {
         match (self.keeps_log, self.appendfsync.as_deref(), self.rests_on_rewrite) {
             (Some(false), ..) => Some("appendonly no".into()),
@@ -128,7 +127,7 @@ impl Info {
     }
 }
 
-/// A run's name, which is a word of markers.
+/// Checks a run id. It must be a single word, because markers contain it.
 fn run_id(name: &str) -> Result<Box<str>, Incomplete> {
     let is_word =
         (1..=RUN_ID_MAX).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());

@@ -25,7 +25,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The nodes of these names, in any order, with this quorum and longest ttl.
+    /// The settings with these node names, in any order, this quorum and this longest ttl.
     pub fn new<S: AsRef<str>>(
         names: impl IntoIterator<Item = S>,
         quorum: usize,
@@ -65,11 +65,11 @@ const VERSION: &str = "quorlock 1";
 /// The marker of a node that votes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Marker {
-    /// The clients for which it votes.
+    /// The settings of the clients for which the node votes.
     pub cluster: Cluster,
-    /// The run of the server for which this was written.
+    /// The run of the server for which this text was written.
     pub run_id: Box<str>,
-    /// The offset at which it was promoted from a replica, if it ever was; else -1.
+    /// The offset at which the server was promoted from a replica; -1 if it never was one.
     pub promoted_at: i64,
     /// The smallest fencing token that this node gives out.
     pub floor: u64,
@@ -102,12 +102,12 @@ impl fmt::Display for Marker {
 /// The adoption of a node: the node will vote after a wait.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Adoption {
-    /// The clients for which it will vote.
+    /// The settings of the clients for which the node will vote.
     pub cluster: Cluster,
-    /// The run of the server for which this was written.
+    /// The run of the server for which this text was written.
     pub run_id: Box<str>,
-    /// The offset at which it had been promoted from a replica, if it ever was; else -1. One that was
-    /// promoted since is another adoption.
+    /// The offset at which the server had been promoted from a replica; -1 if it never was one. A later promotion needs
+    /// another adoption.
     pub promoted_at: i64,
     /// The floor of the marker that the adoption has replaced.
     pub floor: u64,
@@ -116,7 +116,8 @@ pub struct Adoption {
 }
 
 impl Adoption {
-    /// The time to live of an adoption, which is longer than any wait. Its age is this less the remaining time.
+    /// The time to live of an adoption, which is longer than any wait. The age of an adoption is this ttl minus its
+    /// remaining time.
     pub const TTL_MS: u64 = 2 * 86_400_000;
 
     /// Parses an adoption; `None` if it is not an adoption of this library. The field `since`, which the node writes, is
@@ -140,7 +141,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// A name without what separates names: a socket's path may contain anything.
+/// Escapes the characters that separate names, because the path of a socket may contain any character.
 fn plain(name: &str) -> String {
     if !name.contains([' ', ',', '%', '=']) {
         return name.to_owned();

@@ -33,7 +33,7 @@ pub enum NodeState {
 }
 
 impl NodeState {
-    /// The node gave a sign of life. Returns whether it was suspended.
+    /// Ends a suspension, because the node has answered. Returns whether the node was suspended.
     #[doc(hidden)]
     pub fn resume(&mut self) -> bool {
         let is_suspended = matches!(self, Self::Suspended(_));
@@ -56,7 +56,7 @@ pub struct NodePipeline {
     node: NodeId,
     batch_max: usize,
     waiting: VecDeque<TicketedCommand>,
-    /// The node is suspended, and `waiting` was searched for other commands than releases already.
+    /// The node is suspended, and `waiting` contains only releases.
     only_releases: bool,
     /// The tickets of the batches in flight, in the order of sending.
     tickets: VecDeque<Ticket>,
@@ -73,19 +73,19 @@ struct InFlight {
     count: usize,
     /// The reading before the first byte could leave. `None`: the batch waits for a connection.
     sent: Option<Reading>,
-    /// The engine knows that the batch waits.
+    /// Whether the engine was notified that the batch waits for a connection.
     announced: bool,
     outcome: Option<(Vec<Answer>, Evidence)>,
 }
 
 impl NodePipeline {
-    /// The most commands in a batch.
+    /// Largest number of commands in a batch.
     pub const BATCH_MAX: usize = 512;
 
-    /// The most batches in flight.
+    /// Largest number of batches in flight.
     pub const IN_FLIGHT_MAX: usize = 4;
 
-    /// The most commands that wait. Further commands fail.
+    /// Largest number of waiting commands. Further commands fail.
     pub const QUEUE_MAX: usize = 65_536;
 
     /// An empty pipeline.
@@ -102,7 +102,7 @@ impl NodePipeline {
         }
     }
 
-    /// Sets the most commands in a batch, instead of [`BATCH_MAX`](Self::BATCH_MAX).
+    /// Sets the largest number of commands in a batch, instead of [`BATCH_MAX`](Self::BATCH_MAX).
     #[must_use]
     pub const fn with_batch_max(mut self, batch_max: usize) -> Self {
         self.batch_max = batch_max;
@@ -124,7 +124,7 @@ impl NodePipeline {
         }
         if commands.len() <= Self::QUEUE_MAX.saturating_sub(self.waiting.len()) {
             if self.waiting.is_empty() {
-                // Moves no command: the two collections swap their memory.
+                // No command is copied: the two collections swap their memory.
                 let empty = mem::replace(&mut self.waiting, mem::take(commands).into());
                 *commands = empty.into();
             } else {
@@ -192,8 +192,8 @@ impl NodePipeline {
         }
     }
 
-    /// The batch is being sent. Its votes count from the reading `at`, which was taken before the first byte could leave
-    /// (S4).
+    /// Notes that the batch is being sent. Its votes count from the reading `at`, which was taken before the first byte
+    /// could leave (S4).
     pub fn sent(&mut self, id: BatchId, at: Reading, events: &mut Vec<Event>) {
         let node = self.node;
         let Some(batch) = self.batch(id).filter(|batch| batch.sent.is_none()) else { return };
@@ -203,8 +203,8 @@ impl NodePipeline {
         }
     }
 
-    /// The answers to a batch have come: one answer or failure for each command. They are reported behind those of all
-    /// earlier batches.
+    /// Takes the answers to a batch: one answer or failure for each command. The engine receives them behind the
+    /// answers of all earlier batches.
     ///
     /// If the number of answers is wrong, they belong to no commands, and all fail. An answer to a batch that was never
     /// sent is no vote, and fails too. A command that was sent may have been executed, even if its connection failed (S8).
@@ -248,7 +248,7 @@ impl NodePipeline {
         }
     }
 
-    /// The batch has failed as a whole.
+    /// Fails a batch as a whole.
     pub fn failed(
         &mut self,
         id: BatchId,
@@ -308,8 +308,8 @@ impl NodePipeline {
         }
     }
 
-    /// Keeps the releases for a suspended node, which go behind the commands in its silent connection. All other commands
-    /// fail at once.
+    /// Keeps the releases for a suspended node, which are sent behind the commands on its silent connection. All other
+    /// commands fail at once.
     fn keep_releases(
         &self,
         commands: &mut Vec<TicketedCommand>,

@@ -8,10 +8,10 @@ use core::time::Duration;
 
 use crate::redlock::quorum::{NODE_COUNT_MAX, NodeId, Quorum};
 
-/// Where the network is faster than this, the time to wake a task decides how long a round trip takes.
+/// Lower bound of the estimate. On a faster network, the time to wake a task dominates the round trip.
 pub(crate) const ROUND_TRIP_MIN: Duration = Duration::from_micros(50);
 
-/// A round trip beyond this that is also beyond four usual ones counts no more than that.
+/// A measured round trip counts as at most this, or as at most four smoothed round trips if that is longer.
 const OUTLIER_NS: u64 = 100_000_000;
 
 /// The round trips to the nodes of one client.
@@ -21,24 +21,21 @@ pub(crate) struct RoundTrips {
     nodes: Vec<u64>,
     /// A fixed estimate, which ignores the observations.
     fixed: Option<Duration>,
-    /// To a quorum, if that was reckoned since the last answer.
+    /// Round trip to a quorum, if it was computed since the last answer.
     to_quorum: Option<Duration>,
 }
 
 impl RoundTrips {
-    /// Without observations.
     pub(crate) fn new(quorum: Quorum) -> Self {
         Self { nodes: alloc::vec![0; quorum.nodes()], fixed: None, to_quorum: None }
     }
 
-    /// With a fixed estimate.
     pub(crate) const fn fixed(round_trip: Duration) -> Self {
         Self { nodes: Vec::new(), fixed: Some(round_trip), to_quorum: None }
     }
 
-    /// A node has answered. An eighth of each new round trip goes into the smoothed one. What a node answers
-    /// after it stood still for a while is no round trip, and must not make others wait for as long; the
-    /// first answer is no exception.
+    /// Adds a measured round trip with the weight of one eighth. A node that was stopped for a while answers late. Such
+    /// an outlier is capped, also at the first answer, because it must not make later calls wait for as long.
     pub(crate) fn observe(&mut self, node: NodeId, round_trip: Duration) {
         let Some(smoothed) = self.nodes.get_mut(node.index()) else { return };
         let new = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).max(1);
@@ -56,8 +53,7 @@ impl RoundTrips {
         nanos.map(Duration::from_nanos)
     }
 
-    /// The round trip to a quorum: the Q-th smallest of the nodes', of those that have ever answered. One
-    /// that has not says nothing of how far the others are.
+    /// The round trip to a quorum: the Q-th smallest of all nodes that have ever answered.
     pub(crate) fn latest(&mut self, quorum: Quorum) -> Duration {
         if let Some(known) = self.fixed.or(self.to_quorum) {
             return known;
@@ -65,12 +61,12 @@ impl RoundTrips {
         *self.to_quorum.insert(self.reckon(quorum))
     }
 
-    /// The same, without a note of it.
+    /// As [`latest`](Self::latest), but does not cache the result.
     pub(crate) fn reckon(&self, quorum: Quorum) -> Duration {
         if let Some(fixed) = self.fixed {
             return fixed;
         }
-        // The smallest so far, in order, through which each round trip sinks to its place.
+        // An insertion sort of the Q smallest round trips.
         let mut smallest = [0; NODE_COUNT_MAX];
         let smallest = &mut smallest[..quorum.needed()];
         for mut nanos in self.nodes.iter().copied().filter(|nanos| *nanos > 0) {

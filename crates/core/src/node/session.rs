@@ -1,9 +1,9 @@
-//! The batches of one connection: decides what is asked beside a batch's commands, in which form the commands are sent, and
-//! which of them are sent again.
+//! The batches of one connection: decides which evidence is requested with a batch, in which form its commands are
+//! sent, and which of them are sent again.
 //!
 //! A node that does not know a script has not run the script. So the command may be sent again with the script's text:
-//! nothing is executed twice (S8). A server that deletes natively does not say what it found instead of our key. If the
-//! caller needs to know, the script is sent as well, and finds nothing of ours to delete.
+//! nothing is executed twice (S8). A native compare-and-delete command does not report what it found instead of our
+//! key. If the caller needs to know, the session then sends the release script, which finds no key of ours to delete.
 
 mod untold;
 
@@ -20,16 +20,16 @@ use self::untold::Untold;
 /// The form in which commands are sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Form {
-    /// By the server's own commands where it has them, otherwise as [`Script`](Self::Script).
+    /// As native commands where the server has them, otherwise as [`Script`](Self::Script).
     #[default]
     Usual,
-    /// By scripts that the server has loaded.
+    /// As scripts that the server has loaded, by their hash.
     Script,
-    /// By scripts, with their texts.
+    /// As scripts with their texts.
     Text,
 }
 
-/// The questions beside the commands of a batch, with which the node proves that its votes count.
+/// The evidence to request with the commands of a batch, which shows whether the node's votes count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EvidenceRequest {
     /// The node's `INFO`, before all commands.
@@ -46,9 +46,9 @@ pub struct Exchange {
     evidence: Evidence,
     evidence_request: EvidenceRequest,
     form: Form,
-    /// The commands that must be sent again, by their index, and the form for that.
+    /// Indexes of the commands that must be sent again, each with the form to use.
     unclear: Vec<(usize, Form)>,
-    /// If commands are being sent again: their indexes.
+    /// Indexes of the commands that are being sent again.
     places: Vec<usize>,
     is_again: bool,
     /// Answers to this sending.
@@ -62,7 +62,7 @@ pub struct Exchange {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sendings {
     last: u64,
-    /// The last sending that no other exchange's sending precedes since the first.
+    /// This exchange's last sending such that no other exchange was sent between its first sending and that one.
     unbroken: u64,
 }
 
@@ -103,12 +103,12 @@ impl Exchange {
         all.iter().chain(places.iter().map(|place| &self.commands[*place]))
     }
 
-    /// The form in which they are to be sent.
+    /// The form in which the commands are to be sent.
     pub const fn form(&self) -> Form {
         self.form
     }
 
-    /// The questions beside them.
+    /// The evidence to request with the commands.
     pub const fn evidence_request(&self) -> EvidenceRequest {
         self.evidence_request
     }
@@ -142,7 +142,7 @@ impl Exchange {
         }
         let place = if mutant!(AgainMisplaced) { nth } else { self.places[nth] };
         self.answers[place] = match answer.unwrap_or_else(|form| self.note_unclear(place, form)) {
-            // The first answer has shown that the key was not ours, if not what it was.
+            // The native command has shown that the key is not ours, but not what it holds.
             Answer::Failed(_) if self.commands[place].is_release() && self.form == Form::Script => {
                 Answer::NotOurs
             }
@@ -150,14 +150,14 @@ impl Exchange {
         };
     }
 
-    /// The command must be sent again in this form. Returns its answer until then.
+    /// Notes that the command must be sent again in this form. Returns the command's answer until then.
     fn note_unclear(&mut self, place: usize, form: Form) -> Answer {
         self.unclear.push((place, form));
         Answer::Failed(Failure::new(FailureKind::Protocol))
     }
 
-    /// Reads the marker behind the commands. Nearly always it equals the last marker on this connection; then the text is
-    /// shared. All bytes are compared each time (S9).
+    /// Reads the marker behind the commands. If the marker equals the last one on this connection, which is usual, the
+    /// text is shared. All bytes are compared each time (S9).
     #[inline]
     pub fn marker(&self, said: &[u8]) -> MarkerSeen {
         MarkerSeen::Text(match &self.marker {
@@ -170,7 +170,8 @@ impl Exchange {
     /// Fails all commands of this sending, also those that were answered.
     pub fn fail(&mut self, failure: &Failure) {
         if self.is_again {
-            // Forgets the forms that this sending asked for. Commands that wait for a later form still do.
+            // Drops the repetitions that the answers of this sending requested, because the commands have failed now.
+            // Commands outside this sending keep theirs.
             let (places, form) = (&self.places, self.form);
             self.unclear.retain(|(place, other)| *other <= form || !places.contains(place));
         } else {
@@ -192,7 +193,7 @@ impl Exchange {
         if self.is_again { self.places.len() } else { self.commands.len() }
     }
 
-    /// Whether any command of this sending is one like this.
+    /// Whether `is_it` holds for any command of this sending.
     fn has(&self, is_it: impl Fn(&Command) -> bool) -> bool {
         match self.is_again {
             true => self.places.iter().any(|place| is_it(&self.commands[*place])),
@@ -208,12 +209,12 @@ impl Exchange {
         }
     }
 
-    /// Whether the command at this index may be sent again. `has_moved_on`: another exchange was sent on this connection
-    /// since.
+    /// Whether the command at this index may be sent again. `has_moved_on` means that another exchange was sent on this
+    /// connection meanwhile.
     ///
-    /// A command that sets a lock must not follow the lock's release, because no release would delete what it sets. It must
-    /// also not follow another command about the same lock, whose answer is reported after its own. So it is sent again
-    /// only if no such command can have been sent since.
+    /// A command that sets a lock must not follow the lock's release, because no release would delete what it sets. It
+    /// must also not follow another command about the same lock, because the engine receives the answers in the
+    /// original order. So it is sent again only if no such command can have been sent since.
     fn may_ask_again(&self, place: usize, has_moved_on: bool) -> bool {
         fn subject(command: &Command) -> Option<&Value> {
             match command {
@@ -232,7 +233,7 @@ impl Exchange {
 }
 
 impl Session {
-    /// The session of a new connection. `is_guarded`: the node has to prove that its votes count.
+    /// The session of a new connection. `is_guarded` means that the node has to prove that its votes count.
     pub fn new(is_guarded: bool) -> Self {
         Self { is_guarded, ..Self::default() }
     }
@@ -247,9 +248,9 @@ impl Session {
         self.marker.is_some()
     }
 
-    /// Prepares to send an exchange, for the first time or again. Decides what is asked beside its commands: the node's
-    /// `INFO` with the first exchange and with every [`Command::Identify`]; the marker then, and with every command about
-    /// votes (S9).
+    /// Prepares to send an exchange, for the first time or again. Requests the node's `INFO` with the first exchange
+    /// and with every [`Command::Identify`]. Requests the marker with each `INFO` and with every command about votes
+    /// (S9).
     pub fn send(&mut self, exchange: &mut Exchange) {
         let mut request = EvidenceRequest::default();
         if self.is_guarded {
@@ -269,8 +270,8 @@ impl Session {
         exchange.sendings.last = self.sendings;
     }
 
-    /// All commands of a sending were answered, or have failed. Returns whether the exchange must be sent again, for some
-    /// commands. This ends, because each form is more explicit than the one before.
+    /// Ends a sending, after each of its commands has an answer or has failed. Returns whether some commands must be
+    /// sent again. The repetition ends, because each form is more explicit than the one before.
     pub fn conclude(&mut self, exchange: &mut Exchange, evidence: Evidence) -> bool {
         if let Evidence::Seen { marker: MarkerSeen::Text(text), .. } = &evidence
             && !is_very_same(self.marker.as_ref(), Some(text))

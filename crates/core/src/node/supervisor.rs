@@ -9,7 +9,7 @@
 //!     │ not connected     │                                         │ still silent: a new
 //!     └──────► Down ──────┘ connected                               │ connection replaces it
 //!               ▲     (tried again after a pause)        Up ◄───────┘
-//!               └── the server flooded us or spoke another language, on the connection or where there is none
+//!               └── the server flooded us or sent invalid messages, also while we connected
 //! ```
 //!
 //! A silent connection is kept until the new connection is made: if the server only slept, it executes the commands in
@@ -48,7 +48,7 @@ pub struct Supervisor {
     offences: u32,
 }
 
-/// The connection that commands go out on.
+/// The connection that carries commands.
 #[derive(Clone, Copy, Debug)]
 struct LiveConnection {
     made_at: Duration,
@@ -81,8 +81,8 @@ impl Supervisor {
     /// A connection without traffic is probed at this interval, which detects dead connections.
     pub const PROBE_EVERY: Duration = Duration::from_secs(15);
 
-    /// The supervisor of a node to connect to at once. After `silence` without an answer it suspends the node. If making the
-    /// connection took more than half of `silence`, it waits for twice the time that this took.
+    /// A supervisor that connects at once, and suspends the node after `silence` without an answer. If it took more
+    /// than half of `silence` to connect, the supervisor waits for twice that time instead.
     pub const fn new(silence: Duration) -> Self {
         Self {
             silence,
@@ -115,7 +115,7 @@ impl Supervisor {
             return self.connect(now);
         }
         let Some(silent_for) = self.silent_for(now, activity) else {
-            // No answer is late. A suspension that only a probe has ended is noticed here.
+            // No answer is late. If the reply to a probe ended the silence, the suspension ends here.
             self.heard();
             if self.lived_for(now) >= BACKOFF.1 {
                 self.failures = 0;
@@ -131,9 +131,10 @@ impl Supervisor {
         if is_too_long { self.connect(now) } else { None }
     }
 
-    /// The time of the next [`look`](Self::look). `None`: no look is due before [`connected`](Self::connected),
-    /// [`not_connected`](Self::not_connected) or [`broken`](Self::broken) was called; after each of these a look is due at
-    /// once. To be asked after each look, and when a command awaits its answer again.
+    /// The time of the next [`look`](Self::look). `None` means that no look is due before
+    /// [`connected`](Self::connected), [`not_connected`](Self::not_connected) or [`broken`](Self::broken) is called. A
+    /// look is due at once after each of these three. Call this method after each look, and when a command awaits its
+    /// answer after a pause.
     pub fn next_look(&self, now: Duration, activity: Activity) -> Option<Duration> {
         let Some(LiveConnection { silence, .. }) = self.connection else {
             return self.connecting_since.is_none().then_some(self.retry_at);
@@ -144,20 +145,21 @@ impl Supervisor {
         if self.silent_for(now, activity).is_none() {
             return Some(activity.heard_at + silence);
         }
-        // An answer may come at any time, and the state shows how long the node has been silent.
+        // The interval is short, because an answer may arrive at any time and the state shows the duration of the
+        // silence.
         let soon = now + silence / 3;
         Some(self.replace_at(activity).map_or(soon, |at| at.min(soon)))
     }
 
-    /// The node has answered: ends the suspension. [`look`](Self::look) does the same later.
+    /// Ends the suspension, because the node has answered. [`look`](Self::look) does the same later.
     pub fn heard(&mut self) {
         self.state.resume();
     }
 
-    /// A connection has been made.
+    /// Notes that a connection was made.
     ///
-    /// Returns whether it is to be used. It then replaces the former connection, which is to be closed. It is not used if the
-    /// former connection answers again.
+    /// Returns whether the new connection is to be used. It then replaces the former connection, which the caller
+    /// closes. It is not used if the former connection answers again.
     pub fn connected(&mut self, now: Duration, activity: Activity) -> bool {
         let took = now.saturating_sub(self.connecting_since.take().unwrap_or(now));
         if self.connection.is_some() && self.silent_for(now, activity).is_none() {
@@ -170,7 +172,7 @@ impl Supervisor {
         true
     }
 
-    /// No connection could be made. While there is another one, the state stays as it is.
+    /// Notes that an attempt to connect failed. If there is another connection, the state does not change.
     pub fn not_connected(&mut self, now: Duration, failure: Failure, entropy: u64) {
         self.connecting_since = None;
         if self.connection.is_none() {
@@ -182,7 +184,8 @@ impl Supervisor {
         self.pause(now, entropy);
     }
 
-    /// The connection is gone. An attempt to replace it, which began while the server was silent, is to be given up.
+    /// Notes that the connection broke. The caller gives up an attempt to replace it that began while the server was
+    /// silent.
     pub fn broken(&mut self, now: Duration, failure: Failure, entropy: u64) {
         let lived_for = self.lived_for(now);
         self.connection = None;
@@ -279,7 +282,7 @@ mod tests {
         Failure::unsent(FailureKind::Unreachable)
     }
 
-    /// Connected at the beginning, at once.
+    /// A supervisor that connected immediately, at time zero.
     fn connected() -> Supervisor {
         let mut it = Supervisor::new(SILENCE);
         assert_eq!(it.look(ms(0), idle(0)), Some(Task::Connect));
@@ -289,7 +292,8 @@ mod tests {
         it
     }
 
-    /// The pause until the next attempt to connect, which is made then.
+    /// The pause in milliseconds until the next attempt to connect. Checks that the attempt begins then and not
+    /// earlier.
     fn pause(it: &mut Supervisor, now: Duration) -> u64 {
         let next = it.next_look(now, idle(0)).unwrap();
         assert_eq!(it.look(next.saturating_sub(ms(1)).max(now), idle(0)).is_some(), next == now);
@@ -317,10 +321,10 @@ mod tests {
             now += ms(*pauses.last().unwrap());
         }
         assert_eq!(pauses, [25, 50, 100, 200, 400, 500, 500, 500]);
-        // With the largest word, twice that.
+        // With the largest random word, the pause is twice as long.
         it.not_connected(now, unreachable(), u64::MAX);
         assert_eq!(it.next_look(now, idle(0)).map(|next| (next - now).as_millis()), Some(999));
-        // However often it was.
+        // The largest number of failures does not overflow.
         (it.failures, it.retry_at) = (u32::MAX, now);
         it.not_connected(now, unreachable(), 0);
         assert_eq!(pause(&mut it, now), 500);
@@ -357,7 +361,7 @@ mod tests {
         assert_eq!(it.look(ms(3_000), awaited(2_450)), None);
         it.heard();
         assert_eq!(*it.state(), NodeState::Up);
-        // A probe's answer goes to nobody: a look sees it.
+        // No caller awaits the reply to a probe, so only the next `look` detects it.
         assert_eq!(
             (it.look(ms(3_000), awaited(2_450)), detail(&it)),
             (None, "no answer for 550.0ms")
@@ -381,7 +385,7 @@ mod tests {
         assert_eq!(it.look(ms(15_004), idle(5)), None);
         assert_eq!(it.look(ms(15_005), idle(5)), Some(Task::Probe));
         assert_eq!(it.next_look(ms(15_005), awaited(15_005)), Some(ms(15_305)));
-        // Not where an answer is awaited, however far away the node is.
+        // A connection is not probed while a command awaits its answer, even if the silence is long.
         let mut it = Supervisor::new(ms(60_000));
         assert_eq!(it.look(ms(0), idle(0)), Some(Task::Connect));
         assert!(it.connected(ms(0), idle(0)));
@@ -440,7 +444,7 @@ mod tests {
     fn a_server_that_offends_is_left_alone_for_longer_each_time() {
         let (mut it, mut now, mut pauses) = (connected(), ms(2_400), Vec::new());
         let flood = Failure::new(FailureKind::Flooding).with_detail("too much");
-        // A replacement is on its way, and of no use any more.
+        // An attempt to replace the connection is in progress when the connection breaks.
         assert_eq!(it.look(now, awaited(100)), Some(Task::Connect));
         for _ in 0..12 {
             it.broken(now, flood.clone(), 0);
@@ -474,7 +478,7 @@ mod tests {
             now += ms(*pauses.last().unwrap());
         }
         assert_eq!(pauses, [25, 50, 100, 200, 400, 800, 1600]);
-        // While there is another connection, it is an attempt as any other.
+        // If the old connection still exists, a replacement that fails in this way does not take the node down.
         let mut it = connected();
         assert_eq!(it.look(ms(2_400), awaited(100)), Some(Task::Connect));
         it.not_connected(ms(2_400), Failure::new(FailureKind::Protocol), 0);

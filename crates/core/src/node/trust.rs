@@ -1,26 +1,26 @@
 //! Whether a node's votes count: the restart guard.
 //!
-//! A node that comes back without its data has forgotten its votes; if it voted again while a lock
-//! that it had voted for is still held, two could have a majority. The paper's answer is to keep a
-//! restarted node out for as long as the longest ttl. Here every client checks that by itself. It
-//! uses what a node says of itself on each new connection (a connection never outlives the server).
-//! It also uses the [marker](crate::node::marker), which vanishes with whatever else was deleted.
+//! A node that restarts without its data has forgotten its votes. If it voted again while a lock that it had voted for
+//! is still held, two clients could have a majority. The paper's remedy is to keep a restarted node out for the longest
+//! ttl. Here every client checks this by itself. It reads the node's `INFO` on each new connection (a connection never
+//! outlives the server process), and the [marker](crate::node::marker), which vanishes together with any other deleted
+//! data.
 //!
 //! ```text
 //!                 sound, and marked for this run
 //!   Unverified ─────────────────────────────────────────► Trusted
 //!     │  ▲  ▲                                                │
 //!     │  │  └── marker changed, READONLY, a new connection, a flush ──┘
-//!     │  └───── time is up: it is looked at again, adopted, marked
+//!     │  └───── time is up: examined again, adopted, marked
 //!     └──► Quarantined: started a moment ago, or the marker is missing
-//!     └──► Refused: a replica, one that evicts keys, another's, listed twice
+//!     └──► Refused: a replica, evicts keys, other settings, listed twice
 //! ```
 //!
-//! If a marker names the run of the server that answers, it was written after that run had been
-//! waited for (or on the operator's word). It is in the same data as the votes, so it alone makes a
-//! node trusted. Without it two waits apply, each by what can be known. One is for the server's own
-//! uptime, bounded by what this client saw of an earlier run. The other is for the age of the
-//! adoption; any number of clients, however short-lived, can wait for it together.
+//! A marker that names the present run of the server was written after the quarantine of that run, or because an
+//! operator vouched for the node. The marker is part of the same data as the votes, so it alone makes a node trusted.
+//! Without such a marker, the node has to pass two waits. The server must have been running for long enough; the client
+//! bounds the reported uptime by its own observations of an earlier run. The adoption must be old enough; it is stored
+//! on the node, so several short-lived clients can wait for it one after the other.
 
 mod adopting;
 mod earlier;
@@ -89,7 +89,8 @@ pub enum TrustState {
     Trusted,
     /// Its votes do not count yet.
     Quarantined {
-        /// Time of the next examination. Its votes count from then on unless something else is found.
+        /// Expected end of the quarantine. The node's votes count from then on unless an examination finds another
+        /// reason.
         until: BootTime,
         /// The reason.
         why: Arc<str>,
@@ -99,20 +100,20 @@ pub enum TrustState {
 }
 
 impl Rules {
-    /// How long a node must have been running, or have been adopted, until its votes count: a bit
-    /// more than the longest ttl (S10).
+    /// The time for which a server must have been running, or its adoption must have existed, until its votes count.
+    /// Slightly longer than the longest ttl (S10).
     pub fn quarantine(&self) -> Duration {
         let max_ttl = Duration::from_millis(self.cluster.max_ttl_ms());
         max_ttl + max_ttl / 100 + Duration::from_secs(2)
     }
 
-    /// Whether a server that was promoted still tells of it when the quarantine is over: that is kept for
-    /// an hour, unless it is configured otherwise (`repl-backlog-ttl`).
+    /// Whether a promoted server still reports its promotion when the quarantine is over. Servers keep this information
+    /// for an hour by default (`repl-backlog-ttl`).
     pub fn would_tell_of_promotions(&self) -> bool {
         self.quarantine() < Duration::from_secs(3600)
     }
 
-    /// Whether what is found keeps votes from counting.
+    /// Whether the votes of untrusted nodes are ignored.
     pub(crate) fn is_strict(&self) -> bool {
         self.guard == RestartGuard::Strict
     }
@@ -124,16 +125,16 @@ const LOOK_EVERY: Duration = Duration::from_secs(15);
 /// The interval of examinations of a node that is not trusted, if no better time is known.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
-/// The shortest such interval. Servers round uptimes down to whole seconds, so a node may seem too young for a while.
+/// The shortest interval of examinations. Servers round uptimes down to whole seconds, so a node may seem too young for
+/// a while.
 const LOOK_SOONEST: Duration = Duration::from_millis(50);
 
-/// How long the client waits for the times of other nodes before it marks a node without them.
+/// How long the client waits for the wall clocks of other nodes before it marks a node without them.
 pub(crate) const GATHER_FOR: Duration = Duration::from_secs(1);
 
-/// A node's clock that was read longer ago is read again.
+/// A reading of a node's wall clock that is older than this is stale.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// The trust in all nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct NodeMonitor {
     rules: Arc<Rules>,
@@ -141,27 +142,27 @@ pub(crate) struct NodeMonitor {
     nodes: Vec<NodeTrust>,
 }
 
-/// The trust in one node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct NodeTrust {
-    /// The connection that it was looked at on, if it has been, and which of the data seen on it: how often
-    /// they had been deleted or replaced.
+    /// The connection of the last evidence, counted from one, and the number of times that the node had announced on it
+    /// that its data were deleted or replaced.
     epoch: (u64, u64),
     trust_state: TrustState,
     /// The text that the marker must have while the node is trusted.
     marker: Option<Arc<str>>,
     run: Run,
-    /// The server can be reached, as far as is known.
+    /// Whether the last command reached the server.
     is_near: bool,
     clock: NodeClock,
-    /// The adoption when it was seen first: its text, its age, and when.
+    /// The adoption when it was first seen: its text, its age, and the time.
     adopted: Option<(Arc<str>, Duration, BootTime)>,
-    /// How long its quarantine lasts is not known yet: it is no longer than its standing says.
+    /// The age of the adoption is not known yet, so the end of the quarantine in `trust_state` is only an upper bound.
     is_guess: bool,
     pub(crate) review: Review,
     /// The trust state that was last reported.
     pub(crate) told: Option<TrustState>,
-    /// To be reported: the floor rests on the clocks of this many nodes, fewer than a quorum.
+    /// Number of clocks that the floor was computed from, if they are fewer than a quorum and this was not reported
+    /// yet.
     pub(crate) few_clocks: Option<usize>,
 }
 
@@ -169,46 +170,46 @@ pub(crate) struct NodeTrust {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Review {
     step: Step,
-    /// The number of the last command about this.
+    /// The number of the last command about trust.
     pub(crate) round: u32,
     pub(crate) due: Option<BootTime>,
-    /// The entry in the engine's deadlines.
+    /// Time of this record's entry in the deadline index.
     pub(crate) wake: Option<BootTime>,
 }
 
 /// A step of a node's examination.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Step {
-    /// None until the next examination is due.
+    /// Nothing is in flight. The next examination has a due time.
     Rest,
     /// The node was asked for its `INFO`.
     Identifying,
     /// The adoption is being written or read.
     Adopting(Box<MarkerPlan>),
-    /// Other nodes were asked for their times.
+    /// Other nodes were asked for their wall clocks.
     Gathering(Box<MarkerPlan>),
     /// The marker is being written.
     Marking,
 }
 
-/// How a node's marker is to be written.
+/// The marker that is to be written, and its conditions.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct MarkerPlan {
     run_id: Box<str>,
     promoted_at: i64,
-    /// The marker that is there now, and its floor.
+    /// The present marker, which the new one replaces.
     replaces: Option<Arc<str>>,
     floor: u64,
-    /// Its counters are what they were.
+    /// Whether the node lost no data, so its counters are still right.
     lasts: bool,
-    /// The server has been running for long enough by then.
+    /// Time from which the server has been running for long enough.
     grown_at: BootTime,
-    /// Why it does not vote yet.
+    /// The reason why the node does not vote yet, for people.
     why: Arc<str>,
     adoption: Option<Adopted>,
 }
 
-/// When a wait is over, in words.
+/// Formats the end of a wait.
 pub fn in_time(left: Duration) -> String {
     if left.is_zero() { "at the next use".into() } else { format!("in {} s", seconds(left)) }
 }
@@ -230,7 +231,7 @@ impl NodeMonitor {
         &mut self.nodes[node.index()]
     }
 
-    /// Whether there is a node that is not to be sent anything that asks for a vote.
+    /// Whether the client must not ask some node for votes.
     pub(crate) fn excludes_any(&self) -> bool {
         let may_vote = |trust: &NodeTrust| {
             matches!(trust.trust_state, TrustState::Unverified | TrustState::Trusted)
@@ -238,7 +239,7 @@ impl NodeMonitor {
         !self.nodes.iter().all(may_vote)
     }
 
-    /// Whether the node is to be sent anything that asks for a vote; if not, why.
+    /// The reason why the client must not ask the node for votes; `None` if it may.
     pub(crate) fn exclusion(&self, node: NodeId, now: Reading) -> Option<Failure> {
         match self.node(node).trust_state {
             TrustState::Unverified | TrustState::Trusted => None,
@@ -247,14 +248,15 @@ impl NodeMonitor {
         }
     }
 
-    /// The clients of these nodes do not agree: nobody may have a lock until that is mended.
+    /// Whether the clients of these nodes have different settings. Then no client may acquire a lock until a person
+    /// corrects them.
     pub(crate) fn is_disagreed(&self) -> bool {
         let disagrees = |trust: &NodeTrust| matches!(&trust.trust_state, TrustState::Refused(failure) if failure.kind().is_disagreement());
         self.rules.is_strict() && self.nodes.iter().any(disagrees)
     }
 
-    /// Whether the trust in some node will be known in a few round trips. `hears`: whether a node that has never answered may
-    /// still do so.
+    /// Whether the trust in some node will be known in a few round trips. `hears` returns whether a node that has never
+    /// answered may still do so.
     pub(crate) fn is_settling(&self, hears: impl Fn(NodeId) -> bool) -> bool {
         let settles = |node: NodeId| {
             let trust = self.node(node);
@@ -267,7 +269,7 @@ impl NodeMonitor {
         self.quorum.node_ids().any(settles)
     }
 
-    /// A node is being taken into use at this moment.
+    /// Whether some node is being adopted or marked.
     pub(crate) fn is_adopting(&self) -> bool {
         let adopts = |trust: &NodeTrust| {
             matches!(trust.review.step, Step::Adopting(_) | Step::Gathering(_) | Step::Marking)
@@ -275,22 +277,22 @@ impl NodeMonitor {
         self.nodes.iter().any(adopts)
     }
 
-    /// The time of nodes is awaited.
+    /// Whether some node waits for the wall clocks of other nodes.
     pub(crate) fn is_gathering(&self) -> bool {
         self.nodes.iter().any(|trust| matches!(trust.review.step, Step::Gathering(_)))
     }
 
-    /// In what time a quorum of nodes will be trusted, for all we know; `None`: that depends on people.
+    /// The expected time until a quorum of nodes is trusted; `None` if that depends on a person.
     pub(crate) fn quorum_in(&self, now: Reading) -> Option<Duration> {
         self.quorum_by(NodeSet::default(), now, |_| false)
     }
 
-    /// The same, of the nodes that are not down.
+    /// As [`quorum_in`](Self::quorum_in), without the nodes in `down`.
     pub(crate) fn quorum_without(&self, down: NodeSet, now: Reading) -> Option<Duration> {
         self.quorum_by(down, now, |_| false)
     }
 
-    /// The same, at the earliest: others may have waited already for a node of which it is not known.
+    /// As [`quorum_in`](Self::quorum_in), but a lower bound: an adoption of unknown age may already be old enough.
     pub(crate) fn quorum_in_at_least(&self, now: Reading) -> Option<Duration> {
         self.quorum_by(NodeSet::default(), now, |trust| trust.is_guess)
     }
@@ -317,8 +319,9 @@ impl NodeMonitor {
         times.get(self.quorum.needed() - 1).copied()
     }
 
-    /// Takes what goes with a batch of answers, if it is what nearly always does. `Some(None)`: what they say about votes
-    /// counts; `Some` with a failure: it does not, and why. `None`: it is to be [handled](Self::handle_evidence).
+    /// Handles the evidence of a batch of answers if it has nothing new, which is usual. Returns `Some(None)` if votes
+    /// in the batch count, and `Some` with the reason if they do not. Returns `None` if the caller must call
+    /// [`handle_evidence`](Self::handle_evidence).
     pub(crate) fn confirm(
         &mut self,
         node: NodeId,
@@ -335,7 +338,8 @@ impl NodeMonitor {
         })
     }
 
-    /// Takes what goes with a batch of answers. `None`: what they say about votes counts. If not, why.
+    /// Handles the evidence of a batch of answers. Returns the reason why votes in the batch do not count; `None` if
+    /// they do.
     pub(crate) fn handle_evidence(
         &mut self,
         node: NodeId,
@@ -347,11 +351,13 @@ impl NodeMonitor {
     ) -> Option<Failure> {
         let trust = self.node_mut(node);
         if epoch < trust.epoch && !mutant!(OldEpochCounts) {
-            // Its connection has been replaced since, and its server perhaps too (S1).
+            // The batch belongs to an earlier connection, perhaps to another server, or to data that were replaced
+            // since (S1).
             return self.distrust(Failure::new(FailureKind::Unverified));
         }
         let (connection, _) = trust.epoch;
-        // The question for `INFO` was in vain. A node that always announces new data must not be asked all the time.
+        // The data were replaced while `INFO` was in flight, so the answer is worthless. A node that announces new data
+        // all the time must not be asked all the time.
         let in_vain =
             epoch > trust.epoch && connection == epoch.0 && trust.review.step == Step::Identifying;
         if epoch > trust.epoch && (connection != epoch.0 || !mutant!(FlushKeepsTrust)) {
@@ -383,8 +389,8 @@ impl NodeMonitor {
                 trust.identify(node, todo);
             }
         }
-        // The server behind a connection does not change; but while it was away, another name may have come
-        // to lead to it (S3).
+        // A connection always leads to the same server. But while the node was unreachable, another name of the list
+        // may have been redirected to its server (S3).
         if was_away && !mutant!(DuplicateReturns) {
             if let Some(duplicate) = self.duplicate_of(node, now) {
                 self.refuse_duplicates(node, duplicate);
@@ -440,7 +446,7 @@ impl NodeMonitor {
                 self.adopting(node, *plan, (text, age), now, todo);
             }
             (Step::Marking, Answer::Marked) => trust.identify(node, todo),
-            // Somebody else has marked it meanwhile.
+            // Another client has written or deleted the marker meanwhile.
             (Step::Adopting(_), Answer::NotMarked) => {
                 trust.review.due = Some(now.after(LOOK_SOONEST))
             }
@@ -449,7 +455,7 @@ impl NodeMonitor {
                 trust.review.step = if step == Step::Identifying { Step::Rest } else { step };
                 trust.rest(now);
             }
-            // Unreachable, or somebody else was faster: looked at again soon.
+            // The node is unreachable, or another client was faster. The node is examined again soon.
             (_, answer) => {
                 trust.is_near &=
                     !matches!(&answer, Answer::Failed(failure) if failure.kind().is_about_reach());
@@ -460,7 +466,7 @@ impl NodeMonitor {
         self.review_gathering(now, todo);
     }
 
-    /// Its time has come: it is looked at again, or goes on without the time of others.
+    /// Handles the deadline of a node: examines it again, or marks it without the clocks of nodes that did not answer.
     pub(crate) fn handle_due(&mut self, node: NodeId, now: Reading, todo: &mut Todo) {
         let trust = self.node_mut(node);
         if trust.review.due.is_none_or(|due| !due.remaining(now).is_zero()) {
@@ -473,7 +479,7 @@ impl NodeMonitor {
         }
     }
 
-    /// The node has said that it does not take writes at the moment: perhaps it is another than it was.
+    /// Examines a node that refused a write, because its name may lead to another server now.
     pub(crate) fn suspect(&mut self, node: NodeId, todo: &mut Todo) {
         let trust = self.node_mut(node);
         if trust.is_trusted() {
@@ -482,7 +488,7 @@ impl NodeMonitor {
         }
     }
 
-    /// Its data may have been deleted or replaced.
+    /// Examines a node whose data may have been deleted or replaced.
     pub(crate) fn look_again(&mut self, node: NodeId, todo: &mut Todo) {
         let trust = self.node_mut(node);
         if trust.is_trusted() && trust.review.step == Step::Rest {

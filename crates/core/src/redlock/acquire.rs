@@ -43,7 +43,7 @@ pub struct Attempt {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Decision {
-    /// Undecided until more answers arrive.
+    /// The outcome depends on outstanding answers.
     Wait,
     /// A quorum granted, but with different numbers. These nodes must raise their counter
     /// ([`Attempt::raise_command`]).

@@ -11,7 +11,6 @@ use crate::redlock::acquire::{NodeOutcome, NodeResult};
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
-/// One round of extending.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Extension {
     round: u32,
@@ -74,12 +73,10 @@ impl Extension {
         self.started
     }
 
-    /// Whether a caller awaits the outcome.
     pub(crate) const fn is_awaited(&self) -> bool {
         self.awaited
     }
 
-    /// Notes that a caller awaits the outcome.
     pub(crate) fn await_outcome(&mut self) {
         self.awaited = true;
     }
@@ -89,7 +86,6 @@ impl Extension {
         self.reported
     }
 
-    /// Notes that the outcome is reported.
     pub(crate) fn mark_reported(&mut self) {
         self.reported = true;
     }

@@ -46,7 +46,6 @@ impl WriteBack {
         self.number
     }
 
-    /// The largest number that a voting node has reported.
     pub(crate) const fn largest(&self) -> u64 {
         self.largest
     }
@@ -87,7 +86,8 @@ impl WriteBack {
         nodes
     }
 
-    /// Takes the counter of a voting node after a raise. A counter below the number answers an earlier, smaller raise.
+    /// Takes a voting node's answer to a command that raises its counter. A counter below the number answers an earlier
+    /// command with a smaller number.
     pub(crate) fn handle_raised(&mut self, node: NodeId, fence: u64) {
         self.largest = self.largest.max(fence);
         if fence >= self.number {
@@ -103,7 +103,7 @@ impl WriteBack {
         }
     }
 
-    /// Notes that a raise failed on a node. A later success still counts.
+    /// Notes that a node failed to raise its counter. A later success still counts.
     pub(crate) fn fail(&mut self, node: NodeId, failure: Failure) {
         if self.awaited.remove(&node).is_some() {
             self.failed.insert(node, failure);
@@ -129,12 +129,10 @@ impl WriteBack {
         });
     }
 
-    /// The time at which the next node times out.
     pub(crate) fn deadline(&self) -> Option<BootTime> {
         self.awaited.values().min().copied()
     }
 
-    /// The failure of a node's raise.
     pub(crate) fn failure(&self, node: NodeId) -> Option<&Failure> {
         self.failed.get(&node)
     }

@@ -1,7 +1,7 @@
 //! The guard's copy of a held lock: the end of its validity, and the way in which it ended.
 //!
-//! The guard checks the copy with a new reading at each question, so it sees the end of the validity without a notification.
-//! The guard or driver that sees the end first notifies the engine.
+//! The guard checks the copy with a new clock reading at each query, so it sees the end of the validity without a
+//! notification. The guard or driver that sees the end first notifies the engine.
 
 use core::time::Duration;
 
@@ -59,7 +59,7 @@ impl Hold {
         Some(self.validity.remaining(now)).filter(|remaining| !remaining.is_zero())
     }
 
-    /// Latches the end of the validity if its time has come. Returns the cause at the first time. The engine must then
+    /// Latches the end of the validity if its time has come. Returns the cause the first time. The engine must then
     /// receive [`Event::RunOut`](crate::Event::RunOut), or it would keep extending a lock without a holder.
     pub fn look(&mut self, now: Reading) -> Option<LossCause> {
         if self.ended.is_some() {
@@ -70,7 +70,7 @@ impl Hold {
         if mutant!(EndUntold) { None } else { Some(cause) }
     }
 
-    /// Takes new votes from the engine. They count only if the lock is still valid now, because a lock that was over never
+    /// Takes new votes from the engine. They count only if the lock is still valid now, because an expired lock never
     /// becomes valid again (S13). Returns the same as [`look`](Self::look).
     pub fn update(&mut self, validity: Validity, now: Reading) -> Option<LossCause> {
         if mutant!(GuardValidAgain) {

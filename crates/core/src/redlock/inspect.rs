@@ -11,7 +11,7 @@ use crate::time::{BootTime, Reading};
 /// One look at a lock on several nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Inspection {
-    /// Time under which the deadline index has this record: its deadline or earlier.
+    /// Time of this record's entry in the deadline index: the record's deadline or earlier.
     pub(crate) wake: Option<BootTime>,
     quorum: Quorum,
     started: Reading,
@@ -94,7 +94,6 @@ impl Inspection {
         self.due
     }
 
-    /// The state of the lock on a node.
     pub(crate) fn seen(&self, node: NodeId) -> Option<&Holding> {
         match &self.slots[node.index()] {
             Slot::Seen { holding, .. } => Some(holding),

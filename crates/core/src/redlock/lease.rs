@@ -31,7 +31,7 @@ use crate::token::Token;
 /// The core's record of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Lease {
-    /// Time under which the deadline index has this record: its deadline or earlier.
+    /// Time of this record's entry in the deadline index: the record's deadline or earlier.
     pub(crate) wake: Option<BootTime>,
     entry: Entry,
     token: Token,
@@ -73,7 +73,7 @@ pub(crate) enum Confirmation {
     None,
 }
 
-/// The time from the attempt on in which this process has the lock, over all hand-overs.
+/// The period in which this process has held the lock, over all hand-overs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Tenure {
     began: Reading,
@@ -171,7 +171,6 @@ impl Lease {
         self.guard.automatic.then(|| self.limit())
     }
 
-    /// The fencing token, if the lock has one.
     pub(crate) fn fence(&self) -> Option<u64> {
         self.fenced.as_ref().map(|fenced| fenced.fence)
     }
@@ -180,12 +179,10 @@ impl Lease {
         &self.votes.validity
     }
 
-    /// The latched cause of the loss.
     pub(crate) const fn lost(&self) -> Option<LossCause> {
         self.lost
     }
 
-    /// The round of the attempt that began this lease.
     pub(crate) const fn acquire_round(&self) -> u32 {
         self.acquire_round
     }
@@ -198,8 +195,8 @@ impl Lease {
         self.votes.validity.why_over(self.automatic_limit(), now)
     }
 
-    /// The cause if the answer of a node ends the lease now. The engine latches a loss by time before it looks at the
-    /// answer, so the answer is the cause here.
+    /// The cause if the answer of a node ends the lease now. The engine latches a loss by time before it handles the
+    /// answer, so here the answer is the cause.
     pub(crate) fn proved_loss(&self, now: Reading) -> Option<LossCause> {
         if self.lost.is_some() || self.votes.validity.lasts(Duration::ZERO, now) {
             return None;

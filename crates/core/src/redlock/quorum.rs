@@ -158,7 +158,7 @@ impl Quorum {
     }
 }
 
-/// Why a quorum was refused.
+/// The reason why a quorum is not legal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum QuorumError {

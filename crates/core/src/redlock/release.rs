@@ -22,7 +22,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// One token being released on every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Release {
-    /// Time under which the deadline index has this record: its deadline or earlier.
+    /// Time of this record's entry in the deadline index: the record's deadline or earlier.
     pub(crate) wake: Option<BootTime>,
     entry: Entry,
     quorum: Quorum,
@@ -59,7 +59,6 @@ impl Answers {
     }
 }
 
-/// A failed release on one node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Failed {
     failure: Failure,
@@ -138,7 +137,7 @@ impl Release {
         release
     }
 
-    /// Decides the outcome by the answers so far, because the record will be dropped.
+    /// Decides the outcome by the answers so far, because the engine is about to drop this record.
     pub(crate) fn give_up(&mut self) {
         if let Some(report) = &mut self.report {
             report.time_is_up = true;
@@ -315,7 +314,6 @@ impl Release {
         }
     }
 
-    /// The caller that awaits the outcome.
     pub(crate) fn awaited_by(&self) -> Option<LockId> {
         self.report.as_ref().map(|report| report.holder)
     }
@@ -338,7 +336,7 @@ impl Release {
     }
 }
 
-/// The result of a release, by the client's clock and the answers of the nodes.
+/// The result of a release, determined by the client's clock and the answers of the nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReleaseReport {
     /// The outcome over all nodes.

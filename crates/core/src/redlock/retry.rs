@@ -35,7 +35,7 @@ pub enum Delay {
         /// The longest delay if the expiry of the lock is not known.
         ceiling: Duration,
     },
-    /// A delay with an even distribution between two bounds, whatever the nodes answer. The nodes are not asked to push.
+    /// A uniformly distributed delay between two bounds, whatever the nodes answer. The nodes are not asked to push.
     Between {
         /// The shortest delay.
         min: Duration,

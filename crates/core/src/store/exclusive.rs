@@ -45,8 +45,8 @@ impl Store {
         Answer::Granted
     }
 
-    /// Whether a key has another value. The own value does not stop a heal of several keys, because a node that lost
-    /// some of the keys has lost the vote.
+    /// Whether a key has another value. The lock's own value does not stop a heal of several keys, because a node that
+    /// lost some of the keys has lost the vote.
     pub(super) fn is_any_in_the_way(
         &mut self,
         (keys, value): (&Keys, &Value),

@@ -9,7 +9,7 @@ use crate::command::{Answer, Command, Failure, FailureKind};
 use crate::keys::{Keys, intents};
 use crate::token::{Key, Value};
 
-/// A key has no more readers than this.
+/// Largest number of readers of a key.
 pub const READERS_MAX: usize = 1024;
 
 /// The relation of a key to one reader's value.

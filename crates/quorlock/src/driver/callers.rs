@@ -22,7 +22,7 @@ pub(super) struct Callers {
     releases: ByLock<ReportSender>,
     inspections: ByLock<oneshot::Sender<Vec<NodeResult>>>,
     closing: Vec<oneshot::Sender<()>>,
-    /// Callers that were notified in this tick of a lock or of the end of a release.
+    /// Number of callers that received a lock or the outcome of a release in this tick.
     notified: usize,
     drained: bool,
 }
@@ -45,7 +45,7 @@ impl Callers {
         }
     }
 
-    /// Keeps where the reply to an event goes.
+    /// Remembers the receiver of the reply to an event.
     pub(super) fn expect(&mut self, event: &Event, reply_to: ReplyTo) {
         match (event, reply_to) {
             (Event::Acquire { lock, .. }, ReplyTo::Acquire(call)) => {
@@ -74,11 +74,11 @@ impl Callers {
     fn grant(&mut self, lock: LockId, id: (GuardToken, Option<u64>), hold: Hold) {
         let Some(call) = self.calls.remove(&lock) else { return };
         self.notified += 1;
-        // Without a handle there is no caller, and the client is closing: it gives the lock back.
+        // Without a handle no caller waits, and the closing client releases the lock.
         let Some(common) = self.common.upgrade() else { return };
         let (held, reply) = call.reply.grant(Held::new((lock, call.resource), id, hold, &common));
         self.held.insert(lock, held.clone());
-        // If the caller is gone, the guard comes back and is dropped, which releases the lock.
+        // If the caller is gone, `send` returns the guard. Dropping the guard releases the lock.
         if let Some(untaken) = reply.send(Ok(Guard::new(held, common)))
             && mutant!(UntakenForgotten)
         {
@@ -86,7 +86,7 @@ impl Callers {
         }
     }
 
-    /// Lets each held lock read the clocks after a step of the wall clock: locks that have expired are lost.
+    /// Lets each held lock check its validity after a wall-clock jump. Locks that have expired are lost.
     pub(super) fn look_at_clocks(&self) {
         self.held.values().for_each(|held| held.look_at_clocks());
     }
@@ -94,7 +94,7 @@ impl Callers {
     /// Notifies all holders that their lock is lost, because the driver no longer extends it.
     pub(super) fn lose_all(&self) {
         for held in self.held.values() {
-            // A waker that panics must not keep the other holders from the news.
+            // A waker that panics must not prevent the notification of the other holders.
             let _ = catch_unwind(AssertUnwindSafe(|| held.lose(LossCause::Shutdown)));
         }
     }

@@ -23,7 +23,7 @@ pub(crate) struct NodeMetrics {
     pub(crate) round_trip_ns: AtomicU64,
     pub(crate) timeouts: AtomicU64,
     pub(crate) commands: AtomicU64,
-    /// Whether its votes count; `None` without a restart guard.
+    /// Whether the node's votes count; `None` without a restart guard.
     trust_state: Mutex<Option<TrustState>>,
 }
 

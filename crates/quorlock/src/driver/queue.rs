@@ -1,8 +1,8 @@
-//! The queue to the driver, and how a caller lets an idle driver work at once.
+//! The queue of events to the driver. A caller may itself poll a driver that is idle.
 //!
-//! The driver is a task of its own. If it is idle, a caller polls it in the caller's thread: the commands to the nodes are
-//! written before the call returns, without a change of tasks. The driver then waits with the waker of its own task. So a
-//! caller that is dropped, or never polled again, delays no other caller.
+//! The driver is a task of its own. If it is idle, a caller polls it in the caller's thread: the commands to the nodes
+//! are written before the call returns, without a change of tasks. The driver still registers the waker of its own
+//! task. So a caller that is dropped, or never polled again, delays no other caller.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,7 +32,6 @@ pub(crate) enum ReplyTo {
     Close(oneshot::Sender<()>),
 }
 
-/// A caller that waits for a lock.
 #[derive(Debug)]
 pub(crate) struct PendingCall {
     pub(crate) resource: Arc<str>,
@@ -57,20 +56,20 @@ pub(crate) struct EventReceiver(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// The driver's task, when it waits.
+    /// Waker of the driver's task.
     task: AtomicWaker,
-    /// No call for a lock and no release is in progress.
+    /// Whether callers may poll the driver: no acquire and no release is in progress.
     is_idle: AtomicBool,
     /// A caller is polling the driver.
     is_driven: AtomicBool,
-    /// Locked while the driver is polled. `None`: it has not begun, or it has ended.
+    /// Locked while the driver is polled. `None` before the driver starts and after it ends.
     running: Mutex<Option<Running>>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     events: Vec<(Event, ReplyTo)>,
-    /// The runtime of the caller that queued the first of these events. That caller has made sure that the process is no
+    /// The runtime of the caller that queued the first of these events. That caller checked that this process is not a
     /// fork.
     runtime: Option<Id>,
     /// No handle is left.
@@ -93,9 +92,9 @@ impl DriverHandle {
         (Self { shared, thread, process: std::process::id() }, receiver)
     }
 
-    /// Queues an event and wakes the driver. Never blocks, and needs no runtime. If the driver is gone, or if this process
-    /// is a fork of the driver's, it drops the event: the reply's channel is then closed, and a held lock is left to its
-    /// ttl, or to the parent.
+    /// Queues an event and wakes the driver. Never blocks, and needs no runtime. If the driver is gone, or if this
+    /// process is a fork of the driver's, the event is dropped. The reply's channel is then closed, and a held lock
+    /// expires or stays with the parent process.
     pub(crate) fn send(&self, event: Event, reply_to: ReplyTo) {
         if let Some(is_first) = self.shared.push(self.process, event, reply_to) {
             if is_first {
@@ -131,7 +130,6 @@ impl DriverHandle {
         process::is_current(self.process)
     }
 
-    /// The process of the driver.
     pub(crate) fn process(&self) -> u32 {
         self.process
     }
@@ -154,7 +152,8 @@ impl Drop for DriverHandle {
     }
 }
 
-/// Wakes the driver when it is dropped, also during a panic. Forgotten if the caller has polled the driver.
+/// Wakes the driver when this value is dropped, also during a panic. A caller that has polled the driver forgets the
+/// value instead.
 struct WakesAtDrop<'a> {
     shared: &'a Shared,
     is_needed: bool,
@@ -180,11 +179,11 @@ impl Shared {
         let runtime = Handle::try_current().ok().map(|handle| handle.id());
         let mut queue = process::lock(&self.queue, process)?;
         let is_first = queue.events.is_empty();
-        // The check is a system call, so the first caller makes it for all callers on its runtime. A fork cannot run a
-        // runtime that it has inherited, because the parent uses the same epoll instance.
+        // The check for a fork is a system call, so the first caller makes it for all callers on its runtime. A fork
+        // cannot run a runtime that it has inherited, because the parent uses the same epoll instance.
         let is_checked = !is_first && runtime.is_some() && runtime == queue.runtime;
         if queue.is_closed || !is_checked && !process::is_current(process) {
-            // The reply is dropped after the lock, because that wakes the caller.
+            // The reply is dropped after the queue is unlocked, because the drop wakes the caller.
             drop(queue);
             return None;
         }
@@ -195,8 +194,8 @@ impl Shared {
         Some(is_first)
     }
 
-    /// Polls the driver in this thread, with the waker of its own task. Returns false if the driver is busy: then it is to be
-    /// woken.
+    /// Polls the driver in this thread, with the waker of its own task. Returns false if the driver is busy; the caller
+    /// must then wake it.
     fn drive(&self) -> bool {
         // A thread that ends cannot enter a runtime any more.
         let is_ending = || Handle::try_current().is_err_and(|no| no.is_thread_local_destroyed());
@@ -219,14 +218,15 @@ impl Shared {
         self.is_driven.store(false, Ordering::Relaxed);
         drop(running);
         if polled.is_ready() {
-            // The driver's task ends with its next poll.
+            // The driver has ended, and its task must notice this.
             waker.wake();
         }
         true
     }
 }
 
-/// Polls the driver. Ready: the driver has ended or panicked, and is dropped, which closes the channels of all replies.
+/// Polls the driver. Ready when the driver has ended or panicked. The driver is then dropped, which closes the channels
+/// of all replies.
 fn work(running: &mut Option<Running>, cx: &mut Context<'_>) -> Poll<()> {
     let Some(mut works) = running.take() else { return Poll::Ready(()) };
     match catch_unwind(AssertUnwindSafe(|| works.driver.as_mut().poll(cx))) {
@@ -248,8 +248,8 @@ impl EventReceiver {
         DriverTask(self.0.clone())
     }
 
-    /// Moves at most `max` events to `events`, in order. Returns true if none is left and none will come. The task of `cx`
-    /// is woken when there are more.
+    /// Moves at most `max` events to `events`, in order. Returns true if the queue is empty and no handle is left. The
+    /// task of `cx` is woken when there are more.
     pub(crate) fn take(
         &self,
         cx: &Context<'_>,
@@ -276,7 +276,6 @@ impl EventReceiver {
         self.0.is_driven.load(Ordering::Relaxed)
     }
 
-    /// Sets whether callers may poll the driver.
     pub(crate) fn set_idle(&self, is_idle: bool) {
         self.0.is_idle.store(is_idle, Ordering::Relaxed);
     }
@@ -295,7 +294,7 @@ impl Drop for EventReceiver {
             queue.is_closed = true;
             std::mem::take(&mut queue.events)
         };
-        // Nothing is locked now: dropping the replies wakes their callers.
+        // The queue is unlocked here, because dropping the replies wakes their callers.
         drop(events);
     }
 }
@@ -304,7 +303,7 @@ impl Drop for EventReceiver {
 pub(crate) struct DriverTask(Arc<Shared>);
 
 impl DriverTask {
-    /// Must be called inside the runtime that is to run it.
+    /// Must be called inside the runtime that is to run the driver.
     pub(super) fn start(self, driver: BoxFuture<()>) -> Self {
         let waker = Waker::noop().clone();
         *running(&self.0) = Some(Running { driver, waker, runtime: Handle::current() });
@@ -312,7 +311,7 @@ impl DriverTask {
     }
 }
 
-/// Waits while a caller polls the driver, which is never long.
+/// Waits while a caller polls the driver, which takes a short time.
 fn running(shared: &Shared) -> MutexGuard<'_, Option<Running>> {
     shared.running.lock().unwrap_or_else(PoisonError::into_inner)
 }

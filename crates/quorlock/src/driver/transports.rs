@@ -18,7 +18,7 @@ use crate::node::transport::Transport;
 use crate::node::{ClientNode, Inbox};
 
 pub(super) struct Transports {
-    /// One for each node; `None` if the node has panicked.
+    /// The transport to each node; `None` if the node has panicked.
     transports: Vec<Option<Transport>>,
     /// The commands of this tick for each node.
     outbox: Vec<Vec<TicketedCommand>>,
@@ -91,7 +91,6 @@ impl Transports {
         self.encoder.forget();
     }
 
-    /// Reuses the memory of an event's answers.
     pub(super) fn reuse(&mut self, node: NodeId, answers: Vec<(Ticket, Answer)>) {
         if let Some(transport) = &mut self.transports[node.index()] {
             transport.reuse(answers);
@@ -99,7 +98,8 @@ impl Transports {
     }
 }
 
-/// Lets a transport work. If its node panics, the client goes on without the node: its commands time out in the engine.
+/// Lets a transport work. If its node panics, the client continues without the node, whose commands time out in the
+/// engine.
 fn work(transport: &mut Option<Transport>, work: impl FnOnce(&mut Transport)) {
     if let Some(working) = transport
         && catch_unwind(AssertUnwindSafe(|| work(working))).is_err()

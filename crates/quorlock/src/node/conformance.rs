@@ -1,14 +1,12 @@
 //! The contract of [`Node`] as functions: every implementation must pass them all.
 //!
-//! For authors of a node of their own. Say what another client can do to the node's keys
-//! ([`Outside`]), and run [`all`] in a test; each function also stands for itself. They panic where
-//! the contract is broken, with a sentence that says which part of it. Not API-stable: what the
-//! client comes to rely on will be added here.
+//! For authors of their own node. Implement [`Outside`], which accesses the node's keys as another client would, and
+//! run [`all`] in a test. Each function can also run alone. A function panics if the node breaks the contract, and the
+//! message names the broken part. Not API-stable: later versions add what the client then relies on.
 //!
 //! The suite shows the meaning of each command. For the details, `quorlock_core::store` is the reference.
 //!
-//! The keys used are new in every run, so a server in use can be tested as well, and all of them
-//! are removed.
+//! Every run uses new keys and removes them, so the suite can also test a server in use.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -36,25 +34,24 @@ pub use self::meanings::*;
 pub use self::subject::Subject;
 pub use self::votes::*;
 
-/// Access to the node's keys without the node under test. The suite writes keys of other clients with it, and checks that
-/// the node does not touch them.
+/// Access to the node's keys that bypasses the node under test. The suite uses it to write keys of other clients, and
+/// to check that the node does not touch them.
 ///
 /// Its functions may block for as long as a command takes, and panic if they cannot do their work.
 pub trait Outside: Send + Sync + 'static {
-    /// Sets a key to a string, to expire after `ttl`, or never.
+    /// Sets a key to a string that expires after `ttl`; `None` means never.
     fn set(&self, key: &str, value: &[u8], ttl: Option<Duration>);
 
-    /// Sets a key to something that is not a string, such as a list, to expire after `ttl`, or
-    /// never.
+    /// Sets a key to another type than a string, such as a list. It expires after `ttl`; `None` means never.
     fn set_other_type(&self, key: &str, ttl: Option<Duration>);
 
-    /// Whether the key exists, whatever it is.
+    /// Whether the key exists, whatever its type.
     fn exists(&self, key: &str) -> bool;
 
     /// The string under a key, if there is one.
     fn value(&self, key: &str) -> Option<Vec<u8>>;
 
-    /// Time until the key expires, if it exists and does.
+    /// Time until the key expires; `None` if the key does not exist or never expires.
     fn ttl(&self, key: &str) -> Option<Duration>;
 
     /// Deletes a key, if it exists.
@@ -90,15 +87,15 @@ impl Outside for MemoryNode {
     }
 }
 
-/// The ttl of keys that are not meant to expire during the test, and a lower bound for what is left
-/// of it: far enough from it for a slow machine, near enough to tell units apart.
+/// The ttl of keys that must not expire during the test, and a lower bound of the remaining time. The difference allows
+/// for a slow machine, but still reveals a wrong unit.
 const LONG: Duration = Duration::from_secs(60);
 const STILL_LONG: Duration = Duration::from_secs(30);
 
 /// Runs the whole suite on one node.
 ///
 /// # Panics
-/// Where the contract is broken.
+/// If the node breaks the contract.
 pub async fn all(node: impl Node, outside: impl Outside) {
     let subject = Subject::new(node, outside);
     a_free_key_is_granted_and_stored(&subject).await;
@@ -152,7 +149,7 @@ fn millis(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis()).expect("the suite's ttls are short")
 }
 
-/// Values that are almost, but not quite, the same.
+/// Values that differ slightly from `value`.
 fn not_quite(value: &Value) -> Vec<Vec<u8>> {
     let whole = value.as_bytes();
     let (shorter, mut longer) = (whole[..whole.len() - 1].to_vec(), whole.to_vec());

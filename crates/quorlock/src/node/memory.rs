@@ -13,16 +13,16 @@ use tokio::time::Instant;
 use super::{Answers, Batch, BoxFuture, Node, NodeState, PushSink};
 use crate::clock::Clock;
 
-/// A node in memory. Deterministic: it answers at once, in order, and its keys expire by tokio's
-/// clock, so that a test under `tokio::time::pause` needs neither a server nor a moment's waiting.
+/// A node in memory. It is deterministic: it answers at once and in order, and its keys expire by tokio's clock. So a
+/// test under `tokio::time::pause` needs neither a server nor real time.
 ///
-/// Clones are the same node: keep one to make it misbehave while a client uses it.
+/// Clones are the same node: keep a clone to make the node fail while a client uses it.
 ///
-/// Its time of day, by which it bounds the fences that clients propose, is tokio's clock too, counted
-/// from a day before it was first looked at. It forgets what [`MemoryNode::stop`] deletes and is
-/// still trusted, whatever the client's [`RestartGuard`](crate::RestartGuard).
+/// Its wall clock, which bounds the fencing tokens that clients propose, also follows tokio's clock, and starts one day
+/// before its first use. A node that lost its data in [`MemoryNode::stop`] is still trusted, whatever the client's
+/// [`RestartGuard`](crate::RestartGuard).
 ///
-/// It stands for a server in *your* tests. What quorlock promises is shown on real servers.
+/// Use it in the place of a server in *your* tests. quorlock's own promises are tested on real servers.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -53,12 +53,12 @@ struct Inner {
     stuck: VecDeque<Stuck>,
     /// The clients. Each client gets a push for every change.
     listeners: Vec<PushSink>,
-    /// The time of the last adoption. No two have the same, also while tokio's clock stands still.
+    /// The time of the last adoption. No two adoptions have the same time, even while tokio's clock is paused.
     adopted_us: i64,
 }
 
-/// A command does not show its client. So all clients watch on one connection and change keys on another: a client
-/// hears of its own changes too.
+/// A command does not show its client. So all clients watch on one connection and change keys on another: a client also
+/// gets pushes for its own changes.
 const WATCHING: ConnectionId = ConnectionId(0);
 const CHANGING: ConnectionId = ConnectionId(1);
 
@@ -70,10 +70,10 @@ enum Mode {
     Failing(FailureKind),
 }
 
-/// How long a node may owe an answer: what a client with default settings allows a server.
+/// Time without an answer after which the node is suspended: as for a server in a client with default settings.
 const SILENCE: Duration = Duration::from_millis(150);
 
-/// A batch that a frozen node has received and not looked at.
+/// A batch that a frozen node has received but not executed.
 struct Stuck {
     since: Instant,
     commands: Vec<Command>,
@@ -95,19 +95,18 @@ impl MemoryNode {
         Self { name: name.into(), inner: Arc::new(Mutex::new(inner)) }
     }
 
-    /// Stops the node as `kill -9` does, frozen or not: its data is gone, connections break,
-    /// commands fail at once. What a frozen node was sent has not been executed, but the sender
-    /// cannot know that.
+    /// Stops the node as `kill -9` does, frozen or not: its data is gone, connections break, commands fail at once. A
+    /// frozen node has not executed the commands that it received, but the sender cannot know that.
     pub fn stop(&self) {
         let mut inner = self.inner();
         inner.mode = Mode::Stopped;
         inner.frozen = false;
         inner.store.crash(false);
-        // Dropping their senders breaks what was under way.
+        // Dropping the reply channels fails the batches in flight.
         inner.stuck.clear();
     }
 
-    /// Starts a stopped node, empty. One that was not stopped is left as it is.
+    /// Starts a stopped node without data. Does nothing if the node is not stopped.
     pub fn start(&self) {
         let mut inner = self.inner();
         if matches!(inner.mode, Mode::Stopped) {
@@ -116,15 +115,15 @@ impl MemoryNode {
         }
     }
 
-    /// Freezes the node as SIGSTOP does: it takes commands and answers none; its keys still expire.
-    /// After 150 ms of silence it is suspended, as a server is: until it goes on it is sent nothing
-    /// but releases, and all else fails at once. One that is stopped stays as it is.
+    /// Freezes the node as SIGSTOP does: it takes commands and answers none; its keys still expire. After 150 ms of
+    /// silence it is suspended, as a server would be: the client sends it only releases, and all other commands fail at
+    /// once, until the node is thawed. Does nothing if the node is stopped.
     pub fn freeze(&self) {
         let mut inner = self.inner();
         inner.frozen = !matches!(inner.mode, Mode::Stopped);
     }
 
-    /// Lets a frozen node go on: it executes what it was sent meanwhile, in order.
+    /// Lets a frozen node continue: it executes the commands that it received meanwhile, in order.
     pub fn thaw(&self) {
         let mut inner = self.inner();
         inner.frozen = false;
@@ -142,8 +141,7 @@ impl MemoryNode {
         }
     }
 
-    /// Lets a failing node work again, with its data. One that was stopped needs
-    /// [`MemoryNode::start`].
+    /// Lets a failing node work again, with its data. A stopped node needs [`MemoryNode::start`].
     pub fn recover(&self) {
         let mut inner = self.inner();
         if matches!(inner.mode, Mode::Failing(_)) {
@@ -151,18 +149,17 @@ impl MemoryNode {
         }
     }
 
-    /// Sets a key as another client would; without `ttl` it does not expire.
+    /// Sets a key as another client would. Without `ttl`, the key does not expire.
     pub fn insert(&self, key: &str, value: impl Into<Vec<u8>>, ttl: Option<Duration>) {
         self.inner().put(key, Content::Text(value.into()), ttl);
     }
 
-    /// Sets a key that is not a string, as a list would be; it does not expire.
+    /// Sets a key that is not a string, such as a list. The key does not expire.
     pub fn insert_other_type(&self, key: &str) {
         self.inner().put(key, Content::Other, None);
     }
 
-    /// Makes a key expire after `ttl` from now, as a foreign `PEXPIRE` would. Returns whether there
-    /// was one.
+    /// Makes a key expire after `ttl` from now, as a foreign `PEXPIRE` would. Returns whether the key existed.
     pub fn expire_in(&self, key: &str, ttl: Duration) -> bool {
         let mut inner = self.inner();
         let content = inner.stored(key).map(|stored| stored.content.clone());
@@ -173,7 +170,7 @@ impl MemoryNode {
         is_there
     }
 
-    /// Deletes a key, as a foreign `DEL` would. Returns whether there was one.
+    /// Deletes a key, as a foreign `DEL` would. Returns whether the key existed.
     pub fn remove(&self, key: &str) -> bool {
         let mut inner = self.inner();
         let removed = inner.store.delete(key, now_us());
@@ -186,7 +183,7 @@ impl MemoryNode {
         self.inner().stored(key)?.value().cloned()
     }
 
-    /// Time until a key expires, if there is one that does.
+    /// Time until a key expires; `None` if the key does not exist or never expires.
     pub fn ttl_of(&self, key: &str) -> Option<Duration> {
         self.inner().stored(key)?.expires_ms.map(left)
     }
@@ -196,7 +193,7 @@ impl MemoryNode {
         self.inner().stored(key).is_some()
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn key_count(&self) -> usize {
         self.inner().store.all(now_us()).count()
     }
@@ -308,7 +305,7 @@ fn stopped() -> Failure {
     Failure::unsent(FailureKind::Unreachable).with_detail("stopped")
 }
 
-/// The time of day.
+/// The node's wall clock, in microseconds.
 fn now_us() -> i64 {
     Clock::Tokio.now().real_ns() / 1_000
 }

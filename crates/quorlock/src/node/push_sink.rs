@@ -17,10 +17,10 @@ const BYTES_MAX: usize = 64 * 1024;
 
 /// Receives a node's pushes: keys that a client waits for have changed.
 ///
-/// A push is only a hint. Clients ask the nodes before they act on it, and try a lock without pushes when its keys must have
-/// expired. So a node may push too often or without a reason; a push that is missing makes a client wait longer. The client
-/// takes repeated pushes of a key as one, and more than a thousand keys as a change of all keys: no node can fill a
-/// client's memory.
+/// A push is only a hint. Clients ask the nodes before they act on it, and attempt a lock without a push when its keys
+/// must have expired. So a node may push too often or without a reason, and a missing push only makes a client wait
+/// longer. The client counts repeated pushes of a key as one, and more than a thousand keys as a change of all keys, so
+/// no node can fill a client's memory.
 #[derive(Clone)]
 pub struct PushSink {
     node: NodeId,
@@ -73,7 +73,7 @@ impl PushSink {
         self.tell(Unread::all_changed);
     }
 
-    /// The client is gone.
+    /// Whether the client is gone.
     pub(super) fn is_closed(&self) -> bool {
         self.shared.strong_count() == 0
     }
@@ -100,7 +100,7 @@ pub(crate) struct Inbox(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     nodes: Mutex<Vec<Unread>>,
-    /// There are pushes.
+    /// Whether there are pushes that the driver has not taken.
     has_pushes: AtomicBool,
     task: AtomicWaker,
 }

@@ -43,7 +43,7 @@ impl Wake for TransportWaker {
 }
 
 impl Ready {
-    /// All parts count as woken.
+    /// Creates the wakers. All parts count as woken at first.
     pub(crate) fn new() -> Self {
         let shared = Arc::new(Shared { woken: AtomicU32::new(u32::MAX), task: AtomicWaker::new() });
         let waker =

@@ -35,8 +35,8 @@ impl Transport {
         }
     }
 
-    /// Takes commands for the node; `now` was read before they were made. Sends them now, or when it is polled. Adds to
-    /// `events` the events for the engine.
+    /// Takes commands for the node; `now` was read before the commands were created. Sends them now, or when it is
+    /// polled. Adds to `events` the events for the engine.
     pub(crate) fn take(
         &mut self,
         commands: &mut Vec<TicketedCommand>,
@@ -68,7 +68,6 @@ impl Transport {
         }
     }
 
-    /// Reuses the memory of an event's answers.
     pub(crate) fn reuse(&mut self, answers: Vec<(Ticket, Answer)>) {
         match self {
             Self::Direct(transport) => transport.reuse(answers),
@@ -85,7 +84,7 @@ pub(crate) struct Adapted {
     clock: Clock,
     pipeline: NodePipeline,
     in_flight: FuturesOrdered<BoxFuture<(BatchId, Answers)>>,
-    /// The batch that the node may not have sent yet; there is one at most.
+    /// The batch that the node may not have sent yet; at most one.
     unsent: Option<(BatchId, Arc<Stamp>)>,
     /// The reading when commands were last taken. Answers without a vote carry this time, which counts for nothing.
     now: Reading,
@@ -137,14 +136,14 @@ impl Adapted {
             self.pipeline.announce(events);
             stamp.wake_when_sent(cx.waker());
             self.note_sent(events);
-            // Another thread may have sent the batch in between: then the next batch can go.
+            // Another thread may have sent the batch in between. The next batch can then be sent.
             if self.unsent.is_some() {
                 return;
             }
         }
     }
 
-    /// Gives the next batch to the node, if there is one. Returns whether there was: its future must be polled.
+    /// Gives the next batch to the node, if there is one. Returns whether there was one, whose future must be polled.
     fn start(&mut self, events: &mut Vec<Event>) -> bool {
         if !self.pipeline.has_waiting() {
             return false;
@@ -179,7 +178,7 @@ mod tests {
     use super::*;
     use crate::node::Inbox;
 
-    /// A node that sends and answers when the test says so.
+    /// A node that sends and answers when the test requests it.
     #[derive(Clone, Debug, Default)]
     struct Told(Arc<Mutex<Inner>>);
 
@@ -200,7 +199,7 @@ mod tests {
             self.0.lock().unwrap()
         }
 
-        /// The commands of each batch that was given, by their locks' numbers.
+        /// The lock ids of each batch that the node was given.
         fn given(&self) -> Vec<Vec<u64>> {
             self.inner().given.iter().map(|batch| batch.locks.clone()).collect()
         }
@@ -306,7 +305,7 @@ mod tests {
             }
         }
 
-        /// The answers for the engine, with the numbers of their locks.
+        /// The answers for the engine, with their lock ids.
         fn told(&mut self) -> Vec<(Vec<u64>, Vec<Answer>)> {
             let mut told = Vec::new();
             while let Ok(event) = self.events.try_recv() {
@@ -332,7 +331,7 @@ mod tests {
         assert_eq!(setting.node.given(), [vec![1], vec![1, 2, 3]], "all that waits goes together");
         assert!(matches!(setting.events.try_recv(), Ok(Event::Connected { .. })));
         setting.node.send(1);
-        // The second is answered first, and told in its turn.
+        // The second batch is answered first, but reported after the first.
         setting.node.answer(1, vec![Answer::Deleted, Answer::Granted, Answer::Refused]);
         setting.settle().await;
         assert!(setting.told().is_empty());
@@ -355,7 +354,7 @@ mod tests {
         assert_eq!(setting.node.given(), [vec![1], vec![2]], "and the line goes on");
     }
 
-    /// Gives its batch away.
+    /// A node that keeps its batch for another thread, which sends it.
     #[derive(Debug, Default)]
     struct Elsewhere(Mutex<Option<Batch>>);
 
@@ -384,7 +383,7 @@ mod tests {
             if matches!(told[..], [Event::Connecting { .. }, Event::Connected { .. }]) {
                 return Poll::Ready(());
             }
-            // Nothing but the sending wakes this task.
+            // Only the sending of the batch wakes this task.
             let batch = node.0.lock().unwrap().take();
             sender = batch.map(|batch| std::thread::spawn(|| drop(batch.send()))).or(sender.take());
             Poll::Pending

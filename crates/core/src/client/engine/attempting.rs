@@ -38,7 +38,7 @@ impl Engine {
         }
         if call.contention.looks_first && call.waiting.is_none() && call.has_time_to_look(cx.now) {
             call.waiting = Some(Waiting::new(self.quorum, call.request.mode));
-            // The call looks instead of attempting. An intent may need a value, so the token is kept.
+            // The call looks at the lock instead of attempting. It keeps the token because an intent may need a value.
             call.history.token.get_or_insert(token);
             return self.look(lock, self.quorum.all(), true, cx);
         }
@@ -72,7 +72,8 @@ impl Engine {
         Self::index_call(&mut self.deadlines, lock, call);
     }
 
-    /// Handles a vote or refusal. It belongs to the call's attempt, or to the lease that followed from the attempt.
+    /// Handles a vote or refusal. The answer belongs to the call's attempt, or to the lease that followed from the
+    /// attempt.
     pub(super) fn on_vote(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
         if ticket.verb == Verb::Acquire
@@ -84,7 +85,7 @@ impl Engine {
         let Some(call) = self.calls.get_mut(&ticket.lock) else {
             return self.on_lease_vote(answer, cx);
         };
-        // A vote for an earlier attempt is void, because its release is queued behind it (S1).
+        // A vote for an earlier attempt is void, because that attempt's release is queued behind its acquire (S1).
         if call.round != ticket.round && !mutant!(LateGrantBehindRelease) {
             return call.history.note_number(answer.answer);
         }
@@ -98,7 +99,7 @@ impl Engine {
         self.follow(ticket.lock, decision, cx);
     }
 
-    /// Handles an answer to an attempt that failed before it arrived. It is no vote, but the report should be complete.
+    /// Handles an answer that arrived after its attempt had failed. The answer is not a vote, but completes the report.
     fn on_late_answer(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket: Ticket { lock, .. }, answer, .. } = answer;
         if matches!(answer, Answer::Refused | Answer::RefusedFenced { .. }) {
@@ -113,7 +114,8 @@ impl Engine {
         }
     }
 
-    /// Handles the answer to a raise. It belongs to the call's attempt, or to the lease that followed from the attempt.
+    /// Handles the answer to a command that raises a node's fencing counter. The answer belongs to the call's attempt,
+    /// or to the lease that followed from the attempt.
     pub(super) fn on_raised(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
         let Some(call) = self.calls.get_mut(&ticket.lock) else {
@@ -127,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// Asks nodes to record the attempt's number.
+    /// Asks nodes to raise their counters to the attempt's fencing token.
     pub(super) fn raise(&mut self, lock: LockId, nodes: NodeSet, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -141,7 +143,6 @@ impl Engine {
         Self::index_call(&mut self.deadlines, lock, call);
     }
 
-    /// Acts on the decision of an attempt.
     pub(super) fn follow(&mut self, lock: LockId, decision: Decision, cx: &mut Context<'_>) {
         match decision {
             Decision::Wait => {}
@@ -151,7 +152,8 @@ impl Engine {
         }
     }
 
-    /// Turns a successful attempt into a lease. Records are large, so the lease is built from the call in its place.
+    /// Turns a successful attempt into a lease. Records are large, so the lease is built from the call while the call
+    /// is still in its map.
     fn begin_lease(&mut self, lock: LockId, validity: Validity, cx: &mut Context<'_>) {
         let Some(Call { request, phase, round, history, pace, .. }) = self.calls.get_mut(&lock)
         else {
@@ -208,7 +210,8 @@ impl Engine {
         if attempt.is_permission_denied() {
             self.refuse(lock, RefusalKind::NoQuorum, cx);
         } else if refused.is_empty() {
-            // No node refused, so readers do not block this call and need not wait for it.
+            // No node refused, so no reader blocks this call. The call withdraws its intent, which would keep new
+            // readers out.
             let call = self.calls.get_mut(&lock);
             if let Some(withdrawal) = call.and_then(|call| call.withdrawal(lock)) {
                 self.withdraw(withdrawal, cx);

@@ -21,7 +21,7 @@ use crate::redlock::retry::{Delay, Retry, after_expiry};
 use crate::request::{Request, Wait};
 use crate::time::{BootTime, Reading};
 
-/// Shortest time between two looks at a lock of readers, if pushes trigger them.
+/// Shortest time between two looks at a lock that readers hold, if pushes trigger the looks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A call that has not got its lock yet.
@@ -30,7 +30,7 @@ pub(super) struct Call {
     pub(super) request: Request,
     pub(super) started: Reading,
     pub(super) deadline: Option<BootTime>,
-    /// Time under which the deadline index has this record: its deadline or earlier.
+    /// Time of this record's entry in the deadline index: the record's deadline or earlier.
     pub(super) wake: Option<BootTime>,
     pub(super) round: u32,
     pub(super) phase: Phase,
@@ -50,7 +50,6 @@ pub(super) struct Call {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Pace {
     pub(super) round_trip: Duration,
-    /// Random word of the attempt.
     pub(super) word: u64,
     /// Number of further words derived from it.
     pub(super) draws: u32,
@@ -59,21 +58,22 @@ pub(super) struct Pace {
 /// The call's experience with other contenders.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Contention {
-    /// Pauses in a row with an unknown expiry of the lock.
+    /// Number of consecutive pauses in which the expiry of the lock was unknown.
     pub(super) polls: u32,
-    /// Pauses in a row after which the lock seemed free and was not.
+    /// Number of consecutive pauses that began although a quorum of nodes seemed free.
     pub(super) opens: u32,
     /// Whether contenders split the votes in the last attempt.
     pub(super) split: bool,
     /// Whether the attempt began because the lock seemed to have come free.
     pub(super) woken: bool,
-    /// Number of times that the lock came free and another client took it.
+    /// Number of times that the lock became free and another client took it.
     pub(super) missed: u32,
-    /// Whether the call looks before its first attempt, because this process just had the lock and others wait.
+    /// Whether the call looks at the lock before its first attempt, because this process has just released the lock and
+    /// other processes wait.
     pub(super) looks_first: bool,
     /// Number of commands about the call's intent.
     pub(super) announcements: u32,
-    /// Time at which the last look ended.
+    /// Time at which the last look at the lock ended.
     pub(super) looked_at: Option<BootTime>,
 }
 
@@ -82,10 +82,10 @@ pub(super) struct Contention {
 pub(super) struct TrustWait {
     /// Whether the caller was notified of the untrusted nodes.
     pub(super) is_reported: bool,
-    /// Time until which the call waits for answers about trust, even if its own wait is shorter. The second time applies
-    /// while the client reads the clocks of other nodes.
+    /// Times until which the call waits for checks of untrusted nodes, even if its own wait is shorter. The second time
+    /// applies while the client reads the clocks of other nodes.
     pub(super) settles_by: Option<[BootTime; 2]>,
-    /// Whether the call would have ended, and waits for these answers.
+    /// Whether the call's own wait is over, and the call continues only because of these checks.
     pub(super) settling: bool,
 }
 
@@ -94,16 +94,17 @@ pub(super) struct TrustWait {
 pub(super) enum Phase {
     /// The call waits in the local queue.
     Queued,
-    /// The call's turn has come. Its attempt begins with the next event that is not an answer.
+    /// No other caller of this process blocks the call. Its attempt begins with the next event that is not an answer.
     Starting,
     /// An attempt is in flight.
     Attempting(Attempt),
     /// A look at the holder is in flight: after an attempt or, with `again`, before an attempt.
     Looking { inspection: Inspection, again: bool },
-    /// The call waits until the next attempt or, with `again`, until the next look. From `lent` on, another caller of this
-    /// process may take the turn; `None` means that the lock is held, so another caller could not acquire it either.
+    /// The call waits until the next attempt or, with `again`, until the next look. From `lent` on, another caller of
+    /// this process may attempt instead; `None` means that the lock is held, so another caller could not acquire it
+    /// either.
     Pausing { until: BootTime, again: bool, lent: Option<BootTime> },
-    /// The call pauses, and another caller of this process has the turn.
+    /// The call pauses, and meanwhile another caller of this process attempts.
     Aside { until: BootTime },
 }
 
@@ -155,7 +156,7 @@ impl Call {
         }
     }
 
-    /// Whether the call's time is up and it only waits for answers about trust.
+    /// Whether the call's own wait is over, and the call only waits for checks of untrusted nodes.
     pub(super) fn awaits_settling(&self) -> bool {
         let Some(ends) = &self.trust_wait.settles_by else { return false };
         matches!(&self.phase, Phase::Pausing { until, .. } | Phase::Aside { until } if ends.contains(until))
@@ -171,7 +172,6 @@ impl Call {
         self.deadline.is_some_and(|at| at < then)
     }
 
-    /// Whether the call's wait is over.
     pub(super) fn is_out_of_time(&self, now: Reading) -> bool {
         self.deadline.is_some_and(|at| at.has_come(now))
     }
@@ -181,14 +181,14 @@ impl Call {
         self.deadline.map_or(Duration::MAX, |at| at.remaining(now) / 2)
     }
 
-    /// Whether this call may look before its first attempt. A caller with fixed delays asked for them whatever the nodes
-    /// answer, and a caller with a single attempt does not wait.
+    /// Whether this call may look at the lock before its first attempt. It may not with fixed delays, which apply
+    /// whatever the nodes answer, or with a single attempt.
     pub(super) fn may_look_first(&self) -> bool {
         self.is_to_watch() && self.request.retry.attempts_max != Some(1)
     }
 
-    /// Whether the remaining wait suffices for a look, a back-off, a second look and an attempt. Half of it is for the
-    /// back-off, and three round trips must fit into the rest.
+    /// Whether the remaining wait suffices for a look at the lock, a back-off, a second look and an attempt. Half of it
+    /// is for the back-off, and three round trips must fit into the rest.
     pub(super) fn has_time_to_look(&self, now: Reading) -> bool {
         3 * believed(self.pace.round_trip) <= self.patience(now)
     }
@@ -199,7 +199,6 @@ impl Call {
         adaptive && self.request.wait != Wait::Once && !self.is_spent()
     }
 
-    /// Whether the call has used all its attempts.
     pub(super) fn is_spent(&self) -> bool {
         self.request.retry.attempts_max.is_some_and(|max| self.history.count >= max)
     }
@@ -208,8 +207,9 @@ impl Call {
         self.waiting.as_ref().is_some_and(Waiting::is_open)
     }
 
-    /// Whether the look may end. It ends when all nodes have answered, and for a waiting call as soon as a quorum seems free.
-    /// The last look of a call also waits for answers to the attempt, if they decide between a held lock and too few nodes.
+    /// Whether the look may end. It ends when all nodes have answered, and for a waiting call as soon as a quorum seems
+    /// free. The last look of a call also waits for outstanding answers to the attempt, if they decide whether the call
+    /// reports a held lock or too few nodes.
     pub(super) fn has_seen_enough(&self, quorum: Quorum, now: Reading) -> bool {
         match &self.phase {
             Phase::Looking { inspection, .. } => {
@@ -220,8 +220,8 @@ impl Call {
         }
     }
 
-    /// Adds the holders that a look found to the report of the last attempt. Before the first attempt, the look itself is the
-    /// report.
+    /// Adds the holders that a look at the lock found to the report of the last attempt. Before the first attempt, the
+    /// look itself is the report.
     pub(super) fn note_holders(&mut self, now: Reading) {
         let Phase::Looking { inspection, .. } = &self.phase else {
             return;
@@ -229,7 +229,7 @@ impl Call {
         if self.history.count == 0 {
             let mut nodes: Vec<_> =
                 inspection.report(now).into_iter().map(NodeResult::seen_as_refusal).collect();
-            // A node that was not asked now keeps its earlier answer.
+            // A node that this look did not ask keeps its earlier answer.
             for (node, before) in nodes
                 .iter_mut()
                 .zip(self.history.last.take().into_iter().flat_map(|(_, nodes)| nodes))
@@ -238,7 +238,7 @@ impl Call {
                     *node = before;
                 }
             }
-            // Other clients hold the lock or come first. As in an attempt (S26), this needs answers of a quorum.
+            // Report contention only if a quorum answered, as in an attempt (S26).
             let told = |node: &&NodeResult| {
                 matches!(node.said, NodeOutcome::Seen(_) | NodeOutcome::Refused(_))
             };
@@ -264,8 +264,8 @@ impl Call {
         }
     }
 
-    /// Schedules a look after a push about readers, because it may have been the last reader. Looks are at least
-    /// [`LOOK_EVERY`] apart.
+    /// Schedules a look at the lock after a push about readers, because the last reader may have released it. Looks are
+    /// at least [`LOOK_EVERY`] apart.
     pub(super) fn look_if_stale(&mut self, now: Reading) {
         let is_stale = self.waiting.as_ref().is_some_and(Waiting::is_stale);
         if let Phase::Pausing { until, again, .. } = &mut self.phase
@@ -281,7 +281,7 @@ impl Call {
         self.free_in = self.waiting.as_ref().and_then(|waiting| waiting.free_in(now));
     }
 
-    /// Counts a pause that begins now in `opens` or `polls`.
+    /// Adds a pause that begins now to the count in `opens` or `polls`.
     pub(super) fn count_pause(&mut self) {
         let watches = self.is_to_watch();
         if watches && self.is_open() {
@@ -313,7 +313,8 @@ impl Call {
         let soonest = self.waiting.as_ref().and_then(|waiting| waiting.may_be_free_in(now));
         match (self.free_in, retry.delay) {
             (Some(_), _) if watched && mutant!(WaitersTrustPush) => Duration::from_secs(3600),
-            // The nodes that were not asked may be free earlier, so a long ttl on few nodes does not decide alone.
+            // The nodes that were not asked may be free earlier, so the call does not wait for a long ttl that only a
+            // few nodes reported.
             (Some(free_in), Delay::Adaptive { ceiling }) if watched => {
                 free_in.min(soonest.unwrap_or(free_in).saturating_add(ceiling)) + after_expiry(word)
             }
@@ -323,7 +324,7 @@ impl Call {
         }
     }
 
-    /// Whether enough nodes will push that the call notices every release.
+    /// Whether enough nodes will push for the call to notice every release.
     pub(super) fn is_watched(&self) -> bool {
         self.is_to_watch() && self.waiting.as_ref().is_some_and(Waiting::is_watched)
     }
@@ -351,7 +352,6 @@ impl Call {
 }
 
 impl Pace {
-    /// Derives a new random word.
     pub(super) fn draw(&mut self) -> u64 {
         self.draws += 1;
         mix(self.word, self.draws)

@@ -11,12 +11,12 @@
 //! Attempts are in `attempting.rs`, looks and pauses in `waiting.rs`, turns among the callers of one process in `turns.rs`,
 //! and the record of one call in `call.rs`.
 //!
-//! A call goes from `Starting` to `Looking` if its process just had the lock and others wait for it: it looks before it
-//! attempts.
+//! A call goes from `Starting` to `Looking` if its process has just released the lock and other processes wait: the
+//! call looks at the lock before it attempts.
 //!
-//! A waiting call asks enough nodes to push a change of the lock, and then does nothing until a push or the expiry of the
-//! keys. [`crate::client::wait`] decides when the call goes on. `contention.rs` keeps waiting processes from all attempting
-//! at once.
+//! A waiting call asks enough nodes to push a change of the lock, and then does nothing until a push or the expiry of
+//! the keys. [`crate::client::wait`] decides when the call continues. `contention.rs` keeps waiting processes from all
+//! attempting at once.
 
 use alloc::collections::VecDeque;
 
@@ -50,7 +50,6 @@ impl Engine {
         }
     }
 
-    /// Handles a deadline of a call.
     pub(super) fn due_call(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -100,7 +99,8 @@ impl Engine {
             return;
         };
         match &call.phase {
-            // The report of an unfinished attempt is worth less than that of an earlier attempt, but more than a look.
+            // The report of an unfinished attempt replaces that of a look at the lock, but not that of an earlier
+            // attempt.
             Phase::Attempting(attempt) if call.history.count == 1 => {
                 let (why, nodes) = (attempt.why_not_yet(), attempt.report(cx.now));
                 call.history.note_cut_short(why, nodes, self.quorum);
@@ -118,7 +118,8 @@ impl Engine {
         call.history.settle(self.quorum);
         let is_queued = call.phase == Phase::Queued;
         let kind = call.history.last.as_ref().map(|(why, _)| RefusalKind::from(*why));
-        // A queued call that already had a turn reports its last attempt, unless a caller of this process now holds the lock.
+        // A queued call that has attempted before reports its last attempt, unless a caller of this process now holds
+        // the lock.
         let is_held_here = || {
             let call = self.calls.get(&lock);
             call.is_some_and(|call| self.is_held_here(&call.request))

@@ -1,4 +1,4 @@
-//! Inspections: looks at a lock that no call belongs to.
+//! Inspections: a caller asks for the holder of a lock without acquiring it.
 
 use core::time::Duration;
 
@@ -10,7 +10,6 @@ use crate::keys::Keys;
 use crate::redlock::inspect::Inspection;
 
 impl Engine {
-    /// Starts an inspection of all nodes.
     pub(super) fn on_inspect(
         &mut self,
         lock: LockId,
@@ -26,7 +25,6 @@ impl Engine {
         self.review_inspection(lock, cx);
     }
 
-    /// Handles the deadline of an inspection.
     pub(super) fn due_inspection(&mut self, lock: LockId, cx: &mut Context<'_>) {
         if let Some(inspection) = self.inspections.get_mut(&lock) {
             inspection.handle_time(cx.now);

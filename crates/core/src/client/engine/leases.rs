@@ -33,7 +33,7 @@ impl Engine {
         }
     }
 
-    /// Handles the answer to a raise.
+    /// Handles the answer to a command that raises a node's fencing counter.
     pub(super) fn on_lease_raised(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let lock = answer.ticket.lock;
         let Some(lease) = self.lease_of_answer(lock, cx) else {
@@ -43,7 +43,6 @@ impl Engine {
         self.review_answered_lease(lock, changed, cx);
     }
 
-    /// Handles the answer to an extension.
     pub(super) fn on_extended(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
         let Some(lease) = self.lease_of_answer(ticket.lock, cx) else {
@@ -98,8 +97,8 @@ impl Engine {
         self.review_lease(lock, false, cx);
     }
 
-    /// Downgrades a lease. The holder has already latched the new mode, so the lock is a reader's whatever the nodes answer.
-    /// The holder receives the outcome of an extension.
+    /// Downgrades a lease. The holder has already latched the new mode, so the lock counts as a reader's whatever the
+    /// nodes answer. The holder receives the outcome as that of an extension.
     pub(super) fn on_downgrade(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let lock = self.held_by(holder);
         if let Some(lock) = lock {
@@ -151,7 +150,7 @@ impl Engine {
         }
     }
 
-    /// Ends a lease: sends one release to every node, and starts the next caller's turn.
+    /// Ends a lease: sends one release to every node, and lets the next caller of this process attempt.
     fn give_back(&mut self, lock: LockId, report: bool, cx: &mut Context<'_>) {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;
@@ -160,10 +159,12 @@ impl Engine {
         let (holder, keys) = (lease.holder(), lease.keys().clone());
         let is_held = lease.lost().is_none();
         let is_kept = !is_held && lease.keeps_on_loss();
-        // A loss releases the lease, unless the lease is kept. A second release only answers a caller that awaits it.
+        // A lost lease was released at the loss, unless the lease is kept. A second release only serves a caller that
+        // awaits its outcome.
         let release =
             (is_held || is_kept || report).then(|| (lease.next_round(), lease.end(report, cx.now)));
-        // Other processes wait for an exclusive lock. A reader holds up only writers, and those leave an intent.
+        // This process backs off in favour of others only after an exclusive lock. A reader blocks only writers, and
+        // waiting writers set an intent.
         let backs_off = is_held && lease.mode() == Mode::Exclusive;
         let had = (lease.began().boot(), lease.is_exhausted(cx.now));
         let pace = lease.pace();
@@ -241,7 +242,6 @@ impl Engine {
         }
     }
 
-    /// Handles a deadline of a lease.
     pub(super) fn due_lease(&mut self, lock: LockId, cx: &mut Context<'_>) {
         if let Some(lease) = self.leases.get_mut(&lock) {
             if let Some(extension) = lease.extension_mut() {
@@ -252,8 +252,8 @@ impl Engine {
         self.review_lease(lock, false, cx);
     }
 
-    /// Latches the loss of a lease, releases it on all nodes, and starts the next caller's turn. If the lease is kept on a
-    /// loss, release and turn wait until its holder releases it.
+    /// Latches the loss of a lease, releases it on all nodes, and lets the next caller of this process attempt. If the
+    /// lease is kept on a loss, both wait until the holder releases it.
     pub(super) fn lose(&mut self, lock: LockId, cause: LossCause, cx: &mut Context<'_>) {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;
@@ -262,11 +262,11 @@ impl Engine {
             return;
         }
         if lease.is_handing_over() {
-            // The lease has no holder, and ends as a released one.
+            // During a hand-over the lease has no holder to notify, so it ends like a released lease.
             let report = lease.handover_report();
             return self.give_back(lock, report, cx);
         }
-        // The answers since the last report that led to the loss.
+        // Report the answers that led to the loss, if the holder does not know them yet.
         let by_answers =
             matches!(cause, LossCause::Expired | LossCause::KeyGone | LossCause::KeyOverwritten);
         let is_open = lease.extension().is_some_and(|it| !it.is_reported() && it.has_denial());
@@ -278,8 +278,8 @@ impl Engine {
         let holder = lease.holder();
         cx.emit(Effect::Lost { lock: holder, cause });
         if lease.keeps_on_loss() {
-            // The holder decides when. Until then the engine sends no release, and no other caller of this process gets the
-            // lock.
+            // The holder decides when to release. Until then the engine sends no release, and no other caller of this
+            // process gets the lock.
             return Self::index_lease(&mut self.deadlines, lock, lease, cx.now);
         }
         let (round, keys) = (lease.next_round(), lease.keys().clone());
@@ -317,7 +317,7 @@ impl Engine {
         }
     }
 
-    /// Reviews a lease after a change: a loss, the end of a round, or a round that is due.
+    /// Reviews a lease after a change: detects a loss or the end of a round, and starts a round that is due.
     fn review_lease(&mut self, lock: LockId, changed: bool, cx: &mut Context<'_>) {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;

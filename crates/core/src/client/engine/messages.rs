@@ -67,7 +67,7 @@ pub enum Event {
         /// The lock to extend.
         lock: LockId,
     },
-    /// The holder turns from a writer into a reader, and has latched that. Answered by [`Effect::Extended`].
+    /// The holder becomes a reader instead of a writer, and has latched the new mode. Answered by [`Effect::Extended`].
     Downgrade {
         /// The lock to downgrade.
         lock: LockId,
@@ -147,7 +147,7 @@ pub enum Effect {
         /// The reason.
         refusal: Refusal,
     },
-    /// An attempt failed, or a look found another holder, and the call goes on waiting.
+    /// An attempt failed, or a look at the lock found another holder, and the call continues to wait.
     Waiting {
         /// The waiting call.
         lock: LockId,
@@ -188,7 +188,7 @@ pub enum Effect {
         /// The larger number.
         fence: u64,
     },
-    /// A node's votes count from now on, or no longer, or from another time on.
+    /// A node's trust state changed: whether its votes count, or the time from which they count.
     TrustState {
         /// The node.
         node: NodeId,

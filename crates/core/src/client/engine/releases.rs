@@ -1,4 +1,4 @@
-//! Releases: each follows its acquire on the connection, and is sent again to nodes that are owed it.
+//! Releases. Each release follows its acquire on the same connection. A release that failed is owed, and is sent again.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -15,11 +15,10 @@ use crate::time::Reading;
 /// Largest number of releases. The oldest is dropped, and its keys expire.
 const RELEASES_MAX: usize = 65_536;
 
-/// Most owed releases that are sent to a node at once.
+/// Largest number of owed releases that are sent to a node at once.
 const RESEND_MAX: usize = 512;
 
 impl Engine {
-    /// Sends a release to every node.
     pub(super) fn start_release(
         &mut self,
         (lock, round): (LockId, u32),
@@ -42,7 +41,6 @@ impl Engine {
         self.releases.insert((lock, round), release);
     }
 
-    /// Handles a node's answer to a release.
     pub(super) fn on_released(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket, answer, .. } = answer;
         let id = (ticket.lock, ticket.round);
@@ -91,7 +89,6 @@ impl Engine {
         releases.flat_map(|(_, release)| release.leftovers(now)).collect()
     }
 
-    /// Handles a deadline of a release.
     pub(super) fn due_release(&mut self, lock: LockId, round: u32, cx: &mut Context<'_>) {
         if let Some(release) = self.releases.get_mut(&(lock, round)) {
             release.handle_time(cx.now);

@@ -14,7 +14,8 @@ use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::BootTime;
 use crate::time::Reading;
 
-/// Most round trips until a node is in use, each within a node timeout: identity, adoption, marker, and identity again.
+/// Largest number of round trips until a node is trusted, each of which takes at most a node timeout: identity,
+/// adoption, marker, and identity again.
 const ROUND_TRIPS: u32 = 4;
 
 /// Time that a closing client waits for adoptions and withdrawals.
@@ -74,8 +75,8 @@ impl Engine {
             Verb::Heal => !mutant!(HealCountsInQuarantine),
             Verb::Inspect | Verb::Release | Verb::Trust | Verb::Announce => false,
         };
-        // "The key is gone" is true on any distrusted node. But no other client can have the vote of a node in quarantine, and
-        // the state of an unverified node is not known.
+        // The answer that the key is gone counts only on a node that stays distrusted. A node in quarantine gives its
+        // vote to no other client, and the state of an unverified node is unknown.
         let is_gone = |distrust_reason: &Failure, answer: &Answer| {
             distrust_reason.kind().is_for_good() && matches!(answer, Answer::Absent | Answer::Other)
         };
@@ -94,7 +95,6 @@ impl Engine {
         }
     }
 
-    /// Handles the answer to a command about trust.
     pub(super) fn on_trust(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket, answer, .. } = answer;
         let Some(monitor) =
@@ -107,7 +107,7 @@ impl Engine {
         self.follow_trust(todo, cx);
     }
 
-    /// Checks a node again that refuses writes, because it may be another server now.
+    /// Starts a new check of a node that refuses writes, because it may be another server now.
     pub(super) fn review_failure(
         &mut self,
         node: NodeId,
@@ -123,7 +123,7 @@ impl Engine {
         }
     }
 
-    /// Checks a node again whose data may have changed, before its votes count.
+    /// Starts a new check of a node whose data may have changed.
     pub(super) fn review_data(&mut self, node: NodeId, cx: &mut Context<'_>) {
         let Some(monitor) = self.monitor.as_mut() else { return };
         let mut todo = Todo::new();
@@ -133,7 +133,6 @@ impl Engine {
         }
     }
 
-    /// Handles the deadline of a node's next check.
     pub(super) fn due_trust(&mut self, node: NodeId, cx: &mut Context<'_>) {
         let Some(monitor) = self.monitor.as_mut() else { return };
         let mut todo = Todo::new();
@@ -212,8 +211,8 @@ impl Engine {
         has_settled
     }
 
-    /// The time until which a call waits for answers about trust, even if its own wait is shorter. `None` if no answer is
-    /// outstanding or the time is over.
+    /// The time until which a call waits for checks of untrusted nodes, even if its own wait is shorter. `None` if no
+    /// answer is outstanding or the time is over.
     pub(super) fn settles_by(&mut self, lock: LockId, now: Reading) -> Option<BootTime> {
         let (Some(monitor), Some(call)) = (&self.monitor, self.calls.get_mut(&lock)) else {
             return None;
@@ -244,7 +243,7 @@ impl Engine {
             for lock in ended {
                 if let Some(call) = self.calls.get_mut(&lock) {
                     call.note_untrusted(self.quorum, excluded.clone(), cx.now);
-                    // Waiting cannot fix a disagreement.
+                    // Waiting does not help if clients have different settings.
                     call.free_in = None;
                 }
                 self.abandon(lock, RefusalKind::NodesUntrusted, cx);
@@ -280,13 +279,14 @@ impl Engine {
         self.quorum.node_ids().filter_map(bar).collect()
     }
 
-    /// Pauses a call until a quorum of nodes is trusted. Ends the call if this takes longer than its wait, or needs a person.
+    /// Pauses a call until a quorum of nodes is trusted. Ends the call if this takes longer than its wait, or needs an
+    /// operator.
     pub(super) fn await_trust(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let settles_by = self.settles_by(lock, cx.now);
         let (Some(monitor), Some(call)) = (&self.monitor, self.calls.get_mut(&lock)) else {
             return;
         };
-        // If other nodes are down as well, the refusal computes the time.
+        // If other nodes are also down, the time is computed when the call is refused.
         call.free_in = monitor.quorum_in(cx.now).filter(|_| call.history.is_excluded());
         let in_vain = monitor
             .quorum_in_at_least(cx.now)
@@ -302,7 +302,7 @@ impl Engine {
         let later =
             cx.now.after(call.free_in.unwrap_or_default().max(crate::redlock::retry::POLL_CEILING));
         let until = settles_by.filter(|_| is_over).unwrap_or(later);
-        // The call sends nothing meanwhile, so other callers may have the turn.
+        // The call sends nothing meanwhile, so other callers of this process may attempt.
         call.phase = Phase::Pausing { until, again: false, lent: Some(cx.now.boot()) };
         if call.request.progress
             && !is_over
@@ -345,14 +345,14 @@ impl Call {
     ) {
         let took = now.elapsed_since(self.started);
         let mut nodes = alloc::vec![NodeResult::new(NodeOutcome::NotAsked, took); quorum.nodes()];
-        // As in an attempt, loading nodes and missing rights are no lack of trust.
+        // Nodes that load data or miss rights do not count as untrusted, as in an attempt.
         let distrusted =
             excluded.iter().filter(|(_, failure)| failure.kind().is_about_trust()).count();
         let is_untrusted = quorum.is_out_of_reach(quorum.nodes() - distrusted, 0);
         let why =
             if is_untrusted { FailureReason::NodesUntrusted } else { FailureReason::NoQuorum };
         for (node, failure) in excluded {
-            // A node that is not asked because of other nodes has not failed.
+            // A node that is excluded only because of other nodes has not failed.
             if failure.kind() != FailureKind::Unverified {
                 nodes[node.index()].said = NodeOutcome::Failed(failure);
             }

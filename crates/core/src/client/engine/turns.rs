@@ -25,7 +25,7 @@ use crate::request::{Request, Wait};
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
 
-/// Most waiting callers of a key that are considered when an active caller may step aside.
+/// Largest number of waiting callers of a key that are considered when an active caller may step aside.
 const WAITING_MAX: usize = 16;
 
 impl Request {
@@ -129,8 +129,9 @@ impl Engine {
         queues.flat_map(|queue| queue.waiting().take(WAITING_MAX)).collect()
     }
 
-    /// Lets all callers that block `next` step aside, if all of them pause and let others have their turn. The counts that
-    /// determine the delay between attempts go with the turn. Returns whether the turn passed on.
+    /// Lets all callers that block `next` step aside, if all of them pause and let others have their turn. The caller
+    /// that gets the turn also gets the counts that determine the delay between attempts. Returns whether `next` got
+    /// its turn.
     fn make_way(&mut self, next: LockId, cx: &mut Context<'_>) -> bool {
         let Some(Request { keys, mode, .. }) = self.calls.get(&next).map(|call| &call.request)
         else {
@@ -179,9 +180,10 @@ impl Engine {
         true
     }
 
-    /// Passes the intent of a call that stepped aside or ended to the writers whose turn it is for these keys. If each writer
-    /// withdrew its own intent, readers would acquire the lock at every turn, and all writers could starve. The rest of the
-    /// intent is withdrawn, because readers must not wait for a writer that waits for callers of its own process.
+    /// Passes the intent of a call that stepped aside or ended to the writers whose turn it is for these keys. If each
+    /// writer withdrew its own intent, readers would acquire the lock whenever a turn ends, and all writers could
+    /// starve. The rest of the intent is withdrawn, because readers must not wait for a writer that waits for callers
+    /// of its own process.
     pub(super) fn pass_intent_on(
         &mut self,
         intent: Option<(Box<Intent>, Ticket)>,
@@ -199,7 +201,7 @@ impl Engine {
         let writers: BTreeSet<LockId> =
             active.filter(|it| it.mode == Mode::Exclusive).map(|it| it.lock).collect();
         for to in writers {
-            // A holder is no call any more and needs no intent.
+            // A caller that holds the lock already is not a call any more, and needs no intent.
             let Some(call) = self.calls.get_mut(&to) else {
                 continue;
             };
@@ -279,7 +281,7 @@ impl Engine {
                 None => &mut self.keys.record(key).queue,
             };
             queue.leave(lock);
-            // Most locks have one key, which no other caller of this process wants.
+            // The usual case: one key that no other caller of this process requests.
             if keys.single().is_some() && queue.is_empty() {
                 if turn.is_none() {
                     self.keys.forget_unused(key);
@@ -290,8 +292,8 @@ impl Engine {
         self.go_on(keys, cx);
     }
 
-    /// Starts turns after a caller left these keys or became a reader. The caller with the new turn may pause at once, or
-    /// another caller may block a set of keys at its other keys. Either steps aside.
+    /// Starts turns after a caller left these keys or became a reader. A caller with a new turn may pause at once, and
+    /// a pausing caller may block a waiting caller at another of its keys. Such a pausing caller steps aside.
     fn go_on(&mut self, keys: &Keys, cx: &mut Context<'_>) {
         self.advance(keys, None, cx.now);
         let queues = keys.iter().filter_map(|key| self.keys.queue(key));
@@ -312,7 +314,7 @@ impl Engine {
         }
     }
 
-    /// Turns the place of a holder into a reader's.
+    /// Makes a holder's place in the queues that of a reader.
     pub(super) fn downgrade_place(&mut self, keys: &Keys, holder: LockId, cx: &mut Context<'_>) {
         self.with_queues(keys, |queue| queue.downgrade(holder));
         self.go_on(keys, cx);
@@ -391,7 +393,7 @@ impl Engine {
         call.phase = match resume_at.max(lent).filter(is_in_future) {
             Some(until) => {
                 let until = until.min(now.after(call.patience(now)));
-                // Callers of one of several keys need not wait for this pause.
+                // Callers that share only one of several keys need not wait for this pause.
                 let lent = call.request.keys.single().is_none().then(|| now.boot());
                 Phase::Pausing { until, again: false, lent }
             }

@@ -1,4 +1,4 @@
-//! Waiting calls: they look at the holder, pause, and wake at pushes.
+//! Waiting calls look at the lock on the nodes, pause, and wake at pushes.
 
 use super::call::Withdrawal;
 use super::{Call, Context, Effect, Engine, Phase};
@@ -85,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// Ends a look. A look before an attempt decides whether the attempt is made.
+    /// Ends a look at the lock. A look before an attempt decides whether the attempt is made.
     pub(super) fn looked(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let leftovers = self.leftovers(lock, cx.now);
         let Some(call) = self.calls.get_mut(&lock) else {
@@ -106,14 +106,15 @@ impl Engine {
         };
         let closed = call.waiting.as_ref().is_some_and(Waiting::is_closed);
         if !again || closed {
-            // If only one of several readers left, no other client was faster.
+            // If only one of several readers released the lock, the lock did not become free, so no other client was
+            // faster.
             let is_missed = !call.waiting.as_ref().is_some_and(Waiting::is_held_by_several);
             call.contention.missed += u32::from(again && !first && is_missed);
             return self.pause(lock, first || !again, cx);
         }
         if call.is_open() {
             if first {
-                // Other processes may be about to attempt as well.
+                // Other processes may also be about to attempt.
                 return self.draw_slot(lock, cx.now);
             }
             for key in &*call.request.keys {
@@ -170,8 +171,8 @@ impl Engine {
 
     /// Handles the answer to a command about an intent. A closing client waits until its withdrawals are answered.
     ///
-    /// If a node has the intent of another process's writer, the call watches it and sets its own intent as soon as the other
-    /// is gone. Its next renewal would be too late to keep readers out (V13).
+    /// If a node has the intent of another process's writer, the call requests a push about that intent, and sets its
+    /// own intent as soon as the other intent is gone. A wait for the next renewal would let readers in (V13).
     pub(super) fn on_announced(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket, answer, .. } = answer;
         if let Some(unheard) = self.closing.withdrawals.get_mut(&ticket) {
@@ -209,7 +210,8 @@ impl Engine {
         }
     }
 
-    /// Draws a slot for a lock that came free. In the first slot the call attempts at once, in a later one it looks again.
+    /// Draws a slot for a lock that became free. In the first slot the call attempts at once. In a later slot it looks
+    /// at the lock again.
     pub(super) fn draw_slot(&mut self, lock: LockId, now: Reading) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -267,8 +269,8 @@ impl Engine {
         let step = steps.max().unwrap_or(call.pace.round_trip);
         call.count_pause();
         let pause = call.pause(call.request.retry, step, cx.now);
-        // A pause is longer than usual because of the caller's options, or the lock is not held and the cause may concern
-        // this call alone. In both cases other callers of this process need not wait for it.
+        // Other callers of this process need not wait for a pause that is longer than usual because of this caller's
+        // options, or for a pause after a failure that may concern only this call because the lock is not held.
         let usual = call.pause(Retry::default(), step, cx.now);
         let is_taken = matches!(call.history.last, Some((FailureReason::Contended, _)));
         let lent = match call.request.keys.single() {
@@ -343,7 +345,7 @@ impl Engine {
         }
     }
 
-    /// Wakes a waiting call, or shortens its pause, after a change on another node.
+    /// Wakes a waiting call, or shortens its pause, after a node reported a change.
     pub(super) fn changed(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -368,7 +370,7 @@ impl Engine {
                 *until = (*until).min(cx.now.after(step));
                 Self::index_call(&mut self.deadlines, lock, call);
             }
-            // A reader came or left. A look shows whether it was the last one.
+            // Readers changed. A look at the lock shows whether readers still hold it.
             Phase::Pausing { .. } if is_stale => {
                 call.look_if_stale(cx.now);
                 Self::index_call(&mut self.deadlines, lock, call);
@@ -384,8 +386,8 @@ impl Engine {
         }
     }
 
-    /// Looks again, at as few nodes as suffice. A writer with an intent looks at all reachable nodes, because fewer nodes do not
-    /// show whether another writer holds a quorum (V13).
+    /// Looks at the lock again, on as few nodes as suffice. A writer with an intent looks at all reachable nodes,
+    /// because fewer nodes do not show whether another writer holds a quorum (V13).
     pub(super) fn look_again(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;

@@ -1,15 +1,15 @@
-//! Scripts that a node may not know, and whose text it is too late to send again.
+//! The scripts that a node may not know.
 
 use crate::command::Command;
 
-/// Scripts that a node may not know. The next command of each kind is sent with the script's text. A bit for each kind of
-/// command.
+/// A set of scripts that a node may not know, as one bit for each kind of command. The next command of each kind is
+/// sent with the script's text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Untold(u8);
 
 impl Default for Untold {
-    /// The scripts that a new connection does not load: those with which readers acquire and release. A release that is sent
-    /// twice would arrive behind the next acquire.
+    /// The scripts of readers, because a new connection does not load them. A reader's release is included because a
+    /// release that is sent again could arrive behind the next acquire.
     fn default() -> Self {
         Self(Self::READERS | Self::RELEASE_SHARED)
     }
@@ -19,7 +19,7 @@ impl Untold {
     const READERS: u8 = 16;
     const RELEASE_SHARED: u8 = 64;
 
-    /// The bit of a command that must not be sent again late.
+    /// The bit of a command that must not be sent again after later commands.
     fn of(command: &Command) -> u8 {
         match command {
             // With a single key the command needs no script.
@@ -35,12 +35,12 @@ impl Untold {
         }
     }
 
-    /// It was too late to send this command again.
+    /// Notes a command that failed because the node does not know its script and it was too late to send it again.
     pub(super) fn note(&mut self, command: &Command) {
         self.0 |= Self::of(command);
     }
 
-    /// Whether these commands are to be sent with the text of their scripts. The node knows these scripts then.
+    /// Whether these commands are to be sent with the texts of their scripts. The node knows these scripts afterwards.
     pub(super) fn is_told_with(&mut self, commands: &[Command]) -> bool {
         if self.0 == 0 {
             return false;

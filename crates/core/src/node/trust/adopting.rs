@@ -25,7 +25,7 @@ use crate::redlock::quorum::NodeId;
 use crate::time::Reading;
 
 impl NodeMonitor {
-    /// Asks for the adoption, which is begun if it has not been.
+    /// Reads the node's adoption. Begins one if there is none.
     pub(super) fn adopt(
         &mut self,
         node: NodeId,
@@ -39,7 +39,7 @@ impl NodeMonitor {
         let (marker, writes) = (self.rules.marker.clone(), self.rules.is_strict());
         let trust = self.node_mut(node);
         if !matches!(trust.trust_state, TrustState::Quarantined { .. }) {
-            // Others may have waited for most of it.
+            // Other clients may have begun the adoption earlier, so its end is an upper bound.
             trust.is_guess = true;
             let until = now.after(quarantine).max(plan.grown_at);
             trust.trust_state = TrustState::Quarantined { until, why: plan.why.clone() };
@@ -52,8 +52,8 @@ impl NodeMonitor {
         let MarkerPlan { promoted_at, floor, .. } = plan;
         let run_id = plan.run_id.clone();
         let text = Adoption { cluster, run_id, promoted_at, floor, wait_ms }.to_string().into();
-        // The marker is taken away with it: else it would fit again once the server forgets that it was
-        // promoted.
+        // The adoption removes the present marker. Otherwise the marker would be valid again once the server forgets
+        // that it was promoted.
         let seen = plan.replaces.take();
         trust.review.step = Step::Adopting(Box::new(plan));
         trust.review.due = None;
@@ -64,7 +64,7 @@ impl NodeMonitor {
         trust.send(node, command, todo);
     }
 
-    /// The adoption as it is on the node: is it ours, and old enough?
+    /// Handles the adoption that the node has: checks its settings, its run and its age.
     pub(super) fn adopting(
         &mut self,
         node: NodeId,
@@ -95,20 +95,20 @@ impl NodeMonitor {
         let waived = plan.lasts && mutant!(DurableWaivesAdoption);
         let quarantine = if waived { Duration::ZERO } else { quarantine };
         let trust = self.node_mut(node);
-        // Its age is by the node's wall clock. It cannot have grown by more than the time that has
-        // passed here since it was seen first: by the boot clock, for the larger of both would end
-        // the wait early (protocol, section 9).
+        // The node's wall clock determines the age. Since this client first saw the adoption, the age cannot have grown
+        // by more than the elapsed time. That time is measured by the boot clock alone, because the larger of both
+        // clocks could end the wait early (protocol, section 9).
         let (first, first_age, at) =
             trust.adopted.get_or_insert_with(|| (text.clone(), age, now.boot()));
         if *first != text {
-            // It was begun after the other had been seen.
+            // This adoption began after the client had seen the earlier one.
             let younger = if mutant!(AdoptionBegunAnewBelieved) { age } else { Duration::ZERO };
             (*first, *first_age) = (text.clone(), younger);
         }
         let boot = now.boot().as_nanos().saturating_sub(at.as_nanos());
         let passed = Duration::from_nanos(u64::try_from(boot).unwrap_or(0));
         let age = if mutant!(AdoptionAgeBelieved) { age } else { age.min(*first_age + passed) };
-        // An adoption that was replaced meanwhile is younger.
+        // The bounded age is the base for the next answer, so it grows no faster than the boot clock.
         (*first_age, *at) = (age, now.boot());
         let left = quarantine.saturating_sub(age);
         plan.grown_at = plan.grown_at.max(now.after(left));
@@ -117,7 +117,7 @@ impl NodeMonitor {
         self.mark_in_time(node, plan, now, todo);
     }
 
-    /// Writes the marker if the waits are over, or comes back when they are.
+    /// Writes the marker if all waits are over. Otherwise schedules the next examination.
     pub(super) fn mark_in_time(
         &mut self,
         node: NodeId,
@@ -128,14 +128,15 @@ impl NodeMonitor {
         let (left, writes) = (plan.grown_at.remaining(now), self.rules.is_strict());
         let trust = self.node_mut(node);
         if core::mem::take(&mut trust.is_guess) {
-            // That is news, even if the guess was right.
+            // The end of the quarantine is exact now and is reported, even if it equals the upper bound.
             trust.told = None;
         }
         trust.trust_state = TrustState::Quarantined { until: plan.grown_at, why: plan.why.clone() };
         if !left.is_zero() || !writes {
             trust.review.step = Step::Rest;
-            // A bit later than in time, for ages are in whole milliseconds; and now and then before, for
-            // an operator may have vouched for it. Who only looks comes back when somebody may have marked it.
+            // One millisecond late, because ages are in whole milliseconds. But every [`LOOK_AGAIN`] at least, because
+            // an operator may vouch for the node. A client that only observes waits for another client to write the
+            // marker.
             let wait = match left.is_zero() {
                 true => LOOK_AGAIN,
                 false => (left + Duration::from_millis(1)).clamp(LOOK_SOONEST, LOOK_AGAIN),
@@ -143,7 +144,8 @@ impl NodeMonitor {
             trust.review.due = Some(now.after(wait));
             return;
         }
-        // Quarantine first, then the floor, then votes (S21): so the others' clocks are read now.
+        // The floor is computed after the quarantine and before the first vote (S21), so the client reads the other
+        // nodes' clocks now.
         trust.review.step = Step::Gathering(Box::new(plan));
         trust.review.due = Some(now.after(GATHER_FOR));
         for other in self.quorum.node_ids() {
@@ -155,9 +157,9 @@ impl NodeMonitor {
         self.review_gathering(now, todo);
     }
 
-    /// A node that has waited for the time of others goes on as soon as there is enough of it.
+    /// Marks the nodes that wait for the clocks of other nodes, as soon as enough clocks are known or no more will be.
     pub(super) fn review_gathering(&mut self, now: Reading, todo: &mut Todo) {
-        // A node that is not being asked will not answer.
+        // If no node is being asked, no further clock will arrive.
         let is_asked = |trust: &NodeTrust| trust.review.step == Step::Identifying;
         let nobody_is_asked = !self.nodes.iter().any(is_asked);
         for node in self.quorum.node_ids() {
@@ -174,12 +176,12 @@ impl NodeMonitor {
         }
     }
 
-    /// The clocks of how many other nodes go into a floor.
+    /// The number of other nodes whose clocks a floor needs.
     pub(super) fn clocks_needed(&self) -> usize {
         self.quorum.needed().min(self.quorum.nodes() - 1)
     }
 
-    /// How many of the others have told the time.
+    /// The number of other nodes whose clocks are known.
     pub(super) fn clocks_beside(&self, node: NodeId, now: Reading) -> usize {
         let others = self.quorum.node_ids().filter(|other| *other != node);
         others.filter(|other| self.node(*other).clock.is_well_known(now)).count()

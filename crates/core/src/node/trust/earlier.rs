@@ -1,4 +1,4 @@
-//! The servers that have voted under a node's name before the one that it leads to now.
+//! The earlier servers that voted under a node's name.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use crate::time::{BootTime, Reading};
 
-/// The most earlier runs that are kept for a node.
+/// Largest number of earlier runs that are remembered for a node.
 const RUNS_MAX: usize = 16;
 
 /// Earlier runs of a node whose votes may still count. Each has the time of sending of the newest command that it answered
@@ -19,7 +19,8 @@ impl EarlierRuns {
         Self(Vec::new())
     }
 
-    /// The node has another run now. `voted`: when this run was last asked for a vote that may count, if ever.
+    /// Remembers a run that another run has replaced. `voted` is the time at which the run was last asked for a vote
+    /// that may count.
     pub(super) fn note(
         &mut self,
         run_id: Box<str>,
@@ -35,12 +36,12 @@ impl EarlierRuns {
         self.0.push((run_id, voted));
     }
 
-    /// When this run was last asked for a vote that may count, under the node's name.
+    /// The time at which this run was last asked under the node's name for a vote that may count.
     pub(super) fn voted(&self, run_id: &str) -> Option<BootTime> {
         self.0.iter().find(|(it, _)| **it == *run_id).map(|(_, voted)| *voted)
     }
 
-    /// If there is no room for another run: the time of the oldest.
+    /// The time of the oldest run, if there is no room for another run.
     pub(super) fn is_full_since(&self) -> Option<BootTime> {
         let is_full = self.0.len() >= RUNS_MAX;
         self.0.iter().map(|(_, voted)| *voted).min().filter(|_| is_full)

@@ -16,7 +16,7 @@ use crate::redlock::quorum::NodeId;
 use crate::time::{BootTime, Reading};
 
 impl NodeMonitor {
-    /// The node has answered what it is: what follows?
+    /// Evaluates a node's `INFO` and marker: trusts or refuses the node, or begins the steps to adopt and mark it.
     pub(super) fn evaluate(
         &mut self,
         node: NodeId,
@@ -36,12 +36,12 @@ impl NodeMonitor {
             Ok(Err(missing)) => {
                 return trust.refuse(rules.words.failure(&Fault::Incomplete(missing)));
             }
-            // No server of the kind refuses it for good without a word for why: a proxy may.
+            // Redis and Valkey do not answer `INFO` with an unknown error, but a proxy may.
             Err(failure) if failure.kind() == FailureKind::Rejected => {
                 let said = failure.detail().unwrap_or_default();
                 return trust.refuse(rules.words.failure(&Fault::NoInfo(said)));
             }
-            // It may be asked another time; until then nothing it says counts.
+            // The failure is temporary, so the client asks again later. Until then the node's votes do not count.
             Err(failure) if !failure.kind().is_about_rights() => {
                 trust.trust_state = TrustState::Unverified;
                 return;
@@ -100,12 +100,13 @@ impl NodeMonitor {
             replaces: old.as_ref().map(|(text, _)| Arc::clone(text)),
             floor: old.as_ref().map_or(0, |(_, old)| old.floor),
             lasts: self.is_durable(node, &info),
-            // It said so before its answer came, and after it was asked: the safe side is the former.
+            // The server read its uptime between the question and the answer. The safe assumption is the time of the
+            // answer.
             grown_at: now.after(young_for),
             why: why(&info, old.is_some(), rules.durable.contains(node)).into(),
             adoption: None,
         };
-        // It has kept its votes, and those of its last run may have been given under another name (S3).
+        // The server kept its votes, and its last run may have given votes under another name of the list (S3).
         if plan.lasts
             && let Some((_, old)) = &old
             && let Some((until, why)) = self.voted_elsewhere(node, &old.run_id)
@@ -113,25 +114,27 @@ impl NodeMonitor {
         {
             (plan.grown_at, plan.why) = (until, why.into());
         }
-        // A server without replicas forgets after this time that it was a replica.
+        // A server without replicas forgets after an hour that it was a replica, so a missing promotion is not always
+        // proof.
         let would_tell = plan.lasts || rules.would_tell_of_promotions();
         if old.is_some() && info.promoted_at.is_none() && would_tell {
-            // It came back with its data: it need only have been there for long enough.
+            // The server restarted with its data, so it needs no adoption: only its uptime counts.
             return self.mark_in_time(node, plan, now, todo);
         }
         self.adopt(node, plan, None, now, todo);
     }
 
-    /// The operator says that it forgets nothing when it stops, and it does not say otherwise itself.
+    /// Whether the operator declared the node durable, and the server's settings do not contradict this.
     pub(super) fn is_durable(&self, node: NodeId, info: &Info) -> bool {
         self.rules.durable.contains(node)
             && (mutant!(DurableUnasked) || info.forgets_by().is_none())
     }
 
-    /// For how much longer the server must have been running (S10).
+    /// The time for which the server must still run until its votes count (S10).
     pub(super) fn young_for(&self, node: NodeId, info: &Info, sent: Reading) -> Duration {
-        // The uptime follows a clock that may have been set, so it is bounded: from above by the last answer of an earlier
-        // run and by the uptime at the first answer of this run, from below by the time since that answer.
+        // The server computes its uptime from a wall clock that may have been set. Upper bounds are the time since the
+        // last answer of an earlier run, and the uptime at the first answer of this run plus the time since then. A
+        // lower bound is the time since that first answer.
         let since = |at: BootTime| {
             let ns = sent.boot().as_nanos().saturating_sub(at.as_nanos());
             Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
@@ -151,8 +154,8 @@ impl NodeMonitor {
         }
     }
 
-    /// Another node of the list that is the same server (S3). One that is away may lead elsewhere by now; but what it
-    /// voted while it led to this server may still count, and is a vote of this server.
+    /// Another node of the list that is the same server (S3). A node that is unreachable may lead to another server by
+    /// now. But the votes that it gave while it led to this server may still count, and they are votes of this server.
     pub(super) fn duplicate_of(&self, node: NodeId, now: Reading) -> Option<NodeId> {
         let run_id = Some(self.node(node).run.id.as_deref()?);
         let quarantine = self.rules.quarantine();
@@ -165,9 +168,10 @@ impl NodeMonitor {
         self.quorum.node_ids().find(is_same).filter(|_| !mutant!(DuplicatesCount))
     }
 
-    /// Until when the node's votes would be second ones, and why: its server may have voted under another name, which
-    /// leads elsewhere by now. Until that vote cannot count any more, the server has none here (S3: the votes for a
-    /// lock are of distinct servers). A run whose votes could not be kept in mind afterwards has none either.
+    /// The time until which the node's server could vote twice for a lock, and the reason. The server may have voted
+    /// under another name, which leads to another server by now. Until that vote expires, the server's votes do not
+    /// count under this name (S3: the votes for a lock are of distinct servers). The same applies if no further run
+    /// could be remembered.
     pub(super) fn has_second_vote(&self, node: NodeId, now: Reading) -> Option<(BootTime, String)> {
         let elsewhere = self.voted_elsewhere(node, self.node(node).run.id.as_deref()?);
         let forgotten = self.node(node).run.earlier.is_full_since().map(|at| self.lapse(at));
@@ -176,7 +180,7 @@ impl NodeMonitor {
         elsewhere.into_iter().chain(forgotten).filter(lasts).max_by_key(|(until, _)| *until)
     }
 
-    /// Until when a vote may count that this run has given under another name, and why.
+    /// The time until which a vote that this run gave under another name may count, and the reason.
     fn voted_elsewhere(&self, node: NodeId, run_id: &str) -> Option<(BootTime, String)> {
         let others = self.quorum.node_ids().filter(|other| *other != node);
         let voted =
@@ -186,7 +190,7 @@ impl NodeMonitor {
         Some((self.lapse(at), format!("was the server of {name} a moment ago")))
     }
 
-    /// When a vote that was asked for then cannot count any more.
+    /// The time from which a vote that was requested at `at` cannot count any more.
     fn lapse(&self, at: BootTime) -> BootTime {
         at.after(self.rules.quarantine())
     }
@@ -207,8 +211,8 @@ impl NodeMonitor {
     }
 }
 
-/// How many seconds the server says it has been running: a clock that was set back since says less than
-/// nothing.
+/// The uptime in seconds that the server reports. Zero if the report is negative, because the server's clock was set
+/// back.
 pub(super) fn told_uptime(info: &Info) -> u64 {
     if mutant!(UptimeUnsigned) {
         return info.uptime_s.unsigned_abs();
@@ -230,7 +234,7 @@ pub(super) fn unsound(info: &Info, words: Words) -> Option<Failure> {
     Some(words.failure(&fault))
 }
 
-/// Why a server that is sound does not vote yet.
+/// The reason why a sound server does not vote yet, for people.
 fn why(info: &Info, was_marked: bool, is_declared_durable: bool) -> String {
     let uptime = info.uptime_s;
     match (info.promoted_at, was_marked) {

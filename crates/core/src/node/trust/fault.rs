@@ -13,23 +13,23 @@ use crate::token::Key;
 /// A fault of a node: its votes do not count until a person fixes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault<'a> {
-    /// Its `INFO` lacks something.
+    /// The node's `INFO` lacks a required part.
     Incomplete(Incomplete),
-    /// It answers `INFO` with this error.
+    /// The node answers `INFO` with this error.
     NoInfo(&'a str),
-    /// It is a replica.
+    /// The node is a replica.
     Replica,
-    /// It is part of a cluster.
+    /// The node is part of a cluster.
     InCluster,
-    /// It deletes keys when its memory is full, by this policy.
+    /// The node deletes keys by this policy when its memory is full.
     Evicts(&'a str),
-    /// It is the same server as this other node.
+    /// The node is the same server as this other node.
     SameServer(&'a str),
-    /// It votes for clients with other settings.
+    /// The node votes, or will vote, for clients with other settings.
     OtherSettings {
-        /// It is marked for them; if not, it is being taken into use.
+        /// Whether the node has the marker of those clients. Otherwise they are adopting it.
         is_marked: bool,
-        /// Settings of the others.
+        /// Settings of the other clients.
         theirs: &'a Cluster,
         /// Settings of this client.
         ours: &'a Cluster,
@@ -43,7 +43,7 @@ pub enum Fault<'a> {
     },
 }
 
-/// Puts a fault into words for people. All are equal: no decision depends on them.
+/// Describes a fault for people. All values compare equal, because no decision depends on them.
 #[derive(Clone, Copy)]
 pub struct Words(pub fn(&Fault<'_>) -> String);
 
@@ -61,7 +61,7 @@ impl Words {
 }
 
 impl Default for Words {
-    /// The fault as the code has it.
+    /// Describes a fault by its `Debug` output.
     fn default() -> Self {
         Self(|fault| format!("{fault:?}"))
     }

@@ -1,4 +1,4 @@
-//! The trust in one node.
+//! The record of whether one node's votes count.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -39,7 +39,7 @@ impl NodeTrust {
 
     pub(super) fn is_marked_as(&self, seen: &MarkerSeen) -> bool {
         let (Some(marker), MarkerSeen::Text(text)) = (&self.marker, seen) else { return false };
-        // Mostly it is the very same one.
+        // Usually both are the same allocation.
         Arc::ptr_eq(marker, text) || marker == text || mutant!(ChangedMarkerTrusted)
     }
 
@@ -71,7 +71,7 @@ impl NodeTrust {
         self.trust_state = TrustState::Refused(failure.executed());
     }
 
-    /// It is sound and marked, but its votes do not count before then.
+    /// Quarantines a sound and marked node until the given time.
     pub(super) fn hold_back(&mut self, until: BootTime, why: String, now: Reading) {
         self.marker = None;
         self.review.step = Step::Rest;
@@ -80,7 +80,8 @@ impl NodeTrust {
         self.review.due = Some(until.min(now.after(LOOK_AGAIN)));
     }
 
-    /// A clock that was heard late may have been read long before, and is asked for again.
+    /// Notes the run and the wall clock in a node's `INFO`. If the answer took long, the clock may have been read long
+    /// ago, so the client will read it again.
     pub(super) fn note_run(
         &mut self,
         info: &Info,
@@ -109,7 +110,7 @@ impl NodeTrust {
         todo.push((node, command));
     }
 
-    /// Nothing is under way; looked at again in a while.
+    /// Schedules the next examination if none is in progress or due.
     pub(super) fn rest(&mut self, now: Reading) {
         if self.review.step == Step::Rest && self.review.due.is_none() {
             self.review.due = Some(now.after(LOOK_AGAIN));
@@ -132,15 +133,15 @@ impl NodeTrust {
         self.review.shift(base);
     }
 
-    /// Drops history that can no longer affect decisions; the present is the origin of time. No command about trust may be in
-    /// flight, because its answer would not be recognised.
+    /// Drops history that can no longer affect decisions. All times are relative to the present. No command about trust
+    /// may be in flight, because its answer would not be recognised.
     pub(super) fn forget(&mut self, quarantine: Duration) {
         let now = Reading::default();
         self.run.forget(now, quarantine);
         self.clock.told = self.clock.told.filter(|_| self.clock.time_us(now).is_some());
         self.clock.is_late &= self.clock.told.is_some();
         if let Some((_, age, at)) = &mut self.adopted {
-            // Only their sum matters.
+            // Only the sum of the age and the time since then matters.
             *age += before_origin(at);
             *at = now.boot();
         }

@@ -13,13 +13,12 @@ use crate::time::{BootTime, Reading};
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Run {
     pub(super) id: Option<Box<str>>,
-    /// How many seconds this run had been running by its own account when it was first heard of, and when
-    /// that was.
+    /// The uptime in seconds that this run reported in its first answer, and the time of that answer.
     pub(super) first: Option<(u64, BootTime)>,
-    /// When the newest command was sent that this run has answered; and an earlier run.
+    /// Time of sending of the newest command that this run answered, and that the run before it answered.
     pub(super) answered: Option<BootTime>,
     pub(super) answered_before: Option<BootTime>,
-    /// When the newest command was sent that this run has answered while it was trusted: its vote may count.
+    /// Time of sending of the newest command that this run answered while trusted: the last vote that may count.
     pub(super) voted: Option<BootTime>,
     /// Earlier runs whose votes under this name may still count.
     pub(super) earlier: EarlierRuns,
@@ -28,9 +27,9 @@ pub(super) struct Run {
 /// A node's wall clock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct NodeClock {
-    /// The wall clock in microseconds, and when the answer arrived.
+    /// The wall clock in microseconds, and the time at which the answer arrived.
     pub(super) told: Option<(i64, BootTime)>,
-    /// The answer arrived long after the question.
+    /// Whether the answer arrived long after the question.
     pub(super) is_late: bool,
 }
 
@@ -46,7 +45,7 @@ impl Run {
         }
     }
 
-    /// The server has said which run it is.
+    /// Notes the run that the server reported.
     pub(super) fn note(&mut self, info: &Info, sent: Reading, now: Reading, quarantine: Duration) {
         if self.id.as_deref() != Some(&*info.run_id) {
             if let Some(run_id) = self.id.take() {
@@ -59,7 +58,7 @@ impl Run {
         self.answered = Some(sent.boot());
     }
 
-    /// When this run was last asked for what may count under the node's name.
+    /// The time at which this run was last asked under the node's name for a vote that may count.
     pub(super) fn voted_as(&self, run_id: &str) -> Option<BootTime> {
         let now = self.voted.filter(|_| self.id.as_deref() == Some(run_id));
         now.max(self.earlier.voted(run_id))
@@ -83,7 +82,7 @@ impl Run {
         }
         self.earlier.forget(now, quarantine);
         if let Some((at_first, at)) = &mut self.first {
-            // A longer uptime makes no difference.
+            // An uptime beyond the quarantine makes no difference.
             let long = i64::try_from(quarantine.as_nanos()).unwrap_or(i64::MAX);
             if at.as_nanos() <= -long {
                 (*at_first, *at) = (0, BootTime::from_nanos(-long));
@@ -94,8 +93,9 @@ impl Run {
 }
 
 impl NodeClock {
-    /// A lower bound of the node's wall clock, if it was read lately. Counts from the arrival of the answer, not from the
-    /// sending: after a late answer the bound would be too high, and a floor from it above a floor that is set later.
+    /// A lower bound of the node's wall clock, if it was read lately. The elapsed time counts from the arrival of the
+    /// answer. If it counted from the sending, a late answer would give a bound that is too high, and a floor above one
+    /// that is computed later.
     pub(super) fn time_us(&self, now: Reading) -> Option<u64> {
         let (time_us, at) = self.told?;
         let passed = now.boot().as_nanos().saturating_sub(at.as_nanos()) / 1000;
@@ -110,7 +110,7 @@ impl NodeClock {
     }
 }
 
-/// How long before the origin of time that was.
+/// The time from `at` to the origin of time; zero if `at` is later.
 pub(super) fn before_origin(at: &BootTime) -> Duration {
     Duration::from_nanos(at.as_nanos().min(0).unsigned_abs())
 }

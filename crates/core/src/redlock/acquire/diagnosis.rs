@@ -12,8 +12,8 @@ use crate::time::{BootTime, Reading};
 /// The reason why an attempt failed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FailureReason {
-    /// Nodes refused, and a quorum would have been possible without these refusals: another client
-    /// holds the lock, or wants it too.
+    /// Nodes refused, and a quorum would have been possible without these refusals: another client holds the lock or
+    /// contends for it.
     Contended,
     /// Too many nodes failed: no quorum was possible, whatever the others answer.
     NoQuorum,
@@ -44,7 +44,8 @@ fn reason(
     }
 }
 
-/// The reason why there is no lock, by the answers to a look. `open` nodes may still answer.
+/// The reason why there is no lock, by the nodes' answers to an attempt or a look at the lock. `open` nodes may still
+/// answer.
 pub(crate) fn why_not(quorum: Quorum, nodes: &[NodeResult], open: usize) -> FailureReason {
     let count =
         |is: fn(&NodeOutcome) -> bool| nodes.iter().filter(|report| is(&report.said)).count();
@@ -129,21 +130,19 @@ impl Attempt {
         self.quorum.node_ids().filter_map(|node| self.failure(node))
     }
 
-    /// The nodes that granted.
     pub(crate) fn granting(&self) -> impl Iterator<Item = NodeId> {
         let granted = |slot: &Slot| matches!(slot, Slot::Granted { .. });
         self.quorum.node_ids().filter(move |node| granted(&self.slots[node.index()]))
     }
 
-    /// The nodes that refused.
     pub(crate) fn refusing(&self) -> impl Iterator<Item = NodeId> {
         let refused = |slot: &Slot| matches!(slot, Slot::Refused { .. });
         self.quorum.node_ids().filter(move |node| refused(&self.slots[node.index()]))
     }
 
-    /// The nodes that should push a change of the lock: all that refused. If too few refused because others failed or
-    /// were faster, as many of the rest as are needed. On a node that granted, or may have, the request follows the
-    /// release, so its push names the next holder.
+    /// The nodes that should push a change of the lock: all that refused. If these are too few, because other nodes
+    /// failed or were faster, as many other nodes as are needed. On a node that granted or may have granted, the
+    /// request follows the release, so the push is about the next holder.
     pub(crate) fn telling(&self) -> NodeSet {
         let outstanding = |slot: &Slot| matches!(slot, Slot::Outstanding { .. });
         let outstanding =
@@ -177,12 +176,12 @@ impl Attempt {
     }
 }
 
-/// The answer of one node in an attempt, and its time. Errors show it.
+/// The answer of one node in an attempt, and its time. Errors show both.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NodeResult {
     /// The answer.
     pub said: NodeOutcome,
-    /// How long after the start of the attempt.
+    /// Time from the start of the attempt to the answer.
     pub took: Duration,
 }
 
@@ -191,7 +190,8 @@ impl NodeResult {
         Self { said, took }
     }
 
-    /// Turns a look before the first attempt into the answer that an attempt would have received.
+    /// Turns the result of a look at the lock before the first attempt into the answer that an attempt would have
+    /// received.
     pub(crate) fn seen_as_refusal(self) -> Self {
         let said = match self.said {
             NodeOutcome::Seen(held) if held != Holding::Free => NodeOutcome::Refused(Some(held)),

@@ -12,7 +12,6 @@ use crate::redlock::fence::FenceRequest;
 use crate::redlock::quorum::{FEW, Quorum};
 use crate::time::{BootTime, Reading};
 
-/// The state of one node in this attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Slot {
     Outstanding {
@@ -30,7 +29,7 @@ pub(super) enum Slot {
         failure: Failure,
         took: Duration,
     },
-    /// The node had granted, and its key is gone.
+    /// The node had granted, but the key is gone.
     Gone {
         took: Duration,
     },
@@ -84,7 +83,7 @@ impl Attempt {
         (self.quorum, self.entry.clone(), self.fence_request.take())
     }
 
-    /// Moves all times so that `base` becomes zero. Models compare states by it.
+    /// Moves all times so that `base` becomes zero. Models need this to compare states.
     pub(crate) fn shift(&mut self, base: Reading) {
         self.started = Reading::default();
         for slot in &mut *self.slots {

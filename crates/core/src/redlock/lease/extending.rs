@@ -79,9 +79,9 @@ impl Lease {
         }
     }
 
-    /// Notes how the nodes confirm the round under way: when its outcome is clear (`is_decided`), and when the round
-    /// is over. Returns whether the holder is to be notified: if a quorum does not confirm or confirms again (V15), or
-    /// if the other nodes' answers are not all confirmations, or are so again.
+    /// Notes how many nodes confirmed the round in flight. The engine calls this when the outcome is clear
+    /// (`is_decided`) and when the round is over. Returns whether to notify the holder: when a quorum stops or resumes
+    /// confirming (V15), and when some node does not confirm or all nodes confirm again.
     pub(crate) fn note_confirmation(&mut self, is_decided: bool) -> bool {
         let before = self.confirmation;
         let Some(extension) = self.extension() else { return false };

@@ -9,7 +9,6 @@ use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::vote::Validity;
 use crate::time::Reading;
 
-/// The votes of a lease.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct HeldVotes {
     pub(super) validity: Validity,

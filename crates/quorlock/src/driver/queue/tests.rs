@@ -14,10 +14,10 @@ use crate::node::MemoryNode;
 use crate::reply::tests::Woken;
 use crate::{Client, LockOptions};
 
-/// Longer than anything takes on a busy machine.
+/// Timeout of the tests; longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A driver whose work is the test's, and its task, which the test polls. It waits for events, and is idle.
+/// A driver that runs a function of the test, and the driver's task, which the test polls. The driver is idle.
 struct Setting {
     handle: DriverHandle,
     task: DriverTask,
@@ -25,7 +25,7 @@ struct Setting {
 }
 
 impl Setting {
-    /// `works` is called at each poll but the first. It takes the events with `answer`.
+    /// The driver calls `works` at each poll except the first. `works` takes the events with [`answer`].
     fn new(mut works: impl FnMut(&EventReceiver, &Context<'_>) + Send + 'static) -> Self {
         let (handle, receiver) = DriverHandle::new(Weak::new());
         receiver.set_idle(true);
@@ -64,7 +64,7 @@ fn answer(receiver: &EventReceiver, cx: &Context<'_>) {
     }
 }
 
-/// Sends an event, and returns where its reply arrives.
+/// Sends an event, and returns the receiver of its reply.
 fn ask(
     handle: &DriverHandle,
     send: impl FnOnce(&DriverHandle, Event, ReplyTo),
@@ -74,12 +74,12 @@ fn ask(
     told
 }
 
-/// The queue is so long that the driver yields while a caller polls it. The caller's runtime does nothing more then, so
+/// The queue is so long that the driver yields while a caller polls it. The caller does not poll the driver again, so
 /// the driver must wake its own task.
 #[tokio::test]
 async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
-    // No time-out rings before the test's patience has ended.
+    // No timeout of the engine fires during the test.
     let builder = Client::builder()
         .custom_nodes(nodes)
         .max_ttl(100 * PATIENCE)
@@ -90,7 +90,7 @@ async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
         .unwrap();
     let before = client.acquire("before").await.unwrap();
     assert!(before.release().await.is_released(), "the driver is idle now");
-    // All earlier wake-ups of its task are over.
+    // Lets all earlier wake-ups of the driver's task take effect.
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
@@ -124,13 +124,14 @@ async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
     caller.join().unwrap();
 }
 
-/// Something panics after the event was queued, and the driver has not seen the event.
+/// A caller panics after it queued an event and before the driver took the event. The driver's task must then handle
+/// it.
 #[tokio::test]
 async fn a_panic_around_a_poll_leaves_the_event_to_the_task() {
     let mut is_driven = true;
     let mut it = Setting::new(move |receiver, cx| {
         if std::mem::replace(&mut is_driven, false) {
-            // The runtime's own guard panics now when it is dropped.
+            // tokio's guard of the entered runtime panics now when it is dropped.
             std::mem::forget(Handle::current().enter());
         } else {
             answer(receiver, cx);
@@ -148,7 +149,7 @@ async fn a_panic_around_a_poll_leaves_the_event_to_the_task() {
     assert!(it.poll().is_pending());
     assert_eq!(told.try_recv(), Ok(()));
 
-    // The panic has left no trace for the next caller.
+    // The next caller can poll the driver as before the panic.
     let mut told = ask(&it.handle, DriverHandle::send_and_drive);
     assert_eq!((told.try_recv(), it.woken()), (Ok(()), 1));
 }

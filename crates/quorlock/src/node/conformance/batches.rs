@@ -1,4 +1,4 @@
-//! Many commands: their order, their answers, and what a node says unasked.
+//! Batches of commands: their order, their answers, and the node's pushes.
 
 use super::subject::Subject;
 use super::{LONG, acquire, extend, inspect, new_key, new_token, new_value, release, watch};
@@ -8,7 +8,7 @@ use crate::node::{Answer, Command, Holding, Key, Value};
 /// The commands of a batch take effect one after the other.
 pub async fn commands_of_a_batch_take_effect_in_order(subject: &Subject) {
     let (key, first, second) = (new_key("order"), new_value(), new_value());
-    // Not to tell what is there instead is to answer at once; to tell may take another look.
+    // Without `tell` the node answers at once. With `tell` it may have to read the key first.
     let not_ours =
         Command::Release { keys: key.clone().into(), value: second.clone(), tell: false };
     let mut answers = subject
@@ -47,7 +47,7 @@ pub async fn commands_of_a_batch_take_effect_in_order(subject: &Subject) {
     assert_eq!(answers, expected);
 }
 
-/// Batches take effect in the order in which they were given, whichever is waited for first.
+/// Batches take effect in the order in which they were given, whichever answer is awaited first.
 pub async fn batches_take_effect_in_the_order_given(subject: &Subject) {
     let key = new_key("batches");
     let mut given = Vec::new();
@@ -67,7 +67,8 @@ pub async fn batches_take_effect_in_the_order_given(subject: &Subject) {
     assert!(!subject.outside.exists(&key));
 }
 
-/// If nobody waits for an acquire any more, it is not executed, or before the release behind it.
+/// If the caller drops the future of an acquire, the acquire is either not executed, or executed before the release
+/// that follows it.
 pub async fn a_release_comes_behind_an_acquire_that_nobody_waits_for(subject: &Subject) {
     for _ in 0..20 {
         let (key, value) = (new_key("dropped"), new_value());
@@ -78,7 +79,7 @@ pub async fn a_release_comes_behind_an_acquire_that_nobody_waits_for(subject: &S
     }
 }
 
-/// Each command gets its own answer; trouble with one touches no other.
+/// Each command gets its own answer. A command that fails does not affect the others.
 pub async fn every_command_is_judged_by_itself(subject: &Subject) {
     let (list, key, value) = (new_key("list"), new_key("neighbour"), new_value());
     subject.outside.set_other_type(&list, None);
@@ -127,7 +128,7 @@ pub async fn large_batches_are_answered_in_full(subject: &Subject) {
     assert_eq!(subject.execute(Vec::new()).await, [], "no answer to no command");
 }
 
-/// Keys and values are bytes: nothing in them ends them early or means anything.
+/// Keys and values are plain bytes: no byte ends them early or has a special meaning.
 pub async fn keys_and_values_may_be_odd(subject: &Subject) {
     let odd = [
         " ",
@@ -156,9 +157,8 @@ pub async fn keys_and_values_may_be_odd(subject: &Subject) {
     }
 }
 
-/// `Watch` tells what the key holds, as `Inspect` does. A node that answers with
-/// [`Answer::Watched`] says once when the key changes, whichever client changes it and in whatever
-/// way.
+/// `Watch` returns the state of the key, as `Inspect` does. A node that answers with [`Answer::Watched`] pushes once
+/// when the key changes, whichever client changes it and in whatever way.
 pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
     let outside = &subject.outside;
     let see = async |key: &Key| match subject.ask(watch(key)).await {
@@ -172,7 +172,7 @@ pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
     if !can_push {
         return;
     }
-    // Set, set to expire, given another value, deleted: each is a change, and told of once.
+    // Each of these changes causes one push: the key is set, gets an expiry, gets another value, is deleted.
     let changes: [&dyn Fn(&str); 4] = [
         &|key| outside.set(key, b"1", None),
         &|key| outside.set(key, b"1", Some(LONG)),
@@ -184,12 +184,12 @@ pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
         see(&other).await;
         change(&key);
         assert_eq!(subject.next_push().await, *std::slice::from_ref(&key));
-        // Nobody has asked again, so this is not told; what is, comes after it.
+        // No command watches the key any more, so this change causes no push. The push for the next change shows that.
         outside.set(&key, b"unasked", None);
         outside.set(&other, b"2", None);
         assert_eq!(subject.next_push().await, *std::slice::from_ref(&other), "told once");
     }
-    // Between two commands that have nothing to do with it, and in the middle of a batch.
+    // The command also works in the middle of a batch, between two unrelated commands.
     outside.set(&key, b"held", Some(LONG));
     let batch = vec![inspect(&other), watch(&key), inspect(&other)];
     let answers = subject.execute(batch).await;

@@ -10,14 +10,14 @@ use crate::node::{
     Adopted, Answer, Answers, Command, Counter, Evidence, FailureKind, Holding, Keys, Value,
 };
 
-/// Asks for one command after the other.
+/// Executes the commands one after the other, and checks each answer.
 async fn in_turn(subject: &Subject, steps: Vec<(Command, Answer)>) {
     for (command, expected) in steps {
         assert_eq!(subject.ask(command.clone()).await, expected, "{command:?}");
     }
 }
 
-/// A fence goes up with every grant and raise, and never down. It begins at the marker's floor.
+/// A fencing token increases with every grant and raise, and never decreases. It begins at the marker's floor.
 pub async fn fences_go_up(subject: &Subject) {
     let (keys, value, outside) = (Keys::from(new_key("fenced")), new_value(), &subject.outside);
     let counter =
@@ -76,7 +76,7 @@ pub async fn fences_go_up(subject: &Subject) {
     in_turn(subject, vec![(acquire(0), Answer::GrantedFenced { fence: 100 })]).await;
     assert_eq!(count().as_deref(), Ok("100"));
     outside.remove(&keys[0]);
-    // A counter that cannot go on gives out no fence.
+    // A counter that cannot be increased gives out no fencing token.
     for odd in ["x", "-1", &(Counter::LIMIT - 1).to_string()] {
         outside.set(&counter.keys[0], odd.as_bytes(), None);
         match subject.ask(acquire(0)).await {
@@ -126,7 +126,8 @@ pub async fn several_keys_are_one_lock(subject: &Subject) {
     names.iter().for_each(|key| outside.remove(key));
 }
 
-/// Readers share keys and keep writers out. A writer can become a reader, and its announcement keeps new readers out.
+/// Readers share keys and keep writers out. A writer can become a reader, and the intent of a waiting writer keeps new
+/// readers out.
 pub async fn readers_share_and_writers_exclude(subject: &Subject) {
     let keys = new_keys("shared", 2);
     let intents = keys.map(|key| format!("{key}:intent").into());
@@ -163,11 +164,11 @@ pub async fn readers_share_and_writers_exclude(subject: &Subject) {
         (shared(&new_value()), Answer::Refused),
         (leave(&other), Answer::Deleted),
         (leave(&other), Answer::Absent),
-        // A vote that was lost is given again, whatever is announced.
+        // A lost vote is healed in spite of an intent.
         (heal(&other), Answer::Granted),
         (leave(&other), Answer::Deleted),
         (leave(&one), Answer::Deleted),
-        // The announcement keeps no writer out.
+        // An intent does not keep writers out.
         (acquire(&keys, &late, LONG), Answer::Granted),
         (withdraw(&late), Answer::Announced),
         (shared(&one), Answer::Refused),
@@ -207,8 +208,8 @@ pub async fn readers_share_and_writers_exclude(subject: &Subject) {
         .await;
 }
 
-/// A node that can be restarted says what it is when it is greeted, wherever in a batch, and shows its
-/// marker; one that keeps its promises by itself need not.
+/// A node that can be restarted answers `Identify` with its `INFO` and its marker, wherever the command is in a batch.
+/// A node that cannot lose votes need not.
 pub async fn a_node_that_is_greeted_proves_itself(subject: &Subject) {
     let key = new_key("greeted");
     for marker in [None, Some("a marker")] {
@@ -224,7 +225,7 @@ pub async fn a_node_that_is_greeted_proves_itself(subject: &Subject) {
             let info = Info::parse(&info).expect("all that matters");
             assert!(!info.run_id.is_empty() && info.is_master && !info.is_loading);
         }
-        // And of its own accord, whenever it is asked for a vote.
+        // Without `Identify`, the node also sends its marker with every batch about votes.
         let value = new_value();
         let batch = vec![acquire(&key, &value, LONG), release(&key, &value)];
         assert_eq!(subject.execute(batch).await, [Answer::Granted, Answer::Deleted]);
@@ -233,8 +234,8 @@ pub async fn a_node_that_is_greeted_proves_itself(subject: &Subject) {
     subject.outside.remove(&subject.marker);
 }
 
-/// An adoption takes the marker away, is written once, and tells its age. A marker is written over what was expected
-/// alone, and after an adoption only if that is old enough.
+/// An adoption removes the marker, is written once, and reports its age. A marker replaces only the expected text, and
+/// after an adoption only if the adoption is old enough.
 pub async fn a_marker_waits_for_its_adoption(subject: &Subject) {
     let (marker, adoption, outside) = (new_key("marker"), new_key("adoption"), &subject.outside);
     let mark = |text: &str, replaces: Option<&str>, adopted: Option<&str>| Command::Mark {
@@ -265,7 +266,7 @@ pub async fn a_marker_waits_for_its_adoption(subject: &Subject) {
     let Answer::Adopting { text: first, age } = adopt("first", Some("newer")).await else {
         panic!("the marker was seen")
     };
-    // The node adds its time of day.
+    // The node appends its wall-clock time.
     let since = first.strip_prefix("first since=").and_then(|since| since.parse::<u64>().ok());
     assert!(since.is_some() && age < LONG && !outside.exists(&marker), "{first}");
     match adopt("second", None).await {

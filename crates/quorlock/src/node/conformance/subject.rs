@@ -1,4 +1,4 @@
-//! A node under test, and what drives it.
+//! A node under test, and the functions that send commands to it.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -16,19 +16,19 @@ use crate::node::{
     Answer, Answers, Batch, BoxFuture, Command, Evidence, Inbox, Key, MarkerSeen, Node, Stamp,
 };
 
-/// A node under test: driven as the client drives it, with its [`Node::background`] running.
+/// A node under test. It gets commands as from a client, while its [`Node::background`] runs.
 pub struct Subject {
     pub(super) node: Arc<dyn Node>,
     pub(super) outside: Box<dyn Outside>,
     background: JoinHandle<()>,
     push_sink: Inbox,
     pub(super) marker: Key,
-    /// The connection that the last answers came from; none yet.
+    /// Number of the connection of the last answers; zero before the first.
     epoch: AtomicU64,
 }
 
 impl Subject {
-    /// Takes a node, and a way to its keys past it. Must be called inside a tokio runtime.
+    /// Takes a node, and access to its keys that bypasses it. Must be called inside a tokio runtime.
     pub fn new(node: impl Node, outside: impl Outside) -> Self {
         let node: Arc<dyn Node> = Arc::new(node);
         let marker = new_key("marker");
@@ -44,7 +44,7 @@ impl Subject {
         self.execute_and_prove(commands).await.answers
     }
 
-    /// The same, and sees to it that a node that proves itself does so whenever it must.
+    /// As [`execute`](Self::execute). Also checks that a node that sends evidence does so whenever it must.
     pub(super) async fn execute_and_prove(&self, commands: Vec<Command>) -> Answers {
         let greets = commands.contains(&Command::Identify);
         let votes = commands.iter().any(Command::is_about_votes);
@@ -65,8 +65,7 @@ impl Subject {
         answers
     }
 
-    /// Gives the node a batch and returns once that is on its way: only then may the next one be
-    /// given.
+    /// Gives the node a batch, and returns once the batch was sent. Only then may the next batch be given.
     pub(super) async fn give(&self, commands: Vec<Command>) -> Given {
         let stamp = Arc::new(Stamp::new(Clock::Tokio));
         let batch = Batch { commands, stamp: stamp.clone() };
@@ -80,7 +79,7 @@ impl Subject {
         Given { answers, early, stamp }
     }
 
-    /// The keys that the node next says have changed.
+    /// Waits for the node's next push, and returns the changed keys.
     pub(super) async fn next_push(&self) -> Vec<Key> {
         let mut events = Vec::new();
         loop {
@@ -91,7 +90,7 @@ impl Subject {
             .await;
             for event in events.drain(..) {
                 match event {
-                    // Everything has changed: there is a new connection.
+                    // There is a new connection, so all keys may have changed.
                     Event::Pushed { keys: None, .. } => {}
                     Event::Pushed { keys: Some(keys), .. } => return keys,
                     other => panic!("the node has said {other:?}"),
@@ -100,7 +99,7 @@ impl Subject {
         }
     }
 
-    /// The keys that the node has said have changed since the last call; `None`: all of them.
+    /// The keys of each push since the last call; `None` means all keys.
     pub fn pushed(&self) -> Vec<Option<Key>> {
         let mut events = Vec::new();
         self.push_sink.take(&mut Context::from_waker(Waker::noop()), &mut events);
@@ -129,7 +128,7 @@ impl fmt::Debug for Subject {
     }
 }
 
-/// A batch that is on its way.
+/// A batch that was sent.
 pub(super) struct Given {
     answers: BoxFuture<Answers>,
     early: Option<Answers>,
@@ -137,7 +136,7 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// The answers, and when the batch was said to be sent.
+    /// The answers, and the reported time of sending.
     pub(super) async fn answers(self) -> (Answers, Option<Reading>) {
         let answers = match self.early {
             Some(answers) => answers,

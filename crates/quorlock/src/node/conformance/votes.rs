@@ -8,7 +8,7 @@ use super::subject::Subject;
 use super::{LONG, STILL_LONG, acquire, extend, inspect, new_key, new_value, not_quite, release};
 use crate::node::{Answer, Holding, Key, NodeState};
 
-/// Servers keep time in milliseconds of a clock that they read now and then.
+/// Allowed error of a ttl: servers count milliseconds, and read their clock only now and then.
 const ROUNDING: Duration = Duration::from_millis(2);
 
 /// `Acquire` sets an absent key to the whole value, with the ttl, in one step.
@@ -21,12 +21,12 @@ pub async fn a_free_key_is_granted_and_stored(subject: &Subject) {
     subject.outside.remove(&key);
 }
 
-/// `Acquire` refuses a key that exists, whatever it is, and leaves it as it is.
+/// `Acquire` refuses a key that exists, whatever its type, and does not change it.
 pub async fn a_taken_key_is_refused_and_untouched(subject: &Subject) {
     let outside = &subject.outside;
     let (ours, own) = (new_value(), new_key("taken"));
     assert_eq!(subject.ask(acquire(&own, &ours, STILL_LONG)).await, Answer::Granted);
-    // Even by the same value: a token is used once.
+    // Even the same value is refused, because a token is used once.
     for value in [&new_value(), &ours] {
         assert_eq!(subject.ask(acquire(&own, value, 4 * LONG)).await, Answer::Refused);
         assert_eq!(outside.value(&own).as_deref(), Some(ours.as_bytes()));
@@ -50,7 +50,7 @@ pub async fn a_taken_key_is_refused_and_untouched(subject: &Subject) {
     }
 }
 
-/// A granted key is there for its ttl, not less, and then it is gone.
+/// A granted key exists for its whole ttl, and then expires.
 pub async fn a_granted_key_expires_after_its_ttl(subject: &Subject) {
     const TTL: Duration = Duration::from_millis(150);
     let key = new_key("expires");
@@ -66,8 +66,8 @@ pub async fn a_granted_key_expires_after_its_ttl(subject: &Subject) {
     subject.outside.remove(&key);
 }
 
-/// `Extend` makes a key of ours live for the ttl from now, and never shorter than it would. If it
-/// has lost its expiry, it gets one again.
+/// `Extend` makes our key live for the ttl from now, and never shortens its life. A key that lost its expiry gets one
+/// again.
 pub async fn an_extension_lengthens_and_never_shortens(subject: &Subject) {
     let (key, value) = (new_key("extended"), new_value());
     let ttl = || subject.outside.ttl(&key).expect("an extended key expires");
@@ -135,7 +135,7 @@ pub async fn a_release_touches_nothing_of_others(subject: &Subject) {
     outside.remove(&list);
 }
 
-/// `Inspect` tells what the key holds and for how long, and changes nothing.
+/// `Inspect` returns the value and the remaining time of the key, and changes nothing.
 pub async fn an_inspection_tells_what_the_key_holds(subject: &Subject) {
     let outside = &subject.outside;
     let seen = async |key: &Key| match subject.ask(inspect(key)).await {

@@ -18,7 +18,7 @@ use crate::node::Inbox;
 
 /// One connection, and one question at a time.
 pub struct AdminConnection {
-    /// Locked for as long as a question is open.
+    /// Locked while a question awaits its replies.
     wire: Mutex<Wire>,
     capabilities: Capabilities,
     speaks_resp3: bool,
@@ -27,7 +27,7 @@ pub struct AdminConnection {
 }
 
 impl AdminConnection {
-    /// Connects and logs in, within the node's bound for it.
+    /// Connects and logs in, within the node's connect timeout.
     pub async fn open(node: &RedisNode) -> Result<Self, Failure> {
         // Pushes are dropped: this connection watches no key.
         let push_sink = Inbox::new(1).push_sink(NodeId::new(0));
@@ -39,7 +39,7 @@ impl AdminConnection {
         Ok(Self { wire, capabilities, speaks_resp3, database, patience })
     }
 
-    /// The keys are not in the first database.
+    /// Whether the locks are in another database than the first.
     pub fn selects(&self) -> bool {
         self.database != 0
     }
@@ -70,12 +70,12 @@ impl AdminConnection {
         self.database
     }
 
-    /// The server can push, so it notifies waiting calls when a lock changes.
+    /// Whether the server can push, so that it notifies waiting calls when a lock changes.
     pub fn speaks_resp3(&self) -> bool {
         self.speaks_resp3
     }
 
-    /// The server's own command that compares and deletes, if it has one and says so.
+    /// The server's native compare-and-delete command, if it has one and reports it.
     pub fn own_delete(&self) -> Option<&'static str> {
         self.capabilities.delete.map(|delete| match delete {
             Delete::IfEq => "DELIFEQ",

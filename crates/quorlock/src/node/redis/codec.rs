@@ -21,16 +21,17 @@ const UNNEEDED_BY_READERS: &[&str] = &["INFO", "SET", "GETRANGE", "EXISTS", "PEX
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Encoding {
     pub(super) form: Form,
-    /// The server's own command that compares and deletes, if it has one; only for the usual form.
+    /// The server's native compare-and-delete command, if it has one. Used only in the usual form.
     pub(super) delete: Option<Delete>,
-    /// The server can push.
+    /// Whether the server can push.
     pub(super) watches: bool,
-    /// The commands that the server does not have, or that the user may not use.
+    /// The commands that the server lacks, or that the user may not use.
     pub(super) lacking: Lacking,
 }
 
 impl Encoding {
-    /// Why this command is not sent: the server lacks what it needs, or the user the right to that.
+    /// The failure if this command must not be sent: the server lacks a command that it needs, or the user lacks a
+    /// right.
     #[inline]
     fn refusal(&self, command: &Command) -> Option<Failure> {
         if self.lacking == Lacking::default() { None } else { self.refusal_if_lacking(command) }
@@ -56,7 +57,7 @@ impl Encoding {
         }
     }
 
-    /// The server's own command that releases these keys, if it has one.
+    /// The server's native command that releases these keys, if it has one.
     fn own_delete(self, keys: &Keys) -> Option<(Delete, &Key)> {
         match self.form {
             Form::Usual => self.delete.zip(keys.single()),
@@ -83,11 +84,11 @@ pub(super) enum Delete {
 pub(super) struct Capabilities {
     /// The server pushes when a watched key changes.
     pub(super) watches: bool,
-    /// The server's own command that compares and deletes, if it has one.
+    /// The server's native compare-and-delete command, if it has one.
     pub(super) delete: Option<Delete>,
-    /// It tells several sections of its `INFO` at a time: Redis and Valkey from 7.0 on.
+    /// The server accepts several sections in one `INFO`: Redis and Valkey from 7.0 on.
     pub(super) sections: bool,
-    /// The commands that it does not have, or that the user may not use.
+    /// The commands that the server lacks, or that the user may not use.
     pub(super) lacking: Lacking,
 }
 
@@ -141,8 +142,8 @@ pub(super) fn replies_to(command: &Command, way: Encoding) -> usize {
         | Command::Withdraw { .. }
         | Command::Adopt { .. }
         | Command::Mark { .. } => 1,
-        // `Identify` is asked beside the commands: see `evidence`. The others are commands of a later core:
-        // answered as out of protocol, since nothing is sent.
+        // `Identify` is sent by `evidence`. Any other command is from a later version of the core. Nothing is sent for
+        // it, and its answer is a protocol failure.
         _ => 0,
     }
 }
@@ -158,7 +159,8 @@ pub(super) fn count_watches<'a>(commands: impl Iterator<Item = &'a Command>) -> 
     keys.sum()
 }
 
-/// A single key that holds a text, or nothing, is seen by two commands of the server's own. All else needs a script.
+/// Whether a script must read these keys. Two native commands can read a single key that is absent or holds text. All
+/// else needs a script.
 fn is_seen_by_script(keys: &Keys, intents: Option<&Keys>, way: Encoding) -> bool {
     way.form != Form::Usual || intents.is_some() || keys.single().is_none()
 }
@@ -175,7 +177,7 @@ pub(super) fn encode(command: &Command, way: Encoding, scripts: &Scripts, out: &
             let ttl = first.format(*ttl_ms).as_bytes();
             match keys.single() {
                 Some(key) => {
-                    // The same as `resp::write`, with what is always the same put together already.
+                    // As `resp::write`, but with the constant parts joined.
                     out.extend_from_slice(b"*6\r\n$3\r\nSET\r\n");
                     resp::word(out, key.as_bytes());
                     resp::word(out, value.as_bytes());
@@ -253,13 +255,13 @@ pub(super) fn encode(command: &Command, way: Encoding, scripts: &Scripts, out: &
             None => scripts.release.call(form, [keys], [value.as_bytes()], out),
         },
         Command::Watch { keys, intents } | Command::Inspect { keys, intents } => {
-            // CACHING is about the next command only, so both are written together.
+            // CACHING applies to the next command only, so both are written together.
             if way.watches && matches!(command, Command::Watch { .. }) {
                 resp::write(out, &[b"CLIENT", b"CACHING", b"YES"]);
             }
             look(keys, intents.as_ref(), way, scripts, out);
         }
-        // The next two are rare: servers need not know them.
+        // The next two commands are rare, so their scripts are not loaded but sent as text.
         Command::Adopt { key, text, replaces, marker, seen } => {
             let [replaces, seen] = [replaces, seen].map(|text| text.as_deref().unwrap_or_default());
             let texts = [text.as_bytes(), replaces.as_bytes(), seen.as_bytes()];
@@ -285,7 +287,7 @@ pub(super) fn encode(command: &Command, way: Encoding, scripts: &Scripts, out: &
 fn look(keys: &Keys, intents: Option<&Keys>, way: Encoding, scripts: &Scripts, out: &mut Vec<u8>) {
     match keys.single().filter(|_| !is_seen_by_script(keys, intents, way)) {
         Some(key) => {
-            // The server tracks the key of the first command.
+            // CACHING applies to the first of these commands, so the server tracks its key.
             resp::write(out, &[b"GET", key.as_bytes()]);
             resp::write(out, &[b"PTTL", key.as_bytes()]);
         }

@@ -1,4 +1,4 @@
-//! The commands that a client sends, by itself or in its scripts: the one list of them, and which of them a server
+//! The only list of the commands that a client sends, directly or in scripts, and the check for commands that a server
 //! lacks.
 
 use quorlock_core::{Failure, FailureKind};
@@ -15,13 +15,14 @@ pub enum Weight {
     Wanted,
     /// Readers cannot share a lock. Other locks work.
     Shared,
-    /// They work, but cannot be listed.
+    /// Locks work, but cannot be listed.
     Listing,
     /// No effect on locks.
     Nicety,
 }
 
-/// A right: as an ACL spells it, what it is worth, and a call that needs it; [`KEY`] stands for the key.
+/// A right: its ACL rule, the effect if it is missing, and a call that needs it. [`KEY`] in the call stands for the
+/// key.
 pub type Right = (&'static str, Weight, &'static [&'static str]);
 
 /// Stands for a key in a [`Right`]'s call.
@@ -29,7 +30,7 @@ pub const KEY: &str = "KEY";
 
 use Weight::{Listing, Needed, Nicety, Shared, Wanted};
 
-/// All rights, in an order in which the calls make sense one after the other.
+/// All rights, in an order in which their calls can be executed one after the other.
 pub const RIGHTS: &[Right] = &[
     ("+info", Needed, &["INFO", "server"]),
     ("+set", Needed, &["SET", KEY, "x", "NX", "PX", "10000"]),
@@ -46,12 +47,12 @@ pub const RIGHTS: &[Right] = &[
     ("+command|info", Wanted, &["COMMAND", "INFO", "SET"]),
     ("+client|tracking", Wanted, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]),
     ("+client|caching", Wanted, &["CLIENT", "CACHING", "YES"]),
-    // Only shows in lists of clients who is connected. Servers before 7.2 do not know it.
+    // Only sets the name in the server's list of clients. Servers before 7.2 lack the command.
     ("+client|setinfo", Nicety, &["CLIENT", "SETINFO", "LIB-NAME", "quorlock"]),
     ("+delifeq", Needed, &["DELIFEQ", KEY, "y"]),
     ("+delex", Needed, &["DELEX", KEY, "IFEQ", "y"]),
     ("+del", Needed, &["DEL", KEY]),
-    // Nothing is there any more, and none of these makes anything of nothing.
+    // The key is absent by now, and none of these calls creates it.
     ("+type", Shared, &["TYPE", KEY]),
     ("+pexpireat", Shared, &["PEXPIREAT", KEY, "1"]),
     ("+zadd", Shared, &["ZADD", KEY, "XX", "0", "x"]),
@@ -63,14 +64,14 @@ pub const RIGHTS: &[Right] = &[
     ("+scan", Listing, &["SCAN", "0", "COUNT", "1"]),
 ];
 
-/// The commands that need no right of their own, or only where a setting asks for them: the log-in, the database, and
-/// settings of a server that is declared durable.
+/// The commands that need no right, or need one only with some settings: the log-in, the choice of the database, and
+/// the settings of a server that was declared durable.
 pub const BESIDE: &[&str] = &["HELLO", "AUTH", "SELECT", "CONFIG"];
 
-/// The commands of a server's own that compare and delete. A server has one of them at most.
+/// The native compare-and-delete commands. A server has at most one of them.
 pub(super) const OWN_DELETES: [&str; 2] = ["DELIFEQ", "DELEX"];
 
-/// The rights whose commands every server must have: without them no vote could be extended or taken back.
+/// The rights whose commands every server must have: without them no vote could be extended or released.
 fn checked() -> impl Iterator<Item = (usize, &'static Right)> {
     let is_checked = |(_, (_, weight, call)): &(usize, &Right)| {
         matches!(weight, Needed | Shared) && !OWN_DELETES.contains(&call[0])
@@ -78,8 +79,8 @@ fn checked() -> impl Iterator<Item = (usize, &'static Right)> {
     RIGHTS.iter().enumerate().filter(is_checked)
 }
 
-/// Asks which of all these commands the server has. Before the log-in a server takes at most ten words at a time, and
-/// the log-in may fail.
+/// The commands that ask which of these commands the server has. Each has at most ten words, because a server accepts
+/// no more before a log-in, and the log-in may fail.
 pub(super) fn question() -> impl Iterator<Item = Vec<&'static str>> {
     let names = checked().map(|(_, (.., call))| call[0]);
     let names: Vec<&str> = OWN_DELETES.into_iter().chain(names).collect();
@@ -88,13 +89,13 @@ pub(super) fn question() -> impl Iterator<Item = Vec<&'static str>> {
     parts.into_iter()
 }
 
-/// The same, each by itself, of a server that does not answer the question: without arguments none of them does
-/// anything, and the server reports a missing command before it checks the arguments and the rights.
+/// Calls each command without arguments, for a server that does not answer [`question`]. Such a call does nothing, and
+/// the server reports a missing command before it checks the arguments and the rights.
 pub(super) fn questions() -> impl Iterator<Item = [&'static str; 1]> {
     checked().map(|(_, (.., call))| [call[0]])
 }
 
-/// The rights that a script can look for, each with a call that changes nothing.
+/// The rights that a script can test, each with a call that changes nothing.
 fn probed() -> impl Iterator<Item = (usize, String)> {
     let is_probed = |(_, (_, weight, call)): &(usize, &Right)| {
         matches!(weight, Needed | Shared) && !call[0].starts_with("EVAL")
@@ -109,8 +110,8 @@ fn probed() -> impl Iterator<Item = (usize, String)> {
     })
 }
 
-/// Asks which rights the user lacks: one script looks for all of them, because each by itself would be a reply more.
-/// Their calls are one word, because a server takes at most ten before the log-in, which may fail.
+/// Asks which rights the user lacks. One script tests all rights, because each separate test would add a reply. The
+/// calls are joined into one word, because a server accepts at most ten words before a log-in, and the log-in may fail.
 pub(super) fn rights_question() -> [Vec<String>; 2] {
     let script = [EVAL, include_str!("../scripts/rights.lua"), "0"].map(str::to_owned);
     let by_hash = [EVALSHA, "0000000000000000000000000000000000000000", "0"].map(str::to_owned);
@@ -146,8 +147,8 @@ impl Lacking {
         Self { missing, forbidden: 0 }
     }
 
-    /// Adds the answers to [`rights_question`]. An answer that does not fit says nothing. `deletes`: the server's own
-    /// command that compares and deletes is used.
+    /// Adds the answers to [`rights_question`]. An answer that does not fit is ignored. `deletes` means that the native
+    /// compare-and-delete command is used.
     pub(super) fn with_rights(self, told: &[Reply], deletes: bool) -> Self {
         let mut forbidden = 0;
         for (name, reply) in [EVAL, EVALSHA].iter().zip(told) {
@@ -165,20 +166,21 @@ impl Lacking {
         Self { forbidden: forbidden & !unused, ..self }
     }
 
-    /// Why no lock can be had, if a command is missing, or a right. `INFO` is needed only under the restart guard,
-    /// which itself says that the right to it is missing. Without the guard, [`no_vote`](Self::no_vote) decides.
+    /// The failure of all locks, if a command or a right is missing. `INFO` is needed only under the restart guard,
+    /// which itself reports a missing right to `INFO`. Without the guard, [`no_vote`](Self::no_vote) checks the rights.
     pub(super) fn no_locks(self, is_guarded: bool) -> Option<Failure> {
         let missing = if is_guarded { self.missing } else { self.missing & !Self::bits(&["INFO"]) };
         let forbidden = if is_guarded { self.forbidden & !Self::bits(&["INFO"]) } else { 0 };
         Self { missing, forbidden }.failure(Needed)
     }
 
-    /// Why no vote can be asked for: without a right that is not among these, it could not be extended or taken back.
+    /// The failure of a request for a vote, if the user lacks a right that is not in `unneeded`. Without that right the
+    /// vote could not be extended or released.
     pub(super) fn no_vote(self, unneeded: &[&str]) -> Option<Failure> {
         Self { missing: 0, forbidden: self.forbidden & !Self::bits(unneeded) }.failure(Needed)
     }
 
-    /// Why no lock can be shared, if a command is missing, or a right.
+    /// The failure of all shared locks, if a command or a right is missing.
     pub(super) fn no_readers(self) -> Option<Failure> {
         self.failure(Shared)
     }
@@ -224,13 +226,13 @@ fn missing(names: &str) -> Failure {
     Failure::unsent(FailureKind::MissingCommand).with_detail(detail)
 }
 
-/// A command is missing, or is not to be called from scripts, in the words of any server.
+/// Whether an error of any known server says that a command is missing, or must not be called from scripts.
 fn is_missing(error: &str) -> bool {
     let error = error.to_ascii_lowercase();
     error.starts_with("err unknown command") || is_missing_in_script(&error)
 }
 
-/// The same, of a command in a script. Servers do not tell which. `error` is in lower case.
+/// As [`is_missing`], for a command in a script, which servers do not name. `error` is in lower case.
 fn is_missing_in_script(error: &str) -> bool {
     let calls_unknown = error.contains("unknown") && error.contains("command called from");
     calls_unknown || error.contains("command is not allowed from script")
@@ -335,7 +337,7 @@ mod tests {
                 .collect();
             assert_eq!(Lacking::read_each(&told), lacking);
         }
-        // An answer that does not fit says nothing.
+        // An answer that does not fit is ignored.
         assert_eq!(Lacking::read(&[]), Lacking::default());
     }
 }

@@ -1,5 +1,5 @@
-//! From an address to a wire on which votes may count: connect, encrypt, log in, learn what the
-//! server can do. All that is said takes one round trip.
+//! Makes a connection on which votes may count: connects, encrypts, logs in, and asks what the server can do. The
+//! log-in and all questions take one round trip.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,9 +29,9 @@ pub(super) struct Dialer {
     pub(super) resolver: Resolver,
     #[cfg(feature = "tls")]
     pub(super) encryption: Option<Encryption>,
-    /// Data without acknowledgement for this long break the connection.
+    /// The connection breaks if sent data stay unacknowledged for this time.
     pub(super) give_up_after: Duration,
-    /// The server has accepted a connection, and has not answered in TLS.
+    /// The server has accepted a connection, but has not answered in TLS yet.
     pub(super) awaits_tls: AtomicBool,
 }
 
@@ -76,7 +76,7 @@ impl Dialer {
             Address::Socket(path) => {
                 let stream = UnixStream::connect(path).await;
                 Ok(Box::new(stream.map_err(|error| match error.kind() {
-                    // Elsewhere EAGAIN means that there is no thread.
+                    // For Unix sockets, EAGAIN means a full queue. Elsewhere it means that no thread could be started.
                     io::ErrorKind::WouldBlock => {
                         io::Error::other("its queue of new connections is full")
                     }
@@ -88,7 +88,7 @@ impl Dialer {
         }
     }
 
-    /// Without Nagle's algorithm, and such that a peer that is gone is noticed.
+    /// Disables Nagle's algorithm, and enables the detection of a dead peer.
     fn set_up(&self, stream: &TcpStream) -> io::Result<()> {
         let socket = socket2::SockRef::from(stream);
         socket.set_tcp_nodelay(true)?;
@@ -113,7 +113,7 @@ impl Dialer {
 
     #[cfg(not(feature = "tls"))]
     async fn encrypt(&self, _: &str, _: TcpStream) -> io::Result<Box<dyn Socket>> {
-        // Refused when the URL was read.
+        // Such a URL was refused when it was parsed.
         Err(io::ErrorKind::Unsupported.into())
     }
 }
@@ -137,11 +137,11 @@ fn certificate_hint(said: &str) -> &'static str {
     HINTS.into_iter().find(|(words, _)| said.contains(words)).map_or("", |(_, hint)| hint)
 }
 
-/// Why there is no connection.
+/// The reason why no connection was made.
 pub(super) enum NotConnected {
     /// The server knows only the older protocol.
     OnlyResp2,
-    /// This. Nothing of ours has been sent.
+    /// Another failure. No command of a caller was sent.
     Because(Failure),
 }
 
@@ -179,7 +179,7 @@ pub(super) async fn connect(
     }
 }
 
-/// Says who we are, and asks what the server can do.
+/// Logs in, and asks what the server can do.
 async fn handshake(
     wire: &mut Wire,
     target: &Target,
@@ -203,13 +203,13 @@ async fn handshake(
     if target.database != 0 {
         handshake.say(Purpose::Database, &["SELECT", &target.database.to_string()]);
     }
-    // A server on which nobody need log in says so here; one that wants it, too.
+    // The reply shows whether the server still requires a log-in.
     handshake.say(Purpose::LoggedIn, &["PING"]);
     handshake.say(Purpose::Convenience, &["CLIENT", "SETINFO", "LIB-NAME", "quorlock"]);
     let version = env!("CARGO_PKG_VERSION");
     handshake.say(Purpose::Convenience, &["CLIENT", "SETINFO", "LIB-VER", version]);
     if !resp2 {
-        // Tell us of keys that we ask you to watch, but not of what we do to them ourselves.
+        // The server pushes changes of the keys that this connection watches, except for changes by this connection.
         handshake.say(Purpose::Watching, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]);
     }
     for words in commands::question() {
@@ -237,13 +237,13 @@ enum Purpose {
     LoggedIn,
     Database,
     Watching,
-    /// How many commands the server is asked about.
+    /// Number of commands that the server is asked about.
     Capabilities {
         names: usize,
     },
     /// Asks for the user's missing rights.
     Rights,
-    /// A user without the right to it may still have the right to lock.
+    /// A failure is ignored, because a user without the right to this command may still lock.
     Convenience,
 }
 
@@ -276,7 +276,7 @@ impl Handshake {
                 (Purpose::LoggedIn, Reply::Error(error)) if code(&error) == "NOAUTH" => {
                     return Err(not_logged_in(&error, logs_in));
                 }
-                // In another database the locks would be others' than they say.
+                // In another database, these would be different locks.
                 (Purpose::Database, Reply::Error(error)) => return Err(refused(&error)),
                 (Purpose::Login, Reply::List(about)) if !resp2 && speaks_resp3(&about) => {
                     capabilities.sections = tells_sections(&about);
@@ -309,7 +309,7 @@ impl Handshake {
         Ok(capabilities)
     }
 
-    /// Says all of it, and waits for the replies.
+    /// Sends all commands, and waits for the replies.
     async fn answers(self, wire: &mut Wire) -> Result<(Vec<Purpose>, Vec<Reply>), NotConnected> {
         let Self { bytes, purposes } = self;
         let said = wire.ask(|out| {
@@ -324,7 +324,7 @@ impl Handshake {
     }
 }
 
-/// Whether it says that it speaks RESP3 from now on: what answers `HELLO` with a list of whatever else does not.
+/// Whether the reply to `HELLO` confirms RESP3. A server that replies with any other list does not speak it.
 fn speaks_resp3(about: &[Reply]) -> bool {
     let is_proto = |name: &Reply| match name {
         Reply::Bytes(name) => name == b"proto",
@@ -355,7 +355,8 @@ fn knows_no_resp3(error: &str, logs_in: bool) -> bool {
         || explanation(error).starts_with("unknown command")
 }
 
-/// Servers have no code of its own for "there is no password here", or had none.
+/// Whether an error is about the log-in. Some servers have no error code for a password that is not configured, so the
+/// text decides.
 fn is_about_login(error: &str) -> bool {
     let error = error.to_ascii_lowercase();
     error.contains("auth") || error.contains("password")
@@ -387,7 +388,7 @@ fn refused(error: &str) -> NotConnected {
     NotConnected::Because(Failure::unsent(kind).with_detail(for_people(detail)))
 }
 
-/// Nothing but a greeting was on this connection.
+/// The failure of a connection that broke during the handshake, before any command of a caller was sent.
 fn unsent(failure: &Failure) -> Failure {
     match (failure.kind(), failure.detail()) {
         (FailureKind::Protocol, _) | (_, None) => stranger(),
@@ -420,7 +421,7 @@ mod tests {
             let mut said = [0; 64];
             assert!(server.read(&mut said).await.unwrap() > 0);
             server.write_all(format!("{answer}+PONG\r\n").as_bytes()).await.unwrap();
-            // The wire is closed by who has it.
+            // Only the client closes this connection.
             std::future::pending::<()>().await;
         };
         tokio::select! {
@@ -429,7 +430,7 @@ mod tests {
         }
     }
 
-    /// A server that cannot serve now says nothing about a password that nobody has given it.
+    /// If the client sent no password, an error of a server that is not ready must not be reported as a failed log-in.
     #[tokio::test(start_paused = true)]
     async fn an_error_is_about_the_login_only_if_there_was_one() {
         let kind = async |resp2, answer| match after_login(resp2, answer).await.err() {
@@ -498,7 +499,7 @@ mod tests {
             assert_eq!(failure.detail(), Some("this is no Redis or Valkey"), "{answer:?}");
             assert!(!failure.may_have_been_executed(), "nothing but a greeting was sent");
         }
-        // The older protocol logs in with a command that is answered like this.
+        // In RESP2 the log-in is a command whose reply is `OK`.
         assert!(after_login(true, "+OK\r\n").await.is_ok());
         assert!(after_login(true, map).await.is_err());
     }

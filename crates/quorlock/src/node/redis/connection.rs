@@ -18,9 +18,9 @@ pub(super) struct Connection {
     pub(super) capabilities: Capabilities,
     /// The bytes that ask for the server's marker. `None` without a restart guard.
     pub(super) marker: Option<Box<[u8]>>,
-    /// Which of the server's databases this client uses.
+    /// The database that this client uses on the server.
     pub(super) registration: Option<Registration>,
-    /// The client may write which database has the locks.
+    /// Whether the client may register its database on the server.
     pub(super) registers: bool,
     /// The server has no registration: the next batch registers the database if the server is in use (S17).
     pub(super) is_unregistered: bool,
@@ -31,8 +31,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Sends a batch, for the first time or again. Once the wire has [finished](Wire::next_finished) the request, it
-    /// is to be [concluded](Self::conclude).
+    /// Sends a batch, for the first time or again. Once the wire has [finished](Wire::next_finished) the request, the
+    /// caller must [conclude](Self::conclude) it.
     ///
     /// # Errors
     /// Returns the request if the wire is closed; nothing was sent.
@@ -47,7 +47,8 @@ impl Connection {
         let exchange = &request.exchange;
         let (evidence_request, form) = (exchange.evidence_request(), exchange.form());
         let registration = self.registration.as_ref().and_then(|_| {
-            // A server that is refused is not taken into use, and nothing is written there.
+            // The client registers its database only on a server that is in use or is being adopted, because it must
+            // write nothing to a server that it refuses.
             let is_taken_into_use = exchange.to_send().any(writes_a_marker);
             let is_in_use = self.session.has_marker() || is_taken_into_use;
             let what = if is_in_use && self.registers { Do::Register } else { Do::Look };
@@ -75,8 +76,7 @@ impl Connection {
         })
     }
 
-    /// Decides whether the answers of a finished batch count. Returns whether some of its commands are to be sent
-    /// again.
+    /// Decides whether the answers of a finished batch count. Returns whether some of its commands must be sent again.
     pub(super) fn conclude(&mut self, server: &Server, request: &mut Request) -> bool {
         let evidence = self.read_evidence(server, request).unwrap_or_else(|failure| {
             request.exchange.fail(&failure);
@@ -85,14 +85,14 @@ impl Connection {
         self.session.conclude(&mut request.exchange, evidence)
     }
 
-    /// Reads what shows that the answers count. An error: none of them counts.
+    /// Reads the evidence that the answers count. An error means that none of them counts.
     fn read_evidence(
         &mut self,
         server: &Server,
         request: &mut Request,
     ) -> Result<Evidence, Failure> {
         let Some(flushes) = request.flushes else { return Err(self.wire.why_closed()) };
-        // Replies that arrived together with something out of step may not be replies to their commands (S22).
+        // If the stream is out of step, replies that arrived in the same read may belong to other commands (S22).
         if let Some(failure) = self.wire.why_out_of_step() {
             return Err(failure.clone());
         }
@@ -118,7 +118,7 @@ impl Connection {
             Some(evidence) if in_step && self.marker.is_some() && !mutant!(NothingProved) => {
                 Ok(evidence)
             }
-            // There is no restart guard.
+            // Without a restart guard, no evidence is needed.
             Some(_) if in_step => Ok(Evidence::NotRequired),
             // One reply does not fit, so any other may be the reply to another command: none of them counts (S22).
             _ => {
@@ -131,7 +131,7 @@ impl Connection {
     }
 }
 
-/// A client sends these commands only after it has found nothing that keeps the server from being taken into use.
+/// A client sends these commands only after it has found no reason to refuse the server.
 fn writes_a_marker(command: &Command) -> bool {
     matches!(command, Command::Adopt { .. } | Command::Mark { .. })
 }

@@ -1,5 +1,4 @@
-//! The line from the driver to a server: from the node's pipeline to the wire and back, without a future for each
-//! batch.
+//! The driver's path to a server: from the node's pipeline to the wire and back, without a future for each batch.
 
 use std::task::Context;
 
@@ -18,7 +17,7 @@ pub(crate) struct Direct {
     clock: Clock,
     pipeline: NodePipeline,
     link: Link,
-    /// The batch that waits for a connection; there is one at most.
+    /// The batch that waits for a connection; at most one.
     unsent: Option<Box<Request>>,
     /// The reading when commands were last taken. Answers without a vote carry this time, which counts for nothing.
     now: Reading,
@@ -39,7 +38,8 @@ impl Direct {
         }
     }
 
-    /// Takes commands for the server, and sends them unless they must wait; `now` was read before they were made.
+    /// Takes commands for the server, and sends them unless they must wait; `now` was read before the commands were
+    /// created.
     pub(crate) fn take(
         &mut self,
         commands: &mut Vec<TicketedCommand>,
@@ -64,7 +64,6 @@ impl Direct {
         self.send(None, encoder, events);
     }
 
-    /// Reuses the memory of an event's answers.
     pub(crate) fn reuse(&mut self, answers: Vec<(Ticket, Answer)>) {
         self.pipeline.reuse(answers);
     }
@@ -82,8 +81,8 @@ impl Direct {
         }
     }
 
-    /// Sends the batches that may be sent now. `now`: a reading of this moment, from before the commands were made, if
-    /// there is one.
+    /// Sends the batches that may be sent now. `now` is a current reading from before the commands were created, if the
+    /// caller has one.
     fn send(&mut self, now: Option<Reading>, encoder: &mut Encoder, events: &mut Vec<Event>) {
         if self.unsent.is_none() && !self.pipeline.has_waiting() {
             return;

@@ -15,15 +15,16 @@ use super::resp::{self, Reply};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Beside {
     evidence_request: EvidenceRequest,
-    /// The settings that show whether the server forgets anything when it stops: asked with `INFO`.
+    /// Whether to read, with `INFO`, the settings that show whether the server loses writes when it stops.
     settings: bool,
-    /// The database that has the locks: asked with `INFO`, and written with a marker.
+    /// The registered database: read with `INFO`, and written with a marker.
     registration: Option<Do>,
     /// Number of replies before those to the commands.
     pub(super) before: usize,
 }
 
-/// See [`Beside::settings`]. Servers before 7.0 are asked for one at a time.
+/// See [`Beside::settings`]. Each setting is requested separately, because servers before 7.0 return only one at a
+/// time.
 const SETTINGS: [&str; 2] = ["appendfsync", "no-appendfsync-on-rewrite"];
 
 impl Beside {
@@ -100,18 +101,16 @@ impl Beside {
         (info, replies.next().filter(|_| self.registration.is_some()))
     }
 
-    /// The server was asked for its settings.
     pub(super) fn asked_settings(self) -> bool {
         self.settings
     }
 
-    /// The marker is asked for.
     pub(super) const fn has_marker(self) -> bool {
         self.evidence_request.marker
     }
 }
 
-/// The bytes that ask for the marker.
+/// The bytes that request the marker.
 pub(super) fn ask_marker(marker: &Key) -> Box<[u8]> {
     let mut asked = Vec::new();
     resp::write(&mut asked, &[b"GET", marker.as_bytes()]);
@@ -121,8 +120,9 @@ pub(super) fn ask_marker(marker: &Key) -> Box<[u8]> {
 /// The rights that reading the registered database needs.
 const REGISTRATION_RIGHTS: &str = "the rights +eval, +get, +set, +select for databases but the first, and ~<prefix>quorlock:* for its keys";
 
-/// Combines the reply to `INFO`, the marker and the outcome of the registration. `flushes`: how often the server had announced
-/// that its data were replaced, before the first reply and before the last. `None`: the stream is out of step.
+/// Combines the reply to `INFO`, the marker and the outcome of the registration. `flushes` counts the server's
+/// announcements that its data were replaced, before the first reply and before the last. Returns `None` if the stream
+/// is out of step.
 pub(super) fn read(
     before: Option<Reply>,
     marker: MarkerSeen,
@@ -146,7 +146,7 @@ fn info_of(reply: Reply) -> Option<Result<Arc<str>, Failure>> {
     match reply {
         Reply::Bytes(bytes) => {
             let text = String::from_utf8_lossy(&bytes);
-            // RESP3 puts the kind of text in front.
+            // RESP3 puts the format of a text before the text.
             Some(Ok(text.strip_prefix("txt:").unwrap_or(&text).into()))
         }
         Reply::Error(error) => {
@@ -156,7 +156,7 @@ fn info_of(reply: Reply) -> Option<Result<Arc<str>, Failure>> {
     }
 }
 
-/// The marker from the reply behind those to the commands. `None`: the stream is out of step.
+/// The marker from the reply behind those to the commands. `None` if the stream is out of step.
 pub(super) fn marker_of(reply: &Reply, exchange: &Exchange) -> Option<MarkerSeen> {
     match reply {
         Reply::Nil => Some(MarkerSeen::Missing),
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(read(info, text("m")), seen(Some("# Server\r\n"), text("m")));
         assert_eq!(read(None, MarkerSeen::NotAsked), seen(None, MarkerSeen::NotAsked));
         assert_eq!(read(Some(Reply::Okay), MarkerSeen::NotAsked), None);
-        // It says what it was before its data were replaced.
+        // The data were replaced after the server sent `INFO`, so `INFO` does not count.
         let replaced = super::read(bytes("# Server\r\n"), text("m"), Some(Ok(())), 3, (1, 2));
         assert_eq!(replaced, seen(None, text("m")));
         let marker = |reply| marker_of(&reply, &Exchange::default());

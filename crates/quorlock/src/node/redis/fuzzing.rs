@@ -1,5 +1,5 @@
-//! The bodies of the fuzz targets in `fuzz/`. The tests here run them on some thousand inputs. Each asserts properties of
-//! everything that is read from a server.
+//! The bodies of the fuzz targets in `fuzz/`. The tests here run each body on some thousand inputs. A body asserts
+//! properties of one kind of data from a server.
 
 #![allow(unreachable_pub, reason = "public where cargo-fuzz builds it, and nowhere else")]
 #![allow(missing_docs, clippy::panic, reason = "each says what it asserts")]
@@ -19,8 +19,8 @@ pub use self::answers::answers;
 const SPLITS_MAX: usize = 256;
 const READ_MAX: usize = 1024 * 1024;
 
-/// Replies: no panic, nothing invented, no more memory than was received is worth, the same replies
-/// wherever the input is split, and values that are read in place are those that would be read.
+/// Replies: the parser does not panic, and allocates no more memory than the input justifies. It returns the same
+/// replies wherever the input is split. Values that are read in place equal the parsed ones.
 pub fn replies(data: &[u8]) {
     short_values(data);
     let whole = read_in_parts(&[data]);
@@ -34,7 +34,7 @@ pub fn replies(data: &[u8]) {
     assert_eq!(read_in_parts(&pieces), whole, "in pieces of {}", step.max(3));
 }
 
-/// How many there are, wherever they begin.
+/// Checks the short values at all offsets, and returns their number.
 fn short_values(data: &[u8]) -> usize {
     let values = (0..data.len()).filter_map(|place| {
         let (value, length) = resp::short_value(&data[place..])?;
@@ -61,7 +61,7 @@ pub fn commands(data: &[u8]) {
     }
 }
 
-/// Replies as the wire reads them when these parts come one after the other, and whether all was well.
+/// The replies that the wire reads if these parts arrive one after the other, and whether the input was valid.
 fn read_in_parts(parts: &[&[u8]]) -> (Vec<Reply>, bool) {
     let (mut input, mut replies): (Vec<u8>, Vec<Reply>) = Default::default();
     let (mut at, mut needed, mut surplus) = (0, 1, 0);
@@ -104,7 +104,7 @@ fn held_by(reply: &Reply) -> usize {
     }
 }
 
-/// Markers: what is read is written and read again as it was, and so are names of any kind.
+/// Markers: writing and parsing a marker again gives the same marker, also with names of any kind.
 pub fn marker(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Some(marker) = Marker::parse(&text) {
@@ -148,7 +148,7 @@ pub fn registration(data: &[u8]) {
     }
 }
 
-/// `INFO`: no panic, and what it says fits into a marker.
+/// `INFO`: the parser does not panic, and the run id fits into a marker.
 pub fn info(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok(info) = Info::parse(&text) else { return };
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// Run again what failed with this, set to the seed that was printed.
+    /// Environment variable that repeats a failed run, if it is set to the printed seed.
     const SEED_VARIABLE: &str = "QUORLOCK_FUZZ_SEED";
 
     const INPUTS: u64 = 2_000;
@@ -195,7 +195,7 @@ mod tests {
             (0..self.below(most + 1)).map(|_| self.word() as u8).collect()
         }
 
-        /// Something that is a reply, mostly.
+        /// Appends a reply that is valid in most cases.
         fn reply(&mut self, depth: usize, out: &mut Vec<u8>) {
             let kinds = if depth < 4 { 14 } else { 9 };
             match self.below(kinds) {
@@ -231,7 +231,7 @@ mod tests {
             let mut out = Vec::new();
             match self.below(300) {
                 0 => return self.bytes(200),
-                // Longer than what is kept, or than anything may be.
+                // Values near the largest size that is kept, and lines near the largest reply.
                 1 => {
                     let size = resp::BYTES_KEPT - 5 + self.below(100);
                     out.extend(format!("${size}\r\n{}\r\n:1\r\n", "x".repeat(size)).bytes());
@@ -248,9 +248,9 @@ mod tests {
             self.spoil(out)
         }
 
-        /// Which command, and what may be the reply to it: often what scripts tell of keys.
+        /// The index of a command, and a possible reply: often the list of key states that a script returns.
         fn answer(&mut self) -> Vec<u8> {
-            // Every other one is a look.
+            // Half of the commands read keys.
             let which =
                 if self.below(2) == 0 { 1 + self.below(4) as u8 } else { self.word() as u8 };
             let mut out = vec![which];
@@ -281,7 +281,7 @@ mod tests {
             if self.below(3) == 0 { self.spoil(out) } else { out }
         }
 
-        /// Half of the time a few bytes are others, or it is cut.
+        /// In half of the cases, changes a few bytes or cuts the text.
         fn spoil(&mut self, mut text: Vec<u8>) -> Vec<u8> {
             if self.below(2) == 0 || text.is_empty() {
                 return text;
@@ -353,7 +353,7 @@ mod tests {
         }
     }
 
-    /// A body, and what makes its inputs.
+    /// A target: its name, its body, and the generator of its inputs.
     type Target = (&'static str, fn(&[u8]), fn(&mut Random) -> Vec<u8>);
 
     const TARGETS: [Target; 7] = [
@@ -396,7 +396,7 @@ mod tests {
         run(given.map_or(now, |seed| seed.parse().unwrap()));
     }
 
-    /// The inputs are such that there is something to be found: most are read, many are not.
+    /// The generators must make both kinds of input: most are valid, and many are not.
     #[test]
     fn inputs_are_of_both_kinds() {
         let mut random = Random(fastrand::Rng::with_seed(1));

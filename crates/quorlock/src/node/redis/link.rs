@@ -23,15 +23,15 @@ use crate::node::{BoxFuture, PushSink};
 pub(super) struct Link {
     server: Arc<Server>,
     push_sink: PushSink,
-    /// The zero of the supervisor's times.
+    /// Origin of the supervisor's times.
     started: Instant,
     supervisor: Supervisor,
     /// The connection that takes requests.
     connection: Option<Connection>,
-    /// The attempt to make a connection, if one is under way.
+    /// The attempt to connect, if one is in progress.
     connecting: Option<BoxFuture<Result<Connection, Failure>>>,
     alarm: Alarm,
-    /// The supervisor is to be asked without waiting for the alarm.
+    /// Whether to ask the supervisor without waiting for the alarm.
     is_due: bool,
 }
 
@@ -54,8 +54,8 @@ impl Link {
         self.supervisor.state()
     }
 
-    /// Whether requests can be sent now, or the failure that explains why not. `None` while an attempt to connect is
-    /// under way: requests then wait for its outcome.
+    /// Whether requests can be sent now, or the failure that explains why not. `None` while an attempt to connect is in
+    /// progress: requests then wait for its outcome.
     pub(super) fn readiness(&self) -> Option<Result<(), Failure>> {
         if let NodeState::Down(failure) = self.supervisor.state() {
             return Some(Err(failure.clone()));
@@ -133,7 +133,7 @@ impl Link {
         heard_at
     }
 
-    /// The current connection is gone.
+    /// Handles the loss of the current connection.
     fn disconnect(&mut self) {
         let Some(connection) = self.connection.take() else { return };
         self.connecting = None;
@@ -144,7 +144,7 @@ impl Link {
         self.is_due = true;
     }
 
-    /// Goes on with the attempt to connect, if one is under way.
+    /// Continues the attempt to connect, if one is in progress.
     fn connect(&mut self, cx: &mut Context<'_>, encoder: &mut Encoder, concluded: &mut Requests) {
         let Some(connecting) = &mut self.connecting else { return };
         let Poll::Ready(made) = connecting.as_mut().poll(cx) else { return };
@@ -191,7 +191,7 @@ impl Link {
         self.alarm.set(self.next_decision(now, self.activity()));
     }
 
-    /// The first request after a pause was sent just now: the supervisor is to notice if its reply is late.
+    /// Sets the alarm after the first request after a pause, so that the supervisor notices a late reply.
     fn watch_silence(&mut self) {
         let activity = self.activity();
         let next = self.next_decision(activity.heard_at, activity);
@@ -255,10 +255,10 @@ fn conclude(
     concluded.push(request);
 }
 
-/// A timer that is moved seldom: the link asks the supervisor again when it rings.
+/// A timer that is rarely reset. When it fires, the link asks the supervisor again.
 #[derive(Default)]
 struct Alarm {
-    /// `None`: the alarm does not ring.
+    /// `None` if the alarm is not set.
     at: Option<Instant>,
     sleep: Option<Pin<Box<Sleep>>>,
     /// The task has polled `sleep` since it was set.

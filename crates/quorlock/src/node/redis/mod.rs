@@ -5,12 +5,12 @@
 //! No command is sent twice here: the effect of a command on a broken connection is unknown, and its answer says so
 //! (S8). No timeout here ends a command: deadlines belong to the engine.
 //!
-//! From below: [`resp`] reads and writes RESP. [`wire`] is a socket with the requests that await its replies. [`codec`]
-//! encodes commands and decodes replies, with [`scripts`]. [`evidence`] asks for proof that the answers count. A
-//! [`request`] is a batch on the wire. A [`connection`] sends requests and decides whether their answers count.
-//! [`connect`] makes a connection to an address ([`target`], [`tls`]) of a [`server`]. A [`link`] keeps a server
-//! connected, as the core's [`Supervisor`](quorlock_core::Supervisor) decides. Two tasks own links: the driver
-//! ([`direct`]), and the task of a node that another node wraps ([`wrapped`]). An [`admin`] connection has none.
+//! The modules, from the lowest layer up: [`resp`] reads and writes RESP. [`wire`] is a socket with the requests that
+//! await its replies. [`codec`] encodes commands and decodes replies, with [`scripts`]. [`evidence`] asks for proof
+//! that the answers count. A [`request`] is a batch on the wire. A [`connection`] sends requests and decides whether
+//! their answers count. [`connect`] makes a connection to an address ([`target`], [`tls`]) of a [`server`]. A [`link`]
+//! keeps a server connected, as the core's [`Supervisor`](quorlock_core::Supervisor) decides. Two tasks own links: the
+//! driver ([`direct`]), and the task of a node that another node wraps ([`wrapped`]). An [`admin`] connection has none.
 
 mod admin;
 mod codec;
@@ -68,7 +68,7 @@ pub struct RedisNode {
 }
 
 impl RedisNode {
-    /// A node that will be connected to once a client uses it.
+    /// Creates a node. A client that uses it connects to the server.
     ///
     /// `connect_timeout` bounds each attempt to connect, log-in included. After `silence` without
     /// an answer the node is suspended.
@@ -89,7 +89,7 @@ impl RedisNode {
         &self.server.address
     }
 
-    /// How a person reaches the server with `redis-cli`.
+    /// The `redis-cli` command line with which a person reaches the server.
     #[doc(hidden)]
     pub fn redis_cli(&self) -> &RedisCli {
         &self.server.redis_cli

@@ -1,4 +1,4 @@
-//! How a person reaches a node's server: the command line of `redis-cli`, ready to be pasted into a shell.
+//! The `redis-cli` command line with which a person reaches a node's server, ready to be pasted into a shell.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -70,13 +70,13 @@ impl RedisCli {
         Self { tls: String::new(), ..self.clone() }
     }
 
-    /// The same with TLS, whatever the server's certificate: it shows that there is TLS, and nothing else.
+    /// The same with TLS and without a check of the certificate, to show only whether the server uses TLS.
     #[must_use]
     pub fn encrypted(&self) -> Self {
         Self { tls: " --tls --insecure".to_owned(), ..self.clone() }
     }
 
-    /// The command line that sends `command`, whose words are the shell's and `redis-cli`'s already.
+    /// The command line that sends `command`, whose words are already quoted for the shell and `redis-cli`.
     pub fn line(&self, command: &str) -> String {
         let place = match self.address.rsplit_once(':') {
             Some((host, port)) if !self.address.starts_with('/') => {
@@ -91,8 +91,8 @@ impl RedisCli {
         format!("redis-cli {place}{}{}{database} {command}", self.tls, self.options)
     }
 
-    /// The command line that sends `command` about a key, which may have any bytes. What is printed is plain text,
-    /// and a shell and `redis-cli` make the key of it again.
+    /// The command line that sends `command` about a key, which may have any bytes. The line is plain text, from which
+    /// the shell and `redis-cli` restore the key.
     pub fn line_about(&self, command: &str, key: &[u8]) -> String {
         let (key, is_escaped) = word(key);
         let escaped = if is_escaped { "--quoted-input " } else { "" };
@@ -100,7 +100,8 @@ impl RedisCli {
     }
 }
 
-/// One word for the shell. `true`: with bytes that are no plain text, so it is written with `redis-cli`'s escapes.
+/// Quotes one word for the shell. Returns true if it has bytes that are not plain text, and so has `redis-cli`'s
+/// escapes.
 fn word(text: &[u8]) -> (Cow<'_, str>, bool) {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+=,".contains(c);
     let printed = |c: char| matches!(c, '"' | '\\') || (c != '\'' && c.escape_debug().len() == 1);

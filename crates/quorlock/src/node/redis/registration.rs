@@ -1,5 +1,5 @@
-//! Which of a server's databases has the locks: written in the first one, for markers in different databases
-//! know nothing of each other.
+//! The registration: a key in a server's first database that names the database with the locks. Markers alone cannot
+//! detect clients that use different databases.
 
 use quorlock_core::shown::shown_text;
 use quorlock_core::{Failure, FailureKind, Key};
@@ -96,7 +96,7 @@ mod tests {
             let detail = failure.detail().unwrap();
             assert!(detail.contains(said) && !detail.contains('\x1b'), "{detail}");
         }
-        // It may be somebody's token.
+        // A foreign value may be a token, so only its beginning is shown.
         let token = "6f9619ff-8b86-d011-b42d-00cf4fc964ff";
         let failure = ours.check(&Reply::Bytes(token.into())).unwrap_err();
         assert!(failure.detail().unwrap().contains("\"6f9619…\""), "{failure}");

@@ -1,4 +1,4 @@
-//! A request on the wire: a batch's commands, what is asked beside them, and what the replies mean as they arrive.
+//! A request on the wire: a batch's commands, the evidence that is requested with them, and the answers in the replies.
 
 use std::iter::once;
 
@@ -10,7 +10,7 @@ use super::resp::{self, Reply};
 use super::scripts::Scripts;
 
 /// Commands that are sent together, and their replies so far. There are three groups of replies, in this order: those
-/// to what is asked before the commands, those to the commands, and the marker.
+/// to the questions before the commands, those to the commands, and the marker.
 #[derive(Debug, Default)]
 pub(super) struct Request {
     /// `None` for a plain request, which has no commands.
@@ -34,8 +34,8 @@ pub(super) struct Request {
     /// Bytes of replies that are kept.
     pub(super) bytes_kept: usize,
     first_flushes: Option<u64>,
-    /// How often the server had announced that its data were replaced, before the first reply and before the last.
-    /// `None`: not all replies have come.
+    /// Number of the server's announcements that its data were replaced, before the first reply and before the last.
+    /// `None` until all replies have arrived.
     pub(super) flushes: Option<(u64, u64)>,
 }
 
@@ -47,7 +47,6 @@ impl Request {
         Self { beside: Beside::plain(replies), in_step: true, ..Self::default() }
     }
 
-    /// A batch of commands.
     pub(super) fn batch(batch: BatchId, commands: Vec<Command>) -> Self {
         Self { batch: Some(batch), exchange: Exchange::new(commands), ..Self::default() }
     }
@@ -238,7 +237,7 @@ impl Encoder {
 /// different.
 fn is_same(one: &Command, other: &Command) -> bool {
     use Command::{Acquire, Extend, ExtendShared, Release, ReleaseShared};
-    // A value belongs to one attempt, and so to the same keys wherever it is named.
+    // A value belongs to one attempt and so always to the same keys, which need no comparison.
     match (one, other) {
         (Acquire { value: one, ttl_ms, .. }, Acquire { value: other, ttl_ms: theirs, .. })
         | (Extend { value: one, ttl_ms, .. }, Extend { value: other, ttl_ms: theirs, .. })
@@ -282,7 +281,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// Holds whatever was written before.
+    /// The encoder's output does not depend on the commands that it wrote before.
     #[test]
     fn a_command_that_is_encoded_once_has_the_bytes_that_each_node_would_encode() {
         let (scripts, shared) = (Scripts::new(), &mut Encoder::default());

@@ -9,9 +9,8 @@ use tokio::sync::{Mutex, oneshot};
 
 type Addresses = io::Result<Vec<SocketAddr>>;
 
-/// The resolver of one node.
 pub(super) struct Resolver {
-    /// The newest look-up. It goes on if the attempt to connect that started it has timed out.
+    /// The newest look-up. It continues if the attempt to connect that started it has timed out.
     look_up: Mutex<oneshot::Receiver<Addresses>>,
 }
 
@@ -30,7 +29,7 @@ impl Resolver {
         self.with(move || (&*host, port).to_socket_addrs().map(Iterator::collect)).await
     }
 
-    /// Waits for the look-up under way. If there is none, starts one on a thread of its own: tokio's threads panic if
+    /// Waits for the look-up in progress. If there is none, starts one on a thread of its own: tokio's threads panic if
     /// none can be started. Drops an answer that no attempt has awaited, because it may be old by now.
     async fn with(&self, look_up: impl FnOnce() -> Addresses + Send + 'static) -> Addresses {
         let mut newest = self.look_up.lock().await;
@@ -53,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    /// A look-up that hangs until its end is sent, and that then answers with this port.
+    /// A look-up that hangs until the test uses the returned sender, and that then returns this port.
     fn hanging(port: u16) -> (Sender<()>, impl FnOnce() -> Addresses + Send + 'static) {
         let (end, ended) = channel();
         let look_up = move || {

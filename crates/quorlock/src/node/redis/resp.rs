@@ -7,24 +7,24 @@ pub enum Reply {
     Okay,
     /// Any other line of text.
     Text(String),
-    /// An error: a code and, mostly, an explanation.
+    /// An error: a code and, usually, an explanation.
     Error(String),
-    /// A number; of truth values, 1 and 0.
+    /// A number. A boolean is 1 or 0.
     Int(i64),
     /// The null value.
     Nil,
-    /// Any bytes; of a reply that is nothing else, the first 64 KiB.
+    /// Any bytes. If the reply consists of one value, only the first 64 KiB of it.
     Bytes(Vec<u8>),
-    /// Several things; of a map, keys and values in turn.
+    /// A list. A map is a list in which keys and values alternate.
     List(Vec<Reply>),
-    /// Several things that answer to no command.
+    /// A push: a list that answers no command.
     Push(Vec<Reply>),
 }
 
 /// The most bytes of a value that are kept: another client may have written any value under our keys.
 pub(super) const BYTES_KEPT: usize = 64 * 1024;
 
-/// No server holds a longer value.
+/// The largest value that a server can hold.
 const VALUE_MAX: usize = 512 * 1024 * 1024;
 
 /// The largest reply that a command here can get, apart from long values.
@@ -50,7 +50,7 @@ pub(super) fn word(out: &mut Vec<u8>, text: &[u8]) {
 }
 
 fn write_length(out: &mut Vec<u8>, mark: u8, length: usize) {
-    // Hardly any word is longer, so most commands are written without a look at each digit.
+    // The fast path for lengths of at most two digits, which nearly all words have.
     if let Ok(length @ ..100) = u8::try_from(length) {
         let (tens, ones) = (b'0' + length / 10, b'0' + length % 10);
         match length {
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
 
     fn list(&mut self, size: Option<usize>, depth: usize) -> Result<Option<Vec<Reply>>, Stop> {
         let Some(size) = size else { return Ok(None) };
-        // Whatever it says of its size, room is made for what is there.
+        // The size that the server announced may be wrong, so only a bounded capacity is reserved.
         let mut list = Vec::with_capacity(size.min(64));
         for _ in 0..size {
             list.push(self.reply(depth + 1)?);
@@ -212,7 +212,7 @@ fn number(digits: &[u8]) -> Result<i64, Stop> {
     digits.parse().map_err(|_| Stop::Malformed)
 }
 
-/// `None` for -1, which version 2 says for nothing.
+/// Parses a length. `None` for -1, which is the null value of RESP2.
 fn length(digits: &[u8]) -> Result<Option<usize>, Stop> {
     match number(digits)? {
         -1 => Ok(None),

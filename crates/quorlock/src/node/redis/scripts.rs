@@ -24,7 +24,7 @@ pub(super) struct Scripts {
 
 pub(super) struct Script {
     text: &'static str,
-    /// The words `EVALSHA` and the hash by which a server knows it, once it has been loaded; as they are written.
+    /// The encoded words `EVALSHA` and the script's hash. A server knows the hash once it has loaded the script.
     by_hash: Vec<u8>,
 }
 
@@ -32,7 +32,7 @@ macro_rules! script {
     ($name:literal) => {
         Script::new(include_str!(concat!("../scripts/", $name, ".lua")))
     };
-    // Behind the functions for readers, and with a comment that names the script.
+    // Puts the functions for readers, and a comment with the script's name, before the text.
     ($name:literal with readers) => {
         Script::new(concat!(
             "-- ",
@@ -82,7 +82,7 @@ impl Script {
         Self { text, by_hash }
     }
 
-    /// Says that it is to be executed, with the keys of one group after the other; it gets one reply.
+    /// Writes a call of the script with these keys, one group after the other. The call gets one reply.
     pub(super) fn call<const GROUPS: usize, const ARGS: usize>(
         &self,
         form: Form,
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn the_scripts_are_known_by_the_hash_of_their_text() {
-        // As `SCRIPT LOAD` answers.
+        // The hash is the one that `SCRIPT LOAD` returns for this text.
         let said = b"$7\r\nEVALSHA\r\n$40\r\ne0e1f9fabfc9d4800c877a703b823ac0578ff8db\r\n";
         assert_eq!(Script::new("return 1").by_hash, said);
     }

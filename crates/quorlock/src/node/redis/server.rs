@@ -25,12 +25,12 @@ pub(super) struct Server {
     pub(super) address: String,
     pub(super) redis_cli: RedisCli,
     pub(super) dialer: Dialer,
-    /// The server speaks no RESP3, so connections use RESP2.
+    /// Whether connections use RESP2, because the server does not speak RESP3.
     pub(super) resp2: AtomicBool,
     pub(super) connect_timeout: Duration,
     /// A node without an answer for this long is suspended.
     pub(super) silence: Duration,
-    /// Whether the node can be used, for other tasks than the one that owns the link.
+    /// Whether the node can be used, published for tasks that do not own the link.
     state: Mutex<NodeState>,
     /// Connections opened so far.
     epochs: AtomicU64,
@@ -82,7 +82,6 @@ impl Server {
         })
     }
 
-    /// The state of the node, as it was last published.
     pub(super) fn state(&self) -> NodeState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

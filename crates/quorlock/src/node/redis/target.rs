@@ -1,21 +1,21 @@
-//! Where a server is and how to log in there, as a URL says it.
+//! The address of a server and its log-in, parsed from a URL.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
 
 use url::{Host, Url};
 
-/// Servers listen here unless told otherwise.
+/// The default port of servers.
 const DEFAULT_PORT: u16 = 6379;
 
-/// An address and how to log in there.
+/// A server's address and log-in.
 #[derive(Clone)]
 pub(in crate::node) struct Target {
     pub(super) address: Address,
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     pub(super) database: u32,
-    /// The name that the server's certificate must have; without it, the host.
+    /// The name that the server's certificate must have; `None` means the host.
     pub(super) tls_server_name: Option<String>,
 }
 
@@ -170,8 +170,8 @@ impl Target {
         self.username = Some(username.to_owned());
     }
 
-    /// User and password, if there is anything to log in with. Without a user, it is the one that
-    /// everybody is at first; a user without a password is one that takes any.
+    /// User and password; `None` if the URL has neither. Without a user, the log-in is for the server's default user.
+    /// Without a password, the password is empty, for a user that accepts any password.
     pub(super) fn login(&self) -> Option<(Option<&str>, &str)> {
         match (&self.username, &self.password) {
             (None, None) => None,
@@ -191,7 +191,7 @@ fn is_bare(text: &str) -> bool {
     looks_like_a_host(text) && !is_number && !is_cut
 }
 
-/// `host`, `host:port`, either with a path; or a path alone, as of a socket.
+/// Whether the text is `host` or `host:port`, either with a path, or only a path such as that of a socket.
 pub(in crate::node) fn looks_like_a_host(text: &str) -> bool {
     let authority = text.split('/').next().unwrap_or_default();
     let (host, port) = match authority.rsplit_once(':') {

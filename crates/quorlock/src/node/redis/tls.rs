@@ -1,5 +1,5 @@
-//! Encryption: rustls, with a provider of its cryptography that is named here, so that nothing
-//! depends on what else the program has chosen or has not.
+//! Encryption with rustls. The cryptography provider is fixed here, so the connection does not depend on the program's
+//! default provider.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::node::Tls;
 #[derive(Clone)]
 pub(super) struct Encryption {
     connector: TlsConnector,
-    /// The name to be proven; without it, that of the host.
+    /// The name that the server must prove; `None` means the host.
     name: Option<ServerName<'static>>,
 }
 
@@ -33,7 +33,7 @@ impl Encryption {
                     roots.add(certificate).map_err(told)?;
                 }
             }
-            // Where the system has none, the first connection says that the server is unknown.
+            // If the system has no certificates, the first connection fails with an unknown issuer.
             None => {
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
@@ -63,7 +63,7 @@ impl Encryption {
             )
     }
 
-    /// Encrypts a connection to `host`, which must prove that it is that one, or has the name that was set.
+    /// Encrypts a connection to `host`. The server must prove that it is this host, or that it has the configured name.
     pub(super) async fn encrypt(
         &self,
         host: &str,

@@ -87,7 +87,7 @@ struct Incoming {
 /// Messages that answer no command.
 struct Pushed {
     push_sink: PushSink,
-    /// Messages that all of the server's data are gone or replaced.
+    /// Number of messages that all of the server's data were deleted or replaced.
     flushes: u64,
     allowance: Allowance,
     /// Pushes in this poll.
@@ -240,7 +240,7 @@ impl Wire {
         self.socket.is_none()
     }
 
-    /// Requests await replies.
+    /// Whether requests await replies.
     pub(super) fn is_busy(&self) -> bool {
         !self.in_flight.is_empty()
     }
@@ -260,7 +260,7 @@ impl Wire {
         self.end.last_words.as_deref()
     }
 
-    /// The wire was closed before the first reply to a plain request.
+    /// Whether the wire was closed before the first reply to a plain request.
     pub(super) fn broke_unanswered(&self) -> bool {
         self.end.unanswered
     }

@@ -37,7 +37,7 @@ impl Batches {
     pub(super) fn execute(&self, batch: Batch) -> impl Future<Output = Answers> + Send + use<> {
         let count = batch.commands().len();
         let (reply, answers) = oneshot::channel();
-        // This object has the receiver.
+        // The send cannot fail, because this object has the receiver.
         let _ = self.sender.send(Given { batch, reply });
         async move {
             // The task was dropped, and the connection with it.
@@ -86,7 +86,7 @@ impl Wrapped {
             && let Some(Given { batch, reply }) = self.waiting.pop_front()
         {
             match readiness {
-                // A caller that has gone needs no answers, here and below.
+                // The result is ignored here and below: a caller that is gone needs no answers.
                 Err(failure) => drop(reply.send(batch.fail(&failure))),
                 Ok(()) => {
                     self.sent += 1;

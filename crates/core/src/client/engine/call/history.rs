@@ -49,7 +49,7 @@ impl AttemptHistory {
             let said = &mut nodes[node.index()].said;
             let is_own = match said {
                 NodeOutcome::Refused(Some(holding)) => holding.is_of(value),
-                // No look has shown the holder.
+                // No look at the lock has shown the holder.
                 NodeOutcome::Refused(None) => *was_granted,
                 _ => false,
             };
@@ -143,7 +143,7 @@ impl AttemptHistory {
         quorum.is_out_of_reach(quorum.nodes() - nodes.filter(about_rights).count(), 0)
     }
 
-    /// Whether some nodes are down, and a quorum of the others fails only because of untrusted nodes.
+    /// Whether untrusted nodes are the only obstacle: without them, the nodes that are not down could be a quorum.
     pub(in crate::client::engine) fn wants_trust_alone(&self, quorum: Quorum) -> bool {
         let Some((FailureReason::NoQuorum, nodes)) = &self.last else { return false };
         let failures = || {

@@ -19,7 +19,6 @@ use crate::token::{Key, Value};
 /// Longest life of an intent without a renewal. A shorter ttl of the lock shortens it.
 const INTENT_TTL: Duration = Duration::from_secs(1);
 
-/// The intent of one call.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::client::engine) struct Intent {
     pub(in crate::client::engine) keys: Keys,
@@ -58,11 +57,13 @@ impl Intent {
 }
 
 impl Call {
-    /// Decides after a look whether the call leaves, keeps or withdraws its intent. Returns the withdrawal and the command.
+    /// Decides after a look at the lock whether the call sets, keeps or withdraws its intent. Returns the withdrawal
+    /// and the command.
     ///
-    /// The call leaves an intent on all of its keys as soon as it sees readers. A free key keeps its intent, because readers
-    /// would otherwise acquire it while the readers of another key leave. Foreign keys and other writers' values end the
-    /// intent only if a quorum of one key is out of reach because of them: then the call does not wait for readers (V13).
+    /// The call sets an intent for all of its keys as soon as it sees readers. The intent covers free keys too: new
+    /// readers would otherwise acquire them while the call waits for the readers of another key. Foreign keys and other
+    /// writers' values end the intent only if they put a quorum for one key out of reach, because the call then does
+    /// not wait for readers (V13).
     pub(in crate::client::engine) fn review_intent(
         &mut self,
         lock: LockId,
@@ -146,7 +147,7 @@ impl Call {
         self.request.timing.ttl().min(INTENT_TTL)
     }
 
-    /// The command that watches another writer's intent in the place of this one.
+    /// The command that requests a push about another writer's intent under the keys of this one.
     pub(in crate::client::engine) fn watch_intent(&self) -> Option<Command> {
         let intent = self.intent.as_ref().filter(|_| self.is_to_watch())?;
         Some(Command::Watch { keys: intents(&intent.keys, intent.prefix_bytes), intents: None })

@@ -5,12 +5,12 @@ use quorlock_core::{Failure, FailureKind};
 use crate::node::redis::commands::missing_command;
 use crate::text::for_people;
 
-/// An error that the server answered to one command, which may have done part of its work.
+/// The failure for a server's error in answer to a command, which may have been executed in part.
 pub(in crate::node::redis) fn rejected(error: &str) -> Failure {
     if let Some(missing) = missing_command(error) {
         return missing;
     }
-    // For a command inside a script, servers report missing rights without the code, each in its own words.
+    // For a command inside a script, servers report missing rights without an error code, each with its own text.
     let is_forbidden = ["The user executing the script", "ACL failure in script"]
         .iter()
         .any(|words| error.contains(words));
@@ -21,9 +21,9 @@ pub(in crate::node::redis) fn rejected(error: &str) -> Failure {
     Failure::new(kind_of(code(error))).with_detail(for_people(error))
 }
 
-/// An error in answer to a command that sets a lock. Those known by name come before the server does anything, so no
-/// key was set: as good as unsent, and nothing is owed. Others may come from a proxy that has lost
-/// its server, and say nothing.
+/// The failure for an error in answer to a command that sets a lock. A server replies with a known error before it
+/// executes anything, so no key was set and no release is owed. An unknown error may come from a proxy that lost its
+/// server, and shows nothing about the key.
 pub(super) fn not_set(error: &str) -> Failure {
     match kind_of(code(error)) {
         FailureKind::Rejected => rejected(error),

@@ -25,7 +25,7 @@ pub(in crate::node::redis) fn usual(command: &Command, input: &[u8]) -> Option<(
     Some((answer, 4))
 }
 
-/// Reads one command's replies. An error says in which form to ask instead.
+/// Decodes the replies to one command. The error is the form in which the command must be sent again.
 pub(in crate::node::redis) fn decode(
     command: &Command,
     way: Encoding,
@@ -80,7 +80,8 @@ pub(in crate::node::redis) fn decode(
         },
         Command::Release { keys, tell, .. } if way.deletes_natively(keys) => match next() {
             Reply::Int(1) => Answer::Deleted,
-            // Absent or another's: only the script tells which. It finds nothing of ours to delete.
+            // The key is absent or another client's. Only the script distinguishes these, and it finds no key of ours
+            // to delete.
             Reply::Int(0) if *tell => return Err(Form::Script),
             Reply::Int(0) => Answer::NotOurs,
             Reply::Error(error) if is_other_type(&error) => Answer::Other,
@@ -95,7 +96,7 @@ pub(in crate::node::redis) fn decode(
             Reply::Int(0) => Answer::Other,
             other => return no_script(other, way, rejected),
         },
-        // Whatever was there: it is not ours any more.
+        // Each of these replies means that our intent is gone.
         Command::Withdraw { .. } => match next() {
             Reply::Int(-1..=1) => Answer::Announced,
             other => return no_script(other, way, rejected),
@@ -121,7 +122,7 @@ pub(in crate::node::redis) fn decode(
             other => unexpected(&other),
         },
         Command::Identify => Answer::Identified,
-        // A command of a later core: nothing was sent.
+        // A command of a later version of the core, for which nothing was sent.
         _ => Answer::Failed(Failure::unsent(FailureKind::Protocol)),
     })
 }
@@ -142,7 +143,8 @@ fn absent_or_other(reply: Reply, way: Encoding) -> Result<Answer, Form> {
     }
 }
 
-/// No answer: because the script was not known, or in another way.
+/// Handles a reply that is no answer. The server does not know the script, so the script must be sent as text; or the
+/// command failed.
 fn no_script(reply: Reply, way: Encoding, failure: fn(&str) -> Failure) -> Result<Answer, Form> {
     match reply {
         Reply::Error(error) if code(&error) == "NOSCRIPT" && way.form != Form::Text => {
@@ -153,11 +155,11 @@ fn no_script(reply: Reply, way: Encoding, failure: fn(&str) -> Failure) -> Resul
     }
 }
 
-/// A fence is a number that the scripts can reckon with (S20).
+/// Checks that a counter is in the range in which the scripts' arithmetic is exact (S20).
 fn fenced(fence: i64, answer: impl FnOnce(u64) -> Answer) -> Answer {
     match u64::try_from(fence) {
         Ok(fence) if fence < Counter::LIMIT => answer(fence),
-        // The server has said what it has; that nobody can go on from there concerns this lock alone.
+        // The reply is valid, but the counter is exhausted. This affects only this lock.
         Ok(_) => Answer::Failed(rejected("ERR the fence counter is at its end")),
         Err(_) => out_of_protocol(),
     }
@@ -170,7 +172,7 @@ fn counted(counter: Vec<Reply>, answer: impl FnOnce(u64) -> Answer) -> Answer {
     }
 }
 
-/// The counter, and what each key holds.
+/// Decodes a refusal with the counter and the state of each key.
 fn refused_fenced(told: Vec<Reply>, keys: &Keys) -> Answer {
     let mut told = told.into_iter();
     let Some(Reply::Int(fence)) = told.next() else { return out_of_protocol() };
@@ -227,7 +229,7 @@ fn holding(value: Reply, ttl: Reply) -> Result<Answer, Form> {
     })
 }
 
-/// A key is not a text. `DELEX` says that without the code for it.
+/// Whether the error says that the key does not hold text. `DELEX` reports this without an error code.
 fn is_other_type(error: &str) -> bool {
     code(error) == "WRONGTYPE" || explanation(error).starts_with("Key should be of string type")
 }
@@ -240,7 +242,6 @@ fn holdings(told: impl ExactSizeIterator<Item = Reply>, keys: &Keys) -> Option<H
     Some(Holding::of_all(told.map(holding_of_one).collect::<Option<_>>()?))
 }
 
-/// Reads the state of one key.
 fn holding_of_one(told: Reply) -> Option<Holding> {
     let told = match told {
         Reply::Int(-2) => return Some(Holding::Free),
@@ -273,14 +274,14 @@ fn holding_of_one(told: Reply) -> Option<Holding> {
     })
 }
 
-/// Of a value, what is kept.
+/// Cuts a value to the part that is kept.
 fn shortened(mut value: Vec<u8>) -> Vec<u8> {
     value.truncate(Holding::VALUE_BYTES_MAX);
     value.shrink_to_fit();
     value
 }
 
-/// As `PTTL` says it; nothing of what does not expire.
+/// The remaining time in a `PTTL` reply; `None` if the key does not expire.
 fn remaining(ttl: i64) -> Option<Duration> {
     u64::try_from(ttl).ok().map(Duration::from_millis)
 }

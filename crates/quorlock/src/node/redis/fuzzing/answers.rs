@@ -1,17 +1,17 @@
-//! The memory that answers keep of replies.
+//! The bounds of the memory that answers use.
 
 use quorlock_core::{Answer, Command, Counter, Form, Holding, Keys, Reader, Token, Value};
 
 use super::read_in_parts;
 use crate::node::redis::codec::{Delete, Encoding, decode};
 
-/// Answers: of a reply no more is kept than can be shown, whatever the command was, and no command is asked again for
-/// ever.
+/// Answers: an answer to any command keeps no more of a reply than can be shown, and no command is sent again
+/// endlessly.
 pub fn answers(data: &[u8]) {
     are_looked_at(data);
 }
 
-/// Whether any of it tells that somebody holds a key.
+/// Decodes the data as replies to each command. Returns whether any answer reports a holder.
 pub(super) fn are_looked_at(data: &[u8]) -> bool {
     let Some((which, data)) = data.split_first() else { return false };
     let mut is_held = false;
@@ -55,7 +55,7 @@ fn is_bounded(holding: &Holding) {
     }
 }
 
-/// One of each kind, those about locks for one key and for two.
+/// One command of each kind. Commands about locks are included for one key and for two.
 fn all_commands() -> Vec<Command> {
     let (ttl_ms, proposal, to) = (1, 2, 3);
     let mut commands = vec![Command::Identify];

@@ -46,8 +46,9 @@ impl Wire {
         Poll::Pending
     }
 
-    /// Fails if the wire is to be closed because of a write error. A server without room for more clients says so,
-    /// closes the connection and reads nothing: its message, the reply to a plain request, is read to the end first.
+    /// Fails if the wire is to be closed because of a write error. A server that accepts no more clients sends an
+    /// error, closes the connection and reads nothing. This error, which is the reply to a plain request, must be read
+    /// before the wire is closed.
     pub(super) fn after_writing(&mut self, written: Poll<io::Result<()>>) -> Result<(), Failure> {
         let Poll::Ready(Err(error)) = written else { return Ok(()) };
         match self.in_flight.front() {
@@ -64,7 +65,8 @@ impl Wire {
         }
     }
 
-    /// Gives what was read to the requests. Fails if the stream is out of step, or if the server pushes too much.
+    /// Gives the bytes that were read to the requests. Fails if the stream is out of step, or if the server pushes too
+    /// much.
     fn take_in(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
         loop {
@@ -165,7 +167,6 @@ impl Outgoing {
         Pin::new(&mut *socket).poll_flush(cx)
     }
 
-    /// Bytes written since the connection opened.
     fn written_total(&self) -> u64 {
         self.queued_total - (self.bytes.len() - self.written) as u64
     }
@@ -225,7 +226,7 @@ fn pass_on(push: Vec<Reply>, push_sink: &PushSink) -> bool {
         return false;
     }
     match push.next() {
-        // Our keys are text.
+        // Our keys are text, so other keys are not ours.
         Some(Reply::List(keys)) => {
             push_sink.changed(keys.into_iter().filter_map(text).map(Key::from).collect());
         }

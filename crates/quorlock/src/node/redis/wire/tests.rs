@@ -89,7 +89,7 @@ async fn replies_come_in_order_in_whatever_pieces() {
     assert_eq!(pushed(&inbox), [Event::Pushed { node: NodeId::new(0), keys }]);
 }
 
-/// In the order of the stream: behind the push, the data are others.
+/// A push in the stream announces new data: it applies to the replies behind it.
 #[tokio::test(start_paused = true)]
 async fn a_request_counts_the_flushes_before_its_first_and_its_last_reply() {
     let (mut wire, mut server, inbox) = pair(1024);
@@ -125,7 +125,7 @@ const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 /// Sends a command about votes, which is written as `PING`, and asks for the marker behind it.
 fn ask(wire: &mut Wire) {
     let mut session = Session::new(true);
-    // More is asked beside the first batch of a connection.
+    // The first batch of a connection also requests `INFO`, so an empty batch goes first.
     session.send(&mut Exchange::default());
     let value = Value::new(&Token::new([7; 20]), "");
     let command = Command::Acquire { keys: "k".into(), value, ttl_ms: 1000 };
@@ -142,7 +142,7 @@ fn ask(wire: &mut Wire) {
     assert!(wire.send(request, write).is_ok());
 }
 
-/// Of the markers, one is too long to be read in place.
+/// One of the markers is too long to be read in place.
 #[tokio::test(start_paused = true)]
 async fn a_marker_is_read_wherever_it_is_split_and_flushes_around_it_are_counted() {
     for size in [1, 50, 150, 1000] {
@@ -202,7 +202,8 @@ async fn a_reply_that_does_not_fit_closes_the_wire_and_answers_no_command() {
     }
 }
 
-/// The end of the stream is seen first, and what came before it is judged behind that (S22).
+/// The wire detects the broken connection before it parses the last input. It must still report that the stream was out
+/// of step (S22).
 #[test]
 fn that_something_was_out_of_step_is_not_hidden_by_a_broken_connection() {
     let (mut wire, _server, _events) = pair(16);
@@ -284,7 +285,7 @@ async fn an_answer_before_the_question_is_none() {
 
 #[tokio::test(start_paused = true)]
 async fn a_marker_before_its_question_is_none() {
-    // The pipe takes the command and a part of the question.
+    // The pipe has room for the command and a part of the request for the marker.
     let (mut wire, mut server, _inbox) = pair(16);
     ask(&mut wire);
     server.write_all(b"+OK\r\n$1\r\nm\r\n").await.unwrap();
@@ -373,7 +374,7 @@ async fn silence_is_counted_from_the_first_question() {
     assert!(!wire.is_busy());
 }
 
-/// As of an administrator's question that took too long.
+/// For example, an administrator's question has timed out.
 #[tokio::test(start_paused = true)]
 async fn the_replies_to_a_question_that_was_given_up_answer_no_later_one() {
     let (mut wire, mut server, _inbox) = pair(1024);
