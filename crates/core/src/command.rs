@@ -25,7 +25,7 @@ pub enum Command {
     Acquire {
         /// The keys on the node.
         keys: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
@@ -37,7 +37,7 @@ pub enum Command {
     Heal {
         /// The keys on the node.
         keys: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
@@ -49,7 +49,7 @@ pub enum Command {
     Extend {
         /// The keys on the node.
         keys: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
@@ -61,10 +61,10 @@ pub enum Command {
     Release {
         /// The keys on the node.
         keys: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
-        /// The caller must know whether the key is absent or holds another value. A native compare-and-delete command
-        /// does not distinguish them. The client then asks again, so the answer shows the state a moment later.
+        /// Whether the answer must distinguish an absent key from another value. A native compare-and-delete command
+        /// does not do this. The client then asks again, so the answer shows the state a moment later.
         tell: bool,
     },
     /// Reads the keys.
@@ -93,7 +93,7 @@ pub enum Command {
     AcquireFenced {
         /// The keys on the node.
         keys: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
@@ -108,7 +108,7 @@ pub enum Command {
     Raise {
         /// The keys on the node.
         keys: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
         /// The lock's counters.
         counter: Counter,
@@ -122,7 +122,7 @@ pub enum Command {
     HealFenced {
         /// The keys on the node.
         keys: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
@@ -135,7 +135,7 @@ pub enum Command {
     ExtendFenced {
         /// The keys on the node.
         keys: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
@@ -152,7 +152,7 @@ pub enum Command {
         keys: Keys,
         /// The keys of waiting writers' intents.
         intents: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
@@ -164,7 +164,7 @@ pub enum Command {
     HealShared {
         /// The keys on the node.
         keys: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
@@ -176,7 +176,7 @@ pub enum Command {
     ExtendShared {
         /// The keys on the node.
         keys: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
@@ -188,7 +188,7 @@ pub enum Command {
     ReleaseShared {
         /// The keys on the node.
         keys: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
     },
     /// Makes a writer's value a reader's, with at least the time that the key has left. Absent keys stay absent.
@@ -198,7 +198,7 @@ pub enum Command {
     Downgrade {
         /// The keys on the node.
         keys: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
     },
     /// Sets a waiting writer's intents where they are absent, with this ttl. With `renews`, extends those that hold this
@@ -208,7 +208,7 @@ pub enum Command {
     Announce {
         /// The keys of the intents, one for each key of the lock.
         intents: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
@@ -222,7 +222,7 @@ pub enum Command {
     Withdraw {
         /// The keys of the intents, one for each key of the lock.
         intents: Keys,
-        /// The whole value.
+        /// The value, which the node always compares as a whole.
         value: Value,
     },
     /// Asks for the node's `INFO` and marker, which are in the [`Evidence`](crate::Evidence) beside the answers.
@@ -244,7 +244,7 @@ pub enum Command {
         replaces: Option<Arc<str>>,
         /// The key of the marker.
         marker: Key,
-        /// The text of the marker that the client has seen; `None`: no marker.
+        /// The text of the marker that the client has seen; `None` if there was no marker.
         seen: Option<Arc<str>>,
     },
     /// Writes the marker if the present text and the adoption are the expected ones, in one atomic step.
@@ -257,7 +257,7 @@ pub enum Command {
         text: Arc<str>,
         /// The text that must be there, if any.
         replaces: Option<Arc<str>>,
-        /// The adoption that must be there and old enough; it is deleted. `None`: none is needed.
+        /// The adoption that must exist and be old enough. The command deletes it. `None` if no adoption is needed.
         adoption: Option<Adopted>,
     },
 }
@@ -285,7 +285,7 @@ pub struct Adopted {
     pub key: Key,
     /// The text that must be there.
     pub text: Arc<str>,
-    /// Least age in milliseconds.
+    /// Smallest age in milliseconds.
     pub age_ms: u64,
 }
 
@@ -350,7 +350,7 @@ impl Command {
     }
 }
 
-/// A node's answer to one command. Never a `bool`: a failure is not a refusal.
+/// A node's answer to one command. It is not a `bool`, because a failure is not a refusal.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Answer {

@@ -4,7 +4,7 @@ use crate::command::Answer;
 use crate::redlock::quorum::NodeId;
 use crate::time::Reading;
 
-/// The number of one call, from the call to the end of its guard. The driver draws growing numbers and uses none twice.
+/// Identifies one call, and later its guard. The driver assigns increasing numbers and reuses none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockId(pub u64);
 

@@ -19,7 +19,7 @@ pub const SETTINGS_MAX: usize = 1000;
 /// Characters at the beginning of a token that are shown.
 const TOKEN_SHOWN: usize = 6;
 
-/// Hexadecimal digits in a row that may be a token.
+/// Number of consecutive hexadecimal digits that may be a token.
 const TOKEN_DIGITS: usize = 32;
 
 /// A value of at most this length is shown in full, because a token that short could be guessed.

@@ -67,7 +67,7 @@ pub enum Health {
 pub struct Stored {
     /// The content.
     pub content: Content,
-    /// The millisecond of the server's wall clock; `None`: never.
+    /// Expiry in milliseconds of the server's wall clock; `None` if the key never expires.
     pub expires_ms: Option<i64>,
 }
 
@@ -78,7 +78,7 @@ pub enum Content {
     Text(Vec<u8>),
     /// A sorted set: its members and their scores. For readers, a score is the end of the reader in milliseconds.
     Scored(BTreeMap<Vec<u8>, i64>),
-    /// Any other type.
+    /// A value of another type.
     Other,
 }
 

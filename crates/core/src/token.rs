@@ -57,7 +57,7 @@ impl fmt::Debug for Token {
 ///
 /// The date is `@`, the milliseconds since the Unix epoch in decimal digits, and a space.
 ///
-/// Every comparison on a node is of the *whole* value (invariant S7).
+/// A node always compares the *whole* value (invariant S7).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Value(Arc<[u8]>);
 

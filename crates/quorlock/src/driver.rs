@@ -1,4 +1,4 @@
-//! The driver: carries out the engine's effects, and decides nothing.
+//! The driver: executes the engine's effects, and makes no decisions of its own.
 //!
 //! A client has one driver, which runs in a task or in a thread of its own. Callers and guards queue events
 //! ([`queue`]), and nodes answer. In each tick the driver takes all events that have arrived, then reads the clock, and

@@ -132,7 +132,7 @@ impl Drop for OwnThread {
 
 /// A thread in a blocking call, which drives the client while it waits. Created before the call queues its event.
 pub(crate) struct Caller {
-    /// `None`: the client has ended, or it belongs to another process.
+    /// `None` if the client has ended, or belongs to another process.
     thread: Option<Arc<OwnThread>>,
     /// The thread has waited, and may have driven the client.
     has_waited: bool,

@@ -1,4 +1,4 @@
-//! Back-off between processes: a process that has just had a lock lets others have it.
+//! Back-off between processes: a process that has just held a lock lets other processes acquire it.
 //!
 //! Redlock has no queue across processes. A process that releases a lock and acquires it again has an advantage: its
 //! next `SET` may directly follow its `DEL`, and other processes learn of the release half a round trip later. Without
@@ -6,8 +6,8 @@
 //! round trips after each release. A process that knows of no rivals backs off now and then, because it cannot see
 //! waiting processes. If many processes wait, it also looks at the lock before it attempts, as the waiters do.
 //!
-//! When a contended lock comes free, not all waiters may attempt at once. Each waiter draws a time slot. The waiters in
-//! the first slot attempt at once; the others wait for their slot and then check whether the lock is still free. A
+//! When a contended lock becomes free, not all waiters may attempt at once. Each waiter draws a time slot. The waiters
+//! in the first slot attempt at once; the others wait for their slot and then check whether the lock is still free. A
 //! caller that missed the lock often draws from fewer slots, so no caller starves.
 //!
 //! Three details make the shares of processes equal. Measurements showed that each is necessary:
@@ -63,7 +63,7 @@ const PATIENCE: u32 = 16;
 ///
 /// The window grows by half when another process was faster. When the lock was still free, the window shrinks by an
 /// amount that grows with its square, so the windows of all processes converge. If they shrank in proportion, a process
-/// that once believed to be alone would keep taking the lock from the others.
+/// that once saw no rivals would keep taking the lock from the other processes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct ContentionWindow(u32);
 

@@ -30,7 +30,8 @@ const SLACK: usize = 64;
 
 /// The deadline index. It follows from the records, so two indexes always compare equal.
 ///
-/// Most new entries are later than all others of their kind. They are appended to a sorted row. A heap holds the rest.
+/// Most new entries are later than all existing entries for the same kind of record. They are appended to a sorted row
+/// for this kind. A heap holds all other entries.
 #[derive(Clone, Default)]
 pub(crate) struct Deadlines {
     rows: [VecDeque<(BootTime, Owner)>; 3],

@@ -142,9 +142,9 @@ impl Engine {
     /// Handles one event. `now` was read after the event arrived. Effects go to `out` in order.
     ///
     /// The engine handles deadlines that have passed before the event, unless the event is an answer. A received answer
-    /// counts before a timeout, so a client that was busy or asleep does not mistake its own delay for the nodes' silence.
-    /// A driver with several events therefore delivers answers first. This cannot revive a lost lock: the engine latches a
-    /// due loss before it looks at the answer (S13), and judges an attempt by `now` (S5).
+    /// counts before a timeout, so a client that was busy or asleep does not mistake its own delay for the nodes'
+    /// silence. A driver with several events therefore delivers answers first. This cannot revive a lost lock: the
+    /// engine latches a due loss before it handles the answer (S13), and judges an attempt by `now` (S5).
     ///
     /// An attempt that follows from an event begins after all other effects. If the event is an answer, the attempt begins
     /// with the next event that is not an answer. Its commands must follow a due release of the same key, or the node would

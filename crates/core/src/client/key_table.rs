@@ -11,7 +11,6 @@ use crate::token::Key;
 /// Largest number of keys whose back-off is remembered.
 const BACKOFFS_MAX: usize = 1024;
 
-/// The keys with a caller of this process or with a back-off.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct KeyTable {
     records: BTreeMap<Key, KeyRecord>,

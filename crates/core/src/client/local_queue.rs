@@ -72,7 +72,6 @@ impl Before {
 }
 
 impl LocalQueue {
-    /// The queue with one active caller.
     pub(crate) const fn new(first: Place) -> Self {
         Self { active: Active::One(first), waiting: None }
     }

@@ -6,7 +6,7 @@ use core::{iter, mem};
 use crate::client::engine::Event;
 use crate::time::Reading;
 
-/// The events that have arrived since the last tick. `R` says where the reply to a request goes.
+/// The events that have arrived since the last tick. `R` is the receiver of the reply to a request.
 #[derive(Debug)]
 pub struct Arrivals<R> {
     /// Answers and pushes of the nodes, in this order.

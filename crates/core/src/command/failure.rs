@@ -39,8 +39,8 @@ impl Failure {
         self
     }
 
-    /// The time from the failure until the cause ends by itself, if that is known. For a node in quarantine, its votes
-    /// count then.
+    /// The time from the failure until the cause ends by itself, if that is known. For a node in quarantine, the time
+    /// until its votes count.
     pub const fn clears_in(&self) -> Option<Duration> {
         self.clears_in
     }
@@ -179,7 +179,7 @@ impl FailureKind {
 
 impl fmt::Display for FailureKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Behind the name of one node or of several.
+        // These words follow the name of one node or of several nodes in a message.
         f.write_str(match self {
             Self::Unreachable => "unreachable",
             Self::Exhausted => "no connection",

@@ -20,7 +20,7 @@ pub enum Holding {
     Held {
         /// The value; cut to [`Holding::VALUE_BYTES_MAX`] bytes.
         value: Vec<u8>,
-        /// Time until the key expires; `None`: never, so the value is no lock.
+        /// Time until the key expires; `None` if it never expires, so the value is no lock.
         ttl: Option<Duration>,
     },
     /// Readers hold the key.
@@ -42,7 +42,7 @@ pub enum Holding {
     },
     /// The key has a type that locks do not have. The library never deletes it.
     OtherType {
-        /// Time until the key expires; `None`: never.
+        /// Time until the key expires; `None` if it never expires.
         ttl: Option<Duration>,
     },
     /// The states of several keys, in the order of the keys. At least one is not free.

@@ -52,7 +52,7 @@ impl Evidence {
     }
 }
 
-/// The outcome of reading a node's marker. `Debug` shows as much of the marker as a message does.
+/// The outcome of reading a node's marker. `Debug` shows only the part of the marker that messages show.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub enum MarkerSeen {
     /// The marker was not read.

@@ -71,7 +71,7 @@ pub struct NodePipeline {
 #[derive(Clone, Debug)]
 struct InFlight {
     count: usize,
-    /// The reading before the first byte could leave. `None`: the batch waits for a connection.
+    /// The reading before the first byte could leave. `None` while the batch waits for a connection.
     sent: Option<Reading>,
     /// Whether the engine was notified that the batch waits for a connection.
     announced: bool,

@@ -27,7 +27,7 @@ use crate::redlock::retry::fraction;
 /// The delays between attempts to connect: from, to.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// The longest delay for a server that floods us or does not speak our language.
+/// The longest delay for a server that floods the client or sends invalid messages.
 const BACKOFF_OFFENDED: Duration = Duration::from_secs(30);
 
 /// A connection that has lived for this long clears the server's offences.
@@ -207,14 +207,14 @@ impl Supervisor {
         }
     }
 
-    /// How long an answer has been missing, if that is too long.
+    /// Duration of the silence, if an answer is late.
     fn silent_for(&self, now: Duration, activity: Activity) -> Option<Duration> {
         let silent_for = now.saturating_sub(activity.heard_at);
         let is_silent = |it: &LiveConnection| activity.is_awaited && silent_for >= it.silence;
         self.connection.as_ref().filter(|it| is_silent(it)).map(|_| silent_for)
     }
 
-    /// When to replace a silent connection, unless an attempt is in progress.
+    /// The time at which to replace a silent connection; `None` if an attempt is in progress.
     fn replace_at(&self, activity: Activity) -> Option<Duration> {
         let LiveConnection { silence, .. } = self.connection?;
         let at = (activity.heard_at + silence + self.replace_after).max(self.retry_at);
@@ -240,7 +240,7 @@ impl Supervisor {
 
     /// Backs off from a server that has misbehaved, for longer each time.
     fn shut_out(&mut self, now: Duration, failure: Failure, entropy: u64) {
-        // Later commands are not sent.
+        // Later commands fail without being sent.
         self.state = NodeState::Down(failure.unexecuted());
         self.retry_at = now + backoff(self.offences, BACKOFF_OFFENDED, entropy);
         self.offences = self.offences.saturating_add(1);

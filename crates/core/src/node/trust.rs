@@ -85,9 +85,9 @@ pub enum TrustState {
     /// The node has not been examined on this connection yet. It gets commands, and its answers count after the
     /// examination.
     Unverified,
-    /// Its votes count.
+    /// The node's votes count.
     Trusted,
-    /// Its votes do not count yet.
+    /// The node's votes do not count yet.
     Quarantined {
         /// Expected end of the quarantine. The node's votes count from then on unless an examination finds another
         /// reason.
@@ -95,7 +95,7 @@ pub enum TrustState {
         /// The reason.
         why: Arc<str>,
     },
-    /// Its votes do not count.
+    /// The node's votes do not count.
     Refused(Failure),
 }
 

@@ -50,7 +50,7 @@ pub enum Decision {
     Raise(NodeSet),
     /// The lock is held for this validity.
     Acquired(Validity),
-    /// The lock is not held, and step 5 is due.
+    /// The lock is not held, and the release (step 5) is due.
     GiveUp(FailureReason),
 }
 
@@ -75,8 +75,9 @@ impl Attempt {
         Self { quorum, timing, node_timeout, entry, started, slots, fence_request: None }
     }
 
-    /// Step 2: the same keys and value for every node, all at the same time, each node with a
-    /// timeout that is small against the ttl. The first `prefix_bytes` of each key are the client's prefix.
+    /// Step 2: the command for every node, with the same keys and value. It is sent to all nodes at the same time, each
+    /// with a timeout that is small compared with the ttl. The first `prefix_bytes` of each key are the client's
+    /// prefix.
     pub fn command(&self, prefix_bytes: u16) -> Command {
         let Entry { keys, mode, value } = self.entry.clone();
         let ttl_ms = self.timing.ttl_ms();
@@ -155,8 +156,8 @@ impl Attempt {
         self.decide(now)
     }
 
-    /// Step 3: acquired if and only if a majority granted and enough of the validity is left.
-    /// Decided as early as possible, both ways (V2).
+    /// Step 3: acquired if and only if a majority granted and enough of the validity is left. Both success and failure
+    /// are decided as early as possible (V2).
     fn decide(&mut self, now: Reading) -> Decision {
         let (mut granted, mut outstanding) = (0, 0);
         for slot in &*self.slots {
@@ -169,8 +170,8 @@ impl Attempt {
         let more = usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
         if self.quorum.is_reached(granted + more) {
             let validity = self.validity();
-            // The clock was read after the deciding answer (S5). A process that slept with all
-            // answers in the socket's buffer holds nothing.
+            // The clock was read after the deciding answer (S5). A process that slept while all answers were in the
+            // socket's buffer does not hold the lock.
             let valid_for = validity.valid_for(now);
             let enough = valid_for >= self.timing.min_validity();
             if enough && valid_for > self.timing.margin() || mutant!(NoClockCheck) {

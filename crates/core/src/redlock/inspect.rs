@@ -38,7 +38,7 @@ enum Slot {
 }
 
 impl Inspection {
-    /// Starts a look at the nodes in `asked`, which ends at `due` at the latest.
+    /// Starts a look at the lock on the nodes in `asked`. It ends at `due` at the latest.
     pub(crate) fn start(quorum: Quorum, asked: NodeSet, due: BootTime, now: Reading) -> Self {
         let slot = |node| {
             if asked.contains(node) { Slot::Outstanding } else { Slot::NotAsked }
@@ -76,7 +76,7 @@ impl Inspection {
         };
     }
 
-    /// Ends the look when its time is up.
+    /// Ends the look at the lock when its time is up.
     pub(crate) fn handle_time(&mut self, now: Reading) {
         let took = now.elapsed_since(self.started);
         if self.due.has_come(now) {

@@ -40,7 +40,6 @@ pub struct HoldLimit {
 }
 
 impl HoldLimit {
-    /// Whether an extension now stays within the limit.
     pub(crate) fn allows_extension(&self, now: Reading) -> bool {
         mutant!(MaxHoldIgnored) || now.after(self.ttl) <= self.until
     }

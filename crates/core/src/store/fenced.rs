@@ -150,7 +150,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     core::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
 }
 
-/// The expiry of a counter; `None`: never, as in the models.
+/// The expiry of a counter; `None` if it never expires, as in the models.
 fn expiry(counter: &Counter, turn: Turn) -> Option<i64> {
     i64::try_from(counter.ttl_ms).ok().map(|ttl_ms| turn.now_ms() + ttl_ms)
 }

@@ -27,7 +27,7 @@ pub(super) struct Callers {
     drained: bool,
 }
 
-/// By the lock's number. The process counts these numbers itself, so no attacker can choose numbers that collide.
+/// A map by lock id. The client assigns the ids, so no attacker can choose ids whose hashes collide.
 type ByLock<T> = FxHashMap<LockId, T>;
 
 impl Callers {

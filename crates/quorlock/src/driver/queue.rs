@@ -72,9 +72,9 @@ struct Queue {
     /// The runtime of the caller that queued the first of these events. That caller checked that this process is not a
     /// fork.
     runtime: Option<Id>,
-    /// No handle is left.
+    /// Whether no handle is left.
     is_abandoned: bool,
-    /// The driver is gone.
+    /// Whether the driver has ended.
     is_closed: bool,
 }
 
@@ -173,8 +173,8 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues an event. Returns whether it is the first: then the driver is to be woken. Returns `None` if the driver is
-    /// gone, or if this process is a fork of `process`.
+    /// Queues an event. Returns true if it is the first event, after which the caller must wake the driver. Returns
+    /// `None` if the driver is gone, or if this process is a fork of `process`.
     fn push(&self, process: u32, event: Event, reply_to: ReplyTo) -> Option<bool> {
         let runtime = Handle::try_current().ok().map(|handle| handle.id());
         let mut queue = process::lock(&self.queue, process)?;

@@ -37,7 +37,7 @@ pub use self::votes::*;
 /// Access to the node's keys that bypasses the node under test. The suite uses it to write keys of other clients, and
 /// to check that the node does not touch them.
 ///
-/// Its functions may block for as long as a command takes, and panic if they cannot do their work.
+/// The functions may block for the duration of a command, and panic if they fail.
 pub trait Outside: Send + Sync + 'static {
     /// Sets a key to a string that expires after `ttl`; `None` means never.
     fn set(&self, key: &str, value: &[u8], ttl: Option<Duration>);

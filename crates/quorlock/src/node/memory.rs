@@ -81,7 +81,7 @@ struct Stuck {
 }
 
 impl MemoryNode {
-    /// An empty node that works.
+    /// Creates a working node without data.
     pub fn new(name: &str) -> Self {
         let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: true };
         let inner = Inner {

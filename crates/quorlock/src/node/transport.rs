@@ -50,7 +50,7 @@ impl Transport {
         }
     }
 
-    /// Whether it must be polled after it has taken commands.
+    /// Whether the transport must be polled after it has taken commands.
     pub(crate) fn sends_when_polled(&self) -> bool {
         matches!(self, Self::Adapted(_))
     }

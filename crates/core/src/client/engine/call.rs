@@ -100,9 +100,9 @@ pub(super) enum Phase {
     Attempting(Attempt),
     /// A look at the holder is in flight: after an attempt or, with `again`, before an attempt.
     Looking { inspection: Inspection, again: bool },
-    /// The call waits until the next attempt or, with `again`, until the next look. From `lent` on, another caller of
-    /// this process may attempt instead; `None` means that the lock is held, so another caller could not acquire it
-    /// either.
+    /// The call waits until the next attempt or, with `again`, until the next look at the lock. From `lent` on, another
+    /// caller of this process may attempt instead; `None` means that the lock is held, so another caller could not
+    /// acquire it either.
     Pausing { until: BootTime, again: bool, lent: Option<BootTime> },
     /// The call pauses, and meanwhile another caller of this process attempts.
     Aside { until: BootTime },
@@ -145,7 +145,7 @@ impl Call {
         [phase, self.deadline, renewal].into_iter().flatten().min()
     }
 
-    /// The command for a look. If the call is going to wait, the command also requests a push.
+    /// The command for a look at the lock. If the call is going to wait, the command also requests a push.
     pub(super) fn look(&self) -> Command {
         let Request { keys, mode, prefix_bytes, .. } = &self.request;
         let keys = keys.clone();
@@ -193,7 +193,7 @@ impl Call {
         3 * believed(self.pace.round_trip) <= self.patience(now)
     }
 
-    /// Whether looks request pushes.
+    /// Whether looks at the lock also request pushes.
     pub(super) fn is_to_watch(&self) -> bool {
         let adaptive = matches!(self.request.retry.delay, Delay::Adaptive { .. });
         adaptive && self.request.wait != Wait::Once && !self.is_spent()
@@ -207,9 +207,9 @@ impl Call {
         self.waiting.as_ref().is_some_and(Waiting::is_open)
     }
 
-    /// Whether the look may end. It ends when all nodes have answered, and for a waiting call as soon as a quorum seems
-    /// free. The last look of a call also waits for outstanding answers to the attempt, if they decide whether the call
-    /// reports a held lock or too few nodes.
+    /// Whether the look at the lock may end. It ends when all nodes have answered, and for a waiting call as soon as a
+    /// quorum seems free. The last look of a call also waits for outstanding answers to the attempt, if they decide
+    /// whether the call reports a held lock or too few nodes.
     pub(super) fn has_seen_enough(&self, quorum: Quorum, now: Reading) -> bool {
         match &self.phase {
             Phase::Looking { inspection, .. } => {
@@ -254,7 +254,7 @@ impl Call {
             let Some(seen) = inspection.seen(node) else { continue };
             match &mut nodes[node.index()].said {
                 NodeOutcome::Refused(holding) => *holding = Some(seen.clone()),
-                // The node did not answer the attempt in time, but answered the look.
+                // The node did not answer the attempt in time, but answered the look at the lock.
                 said @ NodeOutcome::Nothing if *seen == Holding::Free => {
                     *said = NodeOutcome::Seen(Holding::Free);
                 }
@@ -302,8 +302,8 @@ impl Call {
     pub(super) fn pause(&self, retry: Retry, step: Duration, now: Reading) -> Duration {
         let (round_trip, word) = (self.pace.round_trip, self.pace.word);
         if self.is_to_watch() && self.is_open() {
-            // The lock was released meanwhile, so the call attempts at once. If contenders split the votes, or others were
-            // faster repeatedly, only jitter helps.
+            // The lock was released meanwhile, so the call attempts at once. If contenders split the votes, or other
+            // clients were faster repeatedly, only jitter helps.
             return match self.contention.opens {
                 1 if !self.contention.split => Duration::ZERO,
                 opens => retry.delay(opens, word, step.min(round_trip), None),

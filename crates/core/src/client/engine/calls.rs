@@ -105,7 +105,7 @@ impl Engine {
                 let (why, nodes) = (attempt.why_not_yet(), attempt.report(cx.now));
                 call.history.note_cut_short(why, nodes, self.quorum);
             }
-            // An unfinished look may have found the holder already.
+            // An unfinished look at the lock may have found the holder already.
             Phase::Looking { .. } => {
                 call.note_holders(cx.now);
                 call.note_free_in(cx.now);

@@ -33,7 +33,6 @@ impl Engine {
         }
     }
 
-    /// Handles the answer to a command that raises a node's fencing counter.
     pub(super) fn on_lease_raised(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let lock = answer.ticket.lock;
         let Some(lease) = self.lease_of_answer(lock, cx) else {

@@ -88,7 +88,7 @@ pub enum Event {
     Inspect {
         /// A new id.
         lock: LockId,
-        /// The keys to look at.
+        /// The keys of the lock.
         keys: Keys,
         /// The timeout of the nodes' answers.
         timeout: Duration,

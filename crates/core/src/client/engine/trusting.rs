@@ -25,7 +25,8 @@ const CLOSE_WITHIN: Duration = Duration::from_millis(250);
 const NOBODY: LockId = LockId(0);
 
 impl Engine {
-    /// A new client with a restart guard by these rules, unless the rules say [`RestartGuard::Off`](crate::RestartGuard::Off).
+    /// A new client with a restart guard that follows these rules. [`RestartGuard::Off`](crate::RestartGuard::Off)
+    /// means no guard.
     pub fn guarded(quorum: Quorum, rules: Rules) -> Self {
         let is_off = rules.guard == crate::node::trust::RestartGuard::Off;
         let monitor = (!is_off).then(|| alloc::boxed::Box::new(NodeMonitor::new(rules, quorum)));
@@ -37,7 +38,7 @@ impl Engine {
         Some(self.monitor.as_ref()?.node(node).trust_state())
     }
 
-    /// Checks the evidence of a batch of answers. `None` means that its votes count.
+    /// Checks the evidence of a batch of answers. `None` means that votes in the batch count.
     pub(super) fn look_at(
         &mut self,
         node: NodeId,

@@ -1,11 +1,11 @@
 //! Turns: the order of the callers of this process that request the same keys.
 //!
-//! One caller, or several readers, has the turn: it talks to the nodes or holds the lock. The others wait in the local
-//! queues. While another process holds the lock, the caller with the turn waits for it, and the others wait behind that
-//! caller. A caller may also pause although the lock is free: because of fixed delays, a large `min_validity`, or too few
-//! nodes. It then steps aside for the next caller, and returns to its place in arrival order after the pause. So this
-//! process makes at most one attempt for a key at a time, except by readers, and attempts follow each other no faster than
-//! those of a single caller.
+//! One caller, or several readers, has the turn: it talks to the nodes or holds the lock. The other callers wait in the
+//! local queues. While another process holds the lock, the caller with the turn waits for it, and the others wait
+//! behind that caller. A caller may also pause although the lock is free: because of fixed delays, a large
+//! `min_validity`, or too few nodes. It then steps aside for the next caller, and returns to its place in arrival order
+//! after the pause. So this process makes at most one attempt for a key at a time, except by readers, and attempts
+//! follow each other no faster than those of a single caller.
 //!
 //! A lock with several keys has its turn for all keys at the same time. It steps aside whenever it pauses, because the engine
 //! does not know which key is held, and calls for the other keys need not wait.
@@ -262,8 +262,8 @@ impl Engine {
         }
     }
 
-    /// Removes a caller from the local queues and starts the next caller's turn. `turn` is a turn that ended with a release
-    /// to the nodes.
+    /// Removes a caller from the local queues and starts the next caller's turn. `turn` describes a turn that ended
+    /// with a release to the nodes.
     pub(super) fn leave_queue(
         &mut self,
         keys: &Keys,
@@ -359,10 +359,10 @@ impl Engine {
         queues.filter_map(|queue| queue.ready().find(is_ready)).min()
     }
 
-    /// Starts a call's turn. If this process just had the lock, the call backs off so that other processes come first, but
-    /// for at most half of its remaining wait. If many processes wait, the call looks before it attempts, as they do. A call
-    /// with a single attempt does not back off. If another call let this one have its turn, the turn begins at `lent` at the
-    /// earliest.
+    /// Starts a call's turn. If this process just had the lock, the call backs off so that other processes come first,
+    /// but for at most half of its remaining wait. If many processes wait, the call looks at the lock before it
+    /// attempts, as they do. A call with a single attempt does not back off. If another call let this one have its
+    /// turn, the turn begins at `lent` at the earliest.
     fn turn_comes(&mut self, lock: LockId, lent: Option<BootTime>, now: Reading) {
         let Some(call) = self.calls.get(&lock) else {
             return;

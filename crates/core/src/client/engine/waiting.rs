@@ -43,7 +43,8 @@ impl Engine {
         Self::index_call(&mut self.deadlines, lock, call);
     }
 
-    /// Adds a node to the look of a writer with an intent, because the node refused after the attempt was decided.
+    /// Adds a node to the look at the lock by a writer with an intent, because the node refused after the attempt was
+    /// decided.
     pub(super) fn look_at_late(&mut self, lock: LockId, node: NodeId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -60,7 +61,7 @@ impl Engine {
         }
     }
 
-    /// Handles the answer to a look of a call or to an inspection.
+    /// Handles the answer to a call's look at the lock, or to an inspection.
     pub(super) fn on_seen(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket, answer, .. } = answer;
         if let Some(inspection) = self.inspections.get_mut(&ticket.lock) {
@@ -124,7 +125,7 @@ impl Engine {
         self.try_now(lock);
     }
 
-    /// Updates the call's intent after a look.
+    /// Updates the call's intent after a look at the lock.
     fn review_intent(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -251,7 +252,7 @@ impl Engine {
             return;
         };
         if is_settling {
-            // The call waits for answers about trust, so the failed attempt does not count.
+            // The call waits for checks of untrusted nodes, so the failed attempt does not count.
             call.history.count = call.history.count.saturating_sub(1);
             call.trust_wait.settling = true;
         }

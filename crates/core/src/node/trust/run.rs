@@ -103,8 +103,8 @@ impl NodeClock {
         u64::try_from(time_us.saturating_add(passed)).ok().filter(|_| fresh)
     }
 
-    /// Whether the wall clock is known well enough for a floor: it is behind by at most half of a quarantine, otherwise a
-    /// floor from it could be below an earlier floor. A late answer is only a weak bound.
+    /// Whether the wall clock is known well enough for a floor. The time from a late answer may be behind by more than
+    /// half of a quarantine, so a floor from it could be below an earlier floor.
     pub(super) fn is_well_known(&self, now: Reading) -> bool {
         !self.is_late && self.time_us(now).is_some()
     }

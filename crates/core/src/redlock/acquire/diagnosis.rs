@@ -15,11 +15,11 @@ pub enum FailureReason {
     /// Nodes refused, and a quorum would have been possible without these refusals: another client holds the lock or
     /// contends for it.
     Contended,
-    /// Too many nodes failed: no quorum was possible, whatever the others answer.
+    /// Too many nodes failed: no quorum was possible, whatever the other nodes answer.
     NoQuorum,
     /// A quorum granted, but too late: too little validity was left.
     TooSlow,
-    /// Too many nodes are not trusted, or not yet: no quorum is possible, whatever the others answer.
+    /// Too many nodes are not trusted, or not yet: no quorum is possible, whatever the other nodes answer.
     NodesUntrusted,
 }
 

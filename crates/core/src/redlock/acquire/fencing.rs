@@ -84,8 +84,8 @@ impl Attempt {
     }
 
     /// A quorum granted in time. A lock without a fencing token is acquired. A lock with one is acquired when a quorum
-    /// of the granting nodes has recorded the number (S18): at once if all granted the same number, otherwise after
-    /// the others have raised their counter to it.
+    /// of the granting nodes has recorded the number (S18): at once if all granted the same number, otherwise after the
+    /// other nodes have raised their counters to it.
     pub(super) fn record(
         &mut self,
         validity: Validity,

@@ -39,8 +39,8 @@ impl Lease {
             && self.votes.validity.valid_for(now) >= next.timing.min_validity()
     }
 
-    /// Passes the lease to another guard. The extension in flight was the old guard's, and late answers to it still count
-    /// as votes.
+    /// Passes the lease to another guard. The extension in flight belongs to the old guard, but late answers to it
+    /// still count as votes.
     pub(crate) fn hand_over(&mut self, holder: LockId, next: &Request, now: Reading) {
         debug_assert!(self.may_be_handed_to(next, now), "only what is held is handed over");
         self.guard = GuardTerms::new(holder, next, now);

@@ -118,7 +118,7 @@ pub async fn a_release_deletes_our_key(subject: &Subject) {
     assert!(!subject.outside.exists(&key));
 }
 
-/// `Release` leaves alone what does not hold the whole value.
+/// `Release` does not change a key that does not hold the whole value.
 pub async fn a_release_touches_nothing_of_others(subject: &Subject) {
     let (outside, value) = (&subject.outside, new_value());
     for other in not_quite(&value) {

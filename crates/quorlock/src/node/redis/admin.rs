@@ -16,7 +16,7 @@ use super::resp::{self, Reply};
 use super::wire::Wire;
 use crate::node::Inbox;
 
-/// One connection, and one question at a time.
+/// A connection that sends one question at a time.
 pub struct AdminConnection {
     /// Locked while a question awaits its replies.
     wire: Mutex<Wire>,
@@ -44,7 +44,7 @@ impl AdminConnection {
         self.database != 0
     }
 
-    /// Reads which database has the locks, and writes it if `what` says so.
+    /// Reads the registered database, and registers this one if `what` requires it.
     pub async fn register(&self, marker: &Key, what: Do) -> Result<(), Failure> {
         let Some(registration) = Registration::beside(marker, self.database) else { return Ok(()) };
         let replies = self.ask(&[registration.ask(what).to_vec()]).await?;

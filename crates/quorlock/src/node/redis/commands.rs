@@ -11,7 +11,7 @@ use crate::text::for_people;
 pub enum Weight {
     /// No lock works.
     Needed,
-    /// Locks are slower, or errors say less.
+    /// Locks are slower, or errors are less precise.
     Wanted,
     /// Readers cannot share a lock. Other locks work.
     Shared,

@@ -118,7 +118,7 @@ impl Dialer {
     }
 }
 
-/// The remedy for a certificate that rustls or the server rejects, by the words of the error.
+/// The remedy for a certificate that rustls or the server rejects, found by the text of the error.
 fn certificate_hint(said: &str) -> &'static str {
     const HINTS: [(&str, &str); 7] = [
         ("not valid for any names", NAMELESS),

@@ -26,7 +26,7 @@ pub(super) struct Connection {
     pub(super) is_unregistered: bool,
     /// The operator declared the server durable. Its settings are asked for, and a contradiction is logged.
     pub(super) is_durable: bool,
-    /// Decides the questions beside commands, and the form in which commands are sent.
+    /// Decides which evidence is requested, and in which form commands are sent.
     pub(super) session: Session,
 }
 

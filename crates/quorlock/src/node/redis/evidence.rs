@@ -132,7 +132,7 @@ pub(super) fn read(
 ) -> Option<Evidence> {
     let info = before.map(info_of);
     let info = info.map_or(Some(None), |info| info.map(Some))?;
-    // If the data were replaced since, `INFO` describes an earlier state.
+    // If the data were replaced since then, `INFO` describes an earlier state.
     let info = info.filter(|_| first == flushes);
     // The marker of another database does not count.
     let marker = match registered {

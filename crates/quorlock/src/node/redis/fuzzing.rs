@@ -46,7 +46,7 @@ fn short_values(data: &[u8]) -> usize {
     values.count()
 }
 
-/// A command that is written is read again unchanged.
+/// Commands: reading a written command gives the same command.
 pub fn commands(data: &[u8]) {
     let data = &data[..data.len().min(16 * 1024)];
     let words: Vec<&[u8]> = data.split(|byte| *byte == b'|').collect();

@@ -175,7 +175,7 @@ impl Link {
         }
     }
 
-    /// Does what the supervisor decides now, and sets the alarm to its next decision.
+    /// Executes the supervisor's decision, and sets the alarm to the time of its next decision.
     fn ask_supervisor(&mut self) {
         let now = self.started.elapsed();
         match self.supervisor.look(now, self.activity()) {

@@ -98,7 +98,7 @@ struct Pushed {
 struct End {
     failure: Option<Failure>,
     last_words: Option<String>,
-    /// The wire was closed before the first reply.
+    /// Whether the wire was closed before the first reply.
     unanswered: bool,
 }
 
@@ -240,7 +240,6 @@ impl Wire {
         self.socket.is_none()
     }
 
-    /// Whether requests await replies.
     pub(super) fn is_busy(&self) -> bool {
         !self.in_flight.is_empty()
     }

@@ -115,8 +115,8 @@ impl AttemptHistory {
         *why = why_not(quorum, nodes, open);
     }
 
-    /// Reports the first attempt of a call that ended during it. If an earlier look found a holder, nodes without an answer
-    /// keep their answer to the look.
+    /// Reports the first attempt of a call that ended during it. If an earlier look at the lock found a holder, nodes
+    /// without an answer keep their answer to the look.
     pub(in crate::client::engine) fn note_cut_short(
         &mut self,
         why: FailureReason,

@@ -1,9 +1,9 @@
 //! The intent of a waiting writer, which keeps new readers out.
 //!
-//! Readers that come and go can hold a lock forever. So a writer that finds readers leaves an *intent* on the nodes, under a
-//! separate key for each key of the lock, and renews it. A node with an intent refuses new readers (V13). Intents affect
-//! only the order of holders. They are not votes, and no invariant S1 to S29 depends on them: a client that ignores intents
-//! still excludes others and is excluded.
+//! Readers that come and go can hold a lock forever. So a writer that finds readers leaves an *intent* on the nodes,
+//! under a separate key for each key of the lock, and renews it. A node with an intent refuses new readers (V13).
+//! Intents affect only the order of holders. They are not votes, and no invariant S1 to S29 depends on them: a client
+//! that ignores intents still excludes other clients and is excluded by them.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

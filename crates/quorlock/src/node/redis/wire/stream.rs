@@ -126,7 +126,7 @@ impl Wire {
         self.count_off()
     }
 
-    /// Counts a reply to the oldest request, which is finished with its last one.
+    /// Counts a reply to the oldest request. Its last reply finishes the request.
     #[inline]
     fn count_off(&mut self) -> Result<(), Failure> {
         let written = self.outgoing.written_total();

@@ -21,7 +21,8 @@ impl Wire {
         is_awaited.then(|| started.elapsed() - heard_at)
     }
 
-    /// The next request that has its replies, or will not get them. `None`: the wire is closed, and none is left.
+    /// The next request that has its replies, or will not get them. `None` if the wire is closed and no request is
+    /// left.
     async fn finished(&mut self) -> Option<Box<Request>> {
         poll_fn(|cx| {
             let closed = self.poll(cx);
@@ -329,7 +330,7 @@ async fn long_answers_to_many_questions_are_cut() {
         assert!(replies[kept..].iter().all(|reply| matches!(reply, Reply::Error(_))));
     };
     tokio::join!(exchange, serve);
-    // No line is this long.
+    // A line of this length is malformed.
     let (mut wire, mut server, _inbox) = pair(1 << 16);
     wire.send_plain(|out| (0..512).map(|_| ping(out)).sum()).unwrap();
     let line = format!("+{}\r\n", "x".repeat(40_000)).into_bytes();
