@@ -210,7 +210,7 @@ impl Lease {
         self.guard.keeps_on_loss
     }
 
-    /// Latches the loss; terminal.
+    /// Latches the loss, which is final.
     pub(crate) fn lose(&mut self, cause: LossCause) {
         debug_assert!(self.lost.is_none(), "a lease is lost once");
         self.lost.get_or_insert(cause);

@@ -154,8 +154,9 @@ impl NodeMonitor {
         }
     }
 
-    /// Another node of the list that is the same server (S3). A node that is unreachable may lead to another server by
-    /// now. But the votes that it gave while it led to this server may still count, and they are votes of this server.
+    /// Another node of the list that leads to the same server (S3). A node that is unreachable may lead to another
+    /// server by now. But the votes that it gave while it led to this server may still count, and they are votes of
+    /// this server.
     pub(super) fn duplicate_of(&self, node: NodeId, now: Reading) -> Option<NodeId> {
         let run_id = Some(self.node(node).run.id.as_deref()?);
         let quarantine = self.rules.quarantine();

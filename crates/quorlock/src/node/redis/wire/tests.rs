@@ -330,7 +330,7 @@ async fn long_answers_to_many_questions_are_cut() {
         assert!(replies[kept..].iter().all(|reply| matches!(reply, Reply::Error(_))));
     };
     tokio::join!(exchange, serve);
-    // A line of this length is malformed.
+    // Once the replies to a request use up the limit, a long line is malformed: no server sends such lines.
     let (mut wire, mut server, _inbox) = pair(1 << 16);
     wire.send_plain(|out| (0..512).map(|_| ping(out)).sum()).unwrap();
     let line = format!("+{}\r\n", "x".repeat(40_000)).into_bytes();
