@@ -1,6 +1,7 @@
 //! The keys that this process uses: for each key its local queue and its back-off, in one record.
 
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 
 use crate::client::contention::KeyBackoff;
 use crate::client::local_queue::LocalQueue;
@@ -13,9 +14,23 @@ const BACKOFFS_MAX: usize = 1024;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct KeyTable {
-    records: BTreeMap<Key, KeyRecord>,
+    records: BTreeMap<HashedKey, KeyRecord>,
     /// Number of records with a back-off.
     backoffs: usize,
+}
+
+/// A key behind its hash, so that nearly all comparisons are of two numbers. Equal hashes only make a search slower.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+struct HashedKey(u64, Key);
+
+impl HashedKey {
+    fn new(key: &Key) -> Self {
+        const ODD: u64 = 0x517c_c1b7_2722_0a95;
+        let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(ODD);
+        let (words, rest) = key.as_bytes().as_chunks::<8>();
+        let hash = words.iter().fold(0, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+        Self(rest.iter().fold(hash, |hash, byte| mix(hash, u64::from(*byte))), key.clone())
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -32,13 +47,16 @@ impl KeyRecord {
 
 impl KeyTable {
     /// The queue of a key, unless it is empty.
-    pub(crate) fn queue(&self, key: &str) -> Option<&LocalQueue> {
-        self.records.get(key).map(|record| &record.queue).filter(|queue| !queue.is_empty())
+    pub(crate) fn queue(&self, key: &Key) -> Option<&LocalQueue> {
+        self.records
+            .get(&HashedKey::new(key))
+            .map(|record| &record.queue)
+            .filter(|queue| !queue.is_empty())
     }
 
     /// The queue of a key, which may be empty. If the caller empties it, [`KeyTable::forget_unused`] must follow.
-    pub(crate) fn queue_mut(&mut self, key: &str) -> Option<&mut LocalQueue> {
-        self.records.get_mut(key).map(|record| &mut record.queue)
+    pub(crate) fn queue_mut(&mut self, key: &Key) -> Option<&mut LocalQueue> {
+        self.records.get_mut(&HashedKey::new(key)).map(|record| &mut record.queue)
     }
 
     pub(crate) fn queues(&self) -> impl Iterator<Item = &LocalQueue> {
@@ -47,18 +65,20 @@ impl KeyTable {
 
     /// The record of a key, which is added if there is none. If it stays unused, [`KeyTable::forget_unused`] must follow.
     pub(crate) fn record(&mut self, key: &Key) -> &mut KeyRecord {
-        self.records.entry(key.clone()).or_default()
+        self.records.entry(HashedKey::new(key)).or_default()
     }
 
-    pub(crate) fn forget_unused(&mut self, key: &str) {
-        if self.records.get(key).is_some_and(KeyRecord::is_unused) {
-            self.records.remove(key);
+    pub(crate) fn forget_unused(&mut self, key: &Key) {
+        if let Entry::Occupied(record) = self.records.entry(HashedKey::new(key))
+            && record.get().is_unused()
+        {
+            record.remove();
         }
     }
 
     /// The back-off of a key, if the process remembers one.
-    pub(crate) fn backoff(&self, key: &str) -> Option<&KeyBackoff> {
-        self.records.get(key)?.backoff.as_ref()
+    pub(crate) fn backoff(&self, key: &Key) -> Option<&KeyBackoff> {
+        self.records.get(&HashedKey::new(key))?.backoff.as_ref()
     }
 
     /// The queue of a key, and its back-off, both mutable. A new back-off may displace others, because their number is
@@ -74,7 +94,7 @@ impl KeyTable {
                 self.forget_backoffs(|_| true);
             }
         }
-        let KeyRecord { queue, backoff } = self.records.entry(key.clone()).or_default();
+        let KeyRecord { queue, backoff } = self.records.entry(HashedKey::new(key)).or_default();
         self.backoffs += usize::from(backoff.is_none());
         let backoff = backoff.get_or_insert_default();
         if backoff.is_stale(now) {
@@ -122,7 +142,7 @@ mod tests {
     fn a_stale_backoff_is_forgotten() {
         let (mut table, key) = (KeyTable::default(), Key::from("k"));
         table.with_backoff(&key, at(0)).1.see_rivals(ROUND_TRIP, at(0));
-        let step = |table: &KeyTable, now| table.backoff("k").and_then(|it| it.step(now));
+        let step = |table: &KeyTable, now| table.backoff(&"k".into()).and_then(|it| it.step(now));
         assert_eq!(step(&table, at(1)), Some(ROUND_TRIP));
         assert_eq!(step(&table, at(10_001)), None);
         table.shift(at(10_001));
@@ -145,6 +165,6 @@ mod tests {
             }
         }
         assert_eq!((table.backoffs, table.records.len()), (1, 2), "all were fresh, so all went");
-        assert!(table.queue("0").is_some() && table.backoff("0").is_none());
+        assert!(table.queue(&"0".into()).is_some() && table.backoff(&"0".into()).is_none());
     }
 }
