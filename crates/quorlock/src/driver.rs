@@ -118,8 +118,7 @@ impl Driver {
             let mut tick = arrivals.tick(|| clock.now());
             let now = tick.now();
             self.entropy.expect(tick.requests());
-            // `for_each` moves the events less often than a loop.
-            tick.events().for_each(|(event, reply_to)| {
+            tick.for_each(|event, reply_to| {
                 if let Some(reply_to) = reply_to {
                     self.callers.expect(&event, reply_to);
                 }

@@ -186,7 +186,8 @@ impl World {
     pub(crate) fn carry_on(&mut self, client: ClientId) {
         let Some(tick) = &mut self.clients[client].ticks.stalled else { return };
         let now = tick.tick.now();
-        let events: Vec<_> = tick.tick.events().collect();
+        let mut events = Vec::new();
+        tick.tick.for_each(|event, request| events.push((event, request)));
         for (event, request) in events {
             // A test made up this answer, so it came on no connection.
             let is_made_up = request.is_some() && matches!(event, Event::Answered { .. });
