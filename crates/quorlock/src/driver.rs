@@ -145,7 +145,7 @@ impl Driver {
     ) -> Poll<()> {
         let Arrivals { answered, requests, .. } = arrivals;
         let woken = self.ready.take(cx);
-        self.transports.poll(woken, &mut self.ready, cx, answered);
+        self.transports.poll(woken, &self.ready, answered);
         let no_handle_is_left = self.events.take(cx, requests, REQUESTS_MAX);
         let is_timer_woken = woken & (1 << TIMER) != 0;
         let rings = is_timer_woken && timer.poll(&mut self.ready.context(TIMER)).is_ready();

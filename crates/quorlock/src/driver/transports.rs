@@ -1,9 +1,7 @@
 //! The transports to all nodes, and the commands of a tick for each of them.
 
-use std::iter::repeat_n;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::task::Context;
 
 use quorlock_core::{
     Answer, Command, Event, NodeId, NodeSet, Quorum, Reading, RestartGuard, Rules, Ticket,
@@ -12,7 +10,7 @@ use quorlock_core::{
 
 use super::Metrics;
 use crate::clock::Clock;
-use crate::node::ready::Ready;
+use crate::node::ready::{INBOX, Ready};
 use crate::node::redis::Encoder;
 use crate::node::transport::Transport;
 use crate::node::{ClientNode, Inbox};
@@ -42,28 +40,27 @@ impl Transports {
         Self { transports, outbox, encoder: Encoder::default(), inbox }
     }
 
-    /// Polls the transports that were woken, and takes the pushes from the nodes. `woken` has a bit for each transport.
-    pub(super) fn poll(
-        &mut self,
-        woken: u32,
-        ready: &mut Ready,
-        cx: &mut Context<'_>,
-        answered: &mut Vec<Event>,
-    ) {
+    /// Polls the transports that were woken, and takes the pushes from the nodes. `woken` has the bits of [`Ready::take`].
+    pub(super) fn poll(&mut self, woken: u64, ready: &Ready, answered: &mut Vec<Event>) {
         for (place, transport) in self.transports.iter_mut().enumerate() {
             if woken & (1 << place) != 0 {
                 let cx = &mut ready.context(place);
                 work(transport, |transport| transport.poll(cx, &mut self.encoder, answered));
             }
         }
-        self.inbox.take(cx, answered);
+        if woken & (1 << INBOX) != 0 {
+            self.inbox.take(&mut ready.context(INBOX), answered);
+        }
     }
 
     /// Sends the command to each of these nodes at the end of the tick.
     pub(super) fn send(&mut self, nodes: NodeSet, ticket: Ticket, command: Command) {
-        for (node, command) in nodes.iter().zip(repeat_n(command, nodes.len())) {
-            self.outbox[node.index()].push((ticket, command));
+        let mut nodes = nodes.iter();
+        let Some(first) = nodes.next() else { return };
+        for node in nodes {
+            self.outbox[node.index()].push((ticket, command.clone()));
         }
+        self.outbox[first.index()].push((ticket, command));
     }
 
     /// Gives each transport its commands. Adds to `answered` the commands that fail at once.

@@ -1,8 +1,8 @@
-//! Wakers for the parts of the driver's task: one for each transport and one for the timer, so that the driver polls only
-//! the parts that were woken.
+//! Wakers for the parts of the driver's task: one for each transport, one for the timer and one for the inbox, so that the
+//! driver polls only the parts that were woken.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
@@ -18,16 +18,19 @@ pub(crate) struct Ready {
 /// The timer's index, behind those of the transports.
 pub(crate) const TIMER: usize = NODE_COUNT_MAX;
 
-const _: () = assert!(TIMER < u32::BITS as usize, "each has a bit");
+/// The index of the inbox of pushes.
+pub(crate) const INBOX: usize = TIMER + 1;
+
+const _: () = assert!(INBOX < u64::BITS as usize, "each has a bit");
 
 #[derive(Debug)]
 struct Shared {
-    woken: AtomicU32,
+    woken: AtomicU64,
     task: AtomicWaker,
 }
 
 struct TransportWaker {
-    bit: u32,
+    bit: u64,
     shared: Arc<Shared>,
 }
 
@@ -45,10 +48,10 @@ impl Wake for TransportWaker {
 impl Ready {
     /// Creates the wakers. All parts count as woken at first.
     pub(crate) fn new() -> Self {
-        let shared = Arc::new(Shared { woken: AtomicU32::new(u32::MAX), task: AtomicWaker::new() });
+        let shared = Arc::new(Shared { woken: AtomicU64::new(u64::MAX), task: AtomicWaker::new() });
         let waker =
-            |line| Arc::new(TransportWaker { bit: 1u32 << line, shared: shared.clone() }).into();
-        Self { wakers: (0..=TIMER).map(waker).collect(), shared }
+            |line| Arc::new(TransportWaker { bit: 1u64 << line, shared: shared.clone() }).into();
+        Self { wakers: (0..=INBOX).map(waker).collect(), shared }
     }
 
     /// Marks a part as woken, without waking the task.
@@ -57,7 +60,7 @@ impl Ready {
     }
 
     /// Takes the bits of the parts that were woken. Parts that are woken later wake this task.
-    pub(crate) fn take(&self, cx: &Context<'_>) -> u32 {
+    pub(crate) fn take(&self, cx: &Context<'_>) -> u64 {
         self.shared.task.register(cx.waker());
         self.shared.woken.swap(0, Ordering::Acquire)
     }
