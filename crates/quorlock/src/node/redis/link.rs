@@ -193,6 +193,11 @@ impl Link {
 
     /// Sets the alarm after the first request after a pause, so that the supervisor notices a late reply.
     fn watch_silence(&mut self) {
+        // The supervisor notices silence after this time or later, so an earlier alarm stays as it is.
+        let soonest = self.connection.as_ref().map(|it| it.wire.alive_at() + self.server.silence);
+        if !self.alarm.is_later_than(soonest) {
+            return;
+        }
         let activity = self.activity();
         let next = self.next_decision(activity.heard_at, activity);
         if self.alarm.is_later_than(next) {
