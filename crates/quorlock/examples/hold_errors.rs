@@ -20,7 +20,7 @@ pub(crate) async fn told_apart(client: &Client, text: &str) -> String {
     let done = client.acquire("orders").options(options).hold(async |_| work(text).await).await;
     match done {
         Ok(Ok(number)) => format!("done: {number}"),
-        // The lock was valid until the work failed, and is released.
+        // The work failed while the lock was valid. The client releases the lock.
         Ok(Err(error)) => format!("the work failed: {error}"),
         // The work has not started.
         Err(HoldError::NotAcquired(AcquireError::Contended(_))) => {
@@ -33,7 +33,7 @@ pub(crate) async fn told_apart(client: &Client, text: &str) -> String {
     }
 }
 
-/// If the caller's error converts from both, `??` is enough.
+/// `??` is enough if the caller's error type converts from `HoldError` and from the error of the work.
 pub(crate) async fn passed_on(client: &Client, text: &str) -> Result<u32, Box<dyn Error>> {
     Ok(client.acquire("orders").hold(async |_| work(text).await).await??)
 }

@@ -8,7 +8,7 @@ use common::{client, five};
 use quorlock::{Client, Outcome};
 use tokio::runtime::Builder;
 
-/// The number of pairs that are counted together, so that rare allocations are shared by all of them.
+/// The number of acquire-release pairs per measurement. The division by it rounds rare allocations away.
 const PAIRS: u64 = 256;
 
 /// Allocations per pair on five nodes: the resource's name, the state that caller and driver share, the token, and
@@ -25,7 +25,7 @@ async fn pairs(client: &Client, count: u64) {
 #[test]
 fn a_pair_allocates_no_more_than_is_pinned() {
     let Some(nodes) = five() else { return };
-    // The counter counts one thread, so the callers and the driver run in this one.
+    // The counter counts the allocations of one thread, so the callers and the driver run in this one.
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let client = runtime.block_on(async { client(&nodes) });
     runtime.block_on(pairs(&client, PAIRS));

@@ -1,5 +1,5 @@
-//! Every link in a document leads to a file or heading that exists. ARCHITECTURE.md names lines of the code that
-//! exist.
+//! Checks that every link in a document leads to an existing file or heading, and that the lines of code that
+//! ARCHITECTURE.md names exist.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 

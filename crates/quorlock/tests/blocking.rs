@@ -104,8 +104,8 @@ fn threads_exclude_each_other() {
     no_key_is_left(&nodes);
 }
 
-/// A thread drives the client during its calls. Locks are also extended, released and waited for while that thread is
-/// busy elsewhere, or while another thread waits for a long time.
+/// A thread polls the driver during its calls. The client must also extend and release locks while that thread makes no
+/// call, or while another thread waits for a long time.
 #[test]
 fn locks_are_extended_while_no_thread_calls_or_one_call_waits() {
     let Some(nodes) = five() else {
@@ -137,7 +137,7 @@ fn locks_are_extended_while_no_thread_calls_or_one_call_waits() {
         }
         assert!(!waits.is_finished());
         held_for_others.store(false, Ordering::Relaxed);
-        // No caller waits for this release. The client sends it before the keys would expire.
+        // No caller waits for this release. The client must send it before the keys expire.
         #[expect(clippy::disallowed_methods, reason = "compared with a protocol bound")]
         let dropped = std::time::Instant::now();
         drop(held);
@@ -149,8 +149,8 @@ fn locks_are_extended_while_no_thread_calls_or_one_call_waits() {
     no_key_is_left(&nodes);
 }
 
-/// A call that is answered without the nodes does not drive the client. Here such calls arrive without a pause, and a
-/// held lock must still be extended.
+/// A call that completes without the nodes does not poll the driver. While a thread makes such calls without a pause,
+/// the client must still extend a held lock.
 #[test]
 fn calls_without_commands_do_not_delay_extensions() {
     let Some(nodes) = five() else { return };

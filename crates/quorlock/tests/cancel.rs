@@ -78,8 +78,8 @@ async fn the_first_poll_of_a_call_sends_its_commands_if_the_driver_is_idle() {
     is_at_rest(&client, &nodes).await;
 }
 
-/// A caller may drive the driver. If the caller then stops polling, its commands are still answered, held locks are
-/// still extended, and other calls are served.
+/// A caller may poll the driver. If that caller is not polled again, its commands must still be answered, held locks
+/// extended, and other calls served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_is_not_polled_again_delays_no_other_caller() {
     const PARKED: Duration = Duration::from_secs(5);
@@ -304,7 +304,7 @@ async fn a_shutdown_that_times_out_reports_the_owed_releases() {
     assert_eq!(key_count(&nodes[0]), 0, "the driver still sends owed releases");
 }
 
-/// The program blocks its own runtime for three ttls.
+/// The program blocks its runtime for three ttls. A driver that is a task of this runtime cannot extend the lock.
 #[tokio::test]
 async fn a_blocked_runtime_loses_the_lock_unless_the_driver_has_a_thread_of_its_own() {
     let Some(nodes) = five() else { return };

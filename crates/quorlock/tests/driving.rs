@@ -1,5 +1,5 @@
 //! Callers may poll the driver in their own threads. Panics there must not harm other callers, and a busy caller must
-//! not starve them.
+//! not starve other callers.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -44,7 +44,8 @@ thread_local! {
     static AT_END: RefCell<Option<AtEnd>> = const { RefCell::new(None) };
 }
 
-/// A thread that ends has no place for a runtime. A panic there would end the process.
+/// A thread that is ending cannot enter a runtime, because tokio's thread-locals are gone. A panic there would abort
+/// the process.
 #[tokio::test]
 async fn a_thread_that_ends_may_release_extend_and_call() {
     let Some(nodes) = five() else { return };
@@ -76,7 +77,7 @@ async fn a_thread_that_ends_may_release_extend_and_call() {
     assert!(client.acquire("dropped").await.unwrap().release().await.is_released());
 }
 
-/// Then the client's own thread drives. All three calls complete.
+/// A thread that is ending cannot poll the driver. The client's own thread does, so all three calls complete.
 #[test]
 fn a_thread_that_ends_may_make_blocking_calls() {
     let Some(nodes) = five() else { return };
@@ -110,7 +111,7 @@ type Seen = (&'static str, Option<&'static str>, Option<&'static str>);
 
 #[derive(Default)]
 struct SpanTreeState {
-    /// By span id, counted from one.
+    /// Indexed by span id. Ids start at one.
     names: Mutex<Vec<&'static str>>,
     entered: Mutex<Vec<Id>>,
     seen: Mutex<Vec<Seen>>,
@@ -276,8 +277,8 @@ fn states(stats: &quorlock::Stats) -> Vec<NodeState> {
     stats.nodes.iter().map(|node| node.state.clone()).collect()
 }
 
-/// If a reply is ready at once, no caller drives, and the client's own thread yields at every call. That thread must
-/// still get its turns and reconnect.
+/// If a reply is ready at once, no caller polls the driver, and the client's own thread yields to every call. That
+/// thread must still run often enough to reconnect.
 #[test]
 fn threads_that_call_without_a_pause_do_not_prevent_a_reconnect() {
     for callers in [1, 3] {
@@ -298,8 +299,8 @@ fn threads_that_call_without_a_pause_do_not_prevent_a_reconnect() {
     }
 }
 
-/// The caller's first poll answers each call, and the only thread of the runtime is busy with such calls. The driver
-/// must still reconnect.
+/// Each call completes at its first poll, and the only thread of the runtime is busy with such calls. The driver must
+/// still reconnect.
 #[test]
 fn tasks_that_call_without_a_pause_do_not_prevent_a_reconnect() {
     for callers in [1, 3] {

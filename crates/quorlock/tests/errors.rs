@@ -22,7 +22,6 @@ fn memory() -> ClientBuilder {
     Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)).clock(Clock::Tokio)
 }
 
-/// The error of the builder.
 #[track_caller]
 fn refused(builder: ClientBuilder) -> String {
     builder.build().unwrap_err().to_string()
@@ -310,7 +309,7 @@ async fn invalid_urls_are_refused_without_showing_their_secrets() {
     assert!(NodeConfig::parse(&format!("{}=redis://c", "x".repeat(65))).is_err());
 }
 
-/// A real server sees no connection and no command.
+/// If `build` fails, a server sees neither a connection nor a command.
 #[tokio::test]
 async fn a_builder_that_fails_has_not_connected() {
     let Some(binary) = server() else {

@@ -34,7 +34,7 @@ async fn fencing_tokens_grow_from_holder_to_holder() {
         }
         // The tokens are derived from clocks, in microseconds, and fit into an IEEE double.
         assert!(last > 1_700_000_000_000_000 && last < 1 << 53, "{last}");
-        // The same for a lock that is handed over within a process.
+        // Tokens also rise if a lock is handed over within a process.
         let guard = clients[0].acquire_fenced("orders").await.unwrap();
         let next = tokio::spawn(clients[0].acquire_fenced("orders").into_future());
         eventually("it waits", || clients[0].stats().calls_waiting == 1).await;
@@ -54,7 +54,7 @@ async fn an_uncontended_fenced_acquire_is_one_command_per_node() {
     let Some(nodes) = five() else { return };
     let client = builder(&nodes).key_prefix("app:").build().unwrap();
     all_up(&client).await;
-    // The first acquire has made the counters equal.
+    // Twice: without counters on the nodes, and with the equal counters of the first acquire.
     for _ in 0..2 {
         for node in &nodes {
             run(node, &["CONFIG", "RESETSTAT"]);
@@ -90,7 +90,7 @@ async fn a_fenced_acquire_works_when_the_scripts_are_gone() {
         for node in &nodes {
             run(node, &["SCRIPT", "FLUSH"]);
         }
-        // Many calls at once: some nodes cannot be asked a second time, so these calls retry.
+        // Many calls at once: on some nodes the client cannot repeat the command, so these calls retry.
         let calls = (0..50).map(|number| client.acquire_fenced(format!("job {number}")));
         let calls: Vec<_> = calls.map(|call| tokio::spawn(call.into_future())).collect();
         for call in calls {
@@ -102,8 +102,8 @@ async fn a_fenced_acquire_works_when_the_scripts_are_gone() {
     }
 }
 
-/// A call is dropped while a server reports an unknown script. Its release is in flight by then, so the acquire must
-/// not be repeated behind it.
+/// A call is dropped while a server reports an unknown script. The call's release is in flight by then, so the client
+/// must not repeat the acquire behind the release.
 #[tokio::test]
 async fn a_dropped_call_leaves_no_key_when_the_scripts_are_gone() {
     let Some(nodes) = five() else { return };
@@ -127,7 +127,7 @@ async fn a_dropped_call_leaves_no_key_when_the_scripts_are_gone() {
     }
 }
 
-/// A node that lost the lock has given a larger token to another client since.
+/// A node loses the lock and gives a larger token to another client.
 #[tokio::test]
 async fn a_holder_learns_that_it_may_have_been_superseded() {
     let Some(nodes) = five() else { return };
@@ -163,7 +163,7 @@ async fn the_permissions_that_doctor_prints_suffice_for_fencing() {
         all_up(&client).await;
         let guard = client.acquire_fenced("orders").await.unwrap();
         eventually("all have voted", || guard.votes() == 5).await;
-        // One node has lost the lock, another one the counter as well. The extension restores the votes and raises
+        // Node 0 loses the lock, and node 1 loses the lock and the counter. The extension restores the votes and raises
         // the counters.
         run(&nodes[0], &["DEL", "locks:orders"]);
         run(&nodes[1], &["DEL", "locks:orders", &format!("locks:{COUNTER}")]);

@@ -25,7 +25,8 @@ fn is_fit(printed: &str) {
     assert!(longest <= Some(LENGTH_MAX), "{longest:?} characters: {printed}");
 }
 
-/// Contents for the library's own keys: control characters, the settings of other versions, and tokens.
+/// Contents that the test plants in the library's own keys: control characters, the settings of other versions, and
+/// tokens.
 fn plants() -> Vec<String> {
     let nasty = "\u{1b}[2J\u{1b}]0;x\u{7}\r\u{202e}".repeat(4096);
     let rest = "quorum=2 max_ttl_ms=30000 run_id=0d2f promoted=-1 floor=0 wait_ms=1";

@@ -9,7 +9,7 @@ use std::time::Duration;
 use quorlock::{BuildError, Client, LockOptions, blocking};
 use quorlock_servers::{Nodes, ServerOptions, find_or_skip};
 
-/// Runs a child and returns its line: the error, or that it held a lock.
+/// Runs a child process and returns the line that it prints: an error, or that it held a lock.
 fn told(child: &str, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", child, "--ignored", "--nocapture"]);
@@ -81,7 +81,7 @@ fn the_environment_describes_a_client() {
         ("QUORLOCK_NODE_TIMEOUT", "1s"),
         ("QUORLOCK_CONNECT_TIMEOUT", "10s"),
         ("QUORLOCK_DURABLE", ""),
-        // The command line uses these two, and the library ignores them.
+        // The command line uses these variables, and the library ignores them.
         ("QUORLOCK_TTL", "nonsense"),
         ("QUORLOCK_SHARED", "nonsense"),
     ];

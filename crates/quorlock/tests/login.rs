@@ -410,8 +410,8 @@ async fn a_certificate_of_an_unknown_authority_is_refused_with_the_cause() {
     assert_eq!(key_count(&nodes[0]), 0);
 }
 
-/// If the program has not installed a provider for rustls, the first connection must not panic. If the program has,
-/// the client does not replace it.
+/// If the program has not installed a provider for rustls, the first connection must not panic. If the program has
+/// installed one, the client does not replace it.
 #[tokio::test]
 async fn the_first_tls_connection_works_on_the_clients_own_thread() {
     let Some(nodes) = start_tls(false) else { return };

@@ -1,4 +1,4 @@
-//! The order of commands to a node, where the driver could disturb the engine's order.
+//! The driver must send commands to a node in the engine's order.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -46,12 +46,12 @@ impl Node for LosesFirstAnswers {
     }
 }
 
-/// The engine learns in one turn that two attempts have failed. The first was its caller's last, so the next caller
-/// in the queue begins. The second attempt may be retried at once.
+/// The engine learns from one batch that two attempts have failed. The first caller has no attempt left, so the next
+/// caller in the queue begins. The second caller may retry at once.
 ///
-/// A regression test: the driver once passed on the token for the next caller before it had taken the release of the
-/// second attempt. The engine then handled its deadlines first. The retry was sent before that release, and its own
-/// key refused it.
+/// A regression test: the driver once gave the engine a token for the next caller before it had taken the release of
+/// the second attempt from the engine. The engine then handled its deadlines first. The driver sent the retry before
+/// that release, and the key of the second attempt refused the retry.
 #[tokio::test(start_paused = true)]
 async fn a_retry_is_sent_after_the_release_of_the_attempt_before() {
     let node = MemoryNode::new("a");
@@ -59,7 +59,7 @@ async fn a_retry_is_sent_after_the_release_of_the_attempt_before() {
     let client = Client::builder().custom_nodes([loses]).clock(Clock::Tokio).build().unwrap();
     let at_once = Delay::Between { min: Duration::ZERO, max: Duration::from_nanos(1) };
     let twice = Retry { delay: at_once, attempts_max: Some(2) };
-    // All three are called in one turn, in this order.
+    // All three calls start in one poll of this task, in this order.
     let (last, next, retried) = tokio::join!(
         client.try_acquire("jobs").into_future(),
         client.acquire("jobs").into_future(),

@@ -1,6 +1,6 @@
 //! No log and no debug output contains a token or a password.
 //!
-//! The only test of its program, because the subscriber receives the events of all threads.
+//! This test is the only one of its program, because its subscriber receives the events of all threads.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 

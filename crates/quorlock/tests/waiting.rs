@@ -38,7 +38,6 @@ async fn asleep(client: &Client) -> (JoinHandle<Guard>, watch::Receiver<Option<W
     (acquiring, seen)
 }
 
-/// The number of failed attempts.
 fn attempts(told: &watch::Receiver<Option<Waiting>>) -> u32 {
     told.borrow().as_ref().map_or(0, |waiting| waiting.attempts)
 }
@@ -182,7 +181,7 @@ async fn an_expired_lock_is_granted_without_a_push() {
         is_taken(&nodes, HELD);
         let (acquiring, told) = asleep(&client).await;
         let guard = acquiring.await.unwrap();
-        // Servers use whole milliseconds of a cached clock.
+        // Servers use a cached clock in whole milliseconds, so a key may expire slightly early.
         assert!(before.elapsed() + Duration::from_millis(5) >= HELD, "before it expired");
         assert!(attempts(&told) <= 3, "{} attempts were in vain", attempts(&told));
         assert!(guard.release().await.is_released());
@@ -204,7 +203,7 @@ async fn without_resp3_the_lock_is_polled_at_the_configured_rate() {
         let since = Instant::now();
         eventually("it polls", || attempts(&told) >= at_first + 20).await;
         let polled = attempts(&told) - at_first;
-        // The delays double from a few round trips up to the ceiling. There are at most twelve shorter ones.
+        // The delays double from a few round trips up to the ceiling. At most twelve delays are shorter.
         let at_the_ceiling = polled.saturating_sub(12);
         let paced = CEILING / 2 * at_the_ceiling;
         assert!(since.elapsed() >= paced, "{polled} times in {:?}", since.elapsed());
@@ -217,7 +216,7 @@ async fn without_resp3_the_lock_is_polled_at_the_configured_rate() {
         let guard = acquiring.await.unwrap();
         assert!(guard.is_valid());
         for node in &nodes {
-            // One attempt that had begun before the last key was deleted, and the next one.
+            // One attempt may have begun before the last key was deleted. The next attempt gets the lock.
             assert!(calls(node, "set") <= 2, "the next attempt gets it");
         }
         assert!(matches!(run(&nodes[0], &["EXISTS", "orders"]), Reply::Int(1)));

@@ -24,8 +24,8 @@ const TTL_MS: &str = "20000";
 /// The wait of the call.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// The most attempts per node that events explain: the first one, one for each push that arrives alone, and one
-/// because the lock became free during the inspection. A polling client makes many more.
+/// The largest number of attempts per node that events can cause: the first attempt, one for each push that arrives
+/// alone, and one because the lock became free during the inspection. A polling client makes many more.
 const ATTEMPTS_MAX: usize = 5;
 
 /// The moment at which a node's key is deleted: after this command of the waiting client, and before the next one.
@@ -275,7 +275,7 @@ impl Setting {
     async fn give_back(&self, guard: Guard, key: &str) {
         self.proxies.iter().for_each(|proxy| proxy.rule(|_, _| Fate::Pass));
         assert!(guard.release().await.is_released());
-        // After the last release, no message is in flight that could meet the next rules.
+        // When no release is owed, no message is in flight that the rules of the next scenario could affect.
         let started = Instant::now();
         while self.waiter.stats().releases_owed > 0 {
             assert!(started.elapsed() < PATIENCE, "something was not released");
@@ -459,7 +459,7 @@ async fn without_pushes_a_release_is_noticed_only_when_the_keys_would_expire() {
     }
 }
 
-/// Returns whether the call waited before the keys expired after `held`.
+/// The keys expire after `held`. Returns whether the call began to wait before that.
 async fn sleeps_until_the_keys_expire(binary: &ServerBinary, count: usize, held: Duration) -> bool {
     let mut setting = Setting::start(start(binary, count)).await;
     let key = setting.fresh_key();
@@ -479,7 +479,7 @@ async fn sleeps_until_the_keys_expire(binary: &ServerBinary, count: usize, held:
     }
     let guard = acquiring.await.unwrap().unwrap();
     let after = taken_at.elapsed();
-    // Servers and clients use whole milliseconds.
+    // Servers and clients round to whole milliseconds, so the grant may come slightly early.
     assert!(after + Duration::from_millis(5) >= held && after < held + PATIENCE, "{after:?}");
     let pushed = |proxy: &&RespProxy| proxy.count(&Seen::Pushed(key.clone())) == 1;
     let quorum = count / 2 + 1;

@@ -1,4 +1,4 @@
-//! A server inside a custom node: the client gives it batches, and it behaves like a server that is not wrapped.
+//! A custom node that wraps a server. It receives batches from the client, and must behave like the server alone.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 

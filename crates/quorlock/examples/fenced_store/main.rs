@@ -17,7 +17,7 @@ mod withdraw;
 use std::error::Error;
 use std::process::{Command, ExitCode};
 
-/// Without the variables of a child process, runs the whole story. The children are this program again.
+/// Runs the whole story. The story starts this program again for each of its two processes.
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     if withdraw::is_wanted() {
         return withdraw::run();

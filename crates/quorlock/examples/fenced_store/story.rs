@@ -69,7 +69,6 @@ impl Worker {
         Ok(Self { name, process, output: BufReader::new(output) })
     }
 
-    /// The next line of its output.
     fn line(&mut self) -> Result<String, Box<dyn Error>> {
         let beginning = format!("{}: ", self.name);
         loop {

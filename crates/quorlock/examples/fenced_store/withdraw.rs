@@ -14,12 +14,12 @@ pub(crate) const REFUSED: u8 = 3;
 
 const TTL: Duration = Duration::from_secs(1);
 
-/// The environment variables that tell a process its name, the database and the nodes.
+/// The environment variables with a process's name, the database and the nodes.
 pub(crate) const NAME: &str = "FENCED_STORE_NAME";
 pub(crate) const DATABASE: &str = "FENCED_STORE_DATABASE";
 pub(crate) const NODES: &str = "FENCED_STORE_NODES";
 
-/// Whether this process is one of the two.
+/// Whether this process is one of the two that withdraw.
 pub(crate) fn is_wanted() -> bool {
     std::env::var_os(NAME).is_some()
 }
@@ -28,7 +28,8 @@ pub(crate) fn is_wanted() -> bool {
 pub(crate) async fn run() -> Result<ExitCode, Box<dyn Error>> {
     let (name, nodes) = (std::env::var(NAME)?, std::env::var(NODES)?);
     let database = std::env::var_os(DATABASE).ok_or("no database was given")?;
-    // The guard is off because the servers are new and exist only for this example. Leave it on for real servers.
+    // The restart guard is off because the servers are new and exist only for this example. Leave it on for real
+    // servers.
     let client = Client::builder()
         .nodes(nodes.split(','))
         .restart_guard(RestartGuard::Off)
@@ -51,8 +52,8 @@ pub(crate) async fn run() -> Result<ExitCode, Box<dyn Error>> {
     // The story stops the process here, between its read and its write.
     std::io::stdin().lock().read_line(&mut String::new())?;
 
-    // The process does not check `is_valid` here, to show the consequence. The check would not help either: the
-    // process could be stopped between the check and the write.
+    // This example omits a check of `is_valid`, to show that the store refuses the write. A check would not suffice,
+    // because the process could be stopped between the check and the write.
     match store.write(fence, balance - 30)? {
         Ok(()) => println!("{name}: has written {}", balance - 30),
         Err(overtaken) => return Ok(refused(&name, fence, overtaken.seen)),

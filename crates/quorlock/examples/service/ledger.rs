@@ -29,7 +29,7 @@ impl Ledger {
         self.change(id, fence, |_| {})
     }
 
-    /// Writes, unless a later holder has been here. The ledger compares and writes in one step.
+    /// Writes, unless the ledger has seen a later holder. The ledger compares and writes in one step.
     ///
     /// In SQL: `UPDATE row SET value = $3 WHERE id = $2 AND fence <= $1`.
     pub(crate) async fn write(&self, id: &str, fence: u64, value: i64) -> Result<(), Overtaken> {

@@ -7,7 +7,7 @@
 //! curl http://127.0.0.1:8080/health
 //! ```
 //!
-//! Start it on several machines. One at a time changes an account, and one at a time closes the books.
+//! Start the service on several machines. Only one machine at a time changes an account or closes the books.
 
 mod ledger;
 mod service;

@@ -54,7 +54,7 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// The errors of work under a lock: those of the lock, and those of the work.
+/// The errors of work under a lock: errors of the lock, and errors of the work.
 ///
 /// `hold` returns a `Result<Result<T, E>, HoldError>` if the work is fallible. With both conversions, one `??` is
 /// enough.
@@ -83,7 +83,7 @@ impl IntoResponse for Refusal {
             Self::Lock(HoldError::NotAcquired(AcquireError::Contended(_))) => {
                 (StatusCode::CONFLICT, "the account is busy; try again\n").into_response()
             }
-            // Too few nodes answer. Details are for the log, not for the caller.
+            // Too few nodes answer. The caller gets no details; they are logged.
             Self::Lock(HoldError::NotAcquired(error)) => {
                 eprintln!("no lock: {error}");
                 (StatusCode::SERVICE_UNAVAILABLE, "no lock can be had now\n").into_response()
@@ -142,13 +142,13 @@ async fn close_books(app: Arc<App>, interval: Duration, mut stopped: watch::Rece
             app.client.acquire_fenced("books").options(LockOptions::new().wait(Duration::ZERO));
         let work = call.hold(async |guard| add(&app.ledger, "books", 1, guard).await);
         let done = tokio::select! {
-            // Drops the work, and the client releases the lock.
+            // This branch drops the work. The client then releases the lock.
             _ = stopped.wait_for(|stopped| *stopped) => return,
             done = work => done.map_err(Refusal::from).and_then(|done| Ok(done?)),
         };
         match done {
             Ok(closed) => println!("the books are closed for the {closed}. time"),
-            // Another machine closes them.
+            // Another machine closes the books.
             Err(Refusal::Lock(HoldError::NotAcquired(AcquireError::Contended(_)))) => {}
             // The next tick tries again.
             Err(refusal) => eprintln!("the books are not closed: {refusal:?}"),
@@ -156,7 +156,7 @@ async fn close_books(app: Arc<App>, interval: Duration, mut stopped: watch::Rece
     }
 }
 
-/// One line per node, from the figures of the client. The client sends no command.
+/// One line per node, from the client's statistics. The client sends no command for this.
 async fn health(State(app): State<Arc<App>>) -> (StatusCode, String) {
     let stats = app.client.stats();
     let mut text = format!("locks held: {}\n", stats.locks_held);

@@ -102,7 +102,7 @@ pub(crate) const ALL: &[Case] = &[
         prepare: nothing,
         call: |scene| {
             Box::pin(async move {
-                // The work may end with a loss.
+                // The work may end because the lock is lost.
                 let _ = scene.client().acquire(RESOURCE).hold(work).await;
             })
         },
@@ -144,7 +144,7 @@ pub(crate) const ALL: &[Case] = &[
         prepare: |scene| {
             Box::pin(async move {
                 held(scene).await;
-                // The last votes change the guard as well.
+                // The votes after the quorum notify `changed` too, so wait for them.
                 sleep(TTL / 100).await;
             })
         },
@@ -279,7 +279,7 @@ fn release(guard: Guard) -> Call {
     Box::pin(async move { drop(releasing.await) })
 }
 
-/// Work that looks at its guard now and then. A lost lock must stay lost.
+/// Work that checks its guard several times. A lost lock must stay lost.
 async fn work(guard: &Guard) {
     let mut lost = false;
     for _ in 0..5 {

@@ -9,11 +9,11 @@ use tokio::task::yield_now;
 
 use crate::watch::Watches;
 
-/// The number of turns of the driver until the first node answers. Each further node needs two turns more, so that
+/// The number of times that the first node yields before it answers. Each further node yields two times more, so that
 /// the future can be dropped between any two answers.
 const TURNS: usize = 2;
 
-/// A node in memory that answers after some turns and records its commands. It never reports that it is down, because
+/// A node in memory that yields before it answers, and records its commands. It never reports that it is down, because
 /// the driver would then fail commands before they arrive here.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {
@@ -26,7 +26,7 @@ pub(crate) struct Recorded {
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     lines: Mutex<Vec<Entry>>,
-    /// Violations, kept until the end of the test: the driver would survive a panic here.
+    /// Violations, kept until the end of the test, because a panic inside the driver would not fail it.
     violations: Mutex<Vec<String>>,
     pub(crate) watches: Watches,
 }
@@ -112,7 +112,7 @@ impl Journal {
         for lines in by_value.values() {
             for node in 0..nodes {
                 let here = || lines.iter().filter(|line| line.node == node).map(|line| line.verb);
-                // S13: whatever ended a lock, its token is released and never used again.
+                // S13: however a lock ended, no command uses its token after the release.
                 let rest: BTreeSet<Verb> =
                     here().skip_while(|verb| *verb != Verb::Release).collect();
                 assert!(

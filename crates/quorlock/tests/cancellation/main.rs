@@ -2,8 +2,8 @@
 //! virtual time, against nodes that are healthy, silent, refusing, failing or down. S13 to S15 must hold
 //! (`journal.rs`, `watch.rs`), and no key may stay (`scene.rs`).
 //!
-//! There are two patterns of polling and two moments for the drop, see `polls.rs`. The test prints how often each
-//! function was dropped; the number must not be zero.
+//! There are two patterns of polling and two moments for the drop, see `polls.rs`. The test prints how often it dropped
+//! each function's future; the number must not be zero.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -28,10 +28,10 @@ use scene::Scene;
 /// The number of polls after which a future counts as hanging.
 const POLLS_MAX: usize = 2_000;
 
-/// Drops the future after no poll, after one, after two, until it completes. Returns the number of drops.
+/// Drops the future after 0, 1, 2 … polls, until it completes before the drop. Returns the number of drops.
 fn sweep(case: &Case, node_fault: NodeFault, pattern: PollPattern) -> usize {
     for polls in 0..POLLS_MAX {
-        // Between two turns of this task, every other task has at most one turn.
+        // With an interval of 1, every other task is polled at most once between two polls of this task.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)

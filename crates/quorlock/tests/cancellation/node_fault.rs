@@ -13,9 +13,9 @@ pub(crate) enum NodeFault {
     Healthy,
     /// The nodes execute every command, do not answer for a while, and then answer.
     Silent,
-    /// Silent from the drop on.
+    /// As `Silent`, from the drop of the future on.
     SilentSinceTheDrop,
-    /// Silent for longer than the ttl.
+    /// As `Silent`, for longer than the ttl.
     SilentForLong,
     OneSilent,
     /// Another client's key is on the nodes.
@@ -24,7 +24,7 @@ pub(crate) enum NodeFault {
     OneRefusing,
     /// Connections break with every command that is sent.
     Failing,
-    /// Failing from the drop on.
+    /// As `Failing`, from the drop of the future on.
     FailingSinceTheDrop,
     /// The nodes are killed, and restarted without their data.
     Down,
@@ -73,7 +73,7 @@ impl NodeFault {
     pub(crate) fn lasts(self) -> Duration {
         match self {
             Self::SilentForLong => TTL + TTL / 10,
-            // The client must be able to repeat owed releases before they expire.
+            // Short, so that the client can retry owed releases before they expire.
             Self::Failing | Self::FailingSinceTheDrop => TTL / 20,
             _ => TTL / 4,
         }
@@ -92,7 +92,7 @@ impl NodeFault {
     /// outstanding releases right after their acquires. A node that failed is retried with a back-off.
     pub(crate) fn keys_are_gone_after(self) -> Duration {
         match self {
-            // The back-off has grown by then.
+            // The back-off has grown during the fault.
             Self::Failing => TTL,
             Self::FailingSinceTheDrop => TTL / 4,
             _ => TTL / 10,

@@ -13,8 +13,8 @@ pub(crate) type Call = Pin<Box<dyn Future<Output = ()>>>;
 /// Decides when the future is polled next, and when it is dropped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PollPattern {
-    /// True: the future is polled only after its waker was called, as by any runtime. False: at every turn of the
-    /// driver and every few milliseconds, so that as little as possible happens between two polls.
+    /// True: the future is polled only after its waker was called, as by any runtime. False: whenever the driver has
+    /// run, and every `TICK`, so that as little as possible happens between two polls.
     pub(crate) only_when_woken: bool,
     /// True: the future is dropped when the next poll is due, after everything that happened meanwhile. False: right
     /// after the last poll.
@@ -30,7 +30,7 @@ impl PollPattern {
     ];
 }
 
-/// The number of polls without any time between them, before time passes. Used if polls do not wait for the waker.
+/// If polls do not wait for the waker: the number of polls before virtual time advances by `TICK`.
 const TURNS: usize = 15;
 const TICK: Duration = Duration::from_millis(50);
 
@@ -61,10 +61,10 @@ pub(crate) async fn polled(
     Some(call)
 }
 
-/// A future that is not woken within this time is never woken.
+/// The test fails if a future is not woken within this time.
 const WOKEN_WITHIN: Duration = Duration::from_secs(60);
 
-/// Waits until this task is woken, which the future's waker does.
+/// Waits until the polled future wakes this task.
 async fn woken() {
     let (began, mut polled) = (Instant::now(), false);
     let woken = poll_fn(|_| match std::mem::replace(&mut polled, true) {

@@ -1,4 +1,4 @@
-//! The place in which a future is dropped: three nodes, a client, and the checks after the drop.
+//! The setup in which a future is dropped: three nodes, a client, and the checks after the drop.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ pub(crate) const WAIT: Duration = Duration::from_millis(500);
 const NODES: usize = 3;
 const MS: Duration = Duration::from_millis(1);
 
-/// The number of turns for the driver without any time passing. A request and its answer need fewer.
+/// How often the driver may run before virtual time advances. A request and its answer need fewer runs.
 const TURNS: usize = 60;
 
 pub(crate) struct Scene {
@@ -28,7 +28,7 @@ pub(crate) struct Scene {
     node_fault: NodeFault,
     journal: Arc<Journal>,
     client: RefCell<Option<Client>>,
-    /// A shutdown of the client ends its locks early.
+    /// Whether the client was shut down, which ends its locks early.
     shut_down: RefCell<bool>,
     guards: RefCell<Vec<Arc<Guard>>>,
     /// Other callers of the same client, which may still run when the future is dropped.
@@ -68,7 +68,7 @@ impl Scene {
         self.client().acquire(RESOURCE)
     }
 
-    /// Drops the client. Only futures that exist already keep it alive.
+    /// Drops the client's handle. From then on, only existing futures keep the client alive.
     pub(crate) fn forget_client(&self) {
         self.client.take();
     }
@@ -150,7 +150,7 @@ impl Scene {
             assert!(ended.elapsed() <= self.node_fault.keys_are_gone_after(), "a key stays");
             self.wait(MS).await;
         }
-        // A node may have lost the key already while the last release is still owed.
+        // A release may still be owed although the node has lost the key already.
         self.wait(TTL + TTL / 10).await;
         assert_eq!(self.our_keys(), 0, "no key comes back");
         self.nothing_is_owed();
@@ -161,7 +161,7 @@ impl Scene {
         assert!(rival.try_acquire(RESOURCE).await.unwrap().is_valid(), "the lock is free");
     }
 
-    /// Lets the driver do everything that needs no time.
+    /// Lets the driver do all work for which virtual time need not advance.
     async fn turns(&self) {
         for _ in 0..TURNS {
             yield_now().await;

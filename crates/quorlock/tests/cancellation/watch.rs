@@ -15,7 +15,7 @@ pub(crate) struct Watches(Mutex<Vec<GuardWatch>>);
 struct GuardWatch {
     guard: Weak<Guard>,
     value: String,
-    /// `Ok`: the end of the validity at the last look. `Err`: the cause of the loss.
+    /// `Ok`: the end of the validity at the last check. `Err`: the cause of the loss.
     seen: Result<Instant, LossCause>,
 }
 
@@ -29,8 +29,8 @@ impl Watches {
         });
     }
 
-    /// Looks at every guard. A lost lock must stay lost with the same cause (S13). Unless `may_be_lost`, no lock may
-    /// be lost early, and no validity may shrink (S11, S12).
+    /// Checks every guard. A lost lock must stay lost with the same cause (S13). Unless `may_be_lost`, no lock may be
+    /// lost early, and no validity may shrink (S11, S12).
     pub(crate) fn look(&self, may_be_lost: bool) {
         let now = Instant::now();
         for watch in self.0.lock().unwrap().iter_mut() {

@@ -15,7 +15,7 @@ use quorlock_servers::{
 };
 use tokio::time::{Instant, sleep};
 
-/// Longer than any step takes on a busy machine, unless the step hangs.
+/// A step that takes longer than this hangs, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const PATIENT: LockOptions = LockOptions::new().wait(PATIENCE);
@@ -62,12 +62,12 @@ pub(crate) fn start(count: usize, options: ServerOptions) -> Option<Nodes> {
     Some(Nodes::start(&binary, count, options).unwrap())
 }
 
-/// A client that waits long enough on a busy machine. New nodes vote at once.
+/// A client with timeouts for a busy machine, and without the restart guard: new nodes vote at once.
 pub(crate) fn builder(nodes: &[Server]) -> ClientBuilder {
     guarded(nodes).restart_guard(RestartGuard::Off)
 }
 
-/// A client without nodes, whose new nodes vote at once.
+/// A builder without nodes and without the restart guard: new nodes vote at once.
 pub(crate) fn unguarded() -> ClientBuilder {
     Client::builder()
         .restart_guard(RestartGuard::Off)

@@ -33,7 +33,7 @@ pub(crate) enum Seen {
     Noted(&'static str),
 }
 
-/// A message that the proxy has not passed on yet. A command has the name of its subcommand as well.
+/// A message that the proxy has not passed on yet. A command includes the name of its subcommand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     Command(String),
@@ -206,7 +206,7 @@ impl RespConnection {
 
     fn take_from_server(&mut self, said: &Reply, bytes: Vec<u8>) {
         if let Reply::Push(_) = said {
-            // A flush pushes no key. No test that uses this proxy flushes.
+            // The push of a flush has no key. No test that uses this proxy flushes.
             let key = strings(said).pop().unwrap();
             self.shared.saw(Seen::Pushed(key.clone()));
             self.pushes.push_back((Message::Push(key), bytes));

@@ -235,8 +235,8 @@ impl Pair {
             let (pushed, mut due): (BTreeSet<usize>, BTreeSet<usize>) =
                 (of_key(&self.received), of_key(&expected));
             if ended.contains(key) && pushed.contains(&by) {
-                // A connection that finds an expired key itself gets no push. The server may have expired the key
-                // before.
+                // A connection whose own command finds an expired key gets no push. If the server has expired the key
+                // before, the connection does.
                 due.insert(by);
             }
             assert_eq!(pushed, due, "pushes of {key} after {commands:?}");
@@ -269,7 +269,6 @@ impl Pair {
         self.stores.iter().flat_map(|store| store.all(i64::MIN).flat_map(of)).collect()
     }
 
-    /// The server's clock, in microseconds.
     fn now_us(&mut self) -> i64 {
         compare::time_us(&self.side.command(&["TIME"]).unwrap())
     }
@@ -287,7 +286,7 @@ impl Pair {
         replies.chunks(4).map(compare::read).collect()
     }
 
-    /// Collects all pushes. Redis sends a push before the reply to a later command.
+    /// Collects all pushes. Redis sends a push before the reply to a later command, here an inspection.
     async fn receive(&mut self) {
         // An expiry may have been pushed to one connection and not yet to the other, so each is asked twice.
         for (place, subject) in [0, 1, 0, 1].map(|place| (place, &self.subjects[place])) {

@@ -11,7 +11,7 @@ use crate::common::all_servers;
 use crate::node;
 use crate::past::Past;
 
-/// All commands that the scripts for readers call.
+/// The Redis commands that the scripts for shared locks call.
 const RIGHTS: [&str; 12] = [
     "del",
     "get",
@@ -33,7 +33,7 @@ const TTL_MS: u64 = 60_000;
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Before {
     Nothing,
-    /// Another reader, and an expired one.
+    /// Another client's reader, and an expired reader.
     Readers,
     /// Other readers, and this user's reader, which expires last.
     Reader,
@@ -65,7 +65,7 @@ async fn a_missing_permission_leaves_no_command_half_done() {
         let user = url.replace("://", "://reader:secret@");
         let bound = Subject::new(node(&user), past.clone());
         let (mut failed, mut tried) = (0, 0);
-        // Without the right to read, no vote counts.
+        // `get` is never removed: without the right to read, no vote counts.
         for right in RIGHTS.iter().filter(|right| **right != "get") {
             for setting in SETTINGS {
                 for command in 0..5 {
@@ -164,7 +164,7 @@ impl Lock {
             match before {
                 Nothing => {}
                 Readers => self.past.set_sorted_set(key, &[ended, other], Some(long / 2)),
-                // Shorter than the extension, so that an extension shows.
+                // Earlier than the end of an extension, so that the test sees an extension.
                 Reader => {
                     let ours = (self.value.as_bytes(), long / 4 * 3);
                     self.past.set_sorted_set(key, &[ended, other, ours], Some(long / 4 * 3));
@@ -202,7 +202,7 @@ impl Lock {
         self.keys.iter().map(|key| (self.past.value(key), members(key))).collect()
     }
 
-    /// Every key has an expiry. For readers it is the last reader's.
+    /// Every key has an expiry. A key with readers expires with its last reader.
     fn all_expire(&self, what: &str) {
         for key in &*self.keys {
             let (ttl, members) = (self.past.ttl(key), self.past.sorted_set(key));

@@ -75,7 +75,7 @@ async fn scripts_that_a_server_has_forgotten_are_sent_again() {
             past.command(&["SCRIPT", "FLUSH"]);
             assert_eq!(subject.execute(vec![command.clone()]).await, [answer], "{command:?}");
         }
-        // After its release, the acquire must not be repeated.
+        // The node must not repeat an acquire that its release follows.
         past.command(&["SCRIPT", "FLUSH"]);
         let acquire = || {
             let (keys, intents, value) = (keys.clone(), intents.clone(), ours.clone());

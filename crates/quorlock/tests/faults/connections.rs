@@ -83,7 +83,8 @@ async fn a_release_never_overtakes_its_acquire_on_a_new_connection() {
         }
         let client = client(&nodes);
         for place in 0..8 {
-            // Dropped before the connection is open: the acquire is queued, and its release behind it.
+            // The timeout drops the call before the connection is open. The acquire is queued, and its release behind
+            // it.
             let call = client.acquire(format!("lock {round} {place}"));
             assert!(timeout(Duration::from_millis(5), call).await.is_err());
         }
@@ -138,8 +139,7 @@ async fn connections_that_break_repeatedly_are_retried_with_a_back_off() {
     assert!(client.acquire("orders").await.unwrap().is_valid());
 }
 
-/// The connection breaks after it has taken a release that never arrives. The client owes the release and sends it
-/// again.
+/// The connection accepts a release and breaks before the server receives it. The client must send the release again.
 #[tokio::test]
 async fn a_release_lost_with_its_connection_is_sent_again() {
     let Some(nodes) = five() else {

@@ -125,7 +125,7 @@ async fn errors_of_nodes_that_refuse_writes_are_distinguished() {
     drop(client.acquire("orders").await.unwrap());
     no_key_is_left(&nodes).await;
 
-    // A replica of an address without a server.
+    // Node 0 becomes a replica without a reachable master. Node 1 has no memory left.
     run(&nodes[0], &["REPLICAOF", "127.0.0.1", "1"]);
     run(&nodes[1], &["CONFIG", "SET", "maxmemory", "1"]);
     let guard = client.acquire("orders").await.unwrap();
@@ -202,7 +202,7 @@ async fn a_thousand_locks_at_once() {
         let call = client.acquire(format!("lock {place}"));
         callers.spawn(async move {
             if place % 4 == 0 {
-                // Dropped at once, or after the grant.
+                // The timeout drops the call at once, or after the grant.
                 let _ = timeout(Duration::from_millis(place % 7), call).await;
                 return None;
             }

@@ -13,7 +13,6 @@ use std::time::Duration;
 use quorlock::node::MemoryNode;
 use quorlock::{AcquireError, Client, Guard};
 
-/// Longer than any step takes, unless the step hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Three nodes in memory and two clients, as in two processes.

@@ -86,7 +86,7 @@ async fn a_writer_becomes_a_reader_without_a_gap() {
     assert!(remaining > Duration::ZERO && guard.is_valid());
     let reader = client.acquire_shared("k").options(PATIENT).await.unwrap();
     assert!(!writer.is_finished());
-    // A quorum has answered. The other nodes may still need the text of the script.
+    // `downgrade` returns when a quorum has answered. The other nodes may still have to receive the script.
     for node in &nodes {
         let is_set = || run(node, &["TYPE", "k"]) == Reply::Simple("zset".into());
         eventually("the node has turned the vote", is_set).await;
@@ -100,7 +100,7 @@ async fn a_writer_becomes_a_reader_without_a_gap() {
     give_back(writer.await.unwrap().unwrap()).await;
 }
 
-/// The guard is a reader's as soon as `downgrade` returns, whatever the nodes answer.
+/// The guard is shared as soon as `downgrade` returns, whatever the nodes answer.
 #[tokio::test]
 async fn a_downgrade_takes_effect_even_if_no_node_confirms_it() {
     let (nodes, one, other) = two_clients();

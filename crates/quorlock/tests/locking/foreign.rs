@@ -6,7 +6,7 @@ use quorlock_servers::{Reply, Server};
 
 use crate::common::{builder, client, eventually, five, get, no_key_is_left, pttl, run, skip};
 
-/// Stands for any client that uses `SET NX PX`.
+/// The other client stands for any library that uses `SET NX PX`.
 #[tokio::test]
 async fn a_plain_set_nx_client_and_ours_exclude_each_other() {
     let Some(nodes) = five() else { return };

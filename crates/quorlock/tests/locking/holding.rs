@@ -29,7 +29,7 @@ async fn a_lock_whose_keys_are_gone_from_a_majority_is_lost_at_once() {
     assert_eq!((guard.remaining(), guard.votes()), (Duration::ZERO, 0));
     assert_eq!(guard.lost().await, cause);
     assert_eq!(guard.extend().await.unwrap_err().to_string(), error.to_string());
-    // The remaining keys are released while the guard still exists.
+    // After the loss, the client releases the remaining keys although the guard still exists.
     no_key_is_left(&nodes).await;
     let next = client.acquire("orders").await.unwrap();
     assert_eq!(guard.release().await.outcome, Outcome::TakenByOther);
@@ -187,7 +187,7 @@ async fn hold_does_its_work_under_the_lock_and_stops_it_when_the_lock_is_lost() 
         }
         stopped_at = 1;
         let _ = guard.extend().await;
-        // The loss is noticed in this turn, or before this future is polled again.
+        // `hold` notices the loss and does not poll this future again.
         std::future::pending::<()>().await;
         stopped_at = 2;
     });

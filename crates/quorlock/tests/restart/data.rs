@@ -32,12 +32,12 @@ async fn a_promoted_replica_is_quarantined() {
     let error = untrusted_now(&new).await;
     assert!(error.to_string().contains("quarantined: was a replica"), "{error}");
     all_trusted(&new).await;
-    // The node stays a promoted one, but it is quarantined only once.
+    // The node still counts as promoted, but clients quarantine it only once.
     let next = strict(&nodes[1..]).build().unwrap();
     assert!(without_a_wait(&next).await.is_valid());
 }
 
-/// The data is flushed while the connection lasts.
+/// A flush while the connection lasts makes votes worthless. Every client must notice it.
 #[tokio::test]
 async fn a_flush_is_noticed() {
     let Some(nodes) = start(3, ServerOptions::default()) else { return };
@@ -47,7 +47,7 @@ async fn a_flush_is_noticed() {
     for node in &nodes {
         run(node, &["FLUSHALL"]);
     }
-    // A client that asks right after the flush must not count the vote, because the marker is gone.
+    // An attempt right after the flush must not count the votes, because the marker is gone.
     let rival = strict(&nodes).build().unwrap();
     let error = rival.try_acquire("orders").await.unwrap_err();
     assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{error}");

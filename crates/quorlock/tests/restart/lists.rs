@@ -75,7 +75,7 @@ async fn clients_with_different_databases_get_an_error_with_both() {
         // Neither the refused client nor the observing client has written.
         assert!(nodes.iter().all(|node| get(node, ADOPTION).is_none()));
         drop(holder);
-        // This client would otherwise register its own database after the flush below.
+        // Otherwise `other` would register its own database after the flush below.
         other.shutdown(PATIENCE).await.unwrap();
 
         // After each flush the client checks the registration, and writes it again if it is missing.
@@ -108,8 +108,8 @@ async fn clients_with_different_databases_get_an_error_with_both() {
     each.collect::<JoinSet<()>>().join_all().await;
 }
 
-/// A call waits until its end, because an operator may correct the settings of the server. It evaluates the server at
-/// the first answer.
+/// A call retries until its wait ends, because an operator may correct the server's settings meanwhile. The first
+/// answer already shows the fault, so a short wait is enough here.
 const SHORT_WAIT: Duration = Duration::from_secs(1);
 
 #[tokio::test]

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep};
 /// A short ttl makes the quarantine short.
 const TTL: Duration = Duration::from_millis(500);
 
-/// The ttl × 1.01 + 2 s.
+/// The time for which a restarted node does not vote: `TTL` × 1.01, plus 2 s.
 const QUARANTINE: Duration = Duration::from_millis(2505);
 
 /// The library's own keys on a node.
@@ -174,13 +174,13 @@ async fn three_of_five_forget(nodes: &Nodes, guard: RestartGuard) -> bool {
     };
     let (client, known) = (builder().build().unwrap(), builder().build().unwrap());
     drop(known.acquire("warming up").await.unwrap());
-    // With three votes only, the test would show less. So the lock must have all five.
+    // The holder needs all five votes, so that the two nodes that do not restart refuse other clients.
     let holder: Guard = loop {
         let guard = client.acquire("orders").await.unwrap();
         if guard.votes() == 5 {
             break guard;
         }
-        // A node was in quarantine, or slow.
+        // A vote is missing, because a node was in quarantine or slow.
         assert!(guard.release().await.is_released());
         sleep(Duration::from_millis(50)).await;
     };
@@ -189,7 +189,7 @@ async fn three_of_five_forget(nodes: &Nodes, guard: RestartGuard) -> bool {
             scope.spawn(|| node.restart().unwrap());
         }
     });
-    // One client that knew the servers before the restart, and one that did not.
+    // One client knew the servers before the restart, and one did not.
     let new = builder().build().unwrap();
     let (resource, still) = ("orders", &holder);
     let is_second = async |rival: &Client| {
@@ -209,7 +209,7 @@ async fn restarted_nodes_do_not_grant_a_held_lock_to_another_client() {
     assert!(!three_of_five_forget(&nodes, RestartGuard::Strict).await, "two clients held the lock");
 }
 
-/// The control experiment: without the guard, the mistake of the test above appears.
+/// The control experiment: without the restart guard, two clients hold the lock at once.
 #[tokio::test]
 async fn without_the_guard_restarted_nodes_grant_a_held_lock() {
     let Some(nodes) = start(5, ServerOptions::default()) else { return };

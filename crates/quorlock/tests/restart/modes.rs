@@ -29,7 +29,7 @@ async fn a_durable_node_with_its_marker_votes_at_once() {
         .await
         .unwrap();
     assert!(guard.release().await.is_released());
-    // This client would otherwise mark the node before the contradiction is visible.
+    // Otherwise this client would write a marker before the contradiction is visible.
     client.shutdown(Duration::from_secs(5)).await.unwrap();
     // The server's settings contradict the operator's declaration.
     nodes[0].restart().unwrap();
@@ -123,7 +123,7 @@ async fn the_guard_costs_one_command_per_batch_and_one_per_connection() {
     let guard = client.try_acquire("orders").await.unwrap();
     eventually("all have voted", || guard.votes() == 3).await;
     for node in &nodes {
-        // One `GET` reads the registration of the database.
+        // One of the two `GET` commands reads the registration of the database.
         assert_eq!(counts(node), [1, 1, 1, 2], "{}", node.address());
     }
     assert!(guard.release().await.is_released());

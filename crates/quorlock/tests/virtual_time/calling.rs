@@ -1,4 +1,4 @@
-//! The wait of a call, and the expiry that it waits for.
+//! The time that a call waits, and the expiry of the key for which it waits.
 
 use std::future::IntoFuture as _;
 use std::time::Duration;
@@ -15,7 +15,7 @@ async fn a_call_ends_with_its_wait() {
     for wait in [Duration::ZERO, 700 * MS, 10 * SECOND] {
         let started = Instant::now();
         let call = other.acquire("orders");
-        // Ten seconds are the default.
+        // The default wait is ten seconds, so the call need not set it.
         let call = if wait == 10 * SECOND {
             call
         } else {

@@ -31,7 +31,7 @@ async fn a_frozen_memory_node_is_suspended_until_it_resumes() {
     assert_eq!(total_keys(&nodes), 0);
 }
 
-/// A node that has never answered says nothing about the distance of the others, so their timeout must not shrink.
+/// A node that has never answered has no measured round trip. It must not shorten the timeout of the other nodes.
 #[tokio::test(start_paused = true)]
 async fn distant_nodes_get_enough_time_while_others_are_down() {
     let [down, silent, near, far, farther] = nodes();
@@ -146,7 +146,7 @@ async fn a_node_timeout_below_the_round_trip_is_reported_with_both() {
     assert!(error.to_string().contains(told), "the remedy comes first: {error}");
 }
 
-/// A stall of the first reply says nothing about the distance of the node.
+/// A stall of the first reply must not count as the round trip of the node.
 #[tokio::test(start_paused = true)]
 async fn a_slow_first_round_trip_counts_for_half_a_second_at_most() {
     let slow = nodes::<3>().map(|node| Delayed { node, round_trip: 2 * SECOND });

@@ -94,7 +94,7 @@ fn parts(holding: &Holding) -> (Vec<(String, Vec<u8>)>, Vec<Duration>) {
             Holding::Shared { readers, count, ttl } => {
                 holders.push((format!("Shared {count}"), Vec::new()));
                 times.push(*ttl);
-                // If there are many keys, a server lists fewer readers of each, ordered by their expiry.
+                // With many keys, a server lists only the first readers of each. Only complete lists are compared.
                 let shown_max = Holding::READERS_MAX / all.len();
                 let mut readers: Vec<_> = readers.iter().map(|it| (&it.value, it.ttl)).collect();
                 readers.sort();

@@ -249,8 +249,8 @@ pub(super) fn large(keys: &Keys, words: &Keys) -> Vec<Vec<Command>> {
     };
     let leave = |number: u32| Command::ReleaseShared { keys: one.clone(), value: reader(number) };
     let (intents, renews) = (words.clone(), true);
-    // Each of these is a batch of its own, because a script that the server does not know is repeated after the rest
-    // of its batch.
+    // Each command is a batch of its own, because a script that the server does not know is repeated after the rest of
+    // its batch.
     let singles = [
         Command::Acquire { keys: keys.clone(), value: value.clone(), ttl_ms },
         Command::Extend { keys: keys.clone(), value: value.clone(), ttl_ms: 2 * ttl_ms },
