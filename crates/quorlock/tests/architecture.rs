@@ -56,7 +56,7 @@ fn prose(page: &Path) -> String {
     text.split("\n```").step_by(2).collect::<Vec<_>>().join("\n")
 }
 
-/// The links to places within the project. A link that rustdoc resolves contains `::`.
+/// The links to places within the project. Links with `::` are left out, because rustdoc resolves them.
 fn links(prose: &str) -> Vec<&str> {
     let inline = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     let references = prose.lines().filter(|line| line.starts_with('['));

@@ -34,7 +34,7 @@ async fn a_call_that_is_never_polled_sends_nothing() {
     let Some(nodes) = five() else { return };
     let client = client(&nodes);
     all_up(&client).await;
-    // The handshake sends a script as well, so only the difference counts.
+    // The handshake also sends scripts, so the test compares the counts before and after.
     let scripts = || nodes.iter().map(|node| calls(node, "evalsha")).sum::<u64>();
     let before = scripts();
     drop(client.acquire("orders"));

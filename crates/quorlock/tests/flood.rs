@@ -125,7 +125,7 @@ fn resident() -> u64 {
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Far more than a client needs, and far less than a flood that is buffered.
+/// Bound for the growth of this process: far more than a client needs, far less than a buffered flood.
 const GROWTH_MAX: u64 = 48 * 1024 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

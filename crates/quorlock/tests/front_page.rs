@@ -1,6 +1,6 @@
 //! The crate's README, which is its front page, and the page of guarantees.
 //!
-//! A symbolic link may become a file that contains only a path. These tests detect that.
+//! A package or a checkout may contain, instead of a symbolic link, a file with only a path. These tests detect that.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 

@@ -127,7 +127,7 @@ pub(crate) const ALL: &[Case] = &[
         call: |scene| {
             scene.will_be_shut_down();
             Box::pin(async move {
-                // Owed releases may take longer than `WAIT`.
+                // The result does not matter, because owed releases may take longer than `WAIT`.
                 let _ = scene.client().shutdown(WAIT).await;
             })
         },

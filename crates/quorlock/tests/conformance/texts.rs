@@ -1,4 +1,4 @@
-//! Behaviour that only servers have: they forget scripts, and other libraries keep locks of other types there.
+//! Behaviour that only real servers have: they forget scripts, and may contain the locks of other libraries.
 
 use std::time::Duration;
 

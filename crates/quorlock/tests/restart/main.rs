@@ -78,7 +78,7 @@ async fn untrusted_now(client: &Client) -> AcquireError {
     let started = Instant::now();
     let error = loop {
         let error = client.try_acquire("orders").await.unwrap_err();
-        // A busy machine may keep a node from answering in time, so this retries.
+        // A busy machine may keep a node from answering in time, so the loop retries.
         let late = error.nodes().iter().any(|node| matches!(node.said, NodeOutcome::Nothing));
         let settled = matches!(error, AcquireError::NodesUntrusted(_)) || !late;
         if settled || started.elapsed() > PATIENCE {
@@ -146,7 +146,7 @@ async fn a_call_that_does_not_wait_learns_how_long_the_quarantine_lasts() {
         |place: &usize| matches!(trust_state(&client, *place), NodeTrustState::Quarantined { .. });
     assert!((0..3).filter(quarantined).count() >= 2, "{:?}", client.stats().nodes);
 
-    // A call whose wait is shorter than the quarantine fails at once as well.
+    // A call whose wait is shorter than the quarantine also fails at once.
     let short = Duration::from_millis(1500);
     let error = client.acquire("orders").options(LockOptions::new().wait(short)).await.unwrap_err();
     let AcquireError::NodesUntrusted(attempts) = &error else { panic!("{error}") };
