@@ -10,8 +10,8 @@ mod reconfiguration;
 
 use std::sync::Arc;
 
-use quorlock::admin::{Do, Topology, group, names};
-use quorlock::node::{NodeConfig, RedisNode};
+use quorlock::admin::{Do, RedisNode, Topology, group, names};
+use quorlock::node::NodeConfig;
 use quorlock::{BuildError, ClientBuilder};
 use quorlock_core::Counter;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
@@ -75,6 +75,20 @@ pub enum InitError {
     /// The settings are wrong; nothing was sent.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// An old node has the address of a new one. Nothing was written.
+    #[error("node {name} is listed twice: an old node is one that is not among the new ones")]
+    OldNodeListed {
+        /// The name of the old node.
+        name: String,
+    },
+    /// An old node votes for the new settings already, under the name of a new node. Nothing was written.
+    #[error(
+        "node {name} is listed twice: nodes cannot tell its clients from those of the new one: give the new one another name"
+    )]
+    OldNodeVotes {
+        /// The name of the old node.
+        name: String,
+    },
     /// Some nodes must not vote. Nothing was written.
     #[error("nothing was changed: {}", list(nodes))]
     Unfit {

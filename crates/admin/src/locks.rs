@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use quorlock::admin::{AdminConnection, Reply, Topology, holder};
-use quorlock::node::Node as _;
+use quorlock::admin::{AdminConnection, Node as _, Reply, Topology, holder};
 use quorlock::{BuildError, ClientBuilder, Holder};
 
 pub use crate::scan::Incomplete;

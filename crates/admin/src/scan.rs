@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use crate::doctor::acl::escaped;
 use quorlock::admin::{
-    AdminConnection, DATABASE, RESERVED, Reply, failure_of, now, pause, prefix_of_marker,
+    AdminConnection, DATABASE, RESERVED, RedisNode, Reply, failure_of, now, pause, prefix_of_marker,
 };
-use quorlock::node::{Holding, RedisNode};
-use quorlock::{ClientBuilder, RESOURCE_BYTES_MAX};
+use quorlock::node::Holding;
+use quorlock::{ClientBuilder, Resources};
 use quorlock_core::store::READERS_MAX;
 use quorlock_core::{BootTime, Failure, FailureKind, TTL_CEILING, Value};
 
@@ -27,7 +27,7 @@ const COUNT: usize = 100;
 const COUNT_OF_FEW: usize = 1000;
 
 /// The longest key of a lock.
-const KEY_BYTES_MAX: usize = ClientBuilder::PREFIX_BYTES_MAX + RESOURCE_BYTES_MAX;
+const KEY_BYTES_MAX: usize = ClientBuilder::PREFIX_BYTES_MAX + Resources::NAME_BYTES_MAX;
 
 /// Length of the first read of a value: a token, and the space before the owner text.
 const START_BYTES: usize = 41;

@@ -8,7 +8,7 @@ use std::io;
 use quorlock::admin::explained;
 use quorlock::env::{self, Deployment, SettingError};
 use quorlock::node::NodeConfig;
-use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest, RESOURCES_MAX, RestartGuard};
+use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest, Resources, RestartGuard};
 
 use crate::args::NodeArgs;
 use crate::exit_code::ExitCode;
@@ -64,10 +64,11 @@ pub(crate) fn check_keys<'a>(
     if let Some((_, key)) = places().find(|(place, key)| keys[..*place].contains(key)) {
         return Err(Refused::usage(format!("--also: \"{}\" is named twice", key.escape_debug())));
     }
-    if keys.len() > RESOURCES_MAX {
+    if keys.len() > Resources::COUNT_MAX {
         let count = keys.len();
         return Err(Refused::usage(format!(
-            "--also: a lock has at most {RESOURCES_MAX} keys, not {count}"
+            "--also: a lock has at most {} keys, not {count}",
+            Resources::COUNT_MAX
         )));
     }
     Ok(())
@@ -75,7 +76,7 @@ pub(crate) fn check_keys<'a>(
 
 /// Refuses a key that cannot be locked, before a client connects.
 pub(crate) fn check_key(key: &str, args: &NodeArgs) -> Result<(), Refused> {
-    quorlock::check_resource(key).map_err(|error| {
+    Resources::check_name(key).map_err(|error| {
         // The command line calls a resource KEY.
         let told =
             error.to_string().replace("the resource's name", "KEY").replace("the resource", "KEY");
@@ -83,7 +84,7 @@ pub(crate) fn check_key(key: &str, args: &NodeArgs) -> Result<(), Refused> {
     })?;
     let whole = format!("{}{key}", args.key_prefix.as_deref().unwrap_or_default());
     // This checks only that key and prefix do not make a reserved name together. The length was checked above.
-    match quorlock::check_resource(&whole) {
+    match Resources::check_name(&whole) {
         Err(error @ InvalidRequest::ResourceReserved) => {
             Err(Refused::about(&["key-prefix"], error.to_string(), args))
         }
@@ -159,5 +160,7 @@ fn nodes(args: &NodeArgs) -> Result<Vec<NodeConfig>, Refused> {
         )));
     }
     let nodes: Result<Vec<_>, _> = args.node.iter().map(|list| env::nodes(list)).collect();
-    nodes.map(|nodes| nodes.concat()).map_err(|reason| Refused::about(&["node"], reason, args))
+    nodes
+        .map(|nodes| nodes.concat())
+        .map_err(|reason| Refused::about(&["node"], reason.to_string(), args))
 }

@@ -1,9 +1,9 @@
-//! For quorlock's own programs alone, not API-stable.
+//! For quorlock's own programs. May change in any release.
 //!
-//! - the nodes of a client that is not built
-//! - a connection to a node for questions that no lock asks
+//! - the nodes of a builder without a client
+//! - a connection to a node for questions that are not about locks
 //! - the names of exhausted resources
-//! - nodes that say the same in one entry
+//! - lists that show nodes with the same answer in one entry
 
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ pub use crate::builder::Topology;
 use crate::error::Holder;
 pub use crate::error::{group, list_nodes, names};
 pub use crate::exhausted::{current_thread_runtime, exhausted, explained};
+pub use crate::node::custom::{Node, RedisNode};
 pub use crate::node::redis::{
     AdminConnection, BESIDE, Do, KEY, RIGHTS, RedisCli, Reply, Right, Weight, failure_of,
 };
@@ -29,7 +30,7 @@ pub async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// The holder that stored this value; `None` if another library did.
+/// The holder that stored this value; `None` if another library stored it.
 pub fn holder(value: &[u8], remaining: Option<Duration>) -> Option<Holder> {
     Value::owner_of(value)?;
     Holder::of(&Holding::Held { value: value.to_vec(), ttl: remaining })

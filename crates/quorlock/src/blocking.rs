@@ -88,17 +88,18 @@ impl Client {
         self.0.try_acquire(resources).wait().map(Guard)
     }
 
-    /// Asks every node who holds the lock on `resource`; see [`crate::Client::inspect`].
+    /// Asks every node for the holder of the lock; see [`crate::Client::inspect`].
     ///
     /// # Errors
-    /// If the resource's name is not one; nothing was sent.
+    /// [`InvalidRequest`] if a name cannot be locked. Nothing was sent then.
     ///
     /// # Panics
     /// Inside an async runtime.
-    pub fn inspect(&self, resource: impl AsRef<str>) -> Result<Inspection, InvalidRequest> {
+    pub fn inspect(&self, resources: impl Into<Resources>) -> Result<Inspection, InvalidRequest> {
+        let resources = resources.into().check()?;
         let caller = self.0.driver().caller();
-        let nodes = caller.wait(self.0.ask_inspect(resource.as_ref())?).unwrap_or_default();
-        Ok(self.0.inspected(nodes))
+        let nodes = caller.wait(self.0.ask_inspect(&resources)?).unwrap_or_default();
+        Ok(self.0.inspected(&resources, nodes))
     }
 
     /// Figures of this client, as of now.

@@ -89,7 +89,8 @@ impl<C> ClientBuilder<C> {
         self
     }
 
-    /// Adds nodes of another kind: [`MemoryNode`](crate::node::MemoryNode)s, or your own.
+    /// Adds nodes that are not servers: [`MemoryNode`](crate::node::MemoryNode)s. With the feature `unstable-node` they may
+    /// also be of a type of your own that implements [`Node`](crate::node::Node).
     pub fn custom_nodes<N: Node>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
         self.settings.custom.extend(nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn Node>));
         self

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use quorlock_core::{Event, Mode};
+use quorlock_core::{Event, Keys, Mode, NodeResult};
 use tokio::sync::oneshot;
 
 use self::state::ClientState;
@@ -96,6 +96,14 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// Readers share the lock, so they have no fencing token:
+    /// ```compile_fail,E0599
+    /// # async fn work(client: quorlock::Client) -> Result<(), quorlock::AcquireError> {
+    /// client.acquire_shared("report").await?.fencing_token();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire_shared(&self, resources: impl Into<Resources>) -> Acquire {
         Acquire::new(self.state.clone(), resources.into(), Mode::Shared)
     }
@@ -108,6 +116,13 @@ impl Client {
     /// one more otherwise. All holders of a lock must use this method, or none. Each node keeps the lock's counter under
     /// `<prefix>quorlock:fence:<resource>` for seven days after its last use, or for twice
     /// [`max_hold`](LockOptions::max_hold) if that is longer.
+    ///
+    /// ```no_run
+    /// # async fn work(client: quorlock::Client) -> Result<(), quorlock::AcquireError> {
+    /// client.acquire_fenced("report").await?.fencing_token();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire_fenced(&self, resources: impl Into<Resources>) -> Acquire<FencedGuard> {
         self.acquire(resources).fenced()
     }
@@ -140,20 +155,28 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// The call does not wait, so it takes no options:
+    /// ```compile_fail,E0599
+    /// # fn work(client: quorlock::Client, options: quorlock::LockOptions) {
+    /// client.try_acquire("orders").options(options);
+    /// # }
+    /// ```
     pub fn try_acquire(&self, resources: impl Into<Resources>) -> Acquiring {
         self.acquire(resources).options(LockOptions::new().wait(Duration::ZERO)).into_future()
     }
 
-    /// Asks every node who holds the lock on `resource`, without wanting it.
+    /// Asks every node for the holder of the lock, without acquiring it. Several resources are one lock, as in
+    /// [`Client::acquire`].
     ///
-    /// Takes one round trip; one second at most if nodes do not answer.
+    /// Takes one round trip, or one second if nodes do not answer.
     ///
     /// # Errors
-    /// If the resource's name is not one; nothing was sent. A node's failure is part of the result;
-    /// after a shutdown there are no nodes in it.
+    /// [`InvalidRequest`] if a name cannot be locked. Nothing was sent then. The failure of a node is part of the result.
+    /// After a shutdown the result has no nodes.
     ///
     /// # Cancel safety
-    /// Safe: nothing is changed on any node.
+    /// Safe: an inspection changes nothing on the nodes.
     ///
     /// # Examples
     /// ```
@@ -162,22 +185,27 @@ impl Client {
     /// # use quorlock::{Client, Verdict, node::MemoryNode};
     /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
     /// let guard = client.acquire("orders").await?;
-    /// let inspection = client.inspect("orders").await?;
-    /// assert_eq!(inspection.verdict(), Verdict::Held);
+    /// assert_eq!(client.inspect("orders").await?.verdict(), Verdict::Held);
+    /// assert_eq!(client.inspect(["orders", "stock"]).await?.verdict(), Verdict::Held);
+    /// assert_eq!(client.inspect("stock").await?.verdict(), Verdict::Free);
     /// # guard.release().await;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn inspect(&self, resource: impl AsRef<str>) -> Result<Inspection, InvalidRequest> {
-        let nodes = self.ask_inspect(resource.as_ref())?.await.unwrap_or_default();
-        Ok(self.inspected(nodes))
+    pub async fn inspect(
+        &self,
+        resources: impl Into<Resources>,
+    ) -> Result<Inspection, InvalidRequest> {
+        let resources = resources.into().check()?;
+        let nodes = self.ask_inspect(&resources)?.await.unwrap_or_default();
+        Ok(self.inspected(&resources, nodes))
     }
 
     pub(crate) fn ask_inspect(
         &self,
-        resource: &str,
-    ) -> Result<oneshot::Receiver<Vec<quorlock_core::NodeResult>>, InvalidRequest> {
-        let keys = self.state.keys(&Resources::from(resource).check()?)?;
+        resources: &Keys,
+    ) -> Result<oneshot::Receiver<Vec<NodeResult>>, InvalidRequest> {
+        let keys = self.state.keys(resources)?;
         let (reply, nodes) = oneshot::channel();
         let lock = self.state.new_lock();
         let event = Event::Inspect { lock, keys, timeout: INSPECT_TIMEOUT };
@@ -185,7 +213,7 @@ impl Client {
         Ok(nodes)
     }
 
-    pub(crate) fn inspected(&self, results: Vec<quorlock_core::NodeResult>) -> Inspection {
+    pub(crate) fn inspected(&self, resources: &Keys, results: Vec<NodeResult>) -> Inspection {
         let is_untrusted = |(place, node): (usize, &NodeStats)| match node.trust_state {
             // A node whose quarantine is over can have lost no lock that is still held.
             NodeTrustState::Quarantined { remaining, .. } => !remaining.is_zero(),
@@ -194,12 +222,13 @@ impl Client {
             NodeTrustState::Unverified => place < self.state.servers,
             NodeTrustState::Unguarded | NodeTrustState::Trusted => false,
         };
+        let several = resources.single().is_none().then_some(resources);
         let untrusted = self.stats().nodes.iter().enumerate().map(is_untrusted).collect();
-        let nodes = NodeAnswer::all(&self.state.common.names, None, results);
+        let nodes = NodeAnswer::all(&self.state.common.names, several, results);
         Inspection::new(nodes, untrusted, self.state.quorum)
     }
 
-    /// The figures of this client, as of now.
+    /// Returns the current figures of this client.
     pub fn stats(&self) -> Stats {
         let metrics = &self.state.metrics;
         let now = self.state.common.clock.now();

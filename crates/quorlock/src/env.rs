@@ -12,6 +12,7 @@ use quorlock_core::{RestartGuard, TTL_MIN, TimingOptions};
 
 pub(crate) use self::from_env::blamed;
 use crate::builder::ClientBuilder;
+use crate::error::{Reason, Source};
 use crate::node::{NodeConfig, Tls};
 use crate::options::LockOptions;
 use crate::text::printable;
@@ -157,7 +158,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     total.ok_or_else(|| "a time has a unit, as in 250ms, 10s, 5m or 24h".to_owned())
 }
 
-/// Reads a yes or no; anything else is an error, because a typo must not switch something off.
+/// Reads a yes or no. Any other text is an error, because a typo must not switch a setting off.
 pub fn boolean(text: &str) -> Result<bool, String> {
     match text.trim().to_ascii_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Ok(true),
@@ -177,21 +178,21 @@ pub fn restart_guard(text: &str) -> Result<RestartGuard, String> {
 }
 
 /// Reads nodes between commas.
-pub fn nodes(text: &str) -> Result<Vec<NodeConfig>, String> {
+pub fn nodes(text: &str) -> Result<Vec<NodeConfig>, Reason> {
     const COMMA: &str = "a comma separates nodes; write a comma in a password as %2C";
     let parts: Vec<&str> = text.split(',').collect();
     for (before, part) in parts.iter().zip(&parts[1..]) {
-        // No node begins so: it is the rest of a password.
+        // No node begins like this, so the part is the rest of a password.
         if !part.contains("://") && (part.contains('@') || before.contains('?')) {
-            return Err(COMMA.to_owned());
+            return Err(COMMA.into());
         }
     }
     let read = |part: &&str| match NodeConfig::parse(part) {
-        Err(_) if part.trim().is_empty() => {
-            Err("there is no node before or behind a comma".to_owned())
+        Err(_) if part.trim().is_empty() => Err("there is no node before or behind a comma".into()),
+        Err(error) if parts.len() > 1 && text.contains('@') => {
+            Err(Reason::new(format!("{error} ({COMMA})"), error))
         }
-        Err(error) if parts.len() > 1 && text.contains('@') => Err(format!("{error} ({COMMA})")),
-        read => read.map_err(|error| error.to_string()),
+        read => read.map_err(|error| Reason::new(error.to_string(), error)),
     };
     parts.iter().map(read).collect()
 }
@@ -220,12 +221,21 @@ pub struct Deployment {
 }
 
 /// A setting that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct SettingError {
     /// The name of the option.
     pub setting: &'static str,
     /// The reason, without a secret.
     pub reason: String,
+    /// The error below, if there is one.
+    pub source: Option<Source>,
+}
+
+impl SettingError {
+    fn new(setting: &'static str, reason: impl Into<Reason>) -> Self {
+        let Reason { text, source } = reason.into();
+        Self { setting, reason: text, source }
+    }
 }
 
 /// The variable of an option.
@@ -248,12 +258,13 @@ impl Deployment {
         let raw = |setting| get(&variable_of(setting)).filter(|text| !is_blank(text));
         let text = |setting: &'static str| {
             let text = raw(setting).map(OsString::into_string).transpose();
-            let reason = "it is not UTF-8 text".to_owned();
-            text.map_err(|_| SettingError { setting, reason })
+            text.map_err(|_| SettingError::new(setting, "it is not UTF-8 text"))
         };
         let time = |setting| text(setting).and_then(|text| parsed(setting, text, duration));
         let number = |text: &str| text.parse().map_err(|_| "must be a number".to_owned());
-        let names = |text: &str| Ok(text.split(',').map(|name| name.trim().to_owned()).collect());
+        let names = |text: &str| {
+            Ok::<_, Reason>(text.split(',').map(|name| name.trim().to_owned()).collect())
+        };
         let path = |setting| raw(setting).map(PathBuf::from);
         Ok(Self {
             nodes: parsed("node", text("node")?, nodes)?.unwrap_or_default(),
@@ -283,9 +294,9 @@ impl Deployment {
         let mut options = LockOptions::new();
         if let Some(max_ttl) = self.max_ttl {
             if max_ttl < TTL_MIN {
-                // The ttl that would be blamed was not given.
+                // The client would blame the ttl, which is not a setting here.
                 let reason = format!("max-ttl ({}) must be at least {TTL_MIN:?}", exactly(max_ttl));
-                return Err(SettingError { setting: "max-ttl", reason });
+                return Err(SettingError::new("max-ttl", reason));
             }
             options = options.ttl(default_ttl(self.max_ttl));
             builder = builder.max_ttl(max_ttl);
@@ -311,7 +322,7 @@ impl Deployment {
         let password = text.trim_end_matches(['\r', '\n']);
         if password.is_empty() {
             let reason = format!("the password in {}: it is empty", path.display());
-            return Err(SettingError { setting, reason });
+            return Err(SettingError::new(setting, reason));
         }
         Ok(Some(password.to_owned()))
     }
@@ -320,10 +331,7 @@ impl Deployment {
         let client = self.tls_cert.clone().zip(self.tls_key.clone());
         if client.is_none() && (self.tls_cert.is_some() || self.tls_key.is_some()) {
             let setting = if self.tls_cert.is_some() { "tls-cert" } else { "tls-key" };
-            return Err(SettingError {
-                setting,
-                reason: "tls-cert and tls-key go together".to_owned(),
-            });
+            return Err(SettingError::new(setting, "tls-cert and tls-key go together"));
         }
         if client.is_none() && self.tls_ca.is_none() {
             return Ok(None);
@@ -344,13 +352,13 @@ fn is_blank(text: &OsString) -> bool {
     text.to_str().is_some_and(|text| text.trim().is_empty())
 }
 
-fn parsed<T>(
+fn parsed<T, E: Into<Reason>>(
     setting: &'static str,
     text: Option<String>,
-    parse: impl Fn(&str) -> Result<T, String>,
+    parse: impl Fn(&str) -> Result<T, E>,
 ) -> Result<Option<T>, SettingError> {
     let value = text.as_deref().map(str::trim).map(parse).transpose();
-    value.map_err(|reason| SettingError { setting, reason })
+    value.map_err(|reason| SettingError::new(setting, reason))
 }
 
 fn with<T>(
@@ -365,9 +373,8 @@ fn with<T>(
 }
 
 fn read_text(setting: &'static str, path: &Path, what: &str) -> Result<String, SettingError> {
-    let read = fs::read_to_string(path);
-    let reason = |error| format!("{what} in {}: {error}", path.display());
-    read.map_err(|error| SettingError { setting, reason: reason(error) })
+    let reason = |error| Reason::new(format!("{what} in {}: {error}", path.display()), error);
+    fs::read_to_string(path).map_err(|error| SettingError::new(setting, reason(error)))
 }
 
 #[cfg(test)]
@@ -407,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_comma_in_a_password_is_named() {
-        let read = |text| nodes(text).map(|nodes| nodes.len());
+        let read = |text| nodes(text).map(|nodes| nodes.len()).map_err(|reason| reason.to_string());
         assert_eq!(read("a=redis://h, b=redis://h2:1"), Ok(2));
         assert_eq!(read("redis://u:p%2Cw@h,redis://:x@h2"), Ok(2));
         for text in [

@@ -1,15 +1,18 @@
-//! Errors that tell the story, node by node.
+//! The errors of the public API.
 
 mod acquire;
 mod group;
 mod node;
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use quorlock_core::{LossCause, QuorumError, TimingError};
 
 use self::node::list;
+use crate::exhausted::explained;
 use crate::node::NodeConfigError;
 use crate::text::quoted;
 
@@ -20,7 +23,7 @@ pub use self::node::list as list_nodes;
 pub use self::node::{Holder, HolderKind, NodeAnswer};
 pub(crate) use self::node::{grouped, most_frequent};
 
-/// Why a call was refused before anything was sent.
+/// The reason why a call was refused before anything was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRequest {
@@ -36,20 +39,20 @@ pub enum InvalidRequest {
     /// There are no resources, or too many for one lock.
     #[error("one lock is about 1 to {max} resources, not {count}")]
     ResourceCount {
-        /// How many were named.
+        /// Number of resources that the call names.
         count: usize,
-        /// How many there may be.
+        /// The largest number of resources.
         max: usize,
     },
     /// The resource's name is too long.
     #[error("the resource's name has {bytes} bytes; at most {max} are possible")]
     ResourceTooLong {
-        /// How long it is.
+        /// Bytes in the name.
         bytes: usize,
-        /// How long it may be.
+        /// The largest number of bytes.
         max: usize,
     },
-    /// The resource's name, or the key that it makes with the prefix, might be one of the library's own.
+    /// The resource's name, or its key, contains `quorlock:`, as the library's own keys do.
     #[error(
         "the resource's name, with the key prefix before it, must not contain \"quorlock:\", which the library keeps for itself"
     )]
@@ -57,10 +60,10 @@ pub enum InvalidRequest {
     /// The owner's description cannot be stored.
     #[error("the owner's description must have at most {max} bytes and no control characters")]
     Owner {
-        /// How many bytes it may have.
+        /// The largest number of bytes.
         max: usize,
     },
-    /// Two times do not go together.
+    /// Two times do not fit each other.
     #[error(transparent)]
     Timing(#[from] TimingError),
     /// The bounds of the retry delay are the wrong way round, or no attempt is allowed.
@@ -75,20 +78,56 @@ pub enum InvalidRequest {
     },
 }
 
-/// Why a client could not be built. Nothing was sent.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// The cause of an error in words, and the error that it came from.
+#[derive(Clone, Debug)]
+pub struct Reason {
+    pub(crate) text: String,
+    pub(crate) source: Option<Source>,
+}
+
+/// An error below another one.
+pub(crate) type Source = Arc<dyn Error + Send + Sync>;
+
+impl Reason {
+    pub(crate) fn new(text: String, source: impl Error + Send + Sync + 'static) -> Self {
+        Self { text, source: Some(Arc::new(source)) }
+    }
+}
+
+impl<T: Into<String>> From<T> for Reason {
+    fn from(text: T) -> Self {
+        Self { text: text.into(), source: None }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// The reason why a client was not built. Nothing was sent.
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// A node's configuration is wrong.
     #[error(transparent)]
     Node(#[from] NodeConfigError),
-    /// Two nodes have the same address or the same name: one server would vote twice.
-    #[error("node {name} is listed twice: {hint}")]
-    Duplicate {
-        /// The address or name.
+    /// Two nodes have the same address, so one server would vote twice.
+    #[error(
+        "node {address} is listed twice: two nodes have this address; every node must be a server of its own"
+    )]
+    DuplicateAddress {
+        /// The address.
+        address: String,
+    },
+    /// Two nodes have the same name.
+    #[error(
+        "node {name} is listed twice: two nodes have this name; give each a name of its own, as in NAME=redis://HOST"
+    )]
+    DuplicateName {
+        /// The name.
         name: String,
-        /// What to do.
-        hint: &'static str,
     },
     /// There are no nodes, too many, or the quorum does not fit them.
     #[error(transparent)]
@@ -99,12 +138,12 @@ pub enum BuildError {
     /// The key prefix is too long.
     #[error("the key prefix has {bytes} bytes; at most {max} are possible")]
     PrefixTooLong {
-        /// How long it is.
+        /// Bytes in the prefix.
         bytes: usize,
-        /// How long it may be.
+        /// The largest number of bytes.
         max: usize,
     },
-    /// Keys with this prefix might be the library's own.
+    /// The key prefix contains `quorlock:`, as the library's own keys do.
     #[error(
         "the key prefix {} must not contain \"quorlock:\", which the library keeps for itself", quoted(.prefix)
     )]
@@ -125,24 +164,26 @@ pub enum BuildError {
     Environment {
         /// The name of the variable, or of several between commas.
         variable: String,
-        /// What is wrong with it, without a secret.
+        /// The reason, without a secret.
         reason: String,
+        /// The error below: of the file that the variable names, or of the setting.
+        source: Option<Arc<dyn Error + Send + Sync>>,
     },
-    /// There is no tokio runtime here to run the client's task on.
+    /// The client's task needs a tokio runtime, and `build` was called outside of one.
     #[error(
         "no tokio runtime here: build the client inside one, or give it a thread of its own with own_thread(true)"
     )]
     NoRuntime,
     /// The client's own thread could not be started.
-    #[error("the client's thread could not be started: {reason}")]
+    #[error("the client's thread could not be started: {}", explained(.source))]
     Thread {
-        /// What the operating system said.
-        reason: String,
+        /// The error of the operating system.
+        source: Arc<io::Error>,
     },
 }
 
 impl BuildError {
-    /// The options of the command line that the error is about, by their long names.
+    /// Returns the long names of the options of the command line that caused the error.
     #[doc(hidden)]
     pub fn settings(&self) -> &'static [&'static str] {
         match self {
@@ -152,7 +193,7 @@ impl BuildError {
                 &["tls-server-name"]
             }
             Self::Node(NodeConfigError::Tls { .. }) => &["tls-ca", "tls-cert", "tls-key"],
-            Self::Node(_) | Self::Duplicate { .. } => &["node"],
+            Self::Node(_) | Self::DuplicateAddress { .. } | Self::DuplicateName { .. } => &["node"],
             Self::Quorum(_) => &["quorum", "node"],
             Self::PrefixTooLong { .. } | Self::PrefixReserved { .. } => &["key-prefix"],
             Self::UnknownNode { .. } => &["durable"],
@@ -176,20 +217,19 @@ impl From<TimingError> for BuildError {
     }
 }
 
-/// Why a lock was not extended.
+/// The reason why a lock was not extended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
-    /// The lock is lost, for ever. Its keys are being released everywhere.
+    /// The lock is lost and never becomes valid again. The client releases its keys on all nodes.
     #[error("lock {} is lost: {}", quoted(.resource), describe(.cause))]
     Lost {
         /// The resource's name.
         resource: Arc<str>,
-        /// Why it was lost.
+        /// The cause of the loss.
         cause: LossCause,
     },
-    /// The extension would reach past `max_hold`. Nothing was sent; the lock is held until its
-    /// validity ends.
+    /// The extension would reach past `max_hold`, so nothing was sent. The lock is held until its validity ends.
     #[error(
         "lock {} not extended: that would reach past max_hold", quoted(.resource)
     )]
@@ -197,15 +237,15 @@ pub enum ExtendError {
         /// The resource's name.
         resource: Arc<str>,
     },
-    /// Too few nodes confirmed in time. Nothing was deleted: the lock is held as long as before,
-    /// or longer where nodes did confirm.
+    /// Too few nodes confirmed in time. No key was deleted. The lock is held as long as before, or longer if some nodes
+    /// confirmed.
     #[error(
         "lock {} not extended, still held: {}", quoted(.resource), list(.nodes)
     )]
     Unconfirmed {
         /// The resource's name.
         resource: Arc<str>,
-        /// What each node said.
+        /// The answer of each node.
         nodes: Vec<NodeAnswer>,
     },
 }
@@ -227,24 +267,24 @@ pub(crate) fn describe(cause: &LossCause) -> &'static str {
     }
 }
 
-/// Why work under a lock came to nothing.
+/// The reason why work under a lock was not completed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HoldError {
-    /// The lock was not acquired; the work was not begun.
+    /// The lock was not acquired, so the work did not start.
     #[error(transparent)]
     NotAcquired(#[from] AcquireError),
-    /// The lock was lost before the work was done. The work was stopped where it stood; if it was
-    /// done by then, it may have been done without the lock.
+    /// The lock was lost before the work was done. The work was stopped at its current `await`. If the work was already
+    /// done, a part of it may have been done without the lock.
     #[error(
         "lock {} was lost during the work: {}{}", quoted(.resource), describe(.cause), why(.nodes)
     )]
     Lost {
         /// The resource's name.
         resource: Arc<str>,
-        /// Why it was lost.
+        /// The cause of the loss.
         cause: LossCause,
-        /// The nodes that did not confirm the lock when it was last extended, and what they said.
+        /// The nodes that did not confirm the last extension, with their answers.
         nodes: Vec<NodeAnswer>,
     },
 }
@@ -253,10 +293,11 @@ fn why(nodes: &[NodeAnswer]) -> String {
     if nodes.is_empty() { String::new() } else { format!("; {}", grouped(nodes.iter())) }
 }
 
-/// A client did not get rid of all it owed in time.
+/// A shutdown ended before the nodes had confirmed all releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("shut down with {owed} releases still owed; their keys are gone after their ttl")]
 pub struct ShutdownError {
-    /// How many tokens were still being released or owed, and how many intents of waiting writers were being taken back.
+    /// Number of tokens that the client was still releasing or owed, and of intents of waiting writers that the client was
+    /// still taking back.
     pub owed: usize,
 }

@@ -27,7 +27,7 @@ pub fn exhausted(error: &io::Error) -> Option<&'static str> {
     })
 }
 
-/// The error as the operating system words it, behind the resource if one is exhausted.
+/// The error of the operating system, after the name of the exhausted resource if there is one.
 pub fn explained(error: &io::Error) -> String {
     match exhausted(error) {
         Some(resource) => format!("{resource}: {error}"),

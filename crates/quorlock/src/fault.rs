@@ -1,4 +1,4 @@
-//! What is wrong with a node, in words for people, and what to do about it.
+//! The faults of a node in words, each with the remedy.
 
 use quorlock_core::Fault;
 use quorlock_core::shown::{SETTINGS_MAX, WORD_MAX, shown, shown_text};

@@ -1,4 +1,4 @@
-//! Who holds a lock, as the nodes tell it.
+//! The answers of the nodes to the question whether a lock is held, and the verdict that follows.
 
 use std::fmt;
 
@@ -6,31 +6,36 @@ use quorlock_core::{Holding, NodeOutcome, Quorum, Reader};
 
 use crate::error::{Holder, HolderKind, NodeAnswer, most_frequent};
 
-/// What every node says about a lock.
+/// The answers of all nodes about a lock.
+///
+/// If the lock has several resources, one of them decides: the first with the verdict that hinders a caller most
+/// ([`Verdict`]). [`holder`](Self::holder), [`readers`](Self::readers) and the counts describe that one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// Per node, in the order of the client's list.
+    /// The nodes' answers, in the order of the client's list.
     pub nodes: Vec<NodeAnswer>,
+    /// The nodes' answers about the resource that decides. `None`: about the only resource.
+    deciding: Option<Vec<NodeAnswer>>,
     quorum: Quorum,
-    /// Which of them are not believed if they say that the lock is free.
+    /// For each node, whether the client does not believe that the lock is free if the node says so.
     untrusted: Vec<bool>,
 }
 
-/// What follows from it.
+/// The state of a lock as its nodes' answers show it. Of several resources the first of these that one of them has:
+/// `Held`, `Unknown`, `Split`, `Shared`; and `Free` if all of them are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
     /// One holder has a quorum: one stored value, or keys of another type, which are no lock and are never deleted.
     Held,
-    /// Readers hold it, at least one of them with a quorum of its own. Other readers may have it too, writers may not.
+    /// Readers hold the lock, at least one of them with a quorum. Further readers can acquire the lock, writers cannot.
     Shared,
     /// A quorum of nodes is free, and their votes count.
     Free,
-    /// Neither: several have some votes, or the holder has lost too many.
+    /// No holder has a quorum, and no quorum is free: several clients have votes, or the holder has lost too many.
     Split,
-    /// Too few nodes answered to tell, or too few of those that say that it is free are to be
-    /// believed.
+    /// Too few nodes answered, or too many of the nodes that report a free lock are not trusted.
     Unknown,
 }
 
@@ -48,17 +53,35 @@ impl fmt::Display for Verdict {
 
 impl Inspection {
     pub(crate) fn new(nodes: Vec<NodeAnswer>, untrusted: Vec<bool>, quorum: Quorum) -> Self {
-        Self { nodes, quorum, untrusted }
+        let mut inspection = Self { nodes, deciding: None, quorum, untrusted };
+        let resources = inspection.seen().map(|holding| holding.each().len()).max().unwrap_or(1);
+        if resources > 1 {
+            let of_one = |place| {
+                let mut one = inspection.clone();
+                one.deciding = Some(one.nodes.iter().map(|node| node.about(place)).collect());
+                one
+            };
+            let hindrance = |one: &Self| match one.verdict() {
+                Verdict::Held => 4,
+                Verdict::Unknown => 3,
+                Verdict::Split => 2,
+                Verdict::Shared => 1,
+                Verdict::Free => 0,
+            };
+            // From behind, because `max_by_key` returns the last of several largest ones.
+            let deciding = (0..resources).rev().map(of_one).max_by_key(hindrance);
+            inspection = deciding.unwrap_or(inspection);
+        }
+        inspection
     }
 
-    /// How many nodes make a quorum.
+    /// The number of nodes that make a quorum.
     pub fn quorum(&self) -> usize {
         self.quorum.needed()
     }
 
-    /// What follows from the nodes' answers. Every node is believed that somebody has the key. Only
-    /// nodes whose votes count are believed that nobody has it, because others may have forgotten
-    /// it.
+    /// The verdict that follows from the nodes' answers. A node that reports a holder is always believed. A node that
+    /// reports a free lock is believed only if its votes count, because it may have forgotten a holder.
     pub fn verdict(&self) -> Verdict {
         let untrusted = self.untrusted();
         let free = self.seen().filter(|holding| **holding == Holding::Free).count() - untrusted;
@@ -80,29 +103,29 @@ impl Inspection {
         }
     }
 
-    /// How many nodes say that the lock is free, and may have forgotten that it is not: they are in
-    /// quarantine, refused or not verified. With the restart guard off, all are believed.
+    /// The number of nodes that report a free lock and may have forgotten a holder: nodes in quarantine, refused or not
+    /// verified. Zero with the restart guard off.
     pub fn untrusted(&self) -> usize {
         let says_free = |node: &NodeAnswer| node.said == NodeOutcome::Seen(Holding::Free);
-        let nodes = self.nodes.iter().zip(&self.untrusted);
+        let nodes = self.counted().iter().zip(&self.untrusted);
         nodes.filter(|(node, is_untrusted)| **is_untrusted && says_free(node)).count()
     }
 
     /// The holder on the most nodes: one stored value, or keys that are no lock. It has a quorum if the verdict is
     /// [`Verdict::Held`].
     pub fn holder(&self) -> Option<Holder> {
-        most_frequent(&self.nodes, self.quorum.needed()).map(|(holder, _)| holder)
+        most_frequent(self.counted(), self.quorum.needed()).map(|(holder, _)| holder)
     }
 
     /// The readers that hold the lock: those that a quorum of nodes names. A reader that fewer nodes name has lost the
-    /// lock, or is about to get it. Of a node with many readers not all are named.
+    /// lock, or is about to get it. A node with many readers does not name all of them.
     pub fn readers(&self) -> Vec<Holder> {
         let held = self.named().into_iter().filter(|(_, nodes)| self.quorum.is_reached(*nodes));
         held.map(|(reader, _)| Holder::of_reader(reader)).collect()
     }
 
-    /// How many readers hold the lock: the largest number that a quorum of nodes reaches. Of a node with many readers
-    /// not all are named, so this may be more than [`readers`](Self::readers) has.
+    /// The number of readers that hold the lock: the largest number that a quorum of nodes reaches. A node with many
+    /// readers does not name all of them, so this number may be larger than that of [`readers`](Self::readers).
     pub fn reader_count(&self) -> usize {
         let count = |holding: &Holding| match holding {
             Holding::Shared { count, .. } => *count,
@@ -114,7 +137,7 @@ impl Inspection {
         by_quorum.max(self.readers().len())
     }
 
-    /// Every reader that any node names, and how many do.
+    /// Every reader that a node names, with the number of nodes that name this reader.
     fn named(&self) -> Vec<(&Reader, usize)> {
         let readers = self.seen().flat_map(|holding| match holding {
             Holding::Shared { readers, .. } => &readers[..],
@@ -130,20 +153,76 @@ impl Inspection {
         named
     }
 
-    /// The holder on the most nodes is a writer, or no lock at all.
+    /// Whether the holder on the most nodes is a writer, or a key that is no lock.
     fn holder_is_alone(&self) -> bool {
         !self.holder().is_some_and(|holder| matches!(holder.kind, HolderKind::Readers { .. }))
     }
 
-    /// On how many nodes this holder has the key; of readers, the one that the most nodes name.
+    /// The number of nodes on which the [`holder`](Self::holder) has the key; among readers, that of the reader that the
+    /// most nodes name.
     pub fn holder_nodes(&self) -> usize {
-        most_frequent(&self.nodes, self.quorum.needed()).map_or(0, |(_, nodes)| nodes)
+        most_frequent(self.counted(), self.quorum.needed()).map_or(0, |(_, nodes)| nodes)
+    }
+
+    fn counted(&self) -> &[NodeAnswer] {
+        self.deciding.as_ref().unwrap_or(&self.nodes)
     }
 
     fn seen(&self) -> impl Iterator<Item = &Holding> {
-        self.nodes.iter().filter_map(|node| match &node.said {
+        self.counted().iter().filter_map(|node| match &node.said {
             NodeOutcome::Seen(holding) => Some(holding),
             _ => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use quorlock_core::{Keys, NodeResult};
+
+    use super::*;
+
+    /// An inspection of two resources by three nodes. `w` and `x` are writers, `r` is a reader, and `-` is a free key.
+    fn inspection(nodes: [&str; 3]) -> Inspection {
+        let ttl = Duration::from_secs(1);
+        let held = |holder| match holder {
+            '-' => Holding::Free,
+            'r' => {
+                let readers = vec![Reader { value: b"r".to_vec(), ttl }];
+                Holding::Shared { readers, count: 1, ttl }
+            }
+            writer => Holding::Held { value: writer.to_string().into_bytes(), ttl: Some(ttl) },
+        };
+        let said = |node: &str| match node {
+            "" => NodeOutcome::Nothing,
+            node => NodeOutcome::Seen(Holding::of_all(node.chars().map(held).collect())),
+        };
+        let result = |node| NodeResult { said: said(node), took: ttl };
+        let keys = Keys::new(["a", "b"].map(Into::into));
+        let names = ["n1", "n2", "n3"].map(Into::into);
+        let nodes = NodeAnswer::all(&names, keys.as_ref(), nodes.map(result).into());
+        Inspection::new(nodes, vec![false; 3], Quorum::majority(3).unwrap())
+    }
+
+    #[test]
+    fn of_several_resources_the_one_decides_that_hinders_most() {
+        for (nodes, verdict, holder_nodes) in [
+            (["--", "--", "--"], Verdict::Free, 0),
+            (["w-", "w-", "--"], Verdict::Held, 2),
+            (["-w", "-w", "--"], Verdict::Held, 2),
+            (["rw", "rw", "rw"], Verdict::Held, 3),
+            (["ww", "wx", "x-"], Verdict::Held, 2),
+            (["rr", "rr", "--"], Verdict::Shared, 2),
+            (["r-", "r-", "r-"], Verdict::Shared, 3),
+            (["rw", "r-", "rx"], Verdict::Split, 1),
+            (["r-", "r-", ""], Verdict::Unknown, 0),
+            (["w-", "x-", ""], Verdict::Unknown, 1),
+        ] {
+            let seen = inspection(nodes);
+            assert_eq!((seen.verdict(), seen.holder_nodes()), (verdict, holder_nodes), "{nodes:?}");
+        }
+        assert_eq!(inspection(["rr", "rr", "--"]).readers().len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-// The README links to files, for those who read it as a file. Here the first definition of a name counts.
+// The README links to files, because it is also read as a file. rustdoc uses the first definition of a name.
 //! [`AcquireError`]: AcquireError
 //! [`AcquireError::nodes`]: AcquireError::nodes
 //! [`BuildError`]: BuildError
@@ -31,7 +31,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-/// Whether a mistake is made that was switched on; see `mutants.rs`.
+/// Whether this mutant is switched on; see `mutants.rs`.
 #[cfg(quorlock_mutants)]
 macro_rules! mutant {
     ($name:ident) => {
@@ -39,7 +39,7 @@ macro_rules! mutant {
     };
 }
 
-/// No mistake is ever made.
+/// No mutant is ever switched on.
 #[cfg(not(quorlock_mutants))]
 macro_rules! mutant {
     ($name:ident) => {
@@ -63,7 +63,7 @@ mod error;
 mod exhausted;
 mod fault;
 mod guard;
-/// For the fuzz targets alone.
+/// The fuzz targets.
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing {
@@ -84,7 +84,7 @@ mod stats;
 mod stepped;
 mod text;
 
-/// What is promised, what that rests on, and what happens when it does not hold.
+/// The guarantees, their assumptions, and the effects of a broken assumption.
 #[doc = include_str!("../GUARANTEES.md")]
 pub mod guarantees {}
 
@@ -99,7 +99,7 @@ pub use crate::error::{
 pub use crate::guard::{FencedGuard, Guard, GuardToken, Health, Released};
 pub use crate::inspect::{Inspection, Verdict};
 pub use crate::options::LockOptions;
-pub use crate::resources::{RESOURCE_BYTES_MAX, RESOURCES_MAX, Resources, check_resource};
+pub use crate::resources::Resources;
 pub use crate::stats::{NodeStats, NodeTrustState, Stats};
 pub use quorlock_core::{
     BootTime, Delay, LossCause, Mode, NodeOutcome, NodeReleased, Outcome, QuorumError,

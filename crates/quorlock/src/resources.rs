@@ -1,4 +1,4 @@
-//! The names of what is to be locked.
+//! The names of the resources of a lock.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use quorlock_core::Keys;
 use crate::error::InvalidRequest;
 use crate::own_keys::RESERVED;
 
-/// The names of what one lock is about: nearly always one, at most 64.
+/// The names of the resources of one lock: nearly always one, at most 64.
 ///
-/// Made of a text, or of an array, a slice or a vector of texts. [`Client::acquire`](crate::Client::acquire) takes
-/// anything of which it can be made. The order does not matter.
+/// Text, and arrays, slices and vectors of text convert into `Resources`, so [`Client::acquire`](crate::Client::acquire)
+/// accepts all of these. The order does not matter.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -34,17 +34,43 @@ enum Names {
 }
 
 impl Resources {
+    /// The largest number of resources in one lock.
+    pub const COUNT_MAX: usize = Keys::MAX;
+
+    /// The longest name of a resource, in bytes.
+    pub const NAME_BYTES_MAX: usize = 4096;
+
+    /// Checks the name of a resource, as [`Client::acquire`](crate::Client::acquire) does first. A name has 1 to
+    /// [`NAME_BYTES_MAX`](Self::NAME_BYTES_MAX) bytes of any value. The key that the name makes with the client's prefix
+    /// must not contain `quorlock:`, because all keys of the library's own do.
+    ///
+    /// # Errors
+    /// The rule that the name breaks. This function does not know the prefix, so the client checks the key once more.
+    pub fn check_name(name: &str) -> Result<(), InvalidRequest> {
+        if name.is_empty() {
+            return Err(InvalidRequest::ResourceEmpty);
+        }
+        if name.len() > Self::NAME_BYTES_MAX {
+            let bytes = name.len();
+            return Err(InvalidRequest::ResourceTooLong { bytes, max: Self::NAME_BYTES_MAX });
+        }
+        if name.contains(RESERVED) {
+            return Err(InvalidRequest::ResourceReserved);
+        }
+        Ok(())
+    }
+
     pub(crate) fn check(self) -> Result<Keys, InvalidRequest> {
         match self.0 {
-            Names::One(name) => check_resource(&name).map(|()| name.into()),
+            Names::One(name) => Self::check_name(&name).map(|()| name.into()),
             Names::Several(names) => {
-                names.iter().try_for_each(|name| check_resource(name))?;
+                names.iter().try_for_each(|name| Self::check_name(name))?;
                 Keys::new(names.iter().cloned()).ok_or_else(|| no_keys(names))
             }
         }
     }
 
-    /// All of them, for people: the name, or the names in their order, separated by a comma.
+    /// Returns the name as messages show it. Several names are sorted and separated by commas.
     pub(crate) fn title(&self) -> Arc<str> {
         match &self.0 {
             Names::One(name) => name.clone(),
@@ -120,29 +146,3 @@ fn no_keys(mut names: Vec<Arc<str>>) -> InvalidRequest {
         _ => InvalidRequest::ResourceCount { count, max: Keys::MAX },
     }
 }
-
-/// Checks the name of a resource, as [`Client::acquire`](crate::Client::acquire) does first. A name has 1 to
-/// [`RESOURCE_BYTES_MAX`] bytes of any value. The key that the name makes with the client's prefix must not contain
-/// `quorlock:`, because all keys of the library's own do.
-///
-/// # Errors
-/// The rule that the name breaks. The prefix is not known here, so the client checks the key once more.
-pub fn check_resource(resource: &str) -> Result<(), InvalidRequest> {
-    if resource.is_empty() {
-        return Err(InvalidRequest::ResourceEmpty);
-    }
-    if resource.len() > RESOURCE_BYTES_MAX {
-        let bytes = resource.len();
-        return Err(InvalidRequest::ResourceTooLong { bytes, max: RESOURCE_BYTES_MAX });
-    }
-    if resource.contains(RESERVED) {
-        return Err(InvalidRequest::ResourceReserved);
-    }
-    Ok(())
-}
-
-/// The largest number of resources in one lock.
-pub const RESOURCES_MAX: usize = Keys::MAX;
-
-/// The longest name of a resource, in bytes.
-pub const RESOURCE_BYTES_MAX: usize = 4096;

@@ -1,4 +1,4 @@
-//! The figures of a client, for people.
+//! The figures of a client.
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,8 +44,8 @@ pub struct NodeStats {
     pub trust_state: NodeTrustState,
 }
 
-/// Whether a node's votes count; see [`ClientBuilder::restart_guard`](crate::ClientBuilder::restart_guard). Displayed,
-/// it gives the reason if they do not.
+/// Whether a node's votes count; see [`ClientBuilder::restart_guard`](crate::ClientBuilder::restart_guard). `Display`
+/// shows the reason if they do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeTrustState {

@@ -2,7 +2,7 @@
 
 use quorlock_core::shown::{LINE_MAX, shown};
 
-/// Escapes everything that a terminal or a log would not take for plain text. For text from the caller.
+/// Escapes control characters in text from the caller, for terminals and logs.
 pub(crate) fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for c in text.chars() {
@@ -18,8 +18,8 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", printable(text))
 }
 
-/// One printable line of a bounded length, for text from a server. A server repeats the arguments of an unknown command,
-/// such as a password or a token; those are cut off.
+/// Makes one printable line of bounded length from a server's text. Cuts off the arguments of an unknown command, which
+/// the server repeats and which may be a password or a token.
 pub(crate) fn for_people(text: &str) -> String {
     let text = text.split(", with args beginning with").next().unwrap_or_default();
     shown(text.trim().trim_end_matches('.'), LINE_MAX)

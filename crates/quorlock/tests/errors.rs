@@ -11,7 +11,7 @@ use common::{run, server};
 use quorlock::node::{MemoryNode, NodeConfig};
 use quorlock::{
     AcquireError, BuildError, Client, ClientBuilder, Clock, Delay, ExtendError, HoldError,
-    InvalidRequest, LockOptions, LossCause, RESOURCE_BYTES_MAX, Retry,
+    InvalidRequest, LockOptions, LossCause, Resources, Retry,
 };
 use quorlock_servers::{Listen, Reply, Server, ServerOptions};
 
@@ -70,7 +70,7 @@ async fn no_lock_uses_one_of_the_librarys_own_keys() {
 #[tokio::test]
 async fn invalid_calls_are_refused_and_send_nothing() {
     let client = memory().build().unwrap();
-    let long = "x".repeat(RESOURCE_BYTES_MAX + 1);
+    let long = "x".repeat(Resources::NAME_BYTES_MAX + 1);
     let between = |min, max| Retry { delay: Delay::Between { min, max }, attempts_max: None };
     let never = Retry { attempts_max: Some(0), ..Retry::default() };
     let orders = || client.acquire("orders");
@@ -141,7 +141,7 @@ async fn invalid_calls_are_refused_and_send_nothing() {
     assert!(client.stats().nodes.iter().all(|node| node.commands == 0), "nothing was sent");
 
     // The bounds themselves are allowed.
-    let longest = "x".repeat(RESOURCE_BYTES_MAX);
+    let longest = "x".repeat(Resources::NAME_BYTES_MAX);
     for call in [
         client.acquire(longest),
         orders().options(LockOptions::new().ttl(100 * MS)),

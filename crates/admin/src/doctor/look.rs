@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock::admin::{AdminConnection, Do, RedisCli, Reply, Topology, now};
-use quorlock::node::{Node as _, RedisNode};
+use quorlock::admin::{AdminConnection, Do, Node as _, RedisCli, RedisNode, Reply, Topology, now};
 use quorlock_core::Failure;
 use quorlock_core::info::Info;
 use quorlock_core::marker::Adoption;

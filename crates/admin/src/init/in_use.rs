@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use quorlock::admin::{AdminConnection, MARKER, RESERVED, Reply, Topology, holder, now};
-use quorlock::node::{Node as _, RedisNode};
+use quorlock::admin::{
+    AdminConnection, MARKER, Node as _, RESERVED, RedisNode, Reply, Topology, holder, now,
+};
 use quorlock::{ClientBuilder, Holder};
 use quorlock_core::marker::Marker;
 use quorlock_core::shown::{WORD_MAX, shown};

@@ -1,5 +1,4 @@
-use quorlock::admin::{AdminConnection, Do, Reply, Topology};
-use quorlock::node::RedisNode;
+use quorlock::admin::{AdminConnection, Do, RedisNode, Reply, Topology};
 use quorlock_core::marker::Adoption;
 use quorlock_core::shown::{LINE_MAX, shown};
 

@@ -16,9 +16,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock::admin::{Do, Topology, now};
-use quorlock::node::{Node as _, NodeConfig, RedisNode};
-use quorlock::{BuildError, ClientBuilder};
+use quorlock::ClientBuilder;
+use quorlock::admin::{Do, Node as _, RedisNode, Topology, now};
+use quorlock::node::NodeConfig;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::shown::shown_text;
 use quorlock_core::{BootTime, Rules};
@@ -427,10 +427,7 @@ fn same_settings_elsewhere(
     let is_ours = |state: &Option<NodeKeys>| state.as_ref().is_some_and(|it| it.ours != Ours::No);
     match all.skip(new).find(|(_, state)| is_ours(state)) {
         None => Ok(()),
-        Some((old, _)) => {
-            let hint = "nodes cannot tell its clients from those of the new one: give the new one another name";
-            Err(BuildError::Duplicate { name: old.name().to_owned(), hint }.into())
-        }
+        Some((old, _)) => Err(InitError::OldNodeVotes { name: old.name().to_owned() }),
     }
 }
 
@@ -438,14 +435,13 @@ fn same_settings_elsewhere(
 pub(super) fn with_others(
     topology: &Topology,
     others: Vec<RedisNode>,
-) -> Result<Vec<RedisNode>, BuildError> {
+) -> Result<Vec<RedisNode>, InitError> {
     let mut servers = topology.servers.clone();
     for other in others {
         // A node that has moved appears twice under its name: with its old and its new address.
         let same = |server: &RedisNode| server.address() == other.address();
         if servers.iter().any(same) {
-            let hint = "an old node is one that is not among the new ones";
-            return Err(BuildError::Duplicate { name: other.name().to_owned(), hint });
+            return Err(InitError::OldNodeListed { name: other.name().to_owned() });
         }
         servers.push(other);
     }

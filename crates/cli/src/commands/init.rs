@@ -92,10 +92,14 @@ fn asked(args: &Init, before: &Before, output: &mut Output) -> Result<bool, Refu
 }
 
 fn failed(error: InitError, args: &Init, output: &mut Output) -> Result<ExitCode, Refused> {
-    if let InitError::Build(error) = error {
-        return Err(options::blamed(error, &args.nodes));
-    }
     let message = error.to_string();
+    match error {
+        InitError::Build(error) => return Err(options::blamed(error, &args.nodes)),
+        InitError::OldNodeListed { .. } | InitError::OldNodeVotes { .. } => {
+            return Err(Refused::about(&["node"], message, &args.nodes));
+        }
+        _ => {}
+    }
     output.error(json!({ "event": "not_initialized", "message": message }), &message);
     let is_barred = matches!(error, InitError::TooFew { barred: true, .. });
     Ok(if is_barred { ExitCode::NotAllowed } else { ExitCode::NoQuorum })

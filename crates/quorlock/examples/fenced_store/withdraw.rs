@@ -44,7 +44,7 @@ pub(crate) async fn run() -> Result<ExitCode, Box<dyn Error>> {
         Err(overtaken) => return Ok(refused(&name, fence, overtaken.seen)),
     };
     println!(
-        "{name}: holds the lock with fence {fence}, reads {balance}, is_valid {}",
+        "{name}: holds the lock with fencing token {fence}, reads {balance}, is_valid {}",
         guard.is_valid()
     );
     std::io::stdout().flush()?;
@@ -64,6 +64,6 @@ pub(crate) async fn run() -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn refused(name: &str, fence: u64, seen: u64) -> ExitCode {
-    println!("{name}: refused by the store: fence {fence}, but it has seen {seen}");
+    println!("{name}: refused by the store: fencing token {fence}, but the store has seen {seen}");
     ExitCode::from(REFUSED)
 }

@@ -15,7 +15,6 @@ use crate::clock::Clock;
 use crate::common::{Common, Names};
 use crate::driver::{Driver, DriverHandle, Metrics};
 use crate::error::BuildError;
-use crate::exhausted::explained;
 use crate::node::{ClientNode, Node, NodeConfig, NodeConfigError, RedisNode, Tls};
 use crate::options::{ClientTimes, LockOptions};
 use crate::own_keys::{ADOPTION, MARKER, RESERVED, own_key};
@@ -170,8 +169,7 @@ impl Settings {
         for config in &self.nodes {
             let config = self.complete(config.clone()?);
             if !addresses.insert(config.address()) {
-                let hint = "two nodes have this address; every node must be a server of its own";
-                return Err(BuildError::Duplicate { name: config.address(), hint });
+                return Err(BuildError::DuplicateAddress { address: config.address() });
             }
             let connect_timeout = self.times.connect_timeout;
             // No round trip has been observed yet, so it counts as zero.
@@ -207,14 +205,12 @@ pub(super) fn check_names<'a>(nodes: impl Iterator<Item = &'a str>) -> Result<()
     let mut names = BTreeSet::new();
     for name in nodes {
         if !names.insert(name) {
-            let hint =
-                "two nodes have this name; give each a name of its own, as in NAME=redis://HOST";
-            return Err(BuildError::Duplicate { name: name.to_owned(), hint });
+            return Err(BuildError::DuplicateName { name: name.to_owned() });
         }
     }
     Ok(())
 }
 
 fn no_thread(error: std::io::Error) -> BuildError {
-    BuildError::Thread { reason: explained(&error) }
+    BuildError::Thread { source: Arc::new(error) }
 }

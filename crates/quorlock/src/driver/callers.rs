@@ -219,7 +219,7 @@ impl Sink for Outputs<'_> {
             Effect::FloorOfFew { node, clocks } => {
                 let name = &self.names[node.index()];
                 tracing::warn!(
-                    "node {name} may have lost its fences' counters, and its new floor rests on the clocks of \
+                    "node {name} may have lost its counters of fencing tokens, and its new floor rests on the clocks of \
                      {clocks} other nodes, for no more could be reached: fewer than a quorum; see to it that \
                      nodes' clocks agree"
                 );

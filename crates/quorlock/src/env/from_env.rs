@@ -1,6 +1,7 @@
 //! A builder, or a client, from the variables of this process.
 
 use std::env;
+use std::sync::Arc;
 
 use super::{Class, Deployment, SettingError, class_of, is_blank, unknown_variables, variable_of};
 use crate::builder::ClientBuilder;
@@ -66,15 +67,15 @@ impl ClientBuilder {
         let blame = |error: SettingError| BuildError::Environment {
             variable: variable_of(error.setting),
             reason: error.reason,
+            source: error.source,
         };
         if let Some(line) = unknown_variables() {
             tracing::warn!("environment: {line}");
         }
         let deployment = Deployment::read(|variable| env::var_os(variable)).map_err(blame)?;
         if deployment.nodes.is_empty() {
-            let reason =
-                "not set; it lists the nodes, as in redis://10.0.0.1,redis://10.0.0.2".to_owned();
-            return Err(blame(SettingError { setting: "node", reason }));
+            let reason = "not set; it lists the nodes, as in redis://10.0.0.1,redis://10.0.0.2";
+            return Err(blame(SettingError::new("node", reason)));
         }
         deployment.builder().map_err(blame)
     }
@@ -87,6 +88,9 @@ pub(crate) fn blamed(error: BuildError) -> BuildError {
             && env::var_os(name).is_some_and(|text| !is_blank(&text))
     });
     let variable = variables.collect::<Vec<_>>().join(", ");
+    if variable.is_empty() {
+        return error;
+    }
     let reason = error.to_string();
-    if variable.is_empty() { error } else { BuildError::Environment { variable, reason } }
+    BuildError::Environment { variable, reason, source: Some(Arc::new(error)) }
 }

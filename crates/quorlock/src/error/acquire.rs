@@ -1,4 +1,4 @@
-//! Why a lock was not acquired.
+//! The error of a call for a lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,16 +10,15 @@ use super::InvalidRequest;
 use super::node::{Holder, HolderKind, NodeAnswer, asked_nodes, most_frequent};
 use crate::text::quoted;
 
-/// Why a lock was not acquired.
+/// The reason why a lock was not acquired.
 ///
-/// In every case the nodes keep nothing of the call. Where a vote was given, or may have been
-/// given, a release is queued behind it. On a node that cannot be reached the key is gone after its
-/// ttl.
+/// The nodes keep nothing of the call: the client releases every vote that a node gave or may have given. On a node that
+/// cannot be reached the key expires after its ttl.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Others hold the lock, or want it too: enough nodes answered, and refused. Also: another
-    /// caller of this process holds or wants it, and no node was asked.
+    /// Another client holds or wants the lock: enough nodes answered, and refused. Or another caller of this process holds
+    /// or wants the lock, and the call sent nothing.
     #[error("{0}")]
     Contended(Box<AcquireFailure>),
     /// Too few nodes answered. Says nothing about whether the lock is held.
@@ -28,18 +27,17 @@ pub enum AcquireError {
     /// A quorum granted the lock, but so late that too little validity was left.
     #[error("{0}")]
     TooSlow(Box<AcquireFailure>),
-    /// Too many nodes are not trusted, or not yet, for a quorum: they were started a moment ago, or
-    /// are no independent masters of these clients. Says nothing about whether the lock is held. If
-    /// that is only a matter of time, [`AcquireError::retry_after`] tells how long.
+    /// Too few nodes are trusted: the others were started a moment ago, or are no independent masters of these clients. Says
+    /// nothing about whether the lock is held. If time alone helps, [`AcquireError::retry_after`] has that time.
     #[error("{0}")]
     NodesUntrusted(Box<AcquireFailure>),
-    /// The client has been shut down, or the runtime it was built on has.
+    /// The client, or the runtime on which it was built, was shut down.
     #[error("lock {} not acquired: the client is shut down", quoted(.resource))]
     Closed {
         /// The resource's name.
         resource: Arc<str>,
     },
-    /// The call was wrong; nothing was sent.
+    /// The arguments or options of the call are invalid. Nothing was sent.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
 }
@@ -73,24 +71,23 @@ impl AcquireError {
         }))
     }
 
-    /// The lock is held or wanted by others. Never inferred from an error of the network.
+    /// Whether others hold or want the lock. An error of the network never counts as that.
     pub fn is_contended(&self) -> bool {
         matches!(self, Self::Contended(_))
     }
 
-    /// When a quorum may be free by expiry alone, as far as the nodes told: counted from the last
-    /// attempt. A holder may give the lock back earlier, or extend it. If there is no quorum of trusted
-    /// nodes: when there will be.
+    /// Returns the time from the last attempt until the nodes expect the keys on a quorum to expire. A holder may release the
+    /// lock earlier, or extend it. Without a quorum of trusted nodes: the time until there is one.
     pub fn retry_after(&self) -> Option<Duration> {
         self.attempts()?.retry_after
     }
 
-    /// What each node said in the last attempt; empty if none was asked.
+    /// Returns the answer of each node in the last attempt. Empty if the call sent nothing.
     pub fn nodes(&self) -> &[NodeAnswer] {
         self.attempts().map_or(&[], |attempts| &attempts.nodes)
     }
 
-    /// Who holds the lock: on the most nodes, if they differ.
+    /// Returns the holder of the lock. If the nodes name different ones, the holder on the most nodes.
     pub fn holder(&self) -> Option<Holder> {
         let attempts = self.attempts()?;
         if attempts.why == Why::BusyHere {
@@ -99,18 +96,18 @@ impl AcquireError {
         most_frequent(&attempts.nodes, attempts.needed).map(|(holder, _)| holder)
     }
 
-    /// Wrong passwords, missing rights or missing commands alone prevent the lock: only a person can fix that.
+    /// Whether wrong passwords, missing rights or missing commands alone prevent the lock. Only a person can fix these.
     pub fn is_permission_denied(&self) -> bool {
         self.is_prevented_by(FailureKind::is_about_rights)
     }
 
-    /// This machine has no file descriptor, thread or memory left to connect to a quorum
-    /// ([`FailureKind::Exhausted`]): nothing is known of the nodes.
+    /// Whether this machine has too few file descriptors, threads or memory to connect to a quorum
+    /// ([`FailureKind::Exhausted`]). The error then says nothing about the nodes.
     pub fn is_exhausted(&self) -> bool {
         self.is_prevented_by(|kind| kind == FailureKind::Exhausted)
     }
 
-    /// Without the nodes that failed in such a way there is no quorum.
+    /// Whether the nodes without such a failure are fewer than a quorum.
     fn is_prevented_by(&self, such: impl Fn(FailureKind) -> bool) -> bool {
         let (Self::NoQuorum(attempts) | Self::NodesUntrusted(attempts)) = self else {
             return false;
@@ -121,7 +118,7 @@ impl AcquireError {
         without > 0 && attempts.nodes.len() - without < attempts.needed
     }
 
-    /// The same text as `Display`, with a remedy that the program knows before what each node said.
+    /// Returns the text of `Display` with this remedy before the answers of the nodes.
     #[doc(hidden)]
     pub fn told_with(&self, remedy: &str) -> String {
         struct Told<'a>(&'a AcquireFailure, &'a str);
@@ -147,28 +144,28 @@ impl AcquireError {
     }
 }
 
-/// What happened in a call that ended without the lock.
+/// The history of a call that ended without the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AcquireFailure {
     /// The resource's name.
     pub resource: Arc<str>,
-    /// How many attempts there were. None, if this process had just had the lock and others wanted it
-    /// too: then it looks first, and one of them held it, or had its turn, until the wait was over.
+    /// Number of attempts. Zero if this process had just released the lock while other clients wanted the lock: the call
+    /// then let them go first, until its wait was over.
     pub attempts: u32,
     /// Time since the call.
     pub elapsed: Duration,
-    /// What each node said last; empty if none was asked.
+    /// The last answer of each node. Empty if the call sent nothing.
     pub nodes: Vec<NodeAnswer>,
-    /// How many nodes must grant.
+    /// Number of nodes that must grant the lock.
     pub needed: usize,
-    /// When a quorum may be free by expiry alone, or will be trusted, counted from the last attempt.
+    /// See [`AcquireError::retry_after`].
     pub retry_after: Option<Duration>,
     why: Why,
     impatient: Option<Impatient>,
 }
 
-/// A node takes longer to answer than the caller has chosen to wait for one: it never gets a lock so.
+/// A node whose usual round trip is longer than the node timeout that the caller chose. The call counts no vote of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Impatient {
     pub(crate) node: Arc<str>,
@@ -192,7 +189,7 @@ impl fmt::Display for AcquireFailure {
 }
 
 impl AcquireFailure {
-    /// What happened, then what to do, then what each node said. `remedy`: what the caller of this knows, or empty.
+    /// Writes the cause, the remedies, and the answers of the nodes. `remedy` is a further remedy, or empty.
     fn write(&self, f: &mut fmt::Formatter<'_>, remedy: &str) -> fmt::Result {
         let Self { resource, attempts, elapsed, nodes, needed, why, impatient, .. } = self;
         write!(f, "lock {} not acquired", quoted(resource))?;

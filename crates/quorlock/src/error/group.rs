@@ -1,9 +1,7 @@
-//! Nodes that say the same, in one entry.
+//! Lists that show nodes with the same answer in one entry.
 
-/// Puts nodes that say the same together: for each different answer the names of the nodes, and the answer of the first
-/// one. The order is that of the first nodes.
-///
-/// Everything that lists what nodes said goes through here: errors, and the messages of the command line.
+/// Groups nodes by their answers: returns the names of the nodes with the same answer, and the answer of the first one, in
+/// the order of the first nodes. Errors and the messages of the command line list nodes with this function.
 pub fn group<N, T>(
     nodes: impl IntoIterator<Item = (N, T)>,
     is_same: impl Fn(&T, &T) -> bool,

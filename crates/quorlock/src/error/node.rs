@@ -1,4 +1,4 @@
-//! What a node said, and who holds a lock on it.
+//! The answer of a node, and the holder of a lock that the answer names.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use quorlock_core::{Failure, FailureKind, Holding, Keys, NodeOutcome, NodeResult
 
 use super::group::{group, names};
 
-/// What one node said, and when.
+/// The answer of one node.
 ///
-/// `Debug` shows as little of stored values as `Display` does: they are others' tokens.
+/// `Debug` shows as little of stored values as `Display` does, because the values are tokens of other clients.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeAnswer {
     /// The node's name.
     pub node: Arc<str>,
-    /// What it said.
+    /// The answer.
     pub said: NodeOutcome,
-    /// How long after the start of the attempt.
+    /// Time from the start of the attempt until the answer.
     pub took: Duration,
     /// The names of the resources, if there are several.
     several: Option<Keys>,
@@ -40,12 +40,23 @@ impl NodeAnswer {
         names.iter().zip(results).map(tell).collect()
     }
 
-    /// Who holds the lock on this node, if it was seen.
+    /// The same answer about the resource at this place alone.
+    pub(crate) fn about(&self, place: usize) -> Self {
+        let said = match &self.said {
+            NodeOutcome::Seen(Holding::Several(each)) => {
+                NodeOutcome::Seen(each.get(place).cloned().unwrap_or(Holding::Free))
+            }
+            said => said.clone(),
+        };
+        Self { said, several: None, ..self.clone() }
+    }
+
+    /// Returns the holder of the lock on this node; `None` if the node named none.
     pub fn holder(&self) -> Option<Holder> {
         self.holding().and_then(Holder::of)
     }
 
-    /// What holds the key on this node, if it was seen.
+    /// Returns the state of the key on this node; `None` if the key is free or the node did not say.
     pub(crate) fn holding(&self) -> Option<&Holding> {
         match &self.said {
             NodeOutcome::Refused(Some(holding)) | NodeOutcome::Seen(holding) => {
@@ -55,7 +66,7 @@ impl NodeAnswer {
         }
     }
 
-    /// Why the node failed, if it did.
+    /// Returns the failure, if the node failed.
     pub fn failure(&self) -> Option<&Failure> {
         match &self.said {
             NodeOutcome::Failed(failure) => Some(failure),
@@ -71,7 +82,7 @@ impl fmt::Debug for NodeAnswer {
 }
 
 impl NodeAnswer {
-    /// Who holds it; of several resources, each that is held.
+    /// Writes the holder. Of several resources, writes the holder of each held one.
     fn write_holders(&self, f: &mut fmt::Formatter<'_>, holding: &Holding) -> fmt::Result {
         let (Holding::Several(holdings), Some(names)) = (holding, &self.several) else {
             let Some(holder) = Holder::of(holding) else { return f.write_str("free") };
@@ -86,8 +97,8 @@ impl NodeAnswer {
         Ok(())
     }
 
-    /// What the node said instead of confirming a held lock, in words: among the nodes of a guard's
-    /// [`Health`](crate::Health). `None` if it confirmed the lock, or has not answered.
+    /// Returns the reason why this node, in the [`Health`](crate::Health) of a guard, does not confirm the held lock. `None` if
+    /// the node confirmed the lock, or has not answered.
     pub fn denial(&self) -> Option<String> {
         match &self.said {
             NodeOutcome::Failed(failure) => Some(failure.to_string()),
@@ -110,7 +121,7 @@ impl fmt::Display for NodeAnswer {
 }
 
 impl NodeAnswer {
-    /// What follows the node's name, or the names of several nodes.
+    /// Writes the answer without the node's name.
     fn write_said(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.said {
             NodeOutcome::NotAsked => f.write_str(": not asked"),
@@ -128,7 +139,7 @@ impl NodeAnswer {
                 f.write_str(" ")?;
                 self.write_holders(f, holding)
             }
-            // It answers, and well enough; only that it is not believed.
+            // The node works, so the text does not say "failed".
             NodeOutcome::Failed(failure)
                 if failure.kind().is_about_trust()
                     || failure.kind() == FailureKind::MissingCommand =>
@@ -156,44 +167,44 @@ impl NodeAnswer {
     }
 }
 
-/// Who holds a lock, as far as a stored value tells.
+/// The holder of a lock, as far as the stored value describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// What kind of holder it is.
+    /// The kind of holder.
     pub kind: HolderKind,
-    /// Time until the key expires unless the holder extends it; `None`: it does not, or that is not known.
+    /// Time until the key expires unless the holder extends the lock. `None`: never, or unknown.
     pub remaining: Option<Duration>,
-    /// Since when it holds the lock, by its own wall clock: the beginning of the attempt that got it. After a hand-over
-    /// within a process, the time of the first holder. `None`: not known. Holders that describe themselves
-    /// ([`LockOptions::owner`](crate::LockOptions::owner)) tell it; other holders, other libraries and version 0.1.0 do not.
+    /// The start of the attempt that acquired the lock, by the holder's wall clock. After a hand-over within a process, the
+    /// time of the first holder. `None`: unknown. Only holders with a description store this time
+    /// ([`LockOptions::owner`](crate::LockOptions::owner)), and not those of version 0.1.0.
     pub since: Option<SystemTime>,
 }
 
-/// What kind of holder it is.
+/// The kind of a holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HolderKind {
-    /// A quorlock client that describes itself so; empty if it does not. Escaped and cut.
+    /// A quorlock client with its description, escaped and cut; empty if the client has none.
     Owner(String),
-    /// The beginning of another library's value, which may be a token. Escaped.
+    /// The beginning of another library's value, escaped. The value may be a token.
     Foreign(String),
     /// Readers: clients that share the lock.
     Readers {
-        /// How many there are.
+        /// Number of readers.
         count: usize,
-        /// How they describe themselves, as far as they were told; empty texts for those that do not. Escaped and cut.
+        /// The descriptions of the readers that the node named, escaped and cut; empty for a reader without one.
         owners: Vec<String>,
     },
-    /// Nobody, or readers alone; but a writer that describes itself so waits, and no more readers are let in.
+    /// No writer holds the lock, but the writer with this description waits, so the node refuses new readers.
     WaitingWriter(String),
-    /// A key of another type: no lock of this family, and never touched.
+    /// A key of another type, which is no lock. quorlock never changes such a key.
     OtherType,
     /// Another caller of this process.
     ThisProcess,
 }
 
-/// At most so many characters of an owner's description are shown.
+/// The largest number of characters of a description that is shown.
 const OWNER_MAX: usize = 80;
 
 impl Holder {
@@ -231,7 +242,8 @@ impl Holder {
         Self { kind, remaining: Some(reader.ttl), since: since(&reader.value) }
     }
 
-    /// What it does to the lock, in words: `held by host:7, ends in 9.5s unless extended`, or `host:7 waits as a writer`.
+    /// Describes the holder's effect on the lock: `held by host:7, ends in 9.5s unless extended`, or
+    /// `host:7 waits as a writer`.
     pub fn describe(&self) -> String {
         match self.kind {
             HolderKind::WaitingWriter(_) => self.to_string(),
@@ -275,7 +287,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// How a client describes itself that stored this value; of another library, the beginning of the value.
+/// The description of the client that stored this value; of another library, the beginning of the value.
 fn owner_shown(value: &[u8]) -> String {
     match Value::owner_of(value) {
         Some(owner) => shown(owner, OWNER_MAX),
@@ -303,8 +315,8 @@ fn write_readers(f: &mut fmt::Formatter<'_>, count: usize, owners: &[String]) ->
     write!(f, " ({}{more})", named[..shown].join(", "))
 }
 
-/// The holder of the most nodes, and of how many: who has the same value on them, or keys that are no lock. The first one
-/// wins a tie. Of readers of one key, those that `needed` nodes name; or if there is none, those that the most nodes name.
+/// The holder on the most nodes, with the number of these nodes: one stored value, or keys that are no lock. The first one
+/// wins a tie. Readers count together: those that `needed` nodes name, or else those that the most nodes name.
 pub(crate) fn most_frequent(nodes: &[NodeAnswer], needed: usize) -> Option<(Holder, usize)> {
     let seen = || nodes.iter().filter_map(NodeAnswer::holding);
     let names = |holding: &Holding, reader: &Reader| match holding {
@@ -319,20 +331,20 @@ pub(crate) fn most_frequent(nodes: &[NodeAnswer], needed: usize) -> Option<(Hold
         _ => seen().filter(|other| is_same(holding, other)).count(),
     };
     let counted = seen().map(|holding| (holding, count(holding)));
-    // Of several largest ones the last is taken, so they are looked at from behind.
+    // From behind, because `max_by_key` returns the last of several largest ones.
     let most = counted.collect::<Vec<_>>().into_iter().rev().max_by_key(|(_, count)| *count);
     let (holding, most) = most?;
     let mut holding = holding.clone();
     if let Holding::Shared { readers, count, .. } = &mut holding {
         let before = readers.len();
         readers.retain(|reader| named(reader) >= most.min(needed));
-        // Of a node with many readers not all are told.
+        // A node with many readers does not name all of them.
         *count = (*count + readers.len()).saturating_sub(before);
     }
     Some((Holder::of(&holding)?, most))
 }
 
-/// Whether two nodes are held by the same: two clients may describe themselves alike, but no two have one value.
+/// Whether two nodes have the same holder. Two clients may have the same description, but not the same value.
 fn is_same(one: &Holding, other: &Holding) -> bool {
     match (one, other) {
         (Holding::Held { value: one, .. }, Holding::Held { value: other, .. }) => one == other,
@@ -354,8 +366,7 @@ fn is_same(one: &Holding, other: &Holding) -> bool {
     }
 }
 
-/// What was said in an attempt without success. Nodes that have not answered are no fault if the others had
-/// decided it.
+/// Lists the answers in a failed attempt. Says of a silent node that its answer was not needed if the others decided.
 pub(super) fn asked_nodes(nodes: &[NodeAnswer], needed: usize) -> String {
     let without =
         |node: &&NodeAnswer| matches!(node.said, NodeOutcome::Refused(_) | NodeOutcome::Failed(_));
@@ -363,12 +374,12 @@ pub(super) fn asked_nodes(nodes: &[NodeAnswer], needed: usize) -> String {
     list_with(nodes, |node| is_decided && node.said == NodeOutcome::Nothing)
 }
 
-/// What each node said; nodes that say the same are one entry.
+/// Lists the answers of the nodes. Nodes with the same answer are one entry.
 pub fn list<'a>(nodes: impl IntoIterator<Item = &'a NodeAnswer>) -> String {
     list_with(nodes, |_| false)
 }
 
-/// The nodes that do not confirm a held lock, those with the same answer together: `b, c: unreachable; d: …`.
+/// Lists the nodes that do not confirm a held lock, grouped by their answers: `b, c: unreachable; d: …`.
 pub(crate) fn grouped<'a>(nodes: impl Iterator<Item = &'a NodeAnswer>) -> String {
     let denials = nodes.filter_map(|node| Some((&*node.node, node.denial()?)));
     let groups = group(denials, |one, other| one == other);
@@ -380,7 +391,7 @@ fn list_with<'a>(
     nodes: impl IntoIterator<Item = &'a NodeAnswer>,
     was_not_needed: impl Fn(&NodeAnswer) -> bool,
 ) -> String {
-    /// What follows the names of the nodes.
+    /// The answer, without the names of the nodes.
     struct Said<'a>(&'a NodeAnswer);
     impl fmt::Display for Said<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

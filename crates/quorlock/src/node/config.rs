@@ -1,21 +1,22 @@
 //! A node's configuration by the user, and its errors.
 
+use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::redis::target::{Target, looks_like_a_host};
+use crate::error::Reason;
 use crate::text::printable;
 
-/// Where a node is and how to log in.
+/// The address of a node, and the credentials for it.
 ///
-/// Made from `URL` or `NAME=URL`; the schemes are `redis://`, `rediss://` (TLS), `valkey://`,
-/// `valkeys://` (TLS), `redis+unix://`, `valkey+unix://` and `unix://`:
-/// `redis://[user][:password@]host[:port][/db]`, `redis+unix:///path?db=1&user=u&pass=p`. `host` and
-/// `host:port` alone stand for `redis://`. A server that is reached by another name than that in its
-/// certificate: `rediss://host?tls-server-name=NAME`.
+/// Parsed from `URL` or `NAME=URL`. The schemes are `redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` (TLS),
+/// `redis+unix://`, `valkey+unix://` and `unix://`: `redis://[user][:password@]host[:port][/db]`,
+/// `redis+unix:///path?db=1&user=u&pass=p`. `host` and `host:port` alone stand for `redis://`. For a server whose
+/// certificate has another name than the host: `rediss://host?tls-server-name=NAME`.
 ///
-/// The name stands for the node in messages; without one, `host:port` or the path does. `Debug`
-/// and every error leave the password out.
+/// Messages show the name of the node; without a name, `host:port` or the path. `Debug` and errors never show the password.
 ///
 /// ```
 /// # use quorlock::node::NodeConfig;
@@ -33,11 +34,10 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// Reads `URL` or `NAME=URL`.
+    /// Parses `URL` or `NAME=URL`.
     ///
     /// # Errors
-    /// If the URL is malformed, its scheme unknown, or the name is not one: up to 64 letters,
-    /// digits, `.`, `_` and `-`. Nothing is sent.
+    /// If the URL is malformed or has an unknown scheme, or the name is not 1 to 64 letters, digits, `.`, `_` and `-`.
     pub fn parse(text: &str) -> Result<Self, NodeConfigError> {
         let text = text.trim();
         let (name, url) = match text.split_once('=') {
@@ -47,24 +47,25 @@ impl NodeConfig {
         if let Some(name) = name
             && !is_name(name)
         {
-            // A name with these characters may be a URL that was cut at a `=` in its password.
+            // A name with these characters may be the part of a URL before a `=` in its password.
             let may_be_a_url = name.contains([':', '@', '/', '?', '#']);
             let shown = || format!("\"{}\"", printable(name).chars().take(120).collect::<String>());
             let name = if may_be_a_url { redacted(name) } else { shown() };
             return Err(NodeConfigError::Name { name });
         }
-        let target = Target::parse(url)
-            .map_err(|reason| NodeConfigError::Url { url: redacted(url), reason })?;
+        let target = Target::parse(url).map_err(|Reason { text, source }| {
+            NodeConfigError::Url { url: redacted(url), reason: text, source }
+        })?;
         let name = name.map_or_else(|| target.address(), str::to_owned);
         Ok(Self { name, target, tls: None })
     }
 
-    /// The node's name in messages.
+    /// Returns the node's name in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// `host:port`, or the path of the socket.
+    /// Returns `host:port`, or the path of the socket.
     pub fn address(&self) -> String {
         self.target.address()
     }
@@ -74,32 +75,31 @@ impl NodeConfig {
         self.target.has_password()
     }
 
-    /// Logs in with this password, in place of the URL's.
+    /// Sets the password. It replaces the URL's.
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.target.set_password(password);
         self
     }
 
-    /// Logs in as this ACL user, in place of the URL's.
+    /// Sets the ACL user. It replaces the URL's.
     #[must_use]
     pub fn username(mut self, username: &str) -> Self {
         self.target.set_username(username);
         self
     }
 
-    /// Certificates for TLS; without them the system's roots are trusted. Of no effect on a node
-    /// without TLS.
+    /// Sets the certificates for TLS. Default: the system's roots. Has no effect on a node without TLS.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// The name that the server's certificate must have, in place of the URL's host: for a server that
-    /// is reached by its address or through a tunnel.
+    /// Sets the name that the server's certificate must have, instead of the URL's host. Use it for a server behind an
+    /// address or a tunnel.
     ///
-    /// A name that cannot be one, and a name of a node without TLS, are refused by [`ClientBuilder::build`](crate::ClientBuilder::build).
+    /// [`ClientBuilder::build`](crate::ClientBuilder::build) refuses an invalid name, and a name for a node without TLS.
     #[must_use]
     pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
         *self.target.tls_server_name() = Some(name.into());
@@ -155,7 +155,7 @@ pub(super) struct TlsFiles {
 }
 
 impl Tls {
-    /// Trusts the system's roots and shows no certificate.
+    /// Trusts the system's roots and presents no certificate.
     pub fn new() -> Self {
         Self::default()
     }
@@ -167,15 +167,14 @@ impl Tls {
         self
     }
 
-    /// Shows this certificate to servers that ask for one.
+    /// Presents this certificate to servers that ask for one.
     #[must_use]
     pub fn client_pem(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.client = Some((certificate.into(), key.into()));
         self
     }
 
-    /// Names the files that these were read from: the authority's, and the certificate's with its key's. Only command
-    /// lines that people paste repeat them.
+    /// Sets the files of the authority, and of the certificate and its key. Only printed command lines contain them.
     #[doc(hidden)]
     #[must_use]
     pub fn read_from(mut self, ca: Option<PathBuf>, client: Option<(PathBuf, PathBuf)>) -> Self {
@@ -195,7 +194,7 @@ impl fmt::Debug for Tls {
 }
 
 /// An error in a node's configuration. Nothing was sent.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeConfigError {
     /// The URL cannot be used.
@@ -203,13 +202,15 @@ pub enum NodeConfigError {
     Url {
         /// The URL, in quotes, without its password.
         url: String,
-        /// The error in words.
+        /// The cause, in words.
         reason: String,
+        /// The error of the URL's parser.
+        source: Option<Arc<dyn Error + Send + Sync>>,
     },
-    /// The name is not one.
+    /// The name has other characters, or is empty or too long.
     #[error("node name {name}: a name has 1 to 64 letters, digits, '.', '_' or '-'")]
     Name {
-        /// The name, in quotes; without what may be a password in it.
+        /// The name, in quotes, without a part that may be a password.
         name: String,
     },
     /// A certificate or key cannot be used.
@@ -217,8 +218,10 @@ pub enum NodeConfigError {
     Tls {
         /// The node's name.
         node: String,
-        /// The error in words.
+        /// The cause, in words.
         reason: String,
+        /// The error of the TLS library.
+        source: Option<Arc<dyn Error + Send + Sync>>,
     },
 }
 
@@ -227,14 +230,14 @@ fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.chars().all(good)
 }
 
-/// The URL as it may be shown: without what stands before an `@`, and without its query.
+/// The URL without its query and without the text before an `@`, so that messages show no password.
 fn redacted(url: &str) -> String {
     let (scheme, rest) = match url.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
         None => (String::new(), url),
     };
-    // Whoever forgot to encode, or an @, has a password where a host should be: only what looks like
-    // a host, and nothing like one behind it, is repeated.
+    // If the URL lacks an `@` or a password is not encoded, the password stands in the place of the host. So a text that
+    // does not look like a host is not shown.
     let (shown, hidden) = match rest.find(['?', '#']) {
         Some(place) => rest.split_at(place),
         None => (rest, ""),
@@ -243,7 +246,7 @@ fn redacted(url: &str) -> String {
         Some((_, host)) => ("***@", host),
         None => ("", shown),
     };
-    // Several URLs without an @ are shown too: then there is no password.
+    // Several URLs without an `@` have no password, so they are shown.
     let is_list = !rest.contains('@') && host.split(',').all(looks_like_a_part);
     let rest = if (looks_like_a_host(host) || is_list) && !hidden.contains('@') {
         format!("{mask}{host}")

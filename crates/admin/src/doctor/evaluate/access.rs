@@ -131,7 +131,7 @@ impl Case<'_> {
             denied(
                 Error,
                 what,
-                "there the node keeps who it votes for, and how far fences have been counted",
+                "there the node keeps its marker and the counters of fencing tokens",
             );
         }
         for (weight, severity, _, why, _) in WITHOUT {

@@ -1,6 +1,6 @@
 //! Findings about the data of a server, in memory and on disk.
 
-use quorlock::node::Node as _;
+use quorlock::admin::Node as _;
 use quorlock_core::info::Info;
 use quorlock_core::shown::{WORD_MAX, shown};
 

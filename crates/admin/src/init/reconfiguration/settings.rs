@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use quorlock::node::{Node as _, RedisNode};
+use quorlock::admin::{Node as _, RedisNode};
 use quorlock_core::marker::Cluster;
 use quorlock_core::shown::{SETTINGS_MAX, WORD_MAX, shown};
 use quorlock_core::{NODE_COUNT_MAX, Rules};

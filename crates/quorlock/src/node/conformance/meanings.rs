@@ -1,4 +1,4 @@
-//! The meaning of each command about fences, several keys, readers and markers. The details are those of
+//! The meaning of each command about fencing tokens, several keys, readers and markers. The details are those of
 //! `quorlock_core::store::Store`, which the library's own tests run beside every server.
 
 use quorlock_core::info::Info;

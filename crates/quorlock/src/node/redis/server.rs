@@ -18,6 +18,7 @@ use super::scripts::Scripts;
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
 use super::wire::Wire;
+use crate::error::Reason;
 use crate::node::{NodeConfig, NodeConfigError, PushSink};
 
 pub(super) struct Server {
@@ -50,7 +51,7 @@ impl Server {
             let reason =
                 "tls-server-name has no effect here, because the URL does not begin with rediss://"
                     .to_owned();
-            return Err(NodeConfigError::Tls { node: name, reason });
+            return Err(NodeConfigError::Tls { node: name, reason, source: None });
         }
         #[cfg(not(feature = "tls"))]
         drop(tls);
@@ -59,7 +60,11 @@ impl Server {
             .is_encrypted()
             .then(|| Encryption::new(tls.unwrap_or_default(), target.tls_server_name.as_deref()))
             .transpose()
-            .map_err(|reason| NodeConfigError::Tls { node: name.clone(), reason })?;
+            .map_err(|Reason { text, source }| NodeConfigError::Tls {
+                node: name.clone(),
+                reason: text,
+                source,
+            })?;
         let dialer = Dialer {
             target,
             resolver: Resolver::default(),

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use url::{Host, Url};
 
+use crate::error::Reason;
+
 /// The default port of servers.
 const DEFAULT_PORT: u16 = 6379;
 
@@ -26,49 +28,47 @@ pub(super) enum Address {
 }
 
 impl Target {
-    pub(in crate::node) fn parse(text: &str) -> Result<Self, String> {
+    pub(in crate::node) fn parse(text: &str) -> Result<Self, Reason> {
         let text = match text {
-            "" => return Err("it is empty".to_owned()),
+            "" => return Err("it is empty".into()),
             text if is_bare(text) => Cow::Owned(format!("redis://{text}")),
             text => Cow::Borrowed(text),
         };
         let text = &*text;
         let Some((scheme, _)) = text.split_once("://") else {
-            return Err("malformed: a URL starts with a scheme, such as redis://".to_owned());
+            return Err("malformed: a URL starts with a scheme, such as redis://".into());
         };
         let known = ["redis", "rediss", "valkey", "valkeys", "redis+unix", "valkey+unix", "unix"];
         if !known.contains(&scheme) {
-            return Err(format!(
+            return Err(Reason::from(format!(
                 "unknown scheme {:?}; use redis://, rediss://, valkey://, valkeys:// or \
                  redis+unix://",
                 scheme.chars().take(20).collect::<String>()
-            ));
+            )));
         }
         if cfg!(not(feature = "tls")) && matches!(scheme, "rediss" | "valkeys") {
-            return Err("this build has no TLS (feature \"tls\")".to_owned());
+            return Err("this build has no TLS (feature \"tls\")".into());
         }
         // The error does not repeat the unreadable part, which may belong to a password.
         let tail = text.find(['?', '#']).map_or("", |place| &text[place..]);
         if tail.contains('@') && !scheme.ends_with("unix") {
-            return Err(
-                "malformed: a ?, # or @ in a password is written %3F, %23 or %40".to_owned()
-            );
+            return Err("malformed: a ?, # or @ in a password is written %3F, %23 or %40".into());
         }
-        let url = Url::parse(text).map_err(|error| format!("malformed: {error}"))?;
+        let url =
+            Url::parse(text).map_err(|error| Reason::new(format!("malformed: {error}"), error))?;
         match url.fragment() {
             None => {}
             Some("insecure") => {
-                return Err(
-                    "certificates are always checked; #insecure is not supported".to_owned()
-                );
+                return Err("certificates are always checked; #insecure is not supported".into());
             }
             Some(_) => {
                 return Err("a URL must not contain # (what follows it is not shown here); if the # belongs to the \
                             password, write it as %23"
-                    .to_owned());
+                    .into());
             }
         }
-        if scheme.ends_with("unix") { Self::of_socket(&url) } else { Self::of_port(&url) }
+        let is_socket = scheme.ends_with("unix");
+        Ok(if is_socket { Self::of_socket(&url) } else { Self::of_port(&url) }?)
     }
 
     fn of_port(url: &Url) -> Result<Self, String> {

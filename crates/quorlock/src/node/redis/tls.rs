@@ -1,7 +1,6 @@
 //! Encryption with rustls. The cryptography provider is fixed here, so the connection does not depend on the program's
 //! default provider.
 
-use std::fmt;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject as _;
@@ -11,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::error::Reason;
 use crate::node::Tls;
 
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub(super) struct Encryption {
 
 impl Encryption {
     /// Errors do not show the certificate or the key.
-    pub(super) fn new(tls: Tls, name: Option<&str>) -> Result<Self, String> {
+    pub(super) fn new(tls: Tls, name: Option<&str>) -> Result<Self, Reason> {
         let name = name.map(|name| ServerName::try_from(name.to_owned())).transpose();
         let name = name.map_err(|_| "tls-server-name: a server has no such name")?;
         let Tls { ca, client, .. } = tls;
@@ -77,17 +77,17 @@ impl Encryption {
     }
 }
 
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Reason> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     // The error repeats what it could not read, which may be a key.
     match certificates {
         Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err("no certificate in PEM format found".to_owned()),
+        _ => Err("no certificate in PEM format found".into()),
     }
 }
 
-fn told(error: impl fmt::Display) -> String {
-    error.to_string()
+fn told(error: rustls::Error) -> Reason {
+    Reason::new(error.to_string(), error)
 }
 
 #[cfg(test)]
@@ -109,7 +109,7 @@ mod tests {
                 (Tls::new().client_pem(ca.clone(), pem()), "private key"),
             ] {
                 let error = Encryption::new(tls, None).err().expect("it is refused");
-                assert_eq!(error, format!("no {missing} in PEM format found"));
+                assert_eq!(error.to_string(), format!("no {missing} in PEM format found"));
             }
         }
     }
