@@ -90,7 +90,7 @@ impl<C> ClientBuilder<C> {
     }
 
     /// Adds nodes that are not servers: [`MemoryNode`](crate::node::MemoryNode)s. With the feature `unstable-node` they may
-    /// also be of a type of your own that implements [`Node`](crate::node::Node).
+    /// also be of a type of your own that implements [`crate::node::Node`].
     pub fn custom_nodes<N: Node>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
         self.settings.custom.extend(nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn Node>));
         self

@@ -5,9 +5,9 @@ mod group;
 mod node;
 
 use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io};
 
 use quorlock_core::{LossCause, QuorumError, TimingError};
 
@@ -78,8 +78,9 @@ pub enum InvalidRequest {
     },
 }
 
-/// The cause of an error in words, and the error that it came from.
-#[derive(Clone, Debug)]
+/// The cause of an error in words, with the error below it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{text}")]
 pub struct Reason {
     pub(crate) text: String,
     pub(crate) source: Option<Source>,
@@ -97,12 +98,6 @@ impl Reason {
 impl<T: Into<String>> From<T> for Reason {
     fn from(text: T) -> Self {
         Self { text: text.into(), source: None }
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
     }
 }
 
