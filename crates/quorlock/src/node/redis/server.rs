@@ -18,7 +18,6 @@ use super::scripts::Scripts;
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
 use super::wire::Wire;
-use crate::error::Reason;
 use crate::node::{NodeConfig, NodeConfigError, PushSink};
 
 pub(super) struct Server {
@@ -60,7 +59,7 @@ impl Server {
             .is_encrypted()
             .then(|| Encryption::new(tls.unwrap_or_default(), target.tls_server_name.as_deref()))
             .transpose()
-            .map_err(|Reason { text, source }| NodeConfigError::Tls {
+            .map_err(|crate::error::Reason { text, source }| NodeConfigError::Tls {
                 node: name.clone(),
                 reason: text,
                 source,
