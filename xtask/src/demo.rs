@@ -1,5 +1,3 @@
-//! `cargo xtask demo`.
-
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -10,15 +8,14 @@ use quorlock_servers::{NotFound, SERVER_VARIABLE};
 use crate::cargo;
 use crate::install::ensure_server;
 
-/// Becomes the demo: from here on its terminal, its signals and its exit code are ours.
-/// Returns only if that fails.
+/// Replaces this process by the demo (exec), which gets its terminal and signals. Returns only if exec fails.
 pub(crate) fn run(workspace: &Path, args: &[OsString]) -> ExitCode {
     let mut demo = cargo(workspace);
     match ensure_server(workspace) {
         Ok(binary) => {
             demo.env(SERVER_VARIABLE, binary.path);
         }
-        // The demo can do without, and says itself that it does.
+        // The demo runs without a server, and prints a note.
         Err(help @ NotFound::Nowhere) => eprintln!("xtask: {help}"),
         Err(wrong) => {
             eprintln!("xtask: {wrong}");

@@ -1,4 +1,4 @@
-//! Installs a server for tests, and pinned packages of Python and Node.js.
+//! Installs a server for tests, and pinned Python and Node.js packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use quorlock_servers::{NotFound, ServerBinary, find_in};
 
 use crate::server_wheels::{self, python};
 
-/// The lock libraries beside which the benchmark measures, and the lists of their packages.
+/// The pinned packages of the lock libraries that the benchmark compares.
 const RIVALS: &str = "crates/bench/rivals";
 const RIVALS_TARGET: &str = "target/bench-rivals";
 
-/// The server to use, after installing one if need be.
+/// Returns the server to use, and installs one if there is none.
 ///
 /// # Errors
-/// The help that [`NotFound`] gives, after a line for each way that was tried.
+/// [`NotFound`], after a printed line for each failed installation.
 pub(crate) fn ensure_server(workspace: &Path) -> Result<ServerBinary, NotFound> {
     match find_in(Some(workspace)) {
         Err(NotFound::Nowhere) => {}
-        // Also an unusable QUORLOCK_SERVER: installing another one would not be what was asked.
+        // Includes an unusable QUORLOCK_SERVER: the user asked for that server, not for another one.
         settled => return settled,
     }
     for way in [server_with_apt, server_with_pip] {
@@ -34,10 +34,10 @@ pub(crate) fn ensure_server(workspace: &Path) -> Result<ServerBinary, NotFound> 
     Err(NotFound::Nowhere)
 }
 
-/// As [`ensure_server`], for a command that can do nothing without.
+/// As [`ensure_server`], for a command that cannot run without a server.
 ///
 /// # Errors
-/// The exit code, after the help has been printed.
+/// The exit code, after the message was printed.
 pub(crate) fn server_or_exit(workspace: &Path) -> Result<ServerBinary, ExitCode> {
     ensure_server(workspace).map_err(|help| {
         eprintln!("xtask: {help}");
@@ -47,9 +47,9 @@ pub(crate) fn server_or_exit(workspace: &Path) -> Result<ServerBinary, ExitCode>
 
 fn server_with_apt(_workspace: &Path) -> Result<ServerBinary, String> {
     eprintln!("xtask: no Redis or Valkey server here");
-    // It starts no service.
+    // The script starts no service.
     apt("redis-server", include_str!("../servers/apt-install.sh"))?;
-    // Named in full because apt-get also works for somebody whose PATH does not have it.
+    // The full path, because the user's PATH may not contain /usr/bin.
     ServerBinary::at(Path::new("/usr/bin/redis-server"))
         .map_err(|why| format!("apt-get installed a redis-server that does not run: {why}"))
 }
@@ -76,9 +76,8 @@ fn apt(package: &str, script: &str) -> Result<(), String> {
     }
 }
 
-/// Returns the `PYTHONPATH` with which Python finds redis-py, for the tests in which its lock and ours exclude each
-/// other. Returns `None` if Python finds redis-py by itself, or if redis-py cannot be installed. Then the tests skip
-/// themselves, which is counted.
+/// Returns the `PYTHONPATH` of redis-py, for the tests of mutual exclusion with redis-py's lock. Returns `None` if
+/// Python finds redis-py without it, or if redis-py cannot be installed. The tests then count as skipped.
 pub(crate) fn redis_py(workspace: &Path) -> Option<PathBuf> {
     let is_found = || {
         let mut import = Command::new("python3");
@@ -102,7 +101,7 @@ pub(crate) fn redis_py(workspace: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Installs the other lock libraries of the benchmark. The benchmark reports each that is absent.
+/// Installs the lock libraries for the benchmark. The benchmark reports the absent ones.
 pub(crate) fn rivals(workspace: &Path) {
     let (rivals, target) = (workspace.join(RIVALS), workspace.join(RIVALS_TARGET));
     let of_python = pip(&target.join("python"), &rivals.join("requirements.txt"));
@@ -112,7 +111,7 @@ pub(crate) fn rivals(workspace: &Path) {
     }
 }
 
-/// `cargo xtask spelling`: installs the spelling checker, and becomes it. Returns only if that fails.
+/// `cargo xtask spelling`: installs the spelling checker and replaces this process by it. Returns only on failure.
 pub(crate) fn spelling(workspace: &Path) -> ExitCode {
     use std::os::unix::process::CommandExt as _;
     let folder = workspace.join("target/typos");
@@ -126,7 +125,7 @@ pub(crate) fn spelling(workspace: &Path) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Installs the Python packages of a list of pinned versions.
+/// Installs the Python packages of a requirements file.
 fn pip(folder: &Path, list: &Path) -> Result<(), String> {
     once(folder, list, || {
         python("pip", |pip| {
@@ -145,7 +144,7 @@ fn npm(folder: &Path, lists: &Path) -> Result<(), String> {
         for file in ["package.json", "package-lock.json"] {
             fs::copy(lists.join(file), folder.join(file)).map_err(|error| error.to_string())?;
         }
-        // The checksums of package-lock.json, and nothing that runs code.
+        // Checks the checksums of package-lock.json, and runs no scripts of packages.
         let mut npm = Command::new("npm");
         npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]);
         let status = npm.current_dir(folder).stdin(Stdio::null()).status();
@@ -156,14 +155,14 @@ fn npm(folder: &Path, lists: &Path) -> Result<(), String> {
     })
 }
 
-/// Empties the folder and installs the packages of a list, unless they were installed from the same list before.
+/// Empties the folder and installs the packages of a list, unless the same list is already installed.
 fn once(
     folder: &Path,
     list: &Path,
     install: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), String> {
     let cannot = |error: std::io::Error| format!("{}: {error}", folder.display());
-    // A copy of the list, written last.
+    // A copy of the list, written after the installation.
     let stamp = folder.join("installed-from");
     let wanted = fs::read(list).map_err(|error| format!("{}: {error}", list.display()))?;
     if fs::read(&stamp).is_ok_and(|installed| installed == wanted) {

@@ -1,6 +1,6 @@
-//! `cargo xtask instructions`: what a pair costs, on a machine that is too noisy to time it.
+//! `cargo xtask instructions`: counts instructions per pair, which does not depend on how busy the machine is.
 //!
-//! With `--check` it fails if a pair costs more than is pinned here. A commit that raises a pin says why.
+//! With `--check` the task fails if a pair costs more than its pin in this file. A commit that raises a pin says why.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,7 +12,7 @@ use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
 use crate::cargo;
 
-/// A number of lockers, and two numbers of pairs: the difference of their instructions is that of the pairs.
+/// A number of lockers, and two numbers of pairs. The difference of the two counts is the cost of the additional pairs.
 struct Run {
     lockers: u64,
     few: u64,
@@ -22,20 +22,19 @@ struct Run {
     margin: u64,
 }
 
-/// With one locker, how many answers come in one turn of the client depends on the machine, and so does the count.
+/// With one locker, the number of answers per poll of the client depends on the machine, and so does the count.
 const RUNS: [Run; 2] = [
     Run { lockers: 64, few: 2_048, many: 10_240, pinned: 25_500, margin: 5 },
     Run { lockers: 1, few: 400, many: 2_000, pinned: 66_500, margin: 15 },
 ];
 
-/// A separate folder, because the counted program is built with other features than the benchmark.
+/// A separate target folder, because the counted program has other features than the benchmark.
 const TARGET: &str = "target/instructions";
 
 const HOW_TO_INSTALL: &str = "valgrind is needed and cannot be run; install it, for example with \
      `apt-get install valgrind`, `dnf install valgrind` or `pacman -S valgrind`";
 
-/// Builds, runs and prints; with `--guard`, with the restart guard as well; with `--check`, compares with what is
-/// pinned.
+/// Builds, counts and prints. `--guard` also counts with the restart guard. `--check` compares with the pins.
 pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
     let counted = match args.iter().map(|arg| arg.to_str()).collect::<Vec<_>>()[..] {
         [] => count(workspace, server, false).map(|_| true),
@@ -53,7 +52,7 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
     }
 }
 
-/// Returns whether nothing costs more than is pinned.
+/// Counts each run. Returns whether none exceeds its pin.
 fn count(workspace: &Path, server: &ServerBinary, with_guard: bool) -> Result<bool, String> {
     let valgrind = Command::new("valgrind").arg("--version").stdin(Stdio::null()).output();
     if !valgrind.is_ok_and(|output| output.status.success()) {
@@ -96,7 +95,7 @@ fn count(workspace: &Path, server: &ServerBinary, with_guard: bool) -> Result<bo
     Ok(is_kept)
 }
 
-/// Counts the instructions of the client for this number of pairs, including its start.
+/// Counts the client's instructions for a number of pairs, including the client's start.
 fn instructions(
     program: &Path,
     server: &Path,

@@ -1,4 +1,4 @@
-//! `cargo xtask`: the project's own tasks. Each is a command that cargo alone does not have.
+//! `cargo xtask`: the tasks of the project that are not cargo commands.
 //!
 //! Most of them run something on a real Redis or Valkey server, and install one if there is none.
 
@@ -105,7 +105,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The cargo that started this program. So a toolchain that was chosen with `cargo +…` is used throughout.
+/// Returns the cargo that started this program, so that all tasks use the toolchain selected by `cargo +…`.
 fn cargo(workspace: &Path) -> std::process::Command {
     let mut cargo =
         std::process::Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

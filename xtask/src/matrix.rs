@@ -1,4 +1,4 @@
-//! `cargo xtask matrix`: every test on one loaded core, then with each version of the server.
+//! `cargo xtask matrix`: runs every test on one loaded core, then with each version of the server.
 
 use std::env;
 use std::ffi::OsString;

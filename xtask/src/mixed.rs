@@ -1,4 +1,4 @@
-//! `cargo xtask mixed`: version 0.1.0 and this one on the same nodes.
+//! `cargo xtask mixed`: tests version 0.1.0 and the current version on the same nodes.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,14 +10,14 @@ use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, ServerBinary};
 use crate::cargo;
 use crate::special_build::UNOPTIMIZED;
 
-/// The commit that was released as 0.1.0.
+/// The commit of release 0.1.0.
 const COMMIT: &str = "b92b7e3";
 
-/// Its sources, and its command line.
+/// The folder with the sources of 0.1.0, and the name of its command line.
 const FOLDER: &str = "target/old-version";
 const NAME: &str = "quorlock-old";
 
-/// Builds the old version, unless it has been, and runs the tests of both.
+/// Builds 0.1.0 if necessary, and runs the tests that use both versions.
 pub(crate) fn run(workspace: &Path, server: &ServerBinary, _args: &[OsString]) -> ExitCode {
     match build(workspace).and_then(|old| test(workspace, server, &old)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -40,8 +40,8 @@ fn build(workspace: &Path) -> Result<PathBuf, String> {
         .map_err(|error| format!("{}: {error}", folder.display()))?;
     let target = workspace.join("target");
     let mut cargo = cargo(&folder);
-    // With the tests of all packages, of which it builds the smallest: so the packages of others have the
-    // features that they have in ours, and are built already.
+    // `--workspace` with a small test gives dependencies the same features as in our build, so that their
+    // artifacts are reused.
     cargo.arg("build").args(UNOPTIMIZED);
     cargo.args(["--workspace", "--bin", NAME, "--test", "proxy", "--target-dir"]);
     succeed(cargo.arg(&target), "cargo build of 0.1.0")?;
@@ -50,9 +50,9 @@ fn build(workspace: &Path) -> Result<PathBuf, String> {
     Ok(old)
 }
 
-/// Makes a workspace of them that is built where ours is, so that what others have written is built once.
-/// Cargo knows packages by their names and their places in the workspace, so theirs are other places; and
-/// what is built for tests of ours is called `quorlock`, so theirs has another name.
+/// Creates a workspace for the old sources that shares our target folder, so that compiled dependencies are reused.
+/// Cargo identifies packages by name and path within the workspace, so the old packages get other paths. Our tests
+/// expect the current command line under the name `quorlock`, so the old one gets another name.
 fn adapt(workspace: &Path, folder: &Path, sources: &Path) -> std::io::Result<()> {
     let rewrite = |from: &Path, to: &Path, words: &[(&str, &str)]| {
         let text = fs::read_to_string(from)?;
@@ -72,7 +72,7 @@ fn adapt(workspace: &Path, folder: &Path, sources: &Path) -> std::io::Result<()>
     rewrite(&cli, &cli, &[("[[bin]]\nname = \"quorlock\"", &renamed)])
 }
 
-/// The sources as they were.
+/// Extracts the sources of the commit.
 fn unpack(workspace: &Path, sources: &Path) -> Result<(), String> {
     let known = Command::new("git")
         .current_dir(workspace)

@@ -1,5 +1,5 @@
-//! `cargo xtask mutants`: is every mistake that can be switched on caught, by the simulator, by the
-//! cancellation sweep where it is made in the shipped code, and, where one is made for it, by a model?
+//! `cargo xtask mutants`: checks that the simulator catches every mutant of the engine, that the cancellation sweep
+//! catches mutants of the shipped code, and that every negative model finds its counterexample.
 
 mod cancellation;
 mod library;
@@ -15,33 +15,32 @@ use std::time::Duration;
 use crate::program::{self, Ended};
 use crate::special_build::MUTANTS;
 
-/// In these each mistake must be caught; the seed of the table in `docs/proof.md` is tried before them. A few come first, for some mistakes show only in many runs
-/// together, and these the engine as it is must pass, as it does all of them without this build.
+/// Seeds in which each mutant must be caught. The seed in the table of `docs/proof.md` runs before them. Some mutants
+/// show only in statistics over many runs, so a range runs as a whole. The first range must pass without a mutant.
 const SEEDS: [Range<u64>; 2] = [0..2_000, 2_000..20_000];
 
-/// In these, two that hold one lock are looked for. Not every mistake can show there: some only cost
-/// time, some leave keys behind.
+/// Seeds in which two holders of one lock are searched. Some mutants never cause two holders: they only delay calls or
+/// leave keys behind.
 const TWO_HOLD_SEEDS: Range<u64> = 0..1_000;
 
-/// A mistake that keeps the sweep going for longer makes it hang.
+/// Timeout of the sweep with a mutant. A mutant that exceeds it makes the sweep hang.
 const TIME_OUT: Duration = Duration::from_secs(120);
 
-/// The same for the simulator, which may have to do it beside much else: it is neither caught nor missed
-/// then, but an error.
+/// Timeout of the simulator with a mutant. Exceeding it is an error, because a busy machine can be the reason.
 const MUTATED: Duration = Duration::from_secs(900);
 
-/// If what makes no mistake has not ended by then, it hangs.
+/// Timeout of a run without a mutant.
 const UNMUTATED: Duration = Duration::from_secs(1200);
 
-/// The result for one mistake.
+/// The result for a mutant.
 struct Row {
     mutant: String,
     layer: String,
-    /// The invariant that is expected to catch it.
+    /// The invariant that is expected to catch the mutant.
     expected: String,
-    /// The first seed that shows it, and the invariant that does not hold there.
+    /// The first seed that fails, and the invariant that is violated.
     caught: Option<(u64, String)>,
-    /// The first seed in which two hold one lock, looked for by that alone.
+    /// The first seed with two holders of one lock, while only mutual exclusion is checked.
     two_hold: Option<u64>,
 }
 
@@ -56,7 +55,7 @@ cargo xtask mutants --tests
   --tests   in the shipped code, by the library's tests: which is the first that fails?
 ";
 
-/// The parts to run.
+/// The parts of `cargo xtask mutants` to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub(crate) engine: bool,
@@ -82,7 +81,6 @@ impl Parts {
     }
 }
 
-/// Does what is typed.
 pub(crate) fn main(workspace: &Path, args: &[OsString]) -> ExitCode {
     if args == ["--tests"] {
         return match library::examine(workspace) {
@@ -102,7 +100,7 @@ pub(crate) fn main(workspace: &Path, args: &[OsString]) -> ExitCode {
     }
 }
 
-/// Builds, runs and prints the tables.
+/// Runs the selected parts and prints their tables.
 pub(crate) fn run(workspace: &Path, parts: Parts) -> ExitCode {
     let examined = || {
         let engine = parts.engine.then(|| examine(workspace, parts.all)).transpose()?;
@@ -121,8 +119,7 @@ pub(crate) fn run(workspace: &Path, parts: Parts) -> ExitCode {
     }
 }
 
-/// Returns what became of each mistake in the engine, and whether each negative model has its
-/// counterexample.
+/// Returns the results for the mutants of the engine, and the output of the negative models.
 fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Output), String> {
     let build = ["build", "--release", "--package", "quorlock-sim", "--bins"];
     let program = MUTANTS.program(workspace, &build, "quorlock-sim")?;
@@ -138,14 +135,14 @@ fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Output), String> {
         let [mutant, layer, expected] = line.split('\t').collect::<Vec<_>>()[..] else {
             return Err(format!("the simulator lists {line:?}"));
         };
-        // First the seed that showed it when the table was made; if it does not any more, all of them.
+        // The recorded seed runs first. If it passes, all seeds run.
         let known = known.get(mutant);
         let seeds: Vec<_> = known.map(|seed| *seed..*seed + 1).into_iter().chain(SEEDS).collect();
         let caught = first(&program, Some(mutant), &seeds)?;
         let only = Some("mutual exclusion");
         let two_hold =
             if all { simulate(&program, Some(mutant), only, &TWO_HOLD_SEEDS)? } else { None };
-        // It may also have panicked.
+        // The failure may be a panic instead.
         let two_hold = two_hold.filter(|(_, by)| by == "mutual exclusion").map(|(seed, _)| seed);
         if let (Some(known), Some((seed, _))) = (known, &caught)
             && *known != *seed
@@ -166,7 +163,7 @@ fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Output), String> {
     Ok((rows, models))
 }
 
-/// The seed that is known to show each mistake: the table in `docs/proof.md` counts them from one.
+/// Returns the recorded seed of each mutant. The table in `docs/proof.md` counts seeds from one.
 fn known_seeds(workspace: &Path) -> Result<BTreeMap<String, u64>, String> {
     let page = workspace.join("docs/proof.md");
     let text = fs::read_to_string(&page).map_err(|error| format!("{}: {error}", page.display()))?;
@@ -187,7 +184,7 @@ fn output(command: &mut Command) -> Result<Output, String> {
     output.map_err(|error| format!("{}: {error}", program.display()))
 }
 
-/// Runs a program, for which it is an error not to end in time.
+/// Runs a program. A timeout is an error.
 fn in_time(command: &mut Command, time_out: Duration) -> Result<Ended, String> {
     let ended = program::run(command, time_out)?;
     match ended.status {
@@ -196,7 +193,7 @@ fn in_time(command: &mut Command, time_out: Duration) -> Result<Ended, String> {
     }
 }
 
-/// The first of these seeds that fails, and what does not hold there.
+/// Returns the first failing seed in several ranges, and the violated invariant.
 fn first(
     program: &Path,
     mutant: Option<&str>,
@@ -210,7 +207,7 @@ fn first(
     Ok(None)
 }
 
-/// Runs these seeds. Returns the first that fails, and the invariant that does not hold.
+/// Runs a range of seeds. Returns the first failing seed, and the violated invariant.
 fn simulate(
     program: &Path,
     mutant: Option<&str>,
@@ -244,7 +241,7 @@ fn simulate(
     }
 }
 
-/// Prints the table; returns whether all is as it should be.
+/// Prints the table. Returns whether all results are as expected.
 fn report(rows: &[Row], models: &Output) -> bool {
     println!(
         "\n| mistake | made in | expected | caught by | after seeds | two hold one lock after seeds |"

@@ -1,4 +1,4 @@
-//! Runs a program to its end, or until it has taken too long.
+//! Runs a program with a timeout.
 
 #![expect(clippy::disallowed_methods, reason = "the duration of a program is not part of a lock")]
 
@@ -8,14 +8,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The end of a program.
+/// The result of a program.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// `None` if the program was killed because it took too long.
+    /// `None` if the timeout killed the program.
     pub(crate) status: Option<ExitStatus>,
-    /// Standard output.
     pub(crate) output: String,
-    /// Standard error.
     pub(crate) errors: String,
 }
 

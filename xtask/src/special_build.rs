@@ -1,9 +1,9 @@
-//! Programs that are not what is shipped: they can make mistakes, or their wall clock can be stepped.
+//! Builds programs that are not shipped: with mutants, or with a wall clock that can be stepped.
 //!
-//! cargo runs a script instead of rustc for our own packages (`RUSTC_WORKSPACE_WRAPPER`), which adds a
-//! `--cfg`. So the packages of others are built once for all. What comes of ours has names of its own, but
-//! for the programs themselves: those are moved to a folder of their own, for nobody must take them for
-//! what is shipped.
+//! `RUSTC_WORKSPACE_WRAPPER` makes cargo run a script instead of rustc for the packages of the workspace. The script
+//! adds a `--cfg`. All builds share the compiled dependencies. The artifacts of the workspace get different hashes,
+//! except the programs. The programs are moved to a separate folder, so that they are never confused with the shipped
+//! ones.
 
 use std::fs;
 use std::io;
@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::cargo;
 
-/// To compile these of our packages takes longest, and where it is servers and timers that are waited for nothing is
-/// won by optimizing them.
+/// Flags that compile the largest packages of the workspace without optimization. Tests that mostly wait for servers
+/// and timers do not get slower, and the build is faster.
 pub(crate) const UNOPTIMIZED: &[&str] = &[
     "--config",
     "profile.dev.package.quorlock-core.opt-level=0",
@@ -25,26 +25,26 @@ pub(crate) const UNOPTIMIZED: &[&str] = &[
     "profile.dev.package.quorlock-sim.opt-level=0",
 ];
 
-/// A way to build.
+/// A kind of special build.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Special {
     script: &'static str,
     folder: &'static str,
 }
 
-/// `QUORLOCK_MUTANT` names a mistake to be made; the wall clock can be stepped as well.
+/// The variable `QUORLOCK_MUTANT` selects a mutant. The wall clock can be stepped too.
 pub(crate) const MUTANTS: Special =
     Special { script: "xtask/rustc-with-mutants.sh", folder: "target/mutants" };
 
-/// `QUORLOCK_CLOCK_OFFSET_FILE` names a file that says how far the wall clock is ahead.
+/// The variable `QUORLOCK_CLOCK_OFFSET_FILE` names a file with the offset of the wall clock.
 pub(crate) const STEPPED: Special =
     Special { script: "xtask/rustc-with-stepped-clock.sh", folder: "target/stepped" };
 
 impl Special {
-    /// Lets cargo build, with these arguments, and returns the programs that it has built.
+    /// Runs cargo with these arguments and returns the built programs.
     ///
     /// # Errors
-    /// For people. What the compiler says has been printed.
+    /// A message for the user. The compiler's messages have been printed.
     pub(crate) fn build(&self, workspace: &Path, args: &[&str]) -> Result<Vec<PathBuf>, String> {
         let mut cargo = cargo(workspace);
         cargo.args(args).args(["--message-format", "json-render-diagnostics"]);
@@ -53,13 +53,13 @@ impl Special {
         let messages = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let folder = workspace.join(self.folder);
         let moved = |program: PathBuf| {
-            // The programs of tests: their names are their own.
+            // The names of test binaries contain a hash, so they need no separate folder.
             if program.parent().is_some_and(|parent| parent.ends_with("deps")) {
                 return Ok(program);
             }
             let place = folder.join(program.file_name().unwrap_or_default());
-            // Not by `rename`: cargo makes links, and where both names are the same file that does nothing.
-            // Cargo creates the other name again when asked.
+            // Copies first: cargo hard-links the program, and a rename between two links of one file does nothing.
+            // Cargo links the program again on the next build.
             let new = place.with_extension("new");
             fs::create_dir_all(&folder)?;
             fs::copy(&program, &new)?;
@@ -70,14 +70,14 @@ impl Special {
         let programs = messages.filter_map(|message| Some(message["executable"].as_str()?.into()));
         let moved: Result<Vec<PathBuf>, _> = programs.map(moved).collect();
         let moved = moved.map_err(|error| format!("{}: {error}", folder.display()))?;
-        // Only now: some may have been built.
+        // A failed build may have produced some programs, which are moved first.
         if is_built { Ok(moved) } else { Err("it could not be built".to_owned()) }
     }
 
-    /// The one that is called so, or so and by a hash.
+    /// Builds and returns the program with this name, with or without a hash in its file name.
     ///
     /// # Errors
-    /// As [`build`](Self::build), or if it is not among what was built.
+    /// As [`build`](Self::build), or if the build does not contain the program.
     pub(crate) fn program(
         &self,
         workspace: &Path,
@@ -89,7 +89,7 @@ impl Special {
     }
 }
 
-/// Whether the program has that name, or that and a hash.
+/// Whether the program has this name, with or without a hash in its file name.
 pub(crate) fn is_called(program: &Path, name: &str) -> bool {
     let file = program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     file.strip_prefix(name).is_some_and(|rest| {
@@ -97,7 +97,7 @@ pub(crate) fn is_called(program: &Path, name: &str) -> bool {
     })
 }
 
-/// The output of cargo, and whether it succeeded.
+/// Returns the output of cargo, and whether cargo succeeded.
 fn output(cargo: &mut Command) -> Result<(String, bool), String> {
     let output = cargo.stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("cargo: {error}"))?;

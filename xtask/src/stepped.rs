@@ -1,4 +1,4 @@
-//! `cargo xtask stepped`: what is promised of commands when the wall clock is stepped.
+//! `cargo xtask stepped`: checks the guarantees of `quorlock run` while the wall clock is stepped.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,7 +8,7 @@ use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, ServerBinary};
 
 use crate::{cargo, chaos};
 
-/// Builds a command line whose wall clock can be stepped, and runs the test that does it.
+/// Builds a command line whose wall clock can be stepped, and runs its test.
 pub(crate) fn run(workspace: &Path, server: &ServerBinary, _args: &[OsString]) -> ExitCode {
     let program = match chaos::build(workspace) {
         Ok(chaos) => chaos.with_file_name("quorlock"),
@@ -21,7 +21,7 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, _args: &[OsString]) -
     let Ok(output) = cargo.output() else { return ExitCode::FAILURE };
     let said = String::from_utf8_lossy(&output.stdout);
     print!("{said}");
-    // A name that nothing has is no failure for cargo.
+    // cargo succeeds even if the test filter matches nothing.
     match output.status.success() && said.contains(" 1 passed; 0 failed") {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,

@@ -75,7 +75,7 @@ fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
     tests.report()
 }
 
-/// Test binaries at a time. They mostly wait.
+/// The number of test binaries that run in parallel. Tests mostly wait, so two run even on one core.
 pub(crate) fn at_a_time() -> usize {
     thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 4))
 }

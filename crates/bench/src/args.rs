@@ -125,7 +125,6 @@ fn sample(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The whole program.
 pub(crate) fn main() -> ExitCode {
     let Cli { command, all } = Cli::parse();
     let result = match command {
@@ -166,20 +165,20 @@ fn measure(
         Some(file) => file.clone(),
         None => in_target(if quick { "quick.json" } else { "bench.json" })?,
     };
-    // Found out now rather than after ten minutes.
+    // Fails now instead of after ten minutes.
     writable(&file)?;
     let report = plan::run(&plan)?;
     let json = as_json(&report, quick)?;
     fs::write(&file, format!("{json}\n")).map_err(|error| cannot_write(&file, &error))?;
     let text = if common.json { format!("{json}\n") } else { table::report(&report) };
-    // A reader that has gone away has seen enough.
+    // A closed pipe is no error.
     let _ = io::stdout().write_all(text.as_bytes());
     eprintln!("quorlock-bench: all figures are in {}", file.display());
     let missed = report.targets.iter().any(|target| !target.met);
     Ok(if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// One object on one line; of a quick run, its summary first.
+/// Returns the report as one line. The report of a quick run begins with its summary.
 fn as_json(report: &Report, quick: bool) -> Result<String, String> {
     let mut all = serde_json::to_value(report).map_err(|error| error.to_string())?;
     if quick

@@ -1,7 +1,7 @@
-//! A fixed number of pairs and nothing else: a program to count instructions in.
+//! Runs a fixed number of pairs, so that valgrind can count their instructions.
 //!
-//! `cargo xtask instructions` runs it twice under valgrind. What the two runs have in common, the
-//! starting of servers and the client's connecting, is not in the difference.
+//! `cargo xtask instructions` runs this twice with different numbers of pairs. The difference of the counts leaves out
+//! the start of the servers and the connections of the client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::subjects::quorlock::{builder, went_well};
 use crate::subjects::{Flavor, key};
 use crate::testbed::{self, Testbed};
 
-/// So long that nothing is extended, however slow a run under valgrind is: instructions that depend
-/// on the time would make the count depend on it.
+/// Long enough that no lock is extended, even under valgrind. Extensions depend on the time, and would make the count
+/// vary.
 const TTL: Duration = Duration::from_secs(10);
 
-/// `lockers` acquire and release, each its own key, `pairs` times altogether, on five servers; with
-/// the restart guard or without.
+/// Runs `pairs` pairs in total on five servers. Each of the `lockers` tasks has its own key. `guard` switches the
+/// restart guard on.
 ///
 /// # Errors
-/// If there are no servers, or a lock is not to be had.
+/// If there are no servers, or an acquire fails.
 pub(crate) fn run(lockers: usize, pairs: usize, guard: bool) -> Result<(), String> {
     if lockers == 0 || pairs == 0 || !pairs.is_multiple_of(lockers) {
         return Err(format!("{lockers} lockers cannot share {pairs} pairs evenly"));
@@ -28,7 +28,7 @@ pub(crate) fn run(lockers: usize, pairs: usize, guard: bool) -> Result<(), Strin
     let testbed = Testbed::start(&testbed::server(None)?, 5)?;
     let urls = testbed::urls(testbed.first(5));
     Flavor::CurrentThread.runtime()?.block_on(async {
-        // A task, as the lockers are: what is polled by `block_on` itself is polled more often.
+        // A task like the lockers: `block_on` polls its own future more often than tasks.
         let all = tokio::spawn(all(urls, lockers, pairs / lockers, guard));
         all.await.map_err(|error| error.to_string())?
     })

@@ -1,4 +1,4 @@
-//! What happened to one lock that several wanted, put together from what each of them saw.
+//! Statistics about a lock with several contenders, from the records of all of them.
 
 use std::time::Duration;
 
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::sample::Latencies;
 
-/// One wait for the lock, in nanoseconds of the monotonic clock: when it was asked for, when it was
-/// granted, and when the call to give it back began. The last one is cut off by the end.
+/// A wait for the lock: the times of the acquire call, the grant, and the release call, in nanoseconds of the
+/// monotonic clock. The last wait of a process may be incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Turn(pub(crate) u64, pub(crate) Option<u64>, pub(crate) Option<u64>);
 
-/// All that wanted it taken together.
+/// The statistics of all contenders together.
 pub(crate) struct HandoverStats {
     pub(crate) acquisitions: u64,
-    /// How often each of them had it.
+    /// The number of acquisitions of each contender.
     pub(crate) shares: Vec<u64>,
-    /// From the call to release to the acquisition by another that was waiting by then.
+    /// Times from a release call to the grant for another contender that was waiting.
     pub(crate) handovers: Histogram<u64>,
-    /// From asking to having; also those that the end cut short.
+    /// Times from the acquire call to the grant. Incomplete waits count up to the end.
     pub(crate) waits: Histogram<u64>,
-    /// For each acquisition, how many times somebody else released the lock while it was waited
-    /// for: so often somebody who waits has a reason to ask.
+    /// Sum over all acquisitions: the releases by other contenders during the wait. Each is an occasion on which the
+    /// waiting contender can retry.
     pub(crate) wakeups: u64,
 }
 
-/// One time that the lock was held.
+/// A period in which a contender held the lock.
 #[derive(Clone, Copy)]
 struct Hold {
     process: usize,
@@ -37,7 +37,7 @@ struct Hold {
 
 impl HandoverStats {
     /// # Errors
-    /// If nobody ever had the lock, or two had it at the same time.
+    /// If no contender ever held the lock, or two held the lock at the same time.
     pub(crate) fn new(turns: &[Vec<Turn>]) -> Result<Self, String> {
         let mut holds = Vec::new();
         let mut waits = Latencies::default();
@@ -80,16 +80,16 @@ impl HandoverStats {
     }
 }
 
-/// How often others released the lock while this one waited.
+/// The number of releases by other contenders during a wait.
 fn wakeups(holds: &[Hold], waiter: Hold) -> u64 {
-    // The releases are in order too, since no two hold the lock at once.
+    // Releases are sorted too, because holds do not overlap.
     let first = holds.partition_point(|hold| hold.released <= waiter.asked);
     let last = holds.partition_point(|hold| hold.released <= waiter.acquired);
     let others = holds[first..last].iter().filter(|hold| hold.process != waiter.process);
     others.count() as u64
 }
 
-/// Jain's index: 1 if all have the same share, 1/n if one has it all.
+/// Jain's fairness index: 1 if all shares are equal, 1/n if one contender has everything.
 pub(crate) fn jain(shares: &[u64]) -> f64 {
     let sum: f64 = shares.iter().map(|&share| share as f64).sum();
     let squares: f64 = shares.iter().map(|&share| (share as f64).powi(2)).sum();
@@ -113,7 +113,7 @@ mod tests {
         let handover_stats = HandoverStats::new(&turns).unwrap();
         assert_eq!(handover_stats.acquisitions, 4);
         assert_eq!(handover_stats.shares, [3, 1]);
-        // From 200 to 230; not from 100 to 110, and not to the one that asked after the release.
+        // Only 200 to 230 counts: 100 to 110 is the same process, and the other process asked after the release.
         assert_eq!((handover_stats.handovers.len(), handover_stats.handovers.max()), (1, 30));
         assert_eq!((handover_stats.waits.len(), handover_stats.waits.max()), (5, 649));
         // The second process waited through two releases, the first through none.

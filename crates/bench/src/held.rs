@@ -1,4 +1,4 @@
-//! Many locks held at once: what extending them costs, and whether any is extended too late.
+//! Many locks held at once: the cost of their extensions, and the number of late extensions.
 
 use std::time::Duration;
 
@@ -8,35 +8,35 @@ use tokio::task::JoinSet;
 
 use crate::clock;
 
-/// How often the guards are looked at.
+/// Interval between checks of the guards.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// How many are acquired at a time.
+/// Maximum number of acquires in flight.
 const AT_A_TIME: usize = 64;
 
-/// The report of a process that held many locks.
+/// The figures of a process that held many locks.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct HeldFigures {
-    /// Of one core, while nothing but extending was done.
+    /// CPU time as a fraction of one core, while the process only extended locks.
     pub(crate) cpu_fraction: f64,
-    /// Locks that were lost, or that once had less left than half of the ttl: automatic extension,
-    /// due after a third, then was late by more than a sixth of it.
+    /// Locks that were lost or once had less than half of their ttl left. Automatic extension is due after a third of
+    /// the ttl, so this means a delay of more than a sixth.
     pub(crate) missed: usize,
-    /// Growth of the process per lock.
+    /// Resident memory in bytes per lock.
     pub(crate) bytes_per_lock: f64,
 }
 
-/// Takes `locks` locks, then waits for the word, then holds them until the end it was told.
+/// Acquires `locks` locks, waits for `go`, and holds the locks until the given end.
 ///
 /// # Errors
-/// If they cannot be had.
+/// If an acquire fails.
 pub(crate) async fn measure(
     client: Client,
     locks: usize,
     ttl: Duration,
     await_go: impl Fn() -> Result<Duration, String>,
 ) -> Result<HeldFigures, String> {
-    // Memory of connections and of many callers does not count as the price of a held lock.
+    // Allocates the memory for connections and callers first, so that it does not count as the cost of a lock.
     drop(acquire(&client, "warm", 4 * AT_A_TIME).await?);
     tokio::time::sleep(Duration::from_millis(200)).await;
     let before = memory()?;

@@ -1,4 +1,4 @@
-//! The machine and the versions behind the numbers.
+//! Information about the machine and the software versions for the report.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +9,9 @@ use std::time::UNIX_EPOCH;
 use crate::clock;
 use crate::report::Machine;
 
-/// Set by `cargo xtask bench`: what was typed there.
+/// The command line of `cargo xtask bench`, which sets this variable.
 const COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
 
-/// This machine.
 pub(crate) fn machine() -> Machine {
     let field = |path: &str, name: &str, between: char| {
         let text = fs::read_to_string(path).unwrap_or_default();
@@ -35,7 +34,7 @@ pub(crate) fn machine() -> Machine {
     }
 }
 
-/// The file system of a folder and where it is.
+/// Returns the type and device of the file system that contains a folder.
 fn disk(folder: &Path) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let mount = |line: &str| {
@@ -45,11 +44,11 @@ fn disk(folder: &Path) -> Option<String> {
         let named = format!("{} on {}", disk.next()?, disk.next()?);
         folder.starts_with(point).then_some((point.components().count(), named))
     };
-    // The last file system that was mounted at a place is the visible one.
+    // Among several file systems at a mount point, the one mounted last is visible.
     mounts.lines().filter_map(mount).max_by_key(|(depth, _)| *depth).map(|(_, named)| named)
 }
 
-/// The commit of the checkout that this was built in, and whether it had changes.
+/// Returns the commit of the checkout that contains the sources, and whether it had uncommitted changes.
 pub(crate) fn commit() -> (Option<String>, bool) {
     let git = |args: &[&str]| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -61,13 +60,12 @@ pub(crate) fn commit() -> (Option<String>, bool) {
     (commit, dirty)
 }
 
-/// The day, in UTC.
+/// The current date in UTC.
 pub(crate) fn date() -> String {
     let now = humantime::format_rfc3339_seconds(UNIX_EPOCH + clock::wall()).to_string();
     now.split('T').next().unwrap_or(&now).to_owned()
 }
 
-/// The command line.
 pub(crate) fn command() -> String {
     std::env::var(COMMAND_VARIABLE).unwrap_or_else(|_| {
         let args = std::env::args().skip(1);
@@ -75,10 +73,9 @@ pub(crate) fn command() -> String {
     })
 }
 
-/// The versions of the crates that matter, as they are locked. A test compares them with the lock.
+/// Locked versions of the crates in the report. A test compares them with `Cargo.lock`.
 const VERSIONS: [(&str, &str); 3] = [("redis", "1.8.1"), ("rslock", "0.10.0"), ("tokio", "1.54.1")];
 
-/// The versions of the crates that matter.
 pub(crate) fn versions() -> BTreeMap<String, String> {
     VERSIONS.iter().map(|(name, version)| ((*name).to_owned(), (*version).to_owned())).collect()
 }

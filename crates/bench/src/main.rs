@@ -1,8 +1,7 @@
 //! The benchmark of quorlock: `cargo xtask bench`.
 //!
-//! Subjects take turns on the same real servers (`subjects/`); what they do is a
-//! workload (`workloads/`), what comes out of it a report (`report.rs`), and whether it is good
-//! enough is decided in `targets.rs`. No number is asserted in tests.
+//! Subjects (`subjects/`) take turns on the same real servers in each workload (`workloads/`). `report.rs` collects the
+//! figures, and `targets.rs` compares them with the targets. Tests assert no figures.
 
 mod args;
 mod clock;

@@ -1,4 +1,4 @@
-//! Which workloads run, how long and in which order.
+//! Selects the workloads, their duration and their order.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use crate::workloads::{
     Bench, contended, frozen, handover, held, kinds, open_loop, pairs, ping, recovery, woken,
 };
 
-/// How much is to be measured.
+/// The extent of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// The most important figures, in less than a minute.
     Quick,
-    /// All that the targets speak of, in less than ten minutes.
+    /// All figures that have targets, in less than ten minutes.
     Targets,
-    /// Also how cost grows; no limit.
+    /// Also how the cost grows with nodes and lockers. Without a time limit.
     Full,
 }
 
-/// The selection on the command line.
+/// The settings from the command line.
 #[derive(Clone, Debug)]
 pub(crate) struct BenchPlan {
     pub(crate) scope: Scope,
@@ -33,9 +33,9 @@ pub(crate) struct BenchPlan {
     pub(crate) rounds: usize,
     pub(crate) sample: Duration,
     pub(crate) flavor: Flavor,
-    /// Only these workloads; all if there are none.
+    /// The selected workloads. If empty, all.
     pub(crate) only: Vec<String>,
-    /// Lock libraries of other languages as well.
+    /// Whether lock libraries of other languages run.
     pub(crate) rivals: bool,
 }
 
@@ -51,7 +51,7 @@ impl BenchPlan {
     }
 }
 
-/// The names that `only` may have.
+/// The values of `--only`.
 pub(crate) const WORKLOADS: [&str; 11] = [
     pairs::NAME,
     ping::NAME,
@@ -66,13 +66,13 @@ pub(crate) const WORKLOADS: [&str; 11] = [
     recovery::NAME,
 ];
 
-/// The subjects that everything is compared with.
+/// The subjects of most workloads.
 const MAIN: [&str; 3] = ["quorlock", "raw", "rslock"];
 
-/// Runs all of it.
+/// Runs the selected workloads.
 ///
 /// # Errors
-/// If there are no servers. What else goes wrong is part of the report.
+/// If there are no servers. The report contains all other errors.
 pub(crate) fn run(plan: &BenchPlan) -> Result<Report, String> {
     let binary = testbed::server(plan.server.as_deref())?;
     let count = if plan.scope == Scope::Full { 7 } else { 5 };
@@ -109,14 +109,14 @@ fn all(bench: &mut Bench, plan: &BenchPlan) {
         };
         for &nodes in nodes {
             for &lockers in lockers {
-                // Starting programs takes its time: where that is short, they run where it is crowded.
+                // Programs of other languages start slowly, so a short run includes them only with 64 lockers.
                 let others = plan.rivals && (plan.scope == Scope::Full || lockers == 64);
                 pairs::run(bench, if others { &every } else { &ours }, nodes, lockers);
             }
         }
     }
     if wanted(open_loop::NAME) {
-        // Rates that depend on the machine alone, so that subjects can be compared.
+        // Rates derived from `raw` depend on the machine alone, so all subjects get the same rate.
         let raw = Cell { workload: pairs::NAME, subject: "raw", nodes: 5, concurrency: 64 };
         if bench.figures.median(raw, "pairs_per_s").is_none() {
             pairs::run(bench, &["raw"], 5, 64);
@@ -139,7 +139,7 @@ fn all(bench: &mut Bench, plan: &BenchPlan) {
         frozen::run(bench, &["quorlock", "rslock"]);
     }
     if wanted(held::NAME) {
-        // Four extensions each. It is compared with nothing, so two rounds do.
+        // Time for four extensions of each lock. Two rounds suffice, because there is no comparison.
         held::run(bench, 5, 10_000, 15 * plan.sample, plan.rounds.min(2));
     }
     if wanted(kinds::NAME) {
@@ -164,7 +164,7 @@ fn contention(bench: &mut Bench, plan: &BenchPlan) {
             of("rslock", 5, 2, 3 * sample),
         ]);
         if plan.rivals && plan.scope == Scope::Full {
-            // On one node all of them can run, on five all but one.
+            // With one node all rivals can run, with five all but redis-py.
             let both = [1, 5].map(|nodes| {
                 subjects::EXTERNAL.iter().map(move |name| of(name, nodes, 2, 3 * sample))
             });
@@ -172,7 +172,7 @@ fn contention(bench: &mut Bench, plan: &BenchPlan) {
         }
     }
     if wanted(handover::NAME) || wanted(handover::FAIRNESS) {
-        // Twenty seconds, unless told otherwise: of so many waits, the thousandth can be seen.
+        // Twenty seconds by default, so that the figures include the 99.9th percentile.
         each_round.push(of("quorlock", 5, 8, 25 * sample));
     }
     if !each_round.is_empty() {
@@ -215,7 +215,7 @@ fn report(bench: Bench, plan: &BenchPlan, count: usize) -> Report {
     }
 }
 
-/// The figures that a quick run is made for, as one flat object.
+/// Returns the figures of a quick run as one flat JSON object.
 pub(crate) fn summary(report: &Report) -> Value {
     let figures = Figures { rows: report.results.clone(), not_run: Vec::new() };
     let of = |subjects: &[&str], concurrency, metric| {
@@ -232,7 +232,7 @@ pub(crate) fn summary(report: &Report) -> Value {
         "p50_us_n5_c1": of(&MAIN, 1, "p50_us"),
         "cpu_us_per_pair_n5_c64": of(&["quorlock", "raw", "rslock"], 64, "cpu_us_per_pair"),
         "handover_p50_us_n5": figures.median(handover, "p50_us"),
-        // That which the targets are multiples of; see there.
+        // The reference of the hand-over targets, see targets.rs.
         "ping_p50_us": figures.median(ping::PAUSED, "p50_us"),
         "ping_without_pause_p50_us": figures.median(ping::CELL, "p50_us"),
     })

@@ -1,24 +1,22 @@
-//! The report: what was measured, where, with what. As JSON it is what plots are drawn from and what
-//! numbers in documents are taken from.
+//! The report: figures, machine and versions. Its JSON is the source of the plots and of the numbers in the documents.
 
 use serde::{Deserialize, Serialize};
 
-/// One run of the benchmark. One field per name in the JSON, which documents and plots are made from.
+/// A run of the benchmark. Documents and plots depend on the names of the fields in JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// quorlock's version.
+    /// The version of quorlock.
     pub(crate) quorlock: String,
-    /// The commit it was built from, if it was a checkout.
+    /// The commit, if the benchmark was built in a checkout.
     pub(crate) commit: Option<String>,
-    /// The checkout had changes.
+    /// Whether the checkout had uncommitted changes.
     pub(crate) dirty: bool,
-    /// The day, in UTC.
+    /// The date in UTC.
     pub(crate) date: String,
-    /// The command line.
     pub(crate) command: String,
     pub(crate) machine: Machine,
     pub(crate) servers: Vec<Servers>,
-    /// Of everything that was measured, or took part.
+    /// Versions of all subjects and of the crates they use.
     pub(crate) versions: std::collections::BTreeMap<String, String>,
     pub(crate) rounds: usize,
     pub(crate) results: Vec<Row>,
@@ -33,12 +31,12 @@ pub(crate) struct Machine {
     pub(crate) memory_gib: u64,
     pub(crate) os: String,
     pub(crate) kernel: String,
-    /// The file system of servers with a log, such as `ext4 on /dev/sda1`.
+    /// The file system of servers with persistence, such as `ext4 on /dev/sda1`.
     #[serde(default)]
     pub(crate) disk: String,
 }
 
-/// The servers, which are all alike.
+/// A group of servers with the same version.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Servers {
     pub(crate) product: String,
@@ -46,13 +44,13 @@ pub(crate) struct Servers {
     pub(crate) count: usize,
 }
 
-/// One figure, with its value in every round.
+/// A figure, with its value in every round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) workload: String,
     pub(crate) subject: String,
     pub(crate) nodes: usize,
-    /// Lockers, processes, or pairs per second, as the workload goes.
+    /// Lockers, processes, or pairs per second, depending on the workload.
     pub(crate) concurrency: u64,
     pub(crate) metric: String,
     pub(crate) median: f64,
@@ -69,12 +67,11 @@ pub(crate) struct NotRun {
     pub(crate) why: String,
 }
 
-/// A target, and whether it was met.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Target {
     pub(crate) name: String,
     pub(crate) goal: String,
-    /// None if what it is computed from was not measured.
+    /// `None` if a figure that the target needs was not measured.
     pub(crate) value: Option<f64>,
     pub(crate) met: bool,
 }
@@ -88,7 +85,7 @@ pub(crate) struct Cell<'a> {
     pub(crate) concurrency: u64,
 }
 
-/// Figures while they are being gathered.
+/// Collects the figures of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) rows: Vec<Row>,
@@ -96,7 +93,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// One more round's value.
+    /// Adds the value of a round.
     pub(crate) fn add(&mut self, cell: Cell<'_>, metric: &str, value: f64) {
         let row = match self.rows.iter_mut().find(|row| row.is(cell, metric)) {
             Some(row) => row,
@@ -112,7 +109,7 @@ impl Figures {
         (row.min, row.max) = (sorted[0], sorted[sorted.len() - 1]);
     }
 
-    /// Something cannot be measured; said once.
+    /// Records a measurement that was not possible, once.
     pub(crate) fn not_run(&mut self, subject: &str, workload: &str, why: impl Into<String>) {
         let (subject, workload) = (subject.to_owned(), workload.to_owned());
         let entry = NotRun { subject, workload, why: why.into() };
@@ -121,12 +118,10 @@ impl Figures {
         }
     }
 
-    /// The median of what was measured.
     pub(crate) fn median(&self, cell: Cell<'_>, metric: &str) -> Option<f64> {
         self.row(cell, metric).map(|row| row.median)
     }
 
-    /// All that was measured.
     pub(crate) fn row(&self, cell: Cell<'_>, metric: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.is(cell, metric))
     }
@@ -156,7 +151,7 @@ impl Row {
     }
 }
 
-/// Of at least one value, in order.
+/// The median of a sorted, non-empty slice.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 {

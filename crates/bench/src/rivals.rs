@@ -1,4 +1,4 @@
-//! Lock libraries of other languages, as programs of their own beside us.
+//! Lock libraries of other languages, which run as separate programs.
 //!
 //! `rivals/` has a program for each library. All take the arguments
 //!
@@ -7,19 +7,18 @@
 //! --nodes host:port,host:port --workload handover --key K --hold-ms H
 //! ```
 //!
-//! and use a ttl of ten seconds.
+//! The ttl is ten seconds.
 //!
 //! - `pairs`: C lockers, each with a key of its own, acquire and release for S seconds after a short
-//!   warm-up. It prints one line,
+//!   warm-up. The program prints one line,
 //!   `{"pairs":…,"seconds":…,"cpu_seconds":…,"p50_us":…,"p99_us":…,"p999_us":…}`, where
-//!   `cpu_seconds` is the program's own.
-//! - `handover`: a worker process as in `worker.rs`. It says `ready` and waits for `go END`. Until
-//!   then it takes the lock on K, holds it and gives it back. It prints each turn as
-//!   `[asked,acquired,released]`, in nanoseconds of `CLOCK_MONOTONIC`, which is one clock for all
-//!   processes of a machine.
+//!   `cpu_seconds` is its own CPU time.
+//! - `handover`: a worker process as in `worker.rs`. The program prints `ready` and waits for `go END`. Until END it
+//!   acquires K, holds the lock and releases it, repeatedly. It prints each turn as `[asked,acquired,released]`, in
+//!   nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine share.
 //!
-//! `cargo xtask bench` installs the libraries, at pinned versions, into `target/bench-rivals`. A library that is not there
-//! or cannot run is a row `not run: why` in the report; the benchmark goes on without it.
+//! `cargo xtask bench` installs pinned versions of the libraries into `target/bench-rivals`. The report lists a library
+//! that is missing or cannot run as `not run: why`.
 
 mod process;
 
@@ -34,10 +33,10 @@ use crate::sample::Sample;
 use crate::subjects::Subject;
 use crate::testbed;
 
-/// How long a program may take beyond the seconds it was asked for: to start, warm up and report.
+/// Additional time for a program to start, warm up and report.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// The language of a rival.
+/// The implementation language of a rival.
 #[derive(Clone, Copy, Debug)]
 enum Language {
     Python,
@@ -45,7 +44,7 @@ enum Language {
 }
 
 impl Language {
-    /// The interpreter, which finds the packages. The program and its arguments follow.
+    /// Returns a command that starts the interpreter with access to the packages.
     fn command(self) -> Result<Command, String> {
         let (interpreter, name) = match self {
             Self::Python => ("python3", "python"),
@@ -54,13 +53,13 @@ impl Language {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
         let workspace = workspace.expect("the crate lies two folders below the workspace");
         let folder = workspace.join("target/bench-rivals").join(name);
-        // Written by `cargo xtask bench` after all packages.
+        // `cargo xtask bench` writes this file after all packages.
         if !folder.join("installed-from").exists() {
             return Err(format!("its packages are not in {}", folder.display()));
         }
         let mut command = Command::new(interpreter);
         match self {
-            // -B: no compiled files beside the programs in the source tree.
+            // -B: write no compiled files into the source tree.
             Self::Python => command.arg("-B").env("PYTHONPATH", folder),
             Self::Node => command.current_dir(folder),
         };
@@ -73,7 +72,7 @@ impl Language {
 pub(crate) struct Rival {
     /// The name in tables and plots.
     pub(crate) name: &'static str,
-    /// The library's version, and that of the Redis client it runs on.
+    /// The versions of the library and of its Redis client.
     pub(crate) version: &'static str,
     language: Language,
     program: &'static str,
@@ -81,7 +80,7 @@ pub(crate) struct Rival {
     single_node_only: bool,
 }
 
-/// Every rival there is, whether or not it can run here.
+/// All rivals, including those that cannot run here.
 pub(crate) const RIVALS: [Rival; 4] = [
     Rival {
         name: "redis-py",
@@ -117,7 +116,7 @@ pub(crate) const RIVALS: [Rival; 4] = [
     },
 ];
 
-/// The rival of that name.
+/// Returns the rival with this name.
 ///
 /// # Errors
 /// If there is none.
@@ -126,14 +125,14 @@ pub(crate) fn find(name: &str) -> Result<Rival, String> {
     found.ok_or_else(|| format!("there is no program for {name}"))
 }
 
-/// A rival with the nodes it is to use.
+/// A rival and the nodes that it uses.
 #[derive(Debug)]
 pub(crate) struct External {
     rival: Rival,
     nodes: Vec<String>,
 }
 
-/// A rival's report on `pairs`.
+/// The output of a rival for `pairs`.
 #[derive(Debug, Deserialize)]
 struct Pairs {
     pairs: u64,
@@ -162,10 +161,10 @@ impl Rival {
 }
 
 impl External {
-    /// A worker process that contends for `key`.
+    /// Returns the command of a worker process that contends for `key`.
     ///
     /// # Errors
-    /// If the packages are gone.
+    /// If the packages are missing.
     pub(crate) fn worker(&self, key: &str, hold: Duration) -> Result<Command, String> {
         let mut command = self.command("handover")?;
         command.args(["--key", key, "--hold-ms", &(hold.as_secs_f64() * 1e3).to_string()]);
@@ -215,7 +214,7 @@ impl Subject for External {
     }
 }
 
-/// `host:port` of a node, the only argument of the rivals' programs.
+/// Returns the `host:port` of a node. The programs of rivals accept nothing else.
 fn address(url: &str) -> Result<String, String> {
     let address = ["redis://", "valkey://"].iter().find_map(|scheme| url.strip_prefix(scheme));
     let address = address.unwrap_or(url).trim_end_matches('/');
@@ -223,7 +222,7 @@ fn address(url: &str) -> Result<String, String> {
     if port == Some(true) && !address.contains(['/', '@', ',']) {
         Ok(address.to_owned())
     } else {
-        // Not repeated in the message: there may be a password in it.
+        // The message does not quote the URL, which may contain a password.
         Err("programs of other languages are given plain TCP nodes without a password".to_owned())
     }
 }
@@ -246,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Tables must name the installed version.
+    /// The versions in the tables are the installed versions.
     #[test]
     fn versions_are_the_pinned_ones() {
         let python = include_str!("../rivals/requirements.txt");
@@ -289,7 +288,7 @@ mod tests {
         assert_eq!(why, "it locks on one server only");
     }
 
-    /// On demand, after `cargo xtask bench`: `cargo test -p quorlock-bench every_rival -- --ignored --nocapture`.
+    /// Run by hand after `cargo xtask bench`: `cargo test -p quorlock-bench every_rival -- --ignored --nocapture`.
     #[test]
     #[ignore = "needs packages that `cargo xtask bench` installs"]
     fn every_rival_does_its_work() {

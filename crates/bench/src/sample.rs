@@ -1,28 +1,26 @@
-//! The work of one subject in one interval.
-
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
 use crate::clock::{self, micros};
 
-/// The longest time that a histogram holds; longer ones count as this.
+/// Upper bound of histogram values. Longer times count as this.
 const LONGEST_NS: u64 = 120_000_000_000;
 
-/// The work of one subject in one interval.
+/// The work of one subject during one turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
-    /// How many times a lock was acquired and given back.
+    /// Pairs of acquire and release.
     pub(crate) pairs: u64,
-    /// From the first call to the end of the last one.
+    /// Time from the first call to the end of the last.
     pub(crate) elapsed: Duration,
-    /// Processor time of the client's process in between, its kernel part included.
+    /// User and system CPU time of the client's process.
     pub(crate) cpu: Duration,
-    /// Of acquire and release together, in microseconds.
+    /// Latency of a pair in microseconds: 50th percentile.
     pub(crate) p50_us: f64,
-    /// As `p50_us`.
+    /// 99th percentile of the latency.
     pub(crate) p99_us: f64,
-    /// As `p50_us`.
+    /// 99.9th percentile of the latency.
     pub(crate) p999_us: f64,
 }
 
@@ -32,13 +30,13 @@ impl Sample {
         self.pairs as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// Processor time per pair, in microseconds.
+    /// CPU time per pair in microseconds.
     pub(crate) fn cpu_us_per_pair(&self) -> f64 {
         self.cpu.as_secs_f64() * 1e6 / self.pairs as f64
     }
 }
 
-/// Both clocks at the beginning of a slice.
+/// The clocks at the start of a turn.
 pub(crate) struct Started {
     now: Duration,
     cpu: Duration,
@@ -49,10 +47,10 @@ impl Started {
         Self { now: clock::now(), cpu: clock::cpu() }
     }
 
-    /// Ends the slice.
+    /// Ends the turn.
     ///
     /// # Errors
-    /// If nothing was done: there is nothing to be said about a subject then.
+    /// If no pair was completed.
     pub(crate) fn end(self, latencies: &Latencies) -> Result<Sample, String> {
         let (elapsed, cpu) = (clock::now() - self.now, clock::cpu() - self.cpu);
         let pairs = latencies.count();
@@ -65,8 +63,8 @@ impl Started {
     }
 }
 
-/// The latencies of one locker, or of all of them. They are only written down while the clock runs;
-/// a histogram for each of hundreds of lockers would push everything else out of the caches.
+/// Latencies of the lockers. Recording only appends to a vector, because histograms of hundreds of lockers would evict
+/// other data from the CPU caches.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies(Vec<(u64, u64)>);
 
@@ -75,7 +73,7 @@ impl Latencies {
         self.record_n(latency, 1);
     }
 
-    /// So many at once took so long.
+    /// Records the same latency `count` times.
     pub(crate) fn record_n(&mut self, latency: Duration, count: u64) {
         self.0.push((clock::nanos(latency), count));
     }

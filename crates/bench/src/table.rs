@@ -1,16 +1,15 @@
-//! The report for people.
+//! The report as text.
 
 use std::fmt::Write as _;
 
 use crate::report::{Report, Row, Target};
 
-/// All of it.
 pub(crate) fn report(report: &Report) -> String {
     let mut text = String::new();
     let Report { machine, servers, .. } = report;
     let commit = report.commit.as_deref().unwrap_or("no commit");
     let dirty = if report.dirty { ", changed" } else { "" };
-    // Writing into a string cannot fail.
+    // Writing to a string cannot fail.
     let mut line = |line: String| {
         let _ = writeln!(text, "{line}");
     };
@@ -51,7 +50,7 @@ pub(crate) fn report(report: &Report) -> String {
     text
 }
 
-/// Three digits that mean something.
+/// Formats a number with three significant digits.
 pub(crate) fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 => 0,

@@ -1,10 +1,10 @@
-//! What is to be reached, as ratios of one run: absolute times move with the machine.
+//! The targets. Each is a ratio of figures of the same run, because absolute times depend on the machine.
 
 use crate::report::{Cell, Figures, Target};
 use crate::workloads::recovery::{self, guard};
 use crate::workloads::{contended, frozen, handover, held, kinds, pairs, ping, woken};
 
-/// The targets of the workloads that were wanted, judged by the medians of a run.
+/// Compares the medians of a run with the targets of the wanted workloads.
 pub(crate) fn judge(figures: &Figures, wanted: impl Fn(&str) -> bool) -> Vec<Target> {
     let judge = Judge(figures);
     let groups = [
@@ -31,7 +31,7 @@ enum Goal {
 use Goal::{AtLeast, AtMost};
 
 impl Goal {
-    /// `of` is what the value is a multiple of.
+    /// `of` names the reference of the ratio.
     fn target(self, name: &str, of: &str, value: Option<f64>) -> Target {
         let (sign, bound) = match self {
             AtLeast(bound) => ("≥", bound),
@@ -65,7 +65,7 @@ impl Judge<'_> {
             (AtMost(0.1), ours, 5, 64, cpu, "rslock"),
             (AtMost(2.0), ours, 5, 64, cpu, "raw"),
             (AtLeast(0.8), blocking, 5, 64, rate, "raw"),
-            // As long as the async one, as far as rounds agree.
+            // At most the time of the async client, with a tolerance for noise.
             (AtMost(1.1), blocking, 5, 1, p50, ours),
         ];
         let target = |(goal, subject, nodes, lockers, metric, other): (Goal, _, _, _, _, _)| {
@@ -101,8 +101,8 @@ impl Judge<'_> {
     }
 
     fn handover(&self) -> Vec<Target> {
-        // With the pause: at a hand-over, too, everybody has been asleep. Without, the system may put
-        // client and server on one core, or not, and a ping takes a third of the time, or not.
+        // The ping with a pause, because client and server sleep before a hand-over too. Without the pause, the time of
+        // a ping varies by a factor of three with the placement of client and server on cores.
         let ping = self.0.median(ping::PAUSED, "p50_us");
         let of = |nodes, processes, metric| {
             let workload = handover::NAME;
@@ -118,7 +118,7 @@ impl Judge<'_> {
             }
         }
         for processes in [2, 8] {
-            // Of the 2 ms and 0.5 ms that were measured, the same ratio.
+            // Four times the bound of the median: measured were 2 ms and 0.5 ms.
             let name = format!("hand-over p99, N=5, {processes} processes");
             targets.push(AtMost(24.0).target(&name, "PING", of(5, processes, "p99_us")));
         }
@@ -214,8 +214,8 @@ impl Judge<'_> {
         let row = |subject, concurrency, metric| {
             self.0.row(Cell { workload: guard::NAME, subject, nodes: 5, concurrency }, metric)
         };
-        // Of two that are alike the medians may agree by luck; so what counts is how far they were
-        // apart in the worst round.
+        // The medians of two equal clients may agree by chance, so the reference is their largest difference in a
+        // round.
         let apart = |lockers| {
             let on = row(guard::STRICT, lockers, "rate_ratio")?;
             let off = row(guard::OFF_AGAIN, lockers, "rate_ratio")?;
@@ -232,12 +232,12 @@ impl Judge<'_> {
         vec![
             rate(64, "64 lockers"),
             rate(1, "1 locker"),
-            // One in the batch of each acquire.
+            // One `GET` per node in the batch of each acquire.
             AtMost(5.0).target(&name, "", more),
         ]
     }
 
-    /// A figure of quorlock's on five nodes.
+    /// A figure of quorlock on five nodes.
     fn quorlock(&self, workload: &str, concurrency: u64, metric: &str) -> Option<f64> {
         self.0.median(Cell { workload, subject: "quorlock", nodes: 5, concurrency }, metric)
     }

@@ -1,30 +1,30 @@
-//! The servers that are measured against: real ones, on ports of the loopback interface, without
-//! persistence unless a workload is about that, and ours alone.
+//! The servers that the benchmark starts: on ports of the loopback interface, and without persistence unless a
+//! workload asks for it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use quorlock_servers::{Listen, Nodes, Reply, Server, ServerBinary, ServerOptions};
 
-/// Some independent servers.
+/// Independent servers.
 #[derive(Debug)]
 pub(crate) struct Testbed {
     nodes: Nodes,
 }
 
 impl Testbed {
-    /// Starts this number of servers.
+    /// Starts `count` servers.
     ///
     /// # Errors
-    /// The server's own words.
+    /// The message of the server.
     pub(crate) fn start(binary: &ServerBinary, count: usize) -> Result<Self, String> {
         Self::with(binary, count, &[])
     }
 
-    /// Starts this number of servers with further command-line arguments.
+    /// Starts `count` servers with further command-line arguments.
     ///
     /// # Errors
-    /// The server's own words.
+    /// The message of the server.
     pub(crate) fn with(binary: &ServerBinary, count: usize, args: &[&str]) -> Result<Self, String> {
         let args = args.iter().map(|&arg| arg.to_owned()).collect();
         let options = ServerOptions { listen: Listen::Tcp, args, ..ServerOptions::default() };
@@ -32,30 +32,28 @@ impl Testbed {
         Ok(Self { nodes })
     }
 
-    /// The first `count` servers.
     pub(crate) fn first(&self, count: usize) -> &[Server] {
         &self.nodes[..count]
     }
 }
 
-/// The server that `--server` names, or whatever is found.
+/// Returns the server that `--server` names, or the first that is found.
 ///
 /// # Errors
-/// For people: what is wrong with it, or how to get one.
+/// A message for the user: why the server is unusable, or how to install one.
 pub(crate) fn server(name: Option<&str>) -> Result<ServerBinary, String> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     quorlock_servers::find_named(name, workspace)
 }
 
-/// Where the servers listen.
 pub(crate) fn urls(servers: &[Server]) -> Vec<String> {
     servers.iter().map(Server::url).collect()
 }
 
-/// The sum of one counter of the servers' `INFO stats`.
+/// Sums one counter of `INFO stats` over the servers.
 ///
 /// # Errors
-/// If a server does not tell it.
+/// If a server does not answer, or lacks the counter.
 pub(crate) fn counter(servers: &[Server], name: &str) -> Result<u64, String> {
     let value = |server: &Server| {
         let reply = server.command(&["INFO", "stats"]);
@@ -70,12 +68,11 @@ pub(crate) fn counter(servers: &[Server], name: &str) -> Result<u64, String> {
     servers.iter().map(value).sum()
 }
 
-/// How often servers have executed each command, from their own counters.
+/// Calls of each command, from the counters of the servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Commands(BTreeMap<String, u64>);
 
-/// What only our scripts and those of others call, apart from `get`, of which each call of a script
-/// makes one.
+/// Commands that only scripts call. Each call of a script also makes one `get`.
 const INSIDE_SCRIPTS: [&str; 3] = ["del", "pttl", "pexpire"];
 
 impl Commands {
@@ -107,19 +104,17 @@ impl Commands {
         }
     }
 
-    /// How often this command was executed.
     pub(crate) fn calls(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// The commands executed since then.
+    /// Returns the calls after `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let new = |(name, calls): (&String, &u64)| (name.clone(), calls - before.calls(name));
         Self(self.0.iter().map(new).filter(|(_, calls)| *calls > 0).collect())
     }
 
-    /// How many commands clients sent: what scripts executed is left out, and so are our own looks
-    /// at the counters.
+    /// The number of commands that clients sent, without commands in scripts and without reads of the counters.
     pub(crate) fn sent(&self) -> u64 {
         let scripts = self.calls("evalsha") + self.calls("eval");
         let inside = |name: &str| INSIDE_SCRIPTS.contains(&name) && scripts > 0;

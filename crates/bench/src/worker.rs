@@ -1,8 +1,8 @@
-//! A process of its own that contends for a lock, or holds many: this program, started by itself.
+//! A worker process that contends for a lock or holds many locks.
 //!
-//! It gets its job as an argument, says `ready`, waits for `go END` on its input, works until then
-//! (monotonic clock, nanoseconds), and only then tells what happened, one line of JSON each. When
-//! its input closes without a word, the benchmark is gone, and so is it.
+//! The worker gets its job as an argument, prints `ready`, and waits for `go END` on standard input. It works until
+//! END, in nanoseconds of the monotonic clock. Then it prints its results as lines of JSON. If its input ends, the
+//! benchmark is gone, and the worker exits.
 
 use std::future::Future;
 use std::io::{self, BufRead as _, Write as _};
@@ -18,7 +18,6 @@ use crate::held;
 use crate::subjects::quorlock::builder;
 use crate::subjects::{Flavor, TTL};
 
-/// The job of a worker process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) subject: String,
@@ -27,19 +26,18 @@ pub(crate) struct Job {
     pub(crate) task: Task,
 }
 
-/// See [`Job`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
-    /// Takes the lock on `key` again and again, each time for `hold_us`.
+    /// Acquires `key` repeatedly and holds it for `hold_us` each time.
     Contend { key: String, hold_us: u64 },
-    /// Takes `locks` locks and keeps them until the end.
+    /// Acquires `locks` locks and holds them until the end.
     Hold { locks: usize, ttl_ms: u64 },
 }
 
-/// Works as the argument says.
+/// Runs the job.
 ///
 /// # Errors
-/// What kept it from that.
+/// If the job is invalid or fails.
 pub(crate) fn main(job: &str) -> Result<(), String> {
     let job: Job = serde_json::from_str(job)
         .map_err(|_| "a worker is started by the benchmark itself, not by hand".to_owned())?;
@@ -75,7 +73,6 @@ fn client(runtime: &Runtime, urls: &[String], ttl: Duration) -> Result<Client, S
         .map_err(|error| error.to_string())
 }
 
-/// A contender for a lock.
 trait Contender: Send + Sync + 'static {
     type Guard: Send;
     fn acquire(&self, key: &str) -> impl Future<Output = Result<Self::Guard, String>> + Send;
@@ -93,7 +90,7 @@ impl Contender for Client {
     }
 
     async fn release(guard: Self::Guard) {
-        // If it was lost meanwhile, the times that are compared will show it.
+        // The outcome does not matter: an overlap of two holders shows in the recorded times.
         let _ = guard.release().await;
     }
 }
@@ -119,7 +116,7 @@ fn contend<C: Contender>(
     let (key, own_key) = (key.to_owned(), format!("{key}:{}", std::process::id()));
     let turns = runtime.block_on(async move {
         let work = async move {
-            // Connects.
+            // Opens the connections.
             C::release(locker.acquire(&own_key).await?).await;
             let end = await_go()?;
             let mut turns = Vec::new();
@@ -152,10 +149,10 @@ async fn turn<C: Contender>(
     Ok(Turn(nanos(asked), Some(nanos(acquired)), Some(nanos(released))))
 }
 
-/// Says that all is prepared, and waits for the word. Returns the end of the work.
+/// Prints `ready` and waits for `go`. Returns the end of the work.
 ///
 /// # Errors
-/// If it never comes.
+/// If the input ends first.
 fn await_go() -> Result<Duration, String> {
     let mut out = io::stdout().lock();
     let gone = |error: io::Error| format!("the benchmark is gone: {error}");
@@ -164,7 +161,7 @@ fn await_go() -> Result<Duration, String> {
     io::stdin().lock().read_line(&mut line).map_err(gone)?;
     let end = line.trim().strip_prefix("go ").and_then(|end| end.parse().ok());
     let end = end.ok_or_else(|| "the benchmark is gone".to_owned())?;
-    // From here on it says nothing more; its end, however, must end us too.
+    // The end of the input kills this process during its work too.
     std::thread::spawn(|| {
         let rest = io::stdin().lock().read_line(&mut String::new());
         if !matches!(rest, Ok(read) if read > 0) {

@@ -1,4 +1,4 @@
-//! Worker processes, from the side of those who start them.
+//! Starts and controls worker processes.
 
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 use crate::clock;
 use crate::worker::Job;
 
-/// The hidden command.
+/// The hidden subcommand of a worker process.
 pub(crate) const WORKER: &str = "worker";
 
-/// Some worker processes. Dropping it ends them.
+/// Worker processes. Dropping the value kills them.
 pub(crate) struct Workers(Vec<Process>);
 
 struct Process {
@@ -22,18 +22,18 @@ struct Process {
 }
 
 impl Workers {
-    /// Starts them and returns when all are ready.
+    /// Starts workers and returns when all are ready.
     ///
     /// # Errors
-    /// If one of them is not.
+    /// If a worker does not become ready.
     pub(crate) fn start(job: &Job, count: usize) -> Result<Self, String> {
         Self::of(|| this_program(job), count)
     }
 
-    /// Starts workers that are not this program.
+    /// Starts workers from any program.
     ///
     /// # Errors
-    /// If one of them is not ready.
+    /// If a worker does not become ready.
     pub(crate) fn of(
         worker: impl Fn() -> Result<Command, String>,
         count: usize,
@@ -49,10 +49,10 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Lets them work for so long, and collects what each of them tells.
+    /// Lets the workers run for `time`, and collects the results of each.
     ///
     /// # Errors
-    /// If one of them failed.
+    /// If a worker fails.
     pub(crate) fn work<T: DeserializeOwned>(
         mut self,
         time: Duration,
@@ -62,8 +62,9 @@ impl Workers {
             writeln!(process.orders, "go {end}")
                 .map_err(|error| format!("a worker process: {error}"))?;
         }
-        // They tell it at the end, and a pipe holds less: so one after the other is read to its end.
-        self.0.iter_mut().map(Process::told).collect()
+        // Workers write their results after the end, and the results exceed the capacity of a pipe. Reading each
+        // pipe to its end in turn is enough.
+        self.0.iter_mut().map(Process::results).collect()
     }
 }
 
@@ -91,21 +92,25 @@ impl Process {
         Ok(Self { child, orders, output: BufReader::new(output).lines() })
     }
 
-    fn told<T: DeserializeOwned>(&mut self) -> Result<Vec<T>, String> {
+    fn results<T: DeserializeOwned>(&mut self) -> Result<Vec<T>, String> {
         let parse = |line: std::io::Result<String>| {
             let line = line.map_err(|error| error.to_string())?;
             serde_json::from_str(&line).map_err(|error| format!("{error}: {line}"))
         };
-        let told: Result<Vec<T>, String> = self.output.by_ref().map(parse).collect();
-        let told = told.map_err(|why| format!("what a worker process told: {why}"))?;
+        let results: Result<Vec<T>, String> = self.output.by_ref().map(parse).collect();
+        let results = results.map_err(|why| format!("the output of a worker process: {why}"))?;
         let status = self.child.wait().map_err(|error| format!("a worker process: {error}"))?;
-        if status.success() { Ok(told) } else { Err(format!("a worker process ended: {status}")) }
+        if status.success() {
+            Ok(results)
+        } else {
+            Err(format!("a worker process ended: {status}"))
+        }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already; there is nobody here to tell an error to.
+        // The process may have ended already, and `drop` cannot return an error.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

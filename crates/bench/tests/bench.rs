@@ -1,5 +1,4 @@
-//! The benchmark as a program, with turns so short that its numbers mean nothing: they are not
-//! looked at.
+//! Runs the benchmark with turns too short for meaningful figures. The tests do not check the figures.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -33,7 +32,7 @@ fn the_last_line_of_a_quick_run_is_one_object_with_what_was_promised() {
     let report: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
     let written: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert_eq!(report, written);
-    // In so short a time, one process may well have had the lock all for itself.
+    // In a short run, one process may hold the lock all the time, so there is no hand-over.
     let not_run = report["not_run"].as_array().unwrap();
     assert!(not_run.iter().all(|missing| missing["workload"] == "handover"), "{said}");
     for (figure, subjects) in [
@@ -55,7 +54,7 @@ fn the_last_line_of_a_quick_run_is_one_object_with_what_was_promised() {
     assert_eq!(row["values"].as_array().map(Vec::len), Some(1));
 }
 
-/// The script draws every plot of an invented report, and escapes names.
+/// The script draws every plot of a synthetic report, and escapes names.
 #[test]
 fn plots_and_tables_come_from_a_report() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,9 +1,8 @@
-//! Which server binary to run.
+//! Finds a server binary.
 //!
-//! The order is: the variable `QUORLOCK_SERVER`, then `redis-server` and `valkey-server` on
-//! `PATH`, then `target/servers` of the workspace, where `cargo xtask servers` puts its binaries.
-//! Somebody who set the variable meant that binary, so an unusable value is an error and never a
-//! reason to look further.
+//! The search order is the variable `QUORLOCK_SERVER`, `redis-server` and `valkey-server` on `PATH`, and
+//! `target/servers` of the workspace, where `cargo xtask servers` installs binaries. An unusable value of the variable
+//! is an error. The search does not go on, because the user asked for that binary.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,16 +15,16 @@ use std::process::{Command, Stdio};
 /// The environment variable that names the server binary to use.
 pub const SERVER_VARIABLE: &str = "QUORLOCK_SERVER";
 
-/// Where, below a workspace, fetched servers live: one folder for each, with the binary inside.
+/// The folder in a workspace for fetched servers. Each server has a subfolder that contains its binary.
 pub const SERVERS_FOLDER: &str = "target/servers";
 
 const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 
-/// A server binary that was run once and said what it is.
+/// A server binary whose flavor and version are known from running it once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerBinary {
-    /// Where it is. Absolute, and not resolved any further: Debian's `redis-server` is a link to
-    /// a binary that decides by the name it is called by what to be.
+    /// The absolute path, with symbolic links unresolved. Debian's `redis-server` links to a binary that selects its
+    /// role by the name under which it starts.
     pub path: PathBuf,
     /// Redis or Valkey.
     pub flavor: Flavor,
@@ -33,16 +32,16 @@ pub struct ServerBinary {
     pub version: Version,
 }
 
-/// The project that a server comes from.
+/// The project that publishes the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Flavor {
     /// Redis, as `redis-server`.
     Redis,
-    /// valkey-server, the fork of Redis 7.2.
+    /// Valkey, the fork of Redis 7.2, as `valkey-server`.
     Valkey,
 }
 
-/// A server's version, ordered as versions are.
+/// A server's version. Versions are ordered by major, minor and patch number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     /// The 7 of 7.0.15.
@@ -53,19 +52,19 @@ pub struct Version {
     pub patch: u32,
 }
 
-/// There is no server to run. `Display` tells people what to do about it.
+/// No server can run. The `Display` text says what the user can do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotFound {
-    /// `QUORLOCK_SERVER` is set, and what it names cannot be used.
+    /// `QUORLOCK_SERVER` is set to an unusable path.
     #[error("{SERVER_VARIABLE}={} cannot be used: {why}", path.display())]
     Unusable {
         /// The value of the variable.
         path: PathBuf,
-        /// The error of running it.
+        /// The error from running the binary.
         why: String,
     },
-    /// Nothing on `PATH` and nothing in `target/servers`.
+    /// Neither `PATH` nor `target/servers` contains a server.
     #[error(
         "no Redis or Valkey server found on PATH or in {SERVERS_FOLDER}; any of these helps:\n  \
          apt install redis-server (Debian, Ubuntu), or brew install valkey or redis (macOS)\n  \
@@ -74,31 +73,31 @@ pub enum NotFound {
     Nowhere,
 }
 
-/// Finds the server to use; the workspace is searched for as [`find_in`] tells.
+/// Finds a server. The folders are those of [`find_in`] without a workspace.
 ///
 /// # Errors
-/// [`NotFound`], whose text is meant for people.
+/// [`NotFound`].
 pub fn find() -> Result<ServerBinary, NotFound> {
     find_in(None)
 }
 
-/// Finds the server to use, looking into `target/servers` of this `workspace` last.
+/// Finds a server. The search ends with `target/servers` of `workspace`.
 ///
-/// Without a workspace, those of the folders above `CARGO_MANIFEST_DIR` and above the current
-/// folder are searched. Of the latter only folders owned by the caller count: a folder that others
-/// may write to may hold their binaries. Among several fetched servers the newest wins.
+/// If `workspace` is `None`, the search ends with `target/servers` of the folders above `CARGO_MANIFEST_DIR` and above
+/// the current folder. Folders above the current one count only if the caller owns them, because other users can put
+/// binaries into theirs. Of several fetched servers, the newest is chosen.
 ///
 /// # Errors
-/// [`NotFound`], whose text is meant for people.
+/// [`NotFound`].
 pub fn find_in(workspace: Option<&Path>) -> Result<ServerBinary, NotFound> {
     Places::of_this_process(workspace).best()
 }
 
-/// The server that an option of a command line names: a path, a program on `PATH`, or, without a
-/// name, what [`find_in`] finds.
+/// Finds the server for a command-line option: a path, or a program on `PATH`. Without a name, the search is that of
+/// [`find_in`].
 ///
 /// # Errors
-/// For people: what is wrong with it, or how to get one.
+/// A message for the user: why the server is unusable, or how to install one.
 pub fn find_named(name: Option<&str>, workspace: Option<&Path>) -> Result<ServerBinary, String> {
     let Some(name) = name else {
         return find_in(workspace).map_err(|error| error.to_string());
@@ -113,20 +112,20 @@ pub fn find_named(name: Option<&str>, workspace: Option<&Path>) -> Result<Server
     ServerBinary::at(&file).map_err(|why| format!("--server {name}: {why}"))
 }
 
-/// Every usable server, each version once, in the order in which [`find_in`] prefers them. With
-/// `QUORLOCK_SERVER` that one alone.
+/// Returns every usable server in the search order of [`find_in`], each version once. If `QUORLOCK_SERVER` is set,
+/// returns only that server.
 ///
 /// # Errors
-/// [`NotFound`] when there is none, or when `QUORLOCK_SERVER` is unusable.
+/// [`NotFound`] if there is no server, or if `QUORLOCK_SERVER` is unusable.
 pub fn find_all(workspace: Option<&Path>) -> Result<Vec<ServerBinary>, NotFound> {
     Places::of_this_process(workspace).all()
 }
 
 impl ServerBinary {
-    /// Runs `path --version` and believes the answer.
+    /// Runs `path --version` and reads the flavor and version from the output.
     ///
     /// # Errors
-    /// Says, for people, why this is not a server that runs here.
+    /// A message for the user: why this binary is not a usable server.
     pub fn at(path: &Path) -> Result<Self, String> {
         let path = path::absolute(path).map_err(|error| error.to_string())?;
         let output = Command::new(&path)
@@ -147,13 +146,13 @@ impl ServerBinary {
         Ok(Self { path, flavor, version })
     }
 
-    /// It deletes a key if that has a value, in one command: Valkey from 9.0 on.
+    /// Whether the server has `DELIFEQ`, which deletes a key if the key has a given value. Valkey has it since 9.0.
     pub fn has_delifeq(&self) -> bool {
         self.flavor == Flavor::Valkey && self.version.major >= 9
     }
 }
 
-/// Reads `Redis server v=7.0.15 sha=…`.
+/// Parses `Redis server v=7.0.15 sha=…`.
 fn parse_banner(text: &str) -> Option<(Flavor, Version)> {
     let (flavor, rest) = if let Some(rest) = text.strip_prefix("Redis server v=") {
         (Flavor::Redis, rest)
@@ -169,8 +168,7 @@ fn parse_banner(text: &str) -> Option<(Flavor, Version)> {
     Some((flavor, version))
 }
 
-/// Everywhere a server may be, taken from the environment once, so that the search itself is a
-/// function of this value.
+/// The places to search, read from the environment once. The search depends on nothing else.
 #[derive(Debug, Default)]
 struct Places {
     named: Option<OsString>,
@@ -242,7 +240,7 @@ impl Places {
     }
 }
 
-/// A file that is not a server, or that does not run here, is passed over: nobody named it.
+/// Returns `None` for an unusable file. That is no error, because the user did not name the file.
 fn usable(path: &Path) -> Option<ServerBinary> {
     path.is_file().then(|| ServerBinary::at(path).ok()).flatten()
 }
@@ -293,7 +291,7 @@ mod tests {
 
     use super::*;
 
-    /// A script that says what a server of that flavor and version says.
+    /// Writes a script that prints `banner` as the version of a server.
     fn fake(dir: &Path, name: &str, banner: &str) -> PathBuf {
         fs::create_dir_all(dir).unwrap();
         let path = dir.join(name);

@@ -1,4 +1,4 @@
-//! Several independent servers: what the paper calls N masters.
+//! Several independent servers: the N masters of the Redlock paper.
 
 use std::ops::Deref;
 use std::panic;
@@ -6,18 +6,17 @@ use std::thread;
 
 use crate::{Server, ServerBinary, ServerOptions, StartError};
 
-/// Independent servers that know nothing of each other. It is a slice of [`Server`]s: index it,
-/// iterate over it, ask for its length.
+/// Independent servers without replication. Derefs to a slice of [`Server`]s.
 #[derive(Debug)]
 pub struct Nodes {
     servers: Vec<Server>,
 }
 
 impl Nodes {
-    /// Starts `count` servers at the same time and returns when all of them answer.
+    /// Starts `count` servers in parallel and returns when all of them answer.
     ///
     /// # Errors
-    /// The first server's [`StartError`]; the others are ended.
+    /// The first [`StartError`]. The other servers are stopped.
     pub fn start(
         binary: &ServerBinary,
         count: usize,
@@ -35,7 +34,7 @@ impl Nodes {
         Ok(Self { servers })
     }
 
-    /// Every server's [`url`](Server::url), in order.
+    /// Returns the [`url`](Server::url) of each server, in order.
     pub fn urls(&self) -> Vec<String> {
         self.iter().map(Server::url).collect()
     }

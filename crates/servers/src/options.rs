@@ -1,51 +1,51 @@
-//! How a server is to be run.
+//! Configuration of a server.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What may differ from one server to the next. Everything else is fixed: no snapshot, no
-/// append-only file, nothing outside a temporary directory, nothing beyond the loopback interface.
+/// The options that differ between servers. Everything else is fixed: no persistence, all files in a temporary
+/// directory, and only the loopback interface.
 #[derive(Clone, Default)]
 pub struct ServerOptions {
-    /// Where clients connect; a Unix socket unless said otherwise.
+    /// The address for clients.
     pub listen: Listen,
     /// The default user's password.
     pub password: Option<String>,
-    /// Further configuration as on the server's command line, such as `["--maxmemory", "8mb"]` or
-    /// `["--user", "alice", "on", ">secret", "~*", "+@all"]`. They come last, so they win, and
-    /// other users of the machine can see them.
+    /// Further command-line arguments, such as `["--maxmemory", "8mb"]` or
+    /// `["--user", "alice", "on", ">secret", "~*", "+@all"]`. They override all other configuration. Other users of the
+    /// machine can see them.
     pub args: Vec<String>,
-    /// Variables of its environment, beside those of this process.
+    /// Additional environment variables.
     pub env: Vec<(OsString, OsString)>,
-    /// Serve TLS, and nothing but TLS, on a TCP port; `listen` then does not matter.
+    /// Serve only TLS on a TCP port. `listen` has no effect then.
     pub tls: Option<TlsFiles>,
 }
 
-/// Where a server takes connections.
+/// The type of address for clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Listen {
-    /// A socket in the server's temporary directory: no port to collide with anybody.
+    /// A socket in the server's temporary directory. No other process can occupy it.
     #[default]
     UnixSocket,
-    /// A port of 127.0.0.1 that was free.
+    /// A free port of 127.0.0.1.
     Tcp,
 }
 
-/// The files of a server with TLS, all in PEM, by absolute paths.
+/// The TLS files of a server: absolute paths, PEM format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The server's certificate.
     pub cert: PathBuf,
-    /// Its private key.
+    /// The private key of `cert`.
     pub key: PathBuf,
-    /// The authority that clients' certificates are checked against.
+    /// The certificate authority that signs clients' certificates.
     pub ca: PathBuf,
-    /// Whether clients must show a certificate.
+    /// Whether clients must present a certificate.
     pub client_auth: bool,
 }
 
-/// Passwords stay out, and so do the arguments' values, which may hold an ACL user's password.
+/// Without the password and the values of arguments, which may contain the password of an ACL user.
 impl fmt::Debug for ServerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.args.iter().filter(|arg| arg.starts_with("--")).collect();
@@ -60,10 +60,10 @@ impl fmt::Debug for ServerOptions {
 }
 
 impl ServerOptions {
-    /// The configuration file of a server that lives in `home` and, given a port, serves it.
+    /// Returns the text of the configuration file for a server in `home`, with a TCP port if there is one.
     ///
-    /// The Unix socket is there in every case: over it this crate talks to its servers, also to
-    /// those that speak TLS, and an answer there proves that it is our process that has the port.
+    /// Every server also has a Unix socket. This crate connects to it even if clients use TLS. An answer there proves
+    /// that the process that has the port is ours.
     pub(crate) fn config(&self, home: &Path, socket: &Path, port: Option<u16>) -> String {
         let port = port.unwrap_or(0).to_string();
         let mut config = String::new();
@@ -91,7 +91,7 @@ impl ServerOptions {
     }
 }
 
-/// One argument as the configuration file spells it: in quotes, the unusual bytes as `\xHH`.
+/// Quotes an argument for the configuration file. Unusual bytes become `\xHH`.
 fn quoted(value: &[u8]) -> String {
     let mut quoted = String::from("\"");
     for &byte in value {
@@ -105,7 +105,7 @@ fn quoted(value: &[u8]) -> String {
     quoted
 }
 
-/// A part of a URL: every byte but the unreserved ones and those in `keep` as `%HH`.
+/// Percent-encodes a part of a URL, except unreserved bytes and the bytes in `keep`.
 pub(crate) fn percent_encoded(value: &[u8], keep: &[u8]) -> String {
     let mut encoded = String::new();
     for &byte in value {

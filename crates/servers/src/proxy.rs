@@ -1,9 +1,8 @@
-//! A way to a server on which everything can go wrong that goes wrong between two machines: bytes
-//! come late, in pieces, or never; connections break in the middle of an answer, or half.
+//! A TCP proxy in front of a server that injects network faults: delays, fragmented or lost data, and connections that
+//! break within a reply or in one direction only.
 //!
-//! Nothing happens here that a network cannot do: of one connection the bytes arrive in order and
-//! without gaps. So a connection that has lost anything in one direction passes nothing on in that
-//! direction any more, until somebody closes it.
+//! The proxy behaves like a TCP network: the bytes of a connection arrive in order and without gaps. A direction of a
+//! connection that has lost data delivers nothing more.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,69 +18,69 @@ use tokio::time::{sleep, timeout};
 
 use crate::Server;
 
-/// One of the two ways through a connection.
+/// A direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Bytes from clients.
+    /// From clients to the server.
     ToServer,
-    /// Replies and pushes of the server.
+    /// From the server to clients: replies and pushes.
     ToClient,
 }
 
-/// The treatment of all bytes, on existing and new connections.
+/// The treatment of data in one direction, on existing and new connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Traffic {
-    /// Everything passes through.
+    /// Data passes through unchanged.
     #[default]
     Open,
-    /// It comes this much later.
+    /// Data arrives with this additional delay.
     Delay(Duration),
-    /// It is kept, and passes in order once the way is another.
+    /// The proxy buffers data, and delivers it in order after the treatment changes.
     Hold,
-    /// It is taken and never arrives; nor does what follows it on the same connection.
+    /// The proxy discards data. A connection that has lost data delivers nothing more in this direction.
     Drop,
-    /// Bytes arrive in pieces of this size, a millisecond apart.
+    /// Data arrives in pieces of this number of bytes, a millisecond apart.
     Split(usize),
 }
 
-/// A single action on the existing connections. New connections are not affected.
+/// A single fault on the existing connections. New connections are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blow {
-    /// From now on nothing arrives in either direction, as behind a firewall that has lost its state.
+    /// The connections stay open and deliver nothing more in either direction, as after a firewall has lost its state.
     Swallow,
-    /// What goes there is kept until [`Proxy::release`]: it arrives after what is sent later on a
-    /// new connection, also if the client has closed this one long since.
+    /// The proxy buffers data in this direction until [`Proxy::release`]. The data arrives after later data of new
+    /// connections, even if the client has closed this connection meanwhile.
     Hold(Direction),
-    /// The receiver in this direction reads the end; the other direction goes on.
+    /// The receiver in this direction gets a FIN. The other direction stays open.
     HalfClose(Direction),
-    /// Of the next bytes in this direction, only this number arrives (modulo their count), then the end.
+    /// Of the next bytes in this direction, this number modulo their count arrives. Then the connection closes.
     Truncate(Direction, usize),
-    /// Both ends read the end.
+    /// Both ends get a FIN.
     Close,
-    /// The client's connection is reset (RST).
+    /// The client gets a RST.
     Reset,
 }
 
-/// An effect of the proxy, which it counts.
+/// An event that the proxy counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A connection was taken and led to the server.
+    /// The proxy accepted a connection and connected to the server.
     Accepted,
-    /// A connection was taken, and there was no server: closed.
+    /// The proxy accepted a connection, could not connect to the server, and closed the connection.
     NoServer,
-    /// Something came late.
+    /// Data was delayed.
     Delayed,
-    /// Something was kept for a while.
+    /// Data was buffered.
     Held,
-    /// Something was kept for so long that its sender had closed the connection, and then came.
+    /// Buffered data was delivered after its sender had closed the connection.
     Late,
-    /// Something never arrived.
+    /// Data was discarded.
     Dropped,
-    /// Something came in pieces.
+    /// Data was delivered in pieces.
     Split,
     /// One direction of a connection was closed.
     HalfClosed,
-    /// Something was cut off in the middle.
+    /// A connection closed after a part of the data.
     Truncated,
     /// A connection was closed.
     Closed,
@@ -89,16 +88,16 @@ pub enum Effect {
     Reset,
 }
 
-/// The last of the effects; there are as many counters.
+/// The number of effects.
 const EFFECTS: usize = Effect::Reset as usize + 1;
 
-/// How much is read at once.
+/// Bytes per read.
 const BUFFER: usize = 16 * 1024;
 
-/// Time between two pieces, and to see whether anything follows what was held.
+/// Interval between pieces, and timeout when the proxy looks for data behind buffered data.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// An address of its own for a server, with a will of its own.
+/// A proxy with its own address in front of a server.
 #[derive(Debug)]
 pub struct Proxy {
     door: Door,
@@ -106,11 +105,11 @@ pub struct Proxy {
     counts: Arc<Counts>,
 }
 
-/// The orders to a proxy, shared by its connections.
+/// The commands to a proxy. All of its connections share them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Orders {
     ways: [Traffic; 2],
-    /// How many blows there were, and the last of them.
+    /// Number of faults so far, and the latest fault.
     blows: u64,
     blow: Option<Blow>,
     releases: u64,
@@ -126,12 +125,11 @@ impl Counts {
 }
 
 impl Proxy {
-    /// Opens a port of 127.0.0.1 that leads to the server; over its Unix socket, so that the server
-    /// is found there again after a restart. Works as long as it lives and the current tokio runtime
-    /// runs.
+    /// Opens a port of 127.0.0.1 in front of the server. The proxy connects to the server's Unix socket, whose path
+    /// survives restarts. The proxy runs until it is dropped or the current tokio runtime ends.
     ///
     /// # Errors
-    /// If there is no port.
+    /// If no port is available.
     pub async fn start(server: &Server) -> io::Result<Self> {
         let (orders, seen) = watch::channel(Orders::default());
         let counts = Arc::new(Counts::default());
@@ -148,23 +146,22 @@ impl Proxy {
         Ok(Self { door: door.await?, orders, counts })
     }
 
-    /// The address for clients.
+    /// The URL for clients.
     pub fn url(&self) -> String {
         self.door.url()
     }
 
-    /// New connections lead to this server, as when a name or an address moves on to another
-    /// machine. Those that exist do not.
+    /// Redirects new connections to another server, as a change of a DNS record does. Existing connections stay.
     pub fn lead_to(&self, server: &Server) {
         self.door.lead_to(server);
     }
 
-    /// From now on this becomes of what goes there.
+    /// Sets the treatment of data in a direction.
     pub fn set(&self, direction: Direction, traffic: Traffic) {
         self.orders.send_modify(|orders| orders.ways[direction as usize] = traffic);
     }
 
-    /// Does this to the connections that exist.
+    /// Injects a fault into the existing connections.
     pub fn strike(&self, blow: Blow) {
         self.orders.send_modify(|orders| {
             orders.blows += 1;
@@ -177,7 +174,7 @@ impl Proxy {
         self.orders.send_modify(|orders| orders.releases += 1);
     }
 
-    /// Everything passes again, what was held first.
+    /// Ends all treatments. Buffered data arrives first.
     pub fn open(&self) {
         self.orders.send_modify(|orders| {
             orders.ways = [Traffic::Open; 2];
@@ -185,14 +182,13 @@ impl Proxy {
         });
     }
 
-    /// How often this has happened.
+    /// The number of times that an effect occurred.
     pub fn count(&self, effect: Effect) -> u64 {
         self.counts.0[effect as usize].load(Ordering::Relaxed)
     }
 }
 
-/// A port of 127.0.0.1 whose connections lead to a server. Closed when dropped; connections that
-/// were made are not.
+/// A port of 127.0.0.1 that forwards connections to a server. Dropping it closes the port, but not its connections.
 #[derive(Debug)]
 pub struct Door {
     port: u16,
@@ -201,11 +197,11 @@ pub struct Door {
 }
 
 impl Door {
-    /// Opens a port and has every connection carried, beside one to the server, or none if the
-    /// server takes none.
+    /// Opens a port. Calls `carry` for each connection with a connection to the server, or with `None` if the server
+    /// refuses.
     ///
     /// # Errors
-    /// If there is no port.
+    /// If no port is available.
     pub async fn open<F>(
         server: &Server,
         carry: impl Fn(TcpStream, Option<UnixStream>) -> F + Send + 'static,
@@ -218,7 +214,7 @@ impl Door {
         let (target, path) = watch::channel(server.socket());
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                // Without it small answers wait for each other; it is a matter of speed alone.
+                // With Nagle's algorithm small replies would wait for acknowledgements. An error costs only speed.
                 let _ = client.set_nodelay(true);
                 let path = path.borrow().clone();
                 let server = UnixStream::connect(&path).await.ok();
@@ -228,12 +224,12 @@ impl Door {
         Ok(Self { port, target, accepting: accepting.abort_handle() })
     }
 
-    /// New connections lead to this server.
+    /// Redirects new connections to this server.
     pub fn lead_to(&self, server: &Server) {
         self.target.send_replace(server.socket());
     }
 
-    /// The address for clients.
+    /// The URL for clients.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
@@ -245,10 +241,10 @@ impl Drop for Door {
     }
 }
 
-/// How a connection ends for both directions at once.
+/// The end of a connection in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Nobody gives orders any more.
+    /// The proxy was dropped.
     Gone,
     Closed,
     Truncated,
@@ -267,7 +263,7 @@ async fn carry(
         let (from_server, to_server) = server.split();
         let there = Lane::new(Direction::ToServer, orders, counts);
         let back = Lane::new(Direction::ToClient, orders, counts);
-        // An end of one direction alone leaves the other open, for what is still to come.
+        // The end of one direction leaves the other open, because more data may come there.
         tokio::try_join!(there.pass(from_client, to_server), back.pass(from_server, to_client))
     };
     match end {
@@ -276,7 +272,7 @@ async fn carry(
         Err(End::Truncated) => counts.add(Effect::Truncated),
         Err(End::Reset) => {
             counts.add(Effect::Reset);
-            // If the system does not want to, the client sees an ordinary end.
+            // If this fails, the client gets a FIN instead of a RST.
             let _ = client.set_zero_linger();
         }
     }
@@ -287,13 +283,13 @@ struct Lane<'a> {
     direction: Direction,
     orders: watch::Receiver<Orders>,
     counts: &'a Counts,
-    /// The blows up to this one have been taken, or came before the connection.
+    /// Number of the last fault that was handled here or came before the connection.
     blows: u64,
-    /// What a blow has made of it: it holds until there have been more releases than this,
+    /// The number of releases so far when a fault began to buffer data. The next release ends this.
     holds: Option<u64>,
-    /// cuts off what comes next,
+    /// The argument of [`Blow::Truncate`], which applies to the next data.
     truncates: Option<usize>,
-    /// or has lost something, and so loses all that follows.
+    /// Whether this direction has lost data, so all further data is discarded.
     swallows: bool,
 }
 
@@ -305,7 +301,7 @@ impl<'a> Lane<'a> {
         Self { direction, orders, counts, blows, holds, truncates, swallows: false }
     }
 
-    /// Passes bytes on until there are no more.
+    /// Forwards data until the sender's end.
     async fn pass(
         mut self,
         mut from: impl AsyncRead + Unpin,
@@ -315,7 +311,7 @@ impl<'a> Lane<'a> {
         let mut was_held = false;
         loop {
             let read = if was_held {
-                // Bytes that the sender sent before it went away.
+                // Read data that the sender sent before it closed the connection.
                 timeout(PAUSE, from.read(&mut buffer)).await.ok()
             } else {
                 tokio::select! {
@@ -336,7 +332,7 @@ impl<'a> Lane<'a> {
                 if was_held {
                     self.counts.add(Effect::Late);
                 }
-                // The other side may be gone as well.
+                // The receiver may have closed the connection too.
                 let _ = to.shutdown().await;
                 return Ok(());
             };
@@ -352,7 +348,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Takes in what was ordered.
+    /// Applies new commands.
     async fn obey(&mut self, to: &mut (impl AsyncWrite + Unpin)) -> Result<(), End> {
         let orders = *self.orders.borrow_and_update();
         if self.holds.is_some_and(|releases| orders.releases > releases) {
@@ -382,7 +378,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Waits for as long as what has been read is not to arrive. Returns whether it was held.
+    /// Waits while the data must not be delivered. Returns whether the data was buffered.
     async fn wait(&mut self, to: &mut (impl AsyncWrite + Unpin)) -> Result<bool, End> {
         let (mut held, mut late_by) = (false, None);
         loop {
@@ -396,7 +392,7 @@ impl<'a> Lane<'a> {
                     held = true;
                     None
                 }
-                // Once, however often the orders change meanwhile.
+                // Data is delayed once, even if the commands change during the delay.
                 Traffic::Delay(delay) if late_by.is_none() => {
                     self.counts.add(Effect::Delayed);
                     late_by = Some(delay);
@@ -427,7 +423,7 @@ impl<'a> Lane<'a> {
             return Ok(());
         }
         if let Some(keep) = self.truncates {
-            // Whether it arrives or the other side is gone: this is the end.
+            // The connection ends in any case.
             let _ = to.write_all(&bytes[..keep % bytes.len()]).await;
             return Err(End::Truncated);
         }
@@ -438,12 +434,13 @@ impl<'a> Lane<'a> {
             }
             _ => to.write_all(bytes).await,
         };
-        // Nobody reads it; what comes from there may still be of interest.
+        // The receiver is gone. The other direction stays open, because data may still come from there.
         self.swallows |= written.is_err();
         Ok(())
     }
 
-    /// For as long as it is to be so: byte by byte, what has been read could take a minute.
+    /// Delivers data in pieces while the treatment says so, and then the rest at once. Many single bytes could take a
+    /// minute.
     async fn in_pieces(
         &self,
         mut bytes: &[u8],

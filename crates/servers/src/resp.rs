@@ -1,39 +1,38 @@
-//! RESP2 and RESP3 for tests: a reader of what comes in, in whatever pieces, and a blocking client. Written by hand,
-//! and not the library's, so that tests do not check the lock's Redis client with itself.
+//! RESP2 and RESP3 for tests: an incremental parser and a blocking client. The code is separate from the library's, so
+//! that tests do not check the library's Redis client against itself.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a server says. What only RESP3 has, other than pushes, arrives as what RESP2 has for it.
+/// A message from a server. RESP3 types that RESP2 lacks are converted to their RESP2 equivalents, except pushes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// A status such as `OK`.
+    /// A status reply such as `OK`.
     Simple(String),
-    /// An error, with its code: `NOAUTH Authentication required.`
+    /// An error reply with its code: `NOAUTH Authentication required.`
     Error(String),
-    /// An integer number.
+    /// An integer.
     Int(i64),
-    /// A string, or nothing, however that is spelled.
+    /// A string, or null in any encoding.
     Bulk(Option<Vec<u8>>),
-    /// Several answers in one. A map is its keys and values in turn.
+    /// An array. A map becomes alternating keys and values.
     Array(Vec<Reply>),
-    /// A message without a request.
+    /// A push message.
     Push(Vec<Reply>),
 }
 
-/// Takes the first message out of what has been read, if all of it is there; with its bytes. Commands are messages
-/// too.
+/// Removes the first complete message from the buffer, and returns it with its bytes. Commands are messages too.
 ///
 /// # Errors
-/// If that is not RESP.
+/// If the buffer does not contain RESP.
 pub fn take(read: &mut Vec<u8>) -> io::Result<Option<(Reply, Vec<u8>)>> {
     let Some((message, length)) = first(read)? else { return Ok(None) };
     Ok(Some((message, read.drain(..length).collect())))
 }
 
-/// The first message of these bytes, and how many of them it is.
+/// Returns the first message and its length in bytes.
 fn first(bytes: &[u8]) -> io::Result<Option<(Reply, usize)>> {
     let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
     let (line, mut at) = (&bytes[..end], end + 2);
@@ -59,7 +58,7 @@ fn first(bytes: &[u8]) -> io::Result<Option<(Reply, usize)>> {
             let value = value.strip_suffix(b"\r\n").ok_or_else(garbled)?;
             match kind {
                 b'!' => Reply::Error(text(value)),
-                // Its format comes first: `txt:`.
+                // A verbatim string begins with its format: `txt:`.
                 b'=' => Reply::Bulk(Some(value.get(4..).ok_or_else(garbled)?.to_vec())),
                 _ => Reply::Bulk(Some(value.to_vec())),
             }
@@ -78,12 +77,12 @@ fn first(bytes: &[u8]) -> io::Result<Option<(Reply, usize)>> {
     Ok(Some((message, at)))
 }
 
-/// A blocking connection: RESP2, until it says `HELLO 3`.
+/// A blocking connection. It uses RESP2 until `HELLO 3`.
 #[derive(Debug)]
 pub struct RespConnection {
     stream: UnixStream,
     read: Vec<u8>,
-    /// Pushes that came before the replies that were read.
+    /// Pushes that arrived before the replies that were read.
     pub pushed: Vec<Vec<Reply>>,
 }
 
@@ -108,10 +107,10 @@ impl RespConnection {
         Self { stream, read: Vec::new(), pushed: Vec::new() }
     }
 
-    /// How long to wait for something to come.
+    /// Sets the read timeout.
     ///
     /// # Errors
-    /// If that is not possible, such as for a time of zero.
+    /// If the timeout is zero.
     pub fn wait(&self, patience: Duration) -> io::Result<()> {
         self.stream.set_read_timeout(Some(patience))
     }
@@ -119,16 +118,16 @@ impl RespConnection {
     /// Sends a command and waits for its reply.
     ///
     /// # Errors
-    /// If there is none. An error that the server answers is a [`Reply::Error`].
+    /// If no reply arrives. An error reply is a [`Reply::Error`].
     pub fn command<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
         self.send(&[args])?;
         self.reply()
     }
 
-    /// Sends all of these commands at once.
+    /// Sends several commands in one write.
     ///
     /// # Errors
-    /// If that is not possible.
+    /// If the write fails.
     pub fn send<A: AsRef<[u8]>>(&mut self, commands: &[&[A]]) -> io::Result<()> {
         let mut request = Vec::new();
         for args in commands {
@@ -142,10 +141,10 @@ impl RespConnection {
         self.stream.write_all(&request)
     }
 
-    /// The next reply. What has come of it is kept if the rest does not come in time.
+    /// Waits for the next reply. After a timeout the connection keeps the part that has arrived.
     ///
     /// # Errors
-    /// If it does not come or is not RESP.
+    /// If no complete reply arrives in time, or the data is not RESP.
     pub fn reply(&mut self) -> io::Result<Reply> {
         loop {
             match take(&mut self.read)? {
@@ -154,7 +153,7 @@ impl RespConnection {
                 None => {
                     let mut some = [0; 16 * 1024];
                     let length = match self.stream.read(&mut some) {
-                        // A signal has come, as they do where processes are stopped and continued.
+                        // A signal interrupted the read, for example when a process was stopped and continued.
                         Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                         read => read?,
                     };
@@ -172,7 +171,7 @@ impl RespConnection {
 mod tests {
     use super::*;
 
-    /// Every message with what it says.
+    /// Encoded messages and their parsed values.
     fn messages() -> Vec<(&'static [u8], Reply)> {
         let simple = |text: &str| Reply::Simple(text.to_owned());
         let bulk = |text: &str| Reply::Bulk(Some(text.into()));

@@ -1,4 +1,4 @@
-//! One running server.
+//! A running server process.
 
 use std::env;
 use std::fmt;
@@ -22,36 +22,32 @@ use crate::resp::RespConnection;
 use crate::spawn::spawn;
 use crate::{Listen, Reply, ServerBinary, ServerOptions};
 
-/// How long a server may take until it answers. They need some 20 ms; a busy machine needs more.
+/// Timeout for the start of a server. The start takes about 20 ms on an idle machine.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long [`Server::command`] waits: longer than any command takes, and bounded, because the
-/// server may be paused.
+/// Timeout of [`Server::command`]. No command takes this long, but a paused server never answers.
 const COMMAND_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often a server that lost its port to somebody else between the choice and the bind gets
-/// another one.
+/// Number of attempts to start a server. An attempt fails if another process binds the chosen port first.
 const PORT_TRIES: usize = 8;
 
-/// The ports to choose from: below the ports that Linux and macOS give to outgoing connections.
-/// A client that redials a dead server's port from that range can be given the very same port as
-/// its own, and is then connected to itself.
+/// The range of ports for servers. It lies below the ephemeral ports of Linux and macOS. A client that reconnects to a
+/// dead server's port within the ephemeral range may get the same port as its own, and so connect to itself.
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u16 = 12_000;
 
-/// The kernel's limit for the path of a Unix socket is 107 bytes on Linux and 103 on macOS.
+/// Longest path of a Unix socket, in bytes. The limit of the kernel is 107 on Linux and 103 on macOS.
 const SOCKET_PATH_LIMIT: usize = 103;
 
-/// A server process of this program. It ends, and its files go, when this value is dropped.
+/// A server process. Dropping the value kills the process and removes its files.
 ///
-/// Everything that is done to a server takes `&self`, so that one thread can kill it while others
-/// use it.
+/// All methods take `&self`, so one thread can kill the server while others use it.
 pub struct Server {
     binary: ServerBinary,
     options: ServerOptions,
     port: Option<u16>,
     child: Mutex<Option<Child>>,
-    /// Removed after `drop` has ended the process, which could otherwise put new files there.
+    /// Removed after `drop` has killed the process, because a running process could create new files there.
     home: TempDir,
 }
 
@@ -59,31 +55,31 @@ pub struct Server {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Its temporary folder, its files or its port could not be had, or the process not be made.
+    /// The temporary folder, the files, the port or the process could not be created.
     #[error("cannot prepare or run {}: {source}", path.display())]
     Prepare {
         /// The server's binary.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// It ended before it answered.
+    /// The process ended before it answered.
     #[error("{} ended with {status} before it answered; its log ends with:\n{log}", path.display())]
     Ended {
         /// The server's binary.
         path: PathBuf,
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
         /// The end of its log.
         log: String,
     },
-    /// It was to serve TLS and was built without.
+    /// TLS was requested, and the binary was built without TLS.
     #[error("{} was built without TLS", path.display())]
     NoTls {
         /// The server's binary.
         path: PathBuf,
     },
-    /// It runs but did not answer within ten seconds. It was killed.
+    /// The process did not answer within ten seconds, and was killed.
     #[error("{} did not answer within {START_LIMIT:?}; its log ends with:\n{log}", path.display())]
     Silent {
         /// The server's binary.
@@ -97,7 +93,7 @@ impl Server {
     /// Starts a server and returns when it answers.
     ///
     /// # Errors
-    /// [`StartError`], with the end of the server's log; nothing is left running.
+    /// [`StartError`]. No process is left running.
     pub fn start(binary: &ServerBinary, options: ServerOptions) -> Result<Self, StartError> {
         let tcp = options.listen == Listen::Tcp || options.tls.is_some();
         let mut tries = 1..=PORT_TRIES;
@@ -123,8 +119,8 @@ impl Server {
         &self.binary
     }
 
-    /// The URL to connect to, with the password in it if there is one:
-    /// `redis+unix:///path`, `redis://127.0.0.1:port` or `rediss://127.0.0.1:port`.
+    /// The URL for clients, including the password: `redis+unix:///path`, `redis://127.0.0.1:port` or
+    /// `rediss://127.0.0.1:port`.
     pub fn url(&self) -> String {
         let password = self.options.password.as_deref();
         let secret = password.map(|secret| percent_encoded(secret.as_bytes(), b""));
@@ -142,7 +138,7 @@ impl Server {
         }
     }
 
-    /// Where it listens: the path of its socket, or `127.0.0.1:port`.
+    /// The path of the socket, or `127.0.0.1:port`.
     pub fn address(&self) -> String {
         match self.port {
             None => self.socket().display().to_string(),
@@ -150,85 +146,83 @@ impl Server {
         }
     }
 
-    /// The process, unless it has ended.
+    /// The process id. `None` if the process has ended.
     pub fn pid(&self) -> Option<u32> {
         running(&mut self.child()).map(|child| child.id())
     }
 
-    /// Whether the process exists; a paused one does.
+    /// Whether the process exists. A paused process counts as running.
     pub fn is_running(&self) -> bool {
         self.pid().is_some()
     }
 
-    /// Kills the process without a warning, and returns when it is gone. A server that has
-    /// already ended is left at that.
+    /// Kills the process (SIGKILL) and waits for its end. Does nothing if the process has ended before.
     ///
     /// # Errors
-    /// When the system refuses, which it has no reason to do for our own child.
+    /// The error of the operating system.
     pub fn kill(&self) -> io::Result<()> {
         end(&mut self.child())
     }
 
-    /// Stops the process where it is, as a long pause of the machine would, and returns when it
-    /// stands. Clients see a server that takes connections and says nothing.
+    /// Stops the process (SIGSTOP) and waits until it has stopped. Clients can still connect, and get no answers.
     ///
     /// # Errors
-    /// When the server does not run.
+    /// If the server does not run.
     pub fn pause(&self) -> io::Result<()> {
         let mut child = self.child();
         let pid = signal(&mut child, Signal::STOP)?;
-        // The signal alone is only a request: the server might still answer what comes now.
-        // Leaving the event in place lets a second pause return as well.
+        // The kernel delivers the signal asynchronously, so the server could still answer. NOWAIT leaves the event in
+        // place, so that a second pause returns too.
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
         retry_on_intr(|| waitid(WaitId::Pid(pid), stopped))?;
         Ok(())
     }
 
-    /// Lets a paused process go on.
+    /// Continues a paused process (SIGCONT).
     ///
     /// # Errors
-    /// When the server does not run.
+    /// If the server does not run.
     pub fn resume(&self) -> io::Result<()> {
         signal(&mut self.child(), Signal::CONT).map(drop)
     }
 
-    /// Kills the process if it runs, and starts it again at the same address with the same
-    /// options. It comes back empty, unless `args` told it to keep its data.
+    /// Kills the process if it runs, and starts it again with the same address and options. The new process has no data
+    /// unless `args` configures persistence.
     ///
     /// # Errors
-    /// [`StartError`]; after that the server is not running.
+    /// [`StartError`]. Then the server does not run.
     pub fn restart(&self) -> Result<(), StartError> {
         let mut child = self.child();
         end(&mut child).map_err(|source| self.not_prepared(source))?;
         self.launch(&mut child)
     }
 
-    /// Sends one command as the default user and waits for the answer, five seconds at most.
+    /// Sends one command as the default user and waits for the reply, at most five seconds.
     ///
-    /// It takes a way of its own, a Unix socket, also where clients use TCP or TLS.
+    /// The connection uses the Unix socket, even if clients use TCP or TLS.
     ///
     /// # Errors
-    /// When the server does not answer or refuses the password. An error that it answers to the
-    /// command itself is a [`Reply::Error`].
+    /// If the server does not answer or refuses the password. An error reply to the command itself is a
+    /// [`Reply::Error`].
     pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Reply> {
         self.connect()?.command(args)
     }
 
-    /// A connection for several commands, on the same way.
+    /// Opens a connection to the Unix socket, for several commands.
     ///
     /// # Errors
-    /// As for one command.
+    /// If the server does not answer or refuses the password.
     pub fn connect(&self) -> io::Result<RespConnection> {
         let password = self.options.password.as_deref();
         RespConnection::open(&self.socket(), password, COMMAND_LIMIT)
     }
 
-    /// The Unix socket, which is there in every case.
+    /// The path of the Unix socket. Every server has one.
     pub fn socket(&self) -> PathBuf {
         socket_in(self.home.path())
     }
 
-    /// The folder that the process works in, with all files that it writes.
+    /// The working directory of the process, which contains all files that the process writes.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
@@ -238,7 +232,7 @@ impl Server {
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
-        // A panic while the lock was held leaves a child that is as killable as before.
+        // A panic of another thread cannot leave the child in an inconsistent state.
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -247,8 +241,8 @@ impl Server {
             let home = self.home.path();
             let config = home.join("conf");
             fs::write(&config, self.options.config(home, &self.socket(), self.port))?;
-            // One log for each start, so that an error never shows what an earlier one said.
-            // The server says on its output what is wrong with its configuration.
+            // Each start has its own log, so an error never quotes an earlier run. Configuration errors go to standard
+            // output.
             let log = File::create(self.log())?;
             let errors = log.try_clone()?;
             spawn(&self.binary.path, |command| {
@@ -265,7 +259,7 @@ impl Server {
         let running = child.insert(run().map_err(|source| self.not_prepared(source))?);
         let result = self.await_answer(running);
         if result.is_err() {
-            // The error to report is the one that led here.
+            // The earlier error is the one to report.
             let _ = end(child);
         }
         result
@@ -292,9 +286,9 @@ impl Server {
         }
     }
 
-    /// The socket is in our own folder, so whoever answers there is the process just started; and
-    /// a server answers nobody before it has all of its addresses.
-    /// Any answer will do: the password may be one that `args` sets.
+    /// Whether the process answers on the Unix socket. The socket is in our private folder, so no other process can
+    /// answer there. A server answers only after it has bound all of its addresses. An error reply counts as an answer,
+    /// because `args` may set a password.
     fn answers(&self) -> bool {
         RespConnection::open(&self.socket(), None, Duration::from_secs(1))
             .and_then(|mut connection| connection.command(&["PING"]))
@@ -303,7 +297,7 @@ impl Server {
 
     fn ended(&self, status: ExitStatus) -> StartError {
         let (path, log) = (self.binary.path.clone(), self.log_tail());
-        // The first is what Redis 6 says of an option that it was built without.
+        // The first text is from Redis 6.
         let no_tls = ["'tls-port \"", "Failed finding TLS support"];
         if self.options.tls.is_some() && no_tls.iter().any(|words| log.contains(words)) {
             return StartError::NoTls { path };
@@ -331,12 +325,12 @@ impl StartError {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // SIGKILL ends a paused process too, and there is nobody here to tell an error to.
+        // SIGKILL ends a paused process too. `drop` cannot return an error.
         let _ = self.kill();
     }
 }
 
-/// Names what runs and where, and no secret.
+/// Without the password.
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")
@@ -347,7 +341,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// The child, unless it has ended; then it is forgotten, because its number may be reused.
+/// Returns the child if it runs. A child that has ended is discarded, because its process id may be reused.
 fn running(child: &mut Option<Child>) -> Option<&mut Child> {
     if matches!(child.as_mut().map(Child::try_wait), Some(Ok(Some(_)))) {
         *child = None;
@@ -375,8 +369,8 @@ fn socket_in(home: &Path) -> PathBuf {
     home.join("socket")
 }
 
-/// A folder that only we can enter, because it holds the password, and short enough for a socket
-/// in it to have a valid path.
+/// Creates the home folder. Only this user can enter the folder, because the configuration contains the password. The
+/// path is short enough for a Unix socket in it.
 fn home() -> io::Result<TempDir> {
     let make = |parent: &Path| {
         tempfile::Builder::new()
@@ -392,8 +386,8 @@ fn home() -> io::Result<TempDir> {
 }
 
 fn free_port() -> io::Result<u16> {
-    // The standard library seeds its hashers at random, and more is not needed to keep test
-    // processes that start at the same time apart.
+    // The standard library seeds its hashers randomly. That suffices to give processes that start at the same time
+    // different ports.
     let start = RandomState::new().build_hasher().finish();
     (0..u64::from(PORTS))
         .filter_map(|step| u16::try_from(start.wrapping_add(step) % u64::from(PORTS)).ok())

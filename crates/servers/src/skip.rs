@@ -1,4 +1,4 @@
-//! Tests that need a real server, on machines that have none.
+//! Skips tests that need a real server if the machine has none.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -6,17 +6,16 @@ use std::io::{self, Write as _};
 
 use crate::{NotFound, SERVER_VARIABLE, ServerBinary, find};
 
-/// Set where a test without a server must fail instead of being skipped: by `cargo xtask test`.
+/// If set, a test without a server fails instead of being skipped. `cargo xtask test` sets it.
 pub const REQUIRE_VARIABLE: &str = "QUORLOCK_REQUIRE_SERVERS";
 
-/// Names a file that gets a line for every skipped test, so that somebody can count them.
+/// Path of a file to which each skipped test appends a line. `cargo xtask test` counts the lines.
 pub const SKIP_LOG_VARIABLE: &str = "QUORLOCK_SKIP_LOG";
 
-/// The server for the test of this name, or `None` after [`skip`] was called.
+/// Returns the server for a test. If there is none, calls [`skip`] and returns `None`.
 ///
 /// # Panics
-/// When there is no server and `QUORLOCK_REQUIRE_SERVERS` is set, and when `QUORLOCK_SERVER`
-/// names something unusable: in both cases somebody counts on the test being run.
+/// If there is no server and `QUORLOCK_REQUIRE_SERVERS` is set, or if `QUORLOCK_SERVER` is unusable.
 pub fn find_or_skip(test: &str) -> Option<ServerBinary> {
     match find() {
         Ok(binary) => Some(binary),
@@ -28,24 +27,24 @@ pub fn find_or_skip(test: &str) -> Option<ServerBinary> {
     }
 }
 
-/// How the line of [`not_for`] begins.
+/// The prefix of the log lines of [`not_for`].
 pub const NOT_FOR: &str = "NOT FOR ";
 
-/// Says on the standard error, where the test harness does not swallow it, that a test did not
-/// run, and notes it in the file that `QUORLOCK_SKIP_LOG` names.
+/// Reports a skipped test on standard error, uncaptured by the test harness, and in the file that
+/// `QUORLOCK_SKIP_LOG` names.
 pub fn skip(test: &str, why: &str) {
     tell(test, &format!("SKIPPED ({why}): {test}\n"));
 }
 
-/// The same for a test that is about what other versions do than this one: with those it runs, so
-/// nobody need count it among what was not shown.
+/// Reports that a test does not apply to this server version. The test runs with other versions, so `cargo xtask test`
+/// does not count it as skipped.
 pub fn not_for(binary: &ServerBinary, test: &str, why: &str) {
     let ServerBinary { flavor, version, .. } = binary;
     tell(test, &format!("{NOT_FOR}{flavor} {version} ({why}): {test}\n"));
 }
 
-/// A test about TLS does not run with a server that was built without. If that is the one server that was
-/// chosen for all tests, it is [`not_for`] it; else it was skipped.
+/// Reports that a test about TLS cannot use a server without TLS. If `QUORLOCK_SERVER` selects one server for all
+/// tests, this counts as [`not_for`], otherwise as [`skip`].
 pub fn without_tls(binary: &ServerBinary, test: &str) {
     if env::var_os(SERVER_VARIABLE).is_some_and(|value| !value.is_empty()) {
         not_for(binary, test, "it was built without TLS");
@@ -55,7 +54,7 @@ pub fn without_tls(binary: &ServerBinary, test: &str) {
 }
 
 fn tell(test: &str, line: &str) {
-    // The harness captures what `eprintln!` prints, not what is written to the stream itself.
+    // The harness captures `eprintln!`, but not writes to the stream itself.
     let shown = io::stderr().write_all(line.as_bytes());
     let noted = env::var_os(SKIP_LOG_VARIABLE).map_or(Ok(()), |path| {
         OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())

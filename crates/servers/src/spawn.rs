@@ -1,9 +1,9 @@
-//! Starting a child that does not outlive this process.
+//! Starts child processes that do not outlive this process.
 //!
-//! Linux can send a process a signal when its parent dies; `setpriv --pdeathsig` asks for that
-//! and then becomes the program, so no unsafe code runs between fork and exec. The kernel takes
-//! the *thread* that forked for the parent, and a test's thread ends with the test. So all children
-//! are started by one thread that ends with the process only.
+//! On Linux the kernel can send a process a signal when its parent dies. `setpriv --pdeathsig` requests this and then
+//! execs the program, so no unsafe code runs between fork and exec. The kernel regards the *thread* that forked as the
+//! parent, and a test's thread ends with the test. So one thread, which lives as long as the process, starts all
+//! children.
 
 use std::io;
 use std::path::Path;
@@ -14,18 +14,18 @@ use std::thread;
 
 type Job = (Command, Sender<io::Result<Child>>);
 
-/// Starts `program` as configured by `configure`. Where `setpriv` can see to it, it dies with this
-/// process, and signals of the terminal do not reach it.
+/// Starts `program`. If `setpriv` is usable, the child dies with this process, and signals from the terminal do not
+/// reach the child.
 ///
 /// # Errors
-/// The error of the system.
+/// The error of the operating system.
 pub fn spawn(program: &Path, configure: impl FnOnce(&mut Command)) -> io::Result<Child> {
     let mut command = if dies_with_parent() {
         use std::os::unix::process::CommandExt as _;
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(program);
-        // A Ctrl-C in the terminal is for this process, which ends its children in order.
-        // Without setpriv they stay in the terminal's group, so that Ctrl-C reaches them at all.
+        // Ctrl-C in the terminal goes to this process only, which then stops its children in order. Without setpriv
+        // the children stay in the terminal's process group, so that Ctrl-C reaches them.
         command.process_group(0);
         command
     } else {
@@ -38,7 +38,7 @@ pub fn spawn(program: &Path, configure: impl FnOnce(&mut Command)) -> io::Result
         let (jobs, queue) = mpsc::channel::<Job>();
         thread::spawn(move || {
             for (mut command, answer) in queue {
-                // Nobody stops waiting for the answer, so it always has somebody to go to.
+                // The receiver waits for the answer, so `send` cannot fail.
                 let _ = answer.send(command.spawn());
             }
         });
@@ -50,8 +50,8 @@ pub fn spawn(program: &Path, configure: impl FnOnce(&mut Command)) -> io::Result
     child.recv().map_err(|_| gone())?
 }
 
-/// Whether children end with this process even if it is killed: there is a `setpriv` that knows
-/// the option (busybox's does not).
+/// Whether children die with this process even on SIGKILL. True if `setpriv` knows `--pdeathsig`. The `setpriv` of
+/// busybox does not.
 pub(crate) fn dies_with_parent() -> bool {
     static WORKS: LazyLock<bool> = LazyLock::new(|| {
         Command::new("setpriv")

@@ -1,4 +1,4 @@
-//! Everything that the proxy does, done between a plain connection and a real server.
+//! Every fault of the proxy, between a plain connection and a real server.
 
 #![expect(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -13,10 +13,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Longer than anything takes on a busy machine.
+/// Timeout for everything on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Short, and long enough to see that nothing comes.
+/// Time in which unwanted data would arrive.
 const A_WHILE: Duration = Duration::from_millis(50);
 
 struct Testbed {
@@ -31,7 +31,7 @@ impl Testbed {
         Some(Self { server, proxy })
     }
 
-    /// A connection that has been used.
+    /// Opens a connection and completes one command on it.
     async fn connect(&self) -> TcpStream {
         let mut stream = self.bare().await;
         assert_eq!(ask(&mut stream, "PING", 7).await, "+PONG\r\n");
@@ -97,8 +97,8 @@ async fn what_is_delayed_comes_later_and_in_pieces_it_comes_whole() {
     testbed.proxy.set(ToServer, Traffic::Split(1));
     assert_eq!(ask(&mut stream, "ECHO abcdef", 12).await, "$6\r\nabcdef\r\n");
     assert_eq!((testbed.proxy.count(Effect::Delayed), testbed.proxy.count(Effect::Split)), (1, 1));
-    // What is on its way in pieces of a byte, a millisecond apart, comes at once when that is over: here it
-    // would take a minute.
+    // Data that the proxy delivers byte by byte, a millisecond apart, arrives at once when the treatment ends. Here
+    // the rest would take a minute.
     send(&mut stream, &format!("SET large {}", "x".repeat(60_000))).await;
     testbed.until("it comes in pieces", |testbed| testbed.proxy.count(Effect::Split) > 1).await;
     testbed.proxy.set(ToServer, Traffic::Open);
@@ -121,7 +121,7 @@ async fn what_is_held_comes_in_order_on_old_connections_and_new_ones() {
     assert_eq!(read(&mut new, 5).await, "+OK\r\n");
 }
 
-/// What a client has sent arrives although it has gone, and after what it has sent since.
+/// Buffered data of a closed connection arrives after later data of a new connection.
 #[tokio::test]
 async fn what_an_old_connection_holds_comes_after_it_was_closed() {
     let Some(testbed) =
@@ -157,7 +157,7 @@ async fn a_connection_that_has_lost_something_passes_nothing_on_any_more() {
     testbed.until("the command arrives", |testbed| testbed.has("key")).await;
     testbed.until("the answer is lost", |testbed| testbed.proxy.count(Effect::Dropped) == 1).await;
     testbed.proxy.open();
-    // Its answer would be taken for that of the lost one.
+    // A client would take its reply for the reply to the lost command.
     send(&mut old, "SET other 1").await;
     testbed.until("commands still arrive", |testbed| testbed.has("other")).await;
     nothing_comes(&mut old).await;

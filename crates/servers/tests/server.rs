@@ -1,4 +1,4 @@
-//! Everything that is done to a server, done to a real one.
+//! Every operation on a server, with a real server.
 
 #![expect(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -172,7 +172,7 @@ fn a_password_is_needed_and_not_shown() {
     let Some(binary) = find_or_skip("a_password_is_needed_and_not_shown") else {
         return;
     };
-    // With every character that is special to the configuration file or to a URL.
+    // The password contains every character that is special in the configuration file or in a URL.
     let password = "p \"w'\\\n@:/?#%é";
     for listen in [Listen::UnixSocket, Listen::Tcp] {
         let options =
@@ -230,7 +230,7 @@ fn a_wrong_configuration_fails_with_the_servers_own_words() {
     let error = Server::start(&binary, ServerOptions { args, ..Default::default() }).unwrap_err();
     assert!(matches!(error, StartError::Ended { .. }), "{error:?}");
     let text = error.to_string();
-    // Each version has words of its own: "Bad directive", "Unresolved Configuration".
+    // Each version words the error differently: "Bad directive", "Unresolved Configuration".
     assert!(text.contains("no-such-thing"), "{text}");
 }
 
@@ -285,8 +285,8 @@ fn serves_tls_and_nothing_but_tls() {
     }
 }
 
-/// Sends the smallest TLS 1.2 hello that OpenSSL takes and returns the type of the record that
-/// comes back: 0x16 for a handshake, 0x15 for an alert.
+/// Sends the smallest TLS 1.2 ClientHello that OpenSSL accepts. Returns the type of the record in the answer: 0x16 for
+/// a handshake, 0x15 for an alert.
 fn client_hello(address: &str) -> Option<u8> {
     let ciphers: &[u8] = &[0xc0, 0x2b, 0xc0, 0x2c];
     let extensions: &[u8] = &[
@@ -314,7 +314,7 @@ fn client_hello(address: &str) -> Option<u8> {
     Some(kind[0])
 }
 
-/// The part of the next test that is to be killed. Run by itself it does nothing.
+/// The process that the next test kills. Without the variable the test does nothing.
 #[test]
 fn a_process_that_waits_to_be_killed() {
     let Some(note) = std::env::var_os("QUORLOCK_SERVERS_TEST_NOTE") else {
@@ -353,7 +353,7 @@ fn a_killed_process_takes_its_servers_along() {
     UnixStream::connect(address).unwrap();
     process.kill().unwrap();
     process.wait().unwrap();
-    // Not `exists`: nobody may be there to collect the orphan, which then stays as a zombie.
+    // Not `exists`: without a process that reaps the orphan, it stays as a zombie.
     eventually(|| UnixStream::connect(address).is_err().then_some(()))
         .expect("the server ends too");
 }

@@ -1,4 +1,4 @@
-//! Mistakes in the shipped code: which of them does the cancellation sweep catch?
+//! Mutants in the shipped code: runs the cancellation sweep with each.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,20 +13,20 @@ use crate::special_build::{MUTANTS, is_called};
 const VOUCHED: &str = "answers that are vouched for";
 const VOUCHED_TEST: [&str; 2] = ["--exact", "data::a_flush_is_noticed"];
 
-/// The result for one mistake.
+/// The result for a mutant.
 pub(super) struct Row {
     mutant: String,
     layer: String,
-    /// The sweep is to see it.
+    /// Whether the sweep must catch the mutant.
     is_expected: bool,
-    /// The sweep fails with it; `None`: it does not end.
+    /// Whether the sweep fails. `None`: it hangs.
     is_caught: Option<bool>,
 }
 
-/// Builds the sweep, sees that it passes, and runs it with each mistake that it is to see; with `all`,
-/// with the others as well, some of which make it hang.
+/// Builds the sweep, checks that it passes, and runs it with each mutant that it must catch. With `all` it also runs
+/// with the other mutants, some of which make it hang.
 pub(super) fn examine(workspace: &Path, all: bool) -> Result<Vec<Row>, String> {
-    // Of the whole workspace, for with one package alone those of others would be built with other features.
+    // Builds the whole workspace. A build of one package would compile its dependencies with other features.
     let build = ["test", "--workspace", "--test", "cancellation", "--test", "restart", "--no-run"];
     let programs = MUTANTS.build(workspace, &build)?;
     let named = |name| {
@@ -72,7 +72,7 @@ pub(super) fn examine(workspace: &Path, all: bool) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Prints the table; returns whether all that are to be seen were.
+/// Prints the table. Returns whether the sweep caught all expected mutants.
 pub(super) fn report(rows: &[Row]) -> bool {
     println!("\n| mistake in the shipped code | made in | caught |\n|---|---|---|");
     for Row { mutant, layer, is_expected, is_caught } in rows {

@@ -1,4 +1,4 @@
-//! Mistakes in the shipped code: which test of the library is the first that fails with each of them?
+//! Mutants in the shipped code: finds the first test of the library that fails with each.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -9,8 +9,8 @@ use super::{TIME_OUT, output};
 use crate::program;
 use crate::special_build::{MUTANTS, is_called};
 
-/// The library's tests, those that take the shortest first. The names are nobody else's in the workspace; the first
-/// is the tests within the library.
+/// The test binaries of the library, fastest first. Their names are unique in the workspace. The first is the unit
+/// tests.
 const TESTS: &[&str] = &[
     "quorlock",
     "order",
@@ -33,17 +33,17 @@ const TESTS: &[&str] = &[
     "restart",
 ];
 
-/// The result for one mistake.
+/// The result for a mutant.
 pub(super) struct Row {
     mutant: String,
     layer: String,
-    /// The binary and the test that was seen to fail first.
+    /// The binary and the first test that fails.
     by: Option<(String, String)>,
 }
 
-/// Builds the tests, sees that they pass, and runs them with each mistake until one fails.
+/// Builds the tests, checks that they pass, and runs them with each mutant until one fails.
 pub(super) fn examine(workspace: &Path) -> Result<Vec<Row>, String> {
-    // Of the whole workspace, for with one package alone those of others would be built with other features.
+    // Builds the whole workspace. A build of one package would compile its dependencies with other features.
     let mut build = vec!["test", "--workspace", "--no-run", "--lib", "--test", "cancellation"];
     build.extend(TESTS[1..].iter().flat_map(|name| ["--test", name]));
     let programs = MUTANTS.build(workspace, &build)?;
@@ -84,7 +84,7 @@ pub(super) fn examine(workspace: &Path) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Runs one binary; returns the test that fails, if any does.
+/// Runs a test binary. Returns the first failing test.
 fn failing_test(
     workspace: &Path,
     program: &Path,
@@ -107,7 +107,7 @@ fn failing_test(
     Ok(Some(ended.output.lines().find_map(failed).unwrap_or_else(|| status.to_string())))
 }
 
-/// Prints the table. One that nothing fails with is no error: some only the sweep or chaos can see.
+/// Prints the table. A mutant without a failing test is no error, because only the sweep or chaos can catch some.
 pub(super) fn report(rows: &[Row]) -> ExitCode {
     println!("\n| mistake in the shipped code | made in | the library's tests |\n|---|---|---|");
     for Row { mutant, layer, by } in rows {

@@ -1,4 +1,4 @@
-//! A child process with a time limit.
+//! Runs a child process with a time limit.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
@@ -11,11 +11,11 @@ use crate::clock;
 /// Runs a program to its end, without input. Returns its standard output.
 ///
 /// # Errors
-/// In words: the program cannot be started, was killed after `limit`, or failed, with the last line of its standard
-/// error.
+/// A message: the program cannot start, was killed after `limit`, or failed. The message of a failure quotes the last
+/// line of standard error.
 pub(super) fn run(command: &mut Command, limit: Duration) -> Result<String, String> {
     let mut started = || {
-        // Files instead of pipes, which would have to be read meanwhile.
+        // Files instead of pipes, because a full pipe would block the child.
         let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(errors.try_clone()?);
         Ok((command.spawn()?, output, errors))
@@ -34,7 +34,7 @@ pub(super) fn run(command: &mut Command, limit: Duration) -> Result<String, Stri
     text(output)
 }
 
-/// Returns `None` after killing the child because of the limit.
+/// Waits for the child's end. Kills the child after `limit` and returns `None`.
 fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let end = clock::now() + limit;
     while clock::now() < end {

@@ -1,4 +1,4 @@
-//! The blocking client: one for the process, a thread for each locker.
+//! The blocking client: one client per process, and a thread per locker.
 
 use std::thread;
 use std::time::Duration;
@@ -13,16 +13,15 @@ use crate::{clock, testbed};
 
 const NAME: &str = "quorlock-blocking";
 
-/// The blocking client of some servers.
 pub(crate) struct Blocking {
     client: Client,
 }
 
 impl Blocking {
-    /// Builds it.
+    /// Creates a client.
     ///
     /// # Errors
-    /// If it cannot be built.
+    /// If the client cannot be built.
     pub(crate) fn new(servers: &[Server]) -> Result<Self, String> {
         let client = builder(testbed::urls(servers)).blocking().build();
         let client = client.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! How async subjects are driven: the same tasks on the same kind of runtime for all of them.
+//! Runs async subjects: the same tasks on the same kind of runtime.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,16 +13,15 @@ use super::{Subject, key};
 use crate::clock;
 use crate::sample::{Latencies, Sample, Started};
 
-/// More than so many pairs under way are no load but a pile: whoever gets there cannot keep up.
+/// Maximum number of pairs in flight. A subject that reaches this number cannot keep up with the rate.
 const PILE: usize = 50_000;
 
-/// The tokio runtime that async subjects run on.
+/// The tokio runtime of async subjects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Flavor {
-    /// One thread per core: what `#[tokio::main]` gives.
+    /// One thread per core, as with `#[tokio::main]`.
     #[default]
     MultiThread,
-    /// Everything on one thread.
     CurrentThread,
 }
 
@@ -36,13 +35,13 @@ impl Flavor {
     }
 }
 
-/// An async client, as far as it matters here.
+/// An async client.
 pub(crate) trait Locker: Clone + Send + Sync + 'static {
     /// Acquires and releases.
     fn pair(&self, key: &str) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-/// An async subject: its client and the runtime it lives on.
+/// An async subject: its client and its runtime.
 pub(crate) struct AsyncSubject<L> {
     pub(crate) name: &'static str,
     pub(crate) locker: L,
@@ -50,7 +49,7 @@ pub(crate) struct AsyncSubject<L> {
 }
 
 impl<L: Locker> AsyncSubject<L> {
-    /// One task for each key, until the time is over.
+    /// Runs one task per key until the time is over.
     fn on_keys(
         &self,
         keys: impl Iterator<Item = String>,
@@ -59,8 +58,8 @@ impl<L: Locker> AsyncSubject<L> {
         let started = Started::now();
         let until = clock::now() + time;
         let latencies = self.runtime.block_on(async {
-            // Tasks, as the requests of a server are: what block_on itself runs would hop between
-            // threads at every step.
+            // Tasks, like the requests of a server. The future of `block_on` itself would move between threads at every
+            // step.
             let tasks: Vec<_> = keys
                 .map(|key| tokio::spawn(closed_loop(self.locker.clone(), key, until)))
                 .collect();
@@ -106,7 +105,7 @@ impl<L: Locker> Subject for AsyncSubject<L> {
                     let place = under_way.clone();
                     tokio::spawn(async move {
                         let result = locker.pair(&key(name, nth)).await;
-                        // Nobody listens any more once one of them has failed.
+                        // The receiver is gone after the first error.
                         let _ = done.send(result.map(|()| clock::now().saturating_sub(due)));
                         drop(place);
                     });
@@ -120,7 +119,7 @@ impl<L: Locker> Subject for AsyncSubject<L> {
             pump.await.map_err(|panic| panic.to_string())??;
             Ok::<_, String>(all)
         });
-        // It ends by itself, at the latest when its listener is gone.
+        // The thread ends when the time is over, or when its receiver is gone.
         let _ = clock.join();
         started.end(&latencies?)
     }
@@ -142,8 +141,8 @@ async fn closed_loop<L: Locker>(
     Ok(latencies)
 }
 
-/// Calls `due` for every pair when it is time for it, or as soon after as the system wakes us. The
-/// schedule never waits for anybody.
+/// Calls `due` at the start time of each pair, or as soon after as the kernel wakes this thread. The schedule does not
+/// wait for answers.
 pub(crate) fn keep_time(rate: u64, time: Duration, mut due: impl FnMut(usize, Duration) -> bool) {
     let start = clock::now();
     let mut nth = 0;

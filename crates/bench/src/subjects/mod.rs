@@ -1,5 +1,5 @@
-//! What is measured. All subjects do the same: acquire and release, ttl 10 s, each locker on a key
-//! of its own, and otherwise as their makers deliver them.
+//! The subjects of the benchmark. All acquire and release with a ttl of 10 s, each locker on a key of its own, and
+//! otherwise with their default settings.
 
 pub(crate) mod blocking;
 pub(crate) mod closed_loop;
@@ -15,27 +15,26 @@ pub(crate) use self::closed_loop::Flavor;
 use crate::rivals;
 use crate::sample::Sample;
 
-/// The ttl of every lock here, unless a workload says otherwise.
+/// The default ttl of all workloads.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
-/// One of those that are measured.
 pub(crate) trait Subject {
-    /// As it is called in the report.
+    /// The name in the report.
     fn name(&self) -> &'static str;
 
-    /// A program of its own. It warms up by itself, so what the servers count is not all measured.
+    /// Whether the subject is a separate program. It warms up by itself, so the servers' counters include more than the
+    /// measured pairs.
     fn is_external(&self) -> bool {
         false
     }
 
-    /// So many lockers acquire and release, each its own key, one pair after the other, until the
-    /// time is over.
+    /// Runs `lockers` lockers until the time is over. Each acquires and releases a key of its own, one pair at a time.
     ///
     /// # Errors
-    /// Why it could not; then it has no figures.
+    /// The reason for which there are no figures.
     fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Sample, String>;
 
-    /// This number of callers of one process want the same key, one pair after the other.
+    /// Runs callers of one process that contend for one key, one pair at a time each.
     ///
     /// # Errors
     /// As [`Subject::pairs`].
@@ -44,8 +43,8 @@ pub(crate) trait Subject {
         Err("it has no driver for contention in one process".to_owned())
     }
 
-    /// `rate` pairs per second are begun when they are due, each with its own key, no matter how
-    /// many are under way; latency counts from when each was due.
+    /// Begins `rate` pairs per second on schedule, each with a key of its own. Pairs in flight do not delay the
+    /// schedule. The latency counts from the scheduled start.
     ///
     /// # Errors
     /// As [`Subject::pairs`].
@@ -55,10 +54,10 @@ pub(crate) trait Subject {
     }
 }
 
-/// Creates a subject for some servers.
+/// Creates a subject for a group of servers.
 pub(crate) type Make = fn(&[Server], Flavor) -> Result<Box<dyn Subject>, String>;
 
-/// Every subject of this program by its name.
+/// The constructors of all subjects by name.
 pub(crate) const ALL: &[(&str, Make)] = &[
     ("quorlock", |servers, flavor| Ok(Box::new(quorlock::new(servers, flavor)?))),
     ("quorlock-blocking", |servers, _| Ok(Box::new(blocking::Blocking::new(servers)?))),
@@ -70,19 +69,18 @@ pub(crate) const ALL: &[(&str, Make)] = &[
     ("node-redlock 5", |servers, _| external("node-redlock 5", servers)),
 ];
 
-/// Those of [`ALL`] that are programs of other languages.
+/// The subjects in [`ALL`] that are programs of other languages.
 pub(crate) const EXTERNAL: &[&str] = &["redis-py", "pottery", "node-redlock 4", "node-redlock 5"];
 
 fn external(name: &str, servers: &[Server]) -> Result<Box<dyn Subject>, String> {
     Ok(Box::new(rivals::find(name)?.on(servers)?))
 }
 
-/// Which libraries they use.
+/// Names and versions of the rivals.
 pub(crate) fn external_versions() -> impl Iterator<Item = (String, String)> {
     rivals::RIVALS.iter().map(|rival| (rival.name.to_owned(), rival.version.to_owned()))
 }
 
-/// The key of a locker.
 pub(crate) fn key(subject: &str, locker: usize) -> String {
     format!("bench/{subject}/{locker}")
 }

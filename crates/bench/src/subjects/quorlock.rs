@@ -1,4 +1,4 @@
-//! The async client with its defaults, as a task on the callers' runtime.
+//! The async client with its default settings, on the runtime of its callers.
 
 use ::quorlock::{Client, ClientBuilder, LockOptions, Outcome, RestartGuard};
 use quorlock_servers::Server;
@@ -14,8 +14,8 @@ impl Locker for Client {
     }
 }
 
-/// Whether the lock was held to the end. That too few nodes said in time that they have given it back
-/// is no failure, on a machine that is loaded to the brim: the time that this took counts.
+/// Returns an error if the lock was lost. `Unknown` is no error: on an overloaded machine too few nodes may confirm a
+/// release in time, and the figures include this time.
 pub(crate) fn went_well(key: &str, outcome: Outcome) -> Result<(), String> {
     match outcome {
         Outcome::Released | Outcome::Unknown => Ok(()),
@@ -23,8 +23,8 @@ pub(crate) fn went_well(key: &str, outcome: Outcome) -> Result<(), String> {
     }
 }
 
-/// How every client here is built, unless its workload is about what is different: without the
-/// restart guard, for the servers are fresh, and nobody beside has one.
+/// The default builder of all workloads. The restart guard is off, because the servers are fresh and no other subject
+/// has such a guard.
 pub(crate) fn builder(urls: impl IntoIterator<Item = String>) -> ClientBuilder {
     Client::builder()
         .nodes(urls)
@@ -32,18 +32,18 @@ pub(crate) fn builder(urls: impl IntoIterator<Item = String>) -> ClientBuilder {
         .restart_guard(RestartGuard::Off)
 }
 
-/// A client of these servers.
+/// Creates a client.
 ///
 /// # Errors
-/// If it cannot be built.
+/// If the client cannot be built.
 pub(crate) fn new(servers: &[Server], flavor: Flavor) -> Result<AsyncSubject<Client>, String> {
     named("quorlock", builder(testbed::urls(servers)), flavor)
 }
 
-/// A client that is told apart from others.
+/// Creates a client with a name for the report.
 ///
 /// # Errors
-/// If it cannot be built.
+/// If the client cannot be built.
 pub(crate) fn named(
     name: &'static str,
     builder: ClientBuilder,

@@ -1,8 +1,8 @@
-//! The yardstick: what synchronous sockets can do without being a lock.
+//! The reference: the same commands through plain sockets, without a lock client.
 //!
-//! One thread, one blocking connection per node with Nagle's algorithm off. Per round one write of
-//! all lockers' SETs to every node, then all replies are read from all; then the same with the
-//! compare-and-delete that quorlock uses. No timers, no retries, no votes; what is sent is put
+//! One thread has a blocking connection per node, with Nagle's algorithm off. A round writes the SETs of all lockers to
+//! every node and reads all replies, then does the same with the compare-and-delete that quorlock uses. There are no
+//! timers, retries or votes. The requests are encoded once.
 //! together once.
 
 use std::io::{Read as _, Write as _};
@@ -20,19 +20,18 @@ use crate::testbed::Commands;
 
 const NAME: &str = "raw";
 
-/// quorlock stores a token of 20 bytes in hex.
+/// A token as quorlock stores it: 20 bytes in hex.
 const TOKEN: &str = "53cf4a701e433f4bc54ca620611a9b92f2809553";
 
-/// That of quorlock; a test compares them.
+/// quorlock's script. A test compares the two.
 const RELEASE: &str = include_str!("release.lua");
 
-/// The most pairs of one round in an open loop.
+/// Maximum number of pairs per round of an open loop.
 const ROUND: usize = 512;
 
-/// How a key is deleted if it holds our token.
+/// A command that deletes a key if the key holds our token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// quorlock's script.
     Script,
     /// `DELIFEQ` of Valkey 9.
     DelIfEq,
@@ -41,10 +40,10 @@ pub(crate) enum Release {
 }
 
 impl Release {
-    /// Whichever quorlock uses on this server: it is watched doing it.
+    /// Returns the command that quorlock uses on this server, observed by the server's counters.
     ///
     /// # Errors
-    /// If quorlock cannot, or does something else.
+    /// If quorlock fails or uses an unknown command.
     pub(crate) fn observed(server: &Server) -> Result<Self, String> {
         let client =
             builder([server.url()]).blocking().build().map_err(|error| error.to_string())?;
@@ -62,7 +61,7 @@ impl Release {
     }
 }
 
-/// Blocking connections to some servers.
+/// Blocking connections to all servers.
 #[derive(Debug)]
 pub(crate) struct Raw {
     streams: Vec<TcpStream>,
@@ -72,24 +71,24 @@ pub(crate) struct Raw {
     batch: Batch,
 }
 
-/// The bytes for a number of lockers. A prefix is the bytes for fewer lockers.
+/// Encoded requests for a number of lockers. A prefix contains the requests of fewer lockers.
 #[derive(Debug, Default)]
 struct Batch {
     acquire: Vec<u8>,
     release: Vec<u8>,
-    /// Where in both the commands of each locker end.
+    /// Offsets in `acquire` and `release` behind the commands of each locker.
     ends: Vec<(usize, usize)>,
 }
 
-/// The replies to an acquire and a release that succeed.
+/// The replies to a successful acquire and release.
 const GRANTED: &[u8] = b"+OK\r\n";
 const RELEASED: &[u8] = b":1\r\n";
 
 impl Raw {
-    /// Connects, and loads the script where quorlock uses it.
+    /// Connects, and loads the script if quorlock uses it.
     ///
     /// # Errors
-    /// If that does not work.
+    /// If a connection or the load fails.
     pub(crate) fn new(servers: &[Server]) -> Result<Self, String> {
         let first = servers.first().ok_or("raw needs a server")?;
         let release = Release::observed(first)?;
@@ -120,7 +119,7 @@ impl Raw {
         self.batch = batch;
     }
 
-    /// Acquires and releases once for each of the first `lockers` that were prepared.
+    /// Acquires and releases once for each of the first `lockers` prepared lockers.
     fn round(&mut self, lockers: usize) -> Result<(), String> {
         let Self { streams, reply, batch, .. } = self;
         let (acquire, release) = batch.ends[lockers - 1];
@@ -142,7 +141,7 @@ fn connect(servers: &[Server]) -> Result<Vec<TcpStream>, String> {
     servers.iter().map(named).collect()
 }
 
-/// Writes to all, then reads from all.
+/// Writes to all nodes, then reads from all.
 fn exchange(
     streams: &mut [TcpStream],
     request: &[u8],
@@ -213,7 +212,7 @@ impl Subject for Raw {
         started.end(&latencies)
     }
 
-    /// Whatever is due makes a round; what becomes due meanwhile, the next.
+    /// A round contains all pairs that are due. Pairs that become due during a round belong to the next.
     fn open_loop(&mut self, rate: u64, time: Duration) -> Result<Sample, String> {
         self.prepare(ROUND);
         let (due, schedule) = std::sync::mpsc::channel();
@@ -227,13 +226,13 @@ impl Subject for Raw {
             let done = clock::now();
             round.iter().for_each(|&at| latencies.record(done.saturating_sub(at)));
         }
-        // It has ended: that is why there is nothing more to come.
+        // The thread has ended already, because the channel is closed.
         let _ = clock.join();
         started.end(&latencies)
     }
 }
 
-/// Somebody who locks in the plainest way, and knows nothing of us.
+/// A minimal lock client of another library.
 pub(crate) struct Stranger {
     streams: Vec<TcpStream>,
     reply: Vec<u8>,
@@ -245,7 +244,7 @@ impl Stranger {
     /// Connects.
     ///
     /// # Errors
-    /// If that does not work.
+    /// If a connection fails.
     pub(crate) fn new(servers: &[Server]) -> Result<Self, String> {
         Ok(Self { streams: connect(servers)?, reply: Vec::new() })
     }
@@ -263,8 +262,8 @@ impl Stranger {
     }
 }
 
-/// The time of a `PING`: to one server the floor under everything here, to several the round trip to a
-/// majority of them, the floor under an attempt.
+/// Measures `PING`. The time to one server is the lower bound of all times here. The time to a majority of several
+/// servers is the lower bound of an attempt.
 pub(crate) struct Ping {
     streams: Vec<TcpStream>,
 }
@@ -274,8 +273,8 @@ impl Ping {
         Ok(Self { streams: connect(servers)? })
     }
 
-    /// One after the other, with a pause in between. All are written to; what is measured ends when as
-    /// many have answered as make a majority, in the order in which they were written to.
+    /// Sends pings one after the other, with a pause in between. Each goes to all servers. The time ends when the first
+    /// servers, as many as a majority, have answered.
     pub(crate) fn measure(&mut self, time: Duration, pause: Duration) -> Result<Sample, String> {
         const PING: (&[u8], (&[u8], usize)) = (b"*1\r\n$4\r\nPING\r\n", (b"+PONG\r\n", 1));
         let mut latencies = Latencies::default();
@@ -325,7 +324,7 @@ mod tests {
                 }
             });
         };
-        // The first one makes the connection.
+        // Opens the connections first.
         pairs(1);
 
         let start = Commands::read(servers).unwrap();

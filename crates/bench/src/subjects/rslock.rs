@@ -1,4 +1,4 @@
-//! rslock with its defaults.
+//! rslock with its default settings.
 
 use ::rslock::LockManager;
 use quorlock_servers::Server;
@@ -15,10 +15,10 @@ impl Locker for LockManager {
     }
 }
 
-/// A lock manager of these servers.
+/// Creates a lock manager.
 ///
 /// # Errors
-/// If there is no runtime for it.
+/// If the runtime cannot be built.
 pub(crate) fn new(servers: &[Server], flavor: Flavor) -> Result<AsyncSubject<LockManager>, String> {
     let runtime = flavor.runtime()?;
     let manager = LockManager::new(testbed::urls(servers));

@@ -1,11 +1,11 @@
-//! Many callers of one process that want the same key, and beside them one that has a key to itself.
+//! Many callers in one process contend for one key. One caller alone is the comparison.
 
 use super::{Bench, progress};
 use crate::report::Cell;
 
 pub(crate) const NAME: &str = "contended_in_process";
 
-/// A number of contenders on a number of nodes, and one alone.
+/// Measures a number of contenders, and one caller alone.
 pub(crate) fn run(bench: &mut Bench, nodes: usize, contenders: usize) {
     progress(&format!("{NAME}, N={nodes}: 1 and {contenders}"));
     let subjects = bench.subjects(NAME, &["quorlock"], nodes);

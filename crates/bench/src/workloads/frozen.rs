@@ -1,4 +1,4 @@
-//! One of five nodes is stopped with SIGSTOP: it takes what is sent and says nothing.
+//! One of five nodes is stopped with SIGSTOP: it accepts requests and does not answer.
 
 use std::thread;
 use std::time::Duration;
@@ -10,15 +10,14 @@ use crate::testbed::Testbed;
 
 pub(crate) const NAME: &str = "frozen";
 
-/// How many lockers there are.
 pub(crate) const LOCKERS: usize = 8;
 
 const NODES: usize = 5;
 
-/// The latency while all is well, and with one node frozen: from its first second on, in which
-/// clients learn that it is silent.
+/// Measures the latency with all nodes, and with one frozen node. The first second after the freeze does not count,
+/// because clients learn in it that the node is silent.
 pub(crate) fn run(bench: &mut Bench, names: &[&str]) {
-    // Servers of its own, so that nothing of it is left for the next workload.
+    // Separate servers, so that the frozen node cannot affect the next workload.
     let testbed = match Testbed::start(&bench.binary, NODES) {
         Ok(testbed) => std::mem::replace(&mut bench.testbed, testbed),
         Err(why) => return bench.figures.not_run("quorlock", NAME, why),
@@ -36,7 +35,7 @@ pub(crate) fn run(bench: &mut Bench, names: &[&str]) {
             bench.figures.not_run("quorlock", NAME, error.to_string());
             break;
         }
-        // Until it is trusted again; the warm-up then tells that it is.
+        // Clients trust the node again within this time. The next warm-up fails if they do not.
         thread::sleep(Duration::from_secs(1));
     }
     drop(subjects);

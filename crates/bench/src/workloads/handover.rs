@@ -1,5 +1,4 @@
-//! Processes that want the same lock: how long it takes from the call that gives it back to the next
-//! one's having it, and whether all get their share.
+//! Processes contend for one lock: the time from a release call to the next grant, and the fairness of the shares.
 
 use std::thread;
 use std::time::Duration;
@@ -20,10 +19,10 @@ use crate::workers::Workers;
 pub(crate) const NAME: &str = "handover";
 pub(crate) const FAIRNESS: &str = "fairness";
 
-/// For how long each has the lock.
+/// The time for which a process holds the lock.
 pub(crate) const HOLD: Duration = Duration::from_millis(5);
 
-/// The number of processes, and of nodes.
+/// A number of processes that contend for a lock on a number of nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contention<'a> {
     pub(crate) subject: &'a str,
@@ -34,7 +33,7 @@ pub(crate) struct Contention<'a> {
     pub(crate) frozen: usize,
 }
 
-/// Runs each of these once in every round, and a ping beside them.
+/// Runs each contention once per round, and `ping` at the start of each round.
 pub(crate) fn run(bench: &mut Bench, contentions: &[Contention<'_>]) {
     for round in 1..=bench.rounds {
         progress(&format!("{NAME}, round {round}"));
@@ -43,7 +42,6 @@ pub(crate) fn run(bench: &mut Bench, contentions: &[Contention<'_>]) {
     }
 }
 
-/// Runs one of them once.
 pub(crate) fn once(bench: &mut Bench, contention: Contention<'_>) {
     if let Err(why) = measure(bench, contention) {
         bench.figures.not_run(contention.subject, NAME, why);
@@ -59,7 +57,7 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
         urls: testbed::urls(servers),
         flavor: flavor.map_or_else(String::new, |value| value.get_name().to_owned()),
         task: Task::Contend {
-            // Not the last round's: what a process that was cut off has left there would be found.
+            // A key per run, because a killed process of an earlier round may have left its lock.
             key: format!("bench:{NAME}:{}", clock::nanos(clock::now())),
             hold_us: u64::try_from(HOLD.as_micros()).unwrap_or(u64::MAX),
         },
@@ -88,7 +86,7 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
     let fair = Cell { workload: FAIRNESS, ..cell };
     let figures = &mut bench.figures;
     if handover_stats.handovers.is_empty() {
-        // It was starvation: all acquisitions were one process's. Its share tells.
+        // Starvation: one process made all acquisitions. The fairness figures show this.
         figures.not_run(
             subject,
             NAME,
@@ -116,7 +114,7 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
     Ok(())
 }
 
-/// The processes: this program, or the subject's own.
+/// Starts the workers: processes of this program, or of the subject's own.
 fn workers(job: &Job, servers: &[Server], processes: usize) -> Result<Workers, String> {
     if let (true, Task::Contend { key, .. }) = (EXTERNAL.contains(&&*job.subject), &job.task) {
         let rival = rivals::find(&job.subject)?.on(servers)?;

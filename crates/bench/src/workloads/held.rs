@@ -1,4 +1,4 @@
-//! Ten thousand locks held by one process, each extended every three seconds.
+//! One process holds ten thousand locks and extends each every three seconds.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::workers::Workers;
 
 pub(crate) const NAME: &str = "held";
 
-/// An extension is due after a third of it.
+/// An extension is due after a third of the ttl.
 const TTL_MS: u64 = 9_000;
 
-/// The process that holds them does nothing else, so that what it costs is theirs.
+/// A separate process holds the locks, so its CPU time and memory are their cost.
 pub(crate) fn run(bench: &mut Bench, nodes: usize, locks: usize, time: Duration, rounds: usize) {
     for round in 1..=rounds {
         progress(&format!("{NAME}, N={nodes}, {locks} locks, round {round}"));

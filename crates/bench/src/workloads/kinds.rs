@@ -1,4 +1,4 @@
-//! The kinds of locks beside each other: with fencing tokens, shared, with several keys. And a writer among readers.
+//! Compares the kinds of locks: plain, fenced, shared, and with several keys. Also measures a writer among readers.
 
 use std::time::Duration;
 
@@ -15,23 +15,23 @@ use crate::testbed;
 
 pub(crate) const NAME: &str = "kinds";
 
-/// How the names of the targets begin.
+/// The prefix of the target names.
 pub(crate) const TARGETS: &str = "kinds";
 
-/// All readers on one key.
+/// The workload in which all readers lock one key.
 pub(crate) const ONE_KEY: &str = "kinds_one_key";
 
-/// A writer among readers.
+/// The workload with a writer among readers.
 pub(crate) const WRITER: &str = "kinds_writer";
 
-/// The number of readers that come and go while a writer wants the lock again and again.
+/// Readers that contend with the writer.
 pub(crate) const READERS: usize = 8;
 
 pub(crate) const HOLD: Duration = Duration::from_millis(50);
 
 const NODES: usize = 5;
 
-/// The kind of lock that a locker wants.
+/// The kind of lock that a locker acquires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Plain,
@@ -40,7 +40,7 @@ enum Kind {
     Keys(usize),
 }
 
-/// Each with its name among the subjects.
+/// Each kind with its subject name.
 const KINDS: [(&str, Kind); 5] = [
     ("plain", Kind::Plain),
     ("fenced", Kind::Fenced),
@@ -93,7 +93,7 @@ fn subject(
     Ok(AsyncSubject { name, locker: KindLocker { client, kind }, runtime })
 }
 
-/// Pairs of each kind, each locker with keys of its own; readers also all on one key; and a writer among readers.
+/// Measures pairs of each kind with separate keys per locker, readers on one key, and a writer among readers.
 pub(crate) fn run(bench: &mut Bench) {
     for lockers in [1, 8, 64] {
         progress(&format!("{NAME}, N={NODES}, c={lockers}"));
@@ -138,8 +138,8 @@ fn add(
     bench.figures.add(cell, "cpu_us_per_pair", sample.cpu_us_per_pair());
 }
 
-/// Readers that hold the lock and take it again at once, and a writer that does so too. Each has a client of its own,
-/// as if all were processes of their own.
+/// Readers and a writer hold the lock in turn, and each acquires again at once. Each has a client of its own, like
+/// separate processes.
 fn writer_among_readers(bench: &mut Bench) -> Result<(), String> {
     let lockers = |kind, count| (0..count).map(move |_| ("client", kind));
     let clients: Result<Vec<_>, String> = lockers(Kind::Shared, READERS)
@@ -177,7 +177,7 @@ fn writer_among_readers(bench: &mut Bench) -> Result<(), String> {
     Ok(())
 }
 
-/// How long each wait for the lock took.
+/// Returns the duration of each wait for the lock.
 async fn hold_again(locker: KindLocker, until: Duration) -> Result<Latencies, String> {
     let mut waits = Latencies::default();
     while clock::now() < until {

@@ -1,5 +1,5 @@
-//! What is done to the subjects. Each workload runs in rounds, and in every round each subject has
-//! its turn, so that whatever disturbs the machine disturbs all of them alike.
+//! The workloads. Each runs in rounds, and in every round each subject has its turn, so that a disturbance of the
+//! machine affects all subjects.
 
 pub(crate) mod contended;
 pub(crate) mod frozen;
@@ -21,20 +21,20 @@ use crate::report::Figures;
 use crate::subjects::{ALL, Flavor, Subject};
 use crate::testbed::Testbed;
 
-/// The settings of all workloads of a run.
+/// The settings of a run.
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) binary: ServerBinary,
     pub(crate) testbed: Testbed,
     pub(crate) rounds: usize,
-    /// How long one subject has its turn.
+    /// The length of a turn.
     pub(crate) sample: Duration,
     pub(crate) flavor: Flavor,
     pub(crate) figures: Figures,
 }
 
 impl Bench {
-    /// Those of the named subjects that can be made for so many nodes; the others are reported.
+    /// Creates the named subjects. Reports the subjects that do not support this number of nodes.
     pub(crate) fn subjects(
         &mut self,
         workload: &str,
@@ -51,7 +51,7 @@ impl Bench {
         subjects
     }
 
-    /// Gives each subject its turn in every round; one that fails has no further turns.
+    /// Measures each subject in every round. A subject that fails has no further turns.
     pub(crate) fn interleave(
         &mut self,
         workload: &str,
@@ -64,24 +64,24 @@ impl Bench {
                 if let Err(why) = &result {
                     self.figures.not_run(subject.name(), workload, why);
                 }
-                // Whatever it still has under way is not to fall into the next one's turn.
+                // Requests of this subject that are still in flight must not overlap with the next turn.
                 thread::sleep(Duration::from_millis(20));
                 result.is_ok()
             });
-            // Nobody is always the first, or always behind the same other one.
+            // Rotates the order, so that no subject is always the first or always follows the same one.
             if !subjects.is_empty() {
                 subjects.rotate_left(1);
             }
         }
     }
 
-    /// Before a turn, so that connections are up and caches warm.
+    /// The time before a turn in which connections open and caches warm up.
     pub(crate) fn warm_up(&self) -> Duration {
         (self.sample / 5).max(Duration::from_millis(20))
     }
 }
 
-/// Prints the present step on standard error.
+/// Prints the current step on standard error.
 pub(crate) fn progress(what: &str) {
     eprintln!("quorlock-bench: {what}");
 }

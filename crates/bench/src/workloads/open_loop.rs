@@ -1,4 +1,4 @@
-//! Latency under load: pairs begin when they are due, not when the last one is done.
+//! Latency under load: pairs begin on schedule and do not wait for earlier pairs.
 
 use super::{Bench, progress};
 use crate::report::Cell;
@@ -6,7 +6,7 @@ use crate::subjects::Subject;
 
 pub(crate) const NAME: &str = "open_loop";
 
-/// Measures this rate of pairs per second on this number of nodes.
+/// Measures `rate` pairs per second.
 pub(crate) fn run(bench: &mut Bench, names: &[&str], nodes: usize, rate: u64) {
     progress(&format!("{NAME}, N={nodes}, {rate} pairs/s: {}", names.join(", ")));
     let subjects = bench.subjects(NAME, names, nodes);
@@ -21,7 +21,7 @@ fn turn(
 ) -> Result<(), String> {
     subject.open_loop(rate, bench.warm_up())?;
     let sample = subject.open_loop(rate, bench.sample)?;
-    // Half as long again for the last ones to be done: whoever needs it, falls behind for good.
+    // The last pairs get half of the time again. A subject that needs more cannot keep up with the rate.
     if sample.elapsed > bench.sample * 3 / 2 {
         return Err(format!("it cannot keep up with {rate} pairs/s"));
     }

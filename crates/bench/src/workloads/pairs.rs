@@ -1,4 +1,4 @@
-//! Lockers that acquire and release, each its own key, as fast as they can.
+//! Lockers acquire and release as fast as they can, each with its own key.
 
 use super::{Bench, progress};
 use crate::report::Cell;
@@ -7,7 +7,6 @@ use crate::testbed::Commands;
 
 pub(crate) const NAME: &str = "pairs";
 
-/// Measures this number of lockers on this number of nodes.
 pub(crate) fn run(bench: &mut Bench, names: &[&str], nodes: usize, lockers: usize) {
     progress(&format!("{NAME}, N={nodes}, c={lockers}: {}", names.join(", ")));
     let subjects = bench.subjects(NAME, names, nodes);

@@ -1,9 +1,8 @@
-//! The round trip of a `PING`, without which no other time means anything.
+//! The round trip of a `PING`, the reference for all other times.
 //!
-//! Twice: one after the other, and with the pause that a hand-over has before it, the lock being held
-//! for so long. After a pause everybody has gone to sleep. Without, the system sometimes puts client
-//! and server on one core and sometimes not, and the figure jumps between two values; so the targets
-//! are multiples of the other.
+//! It is measured twice: back to back, and with a pause that equals the hold time before a hand-over. Client and server
+//! sleep during the pause. Without the pause, the kernel sometimes places both on one core and sometimes not, so the
+//! figure jumps between two values. Targets are multiples of the figure with the pause.
 
 use std::time::Duration;
 
@@ -14,13 +13,13 @@ use crate::subjects::raw::Ping;
 
 pub(crate) const NAME: &str = "ping";
 
-/// A ping after the other.
+/// Back-to-back pings.
 pub(crate) const CELL: Cell<'_> = Cell { workload: NAME, subject: "raw", nodes: 1, concurrency: 1 };
 
-/// With the pause.
+/// Pings with a pause.
 pub(crate) const PAUSED: Cell<'_> = Cell { subject: "raw-paused", ..CELL };
 
-/// One round of both.
+/// Measures both variants once.
 pub(crate) fn round(bench: &mut Bench) {
     if let Err(why) = measure(bench) {
         bench.figures.not_run("raw", NAME, why);
@@ -37,7 +36,7 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
     Ok(())
 }
 
-/// All rounds, where nothing else is measured beside.
+/// Runs all rounds. Used if no other workload measures pings.
 pub(crate) fn run(bench: &mut Bench) {
     progress(NAME);
     for _ in 0..bench.rounds {

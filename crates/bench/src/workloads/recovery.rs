@@ -1,7 +1,6 @@
-//! What a restarted node costs. The paper leaves two ways. Every command is written to the disk
-//! before it is answered, or a node that was restarted is kept out for as long as the longest ttl.
-//! The third way is neither, which is unsafe. Measured are the price of each while all is well, and
-//! how long no lock is granted after nodes were killed.
+//! The cost of restarted nodes. The paper describes two safe ways. The node writes every command to disk before it
+//! answers, or a restarted node does not vote for the longest ttl. These workloads measure the cost of each without
+//! failures, and the time without locks after nodes were killed. Doing neither is unsafe, and is the comparison.
 
 mod fsync;
 pub(crate) mod guard;
@@ -17,22 +16,21 @@ use crate::clock;
 use crate::report::{Cell, Figures};
 use crate::subjects::quorlock::went_well;
 
-/// The name of all three together.
+/// The name that selects all three workloads.
 pub(crate) const NAME: &str = "recovery";
 
 const NODES: usize = 5;
 
-/// All of it.
 pub(crate) fn run(bench: &mut Bench) {
     fsync::run(bench);
     guard::run(bench);
     restarts::run(bench);
 }
 
-/// As long as fresh servers may need until they vote, and far longer than any here does.
+/// Timeout until fresh servers vote.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Takes a lock and gives it back; says when it was had.
+/// Acquires and releases a lock. Returns the time of the grant.
 async fn once(client: Client, key: String) -> Result<Duration, String> {
     let guard = client
         .acquire(&*key)
@@ -44,7 +42,7 @@ async fn once(client: Client, key: String) -> Result<Duration, String> {
     Ok(had)
 }
 
-/// Returns when all nodes can be reached and vote.
+/// Waits until all nodes are reachable and vote.
 async fn all_vote(client: Client) -> Result<(), String> {
     once(client.clone(), "bench:recovery:first".to_owned()).await?;
     let until = clock::now() + PATIENCE;
@@ -64,7 +62,7 @@ async fn all_vote(client: Client) -> Result<(), String> {
     }
 }
 
-/// The pairs per second of each of the subjects, as multiples of the first one's in the same round.
+/// Adds the rate of each subject as a multiple of the first subject's in the same round.
 fn ratios(figures: &mut Figures, workload: &str, subjects: &[&str], lockers: usize) {
     let concurrency = lockers as u64;
     let cell = |subject| Cell { workload, subject, nodes: NODES, concurrency };

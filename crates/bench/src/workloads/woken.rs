@@ -1,6 +1,5 @@
-//! A lock that another library holds is given back: how long until a caller of ours who waits for it
-//! has it. The other library is a plain `SET` and a plain `DEL` on every node, as `redis-cli` and
-//! most others say it; nobody tells the waiter but the servers.
+//! The time from a release by another library to the grant for a waiting quorlock call. The other library sends a plain
+//! `SET` and a plain `DEL` to every node, like `redis-cli`. Only the servers' pushes notify the waiting call.
 
 use std::thread;
 use std::time::Duration;
@@ -16,15 +15,15 @@ use ::quorlock::LockOptions;
 
 pub(crate) const NAME: &str = "woken";
 
-/// A `PING` to one node after a pause as long, measured beside.
+/// `PING` to one node after a pause of the same length, for comparison.
 pub(crate) const PING: &str = "ping";
 
-/// The same to all nodes, until a majority has answered: the round trip of an attempt.
+/// `PING` to all nodes until a majority has answered: the round trip of an attempt.
 pub(crate) const ROUND_TRIP: &str = "round trip";
 
 const TIMES: usize = 60;
 
-/// One caller waits, on each of these numbers of nodes.
+/// Measures one waiting call on each of these numbers of nodes.
 pub(crate) fn run(bench: &mut Bench, nodes: &[usize]) {
     for round in 1..=bench.rounds {
         progress(&format!("{NAME}, round {round}"));
@@ -57,7 +56,7 @@ fn measure(bench: &mut Bench, nodes: usize) -> Result<(), String> {
             quorlock::went_well(Stranger::KEY, guard.release().await.outcome)?;
             Ok::<_, String>(at)
         });
-        // Long enough to be told no, and to ask the nodes to tell more.
+        // Long enough for a refusal, and for the requests that subscribe to changes of the key.
         thread::sleep(HOLD);
         let given_back = clock::now();
         stranger.release()?;

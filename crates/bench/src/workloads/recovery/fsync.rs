@@ -1,5 +1,5 @@
-//! The same pairs on servers that forget everything when they stop, that lose up to a second, and
-//! that have every command on the disk before they answer it.
+//! The same pairs on servers without persistence, on servers that may lose a second of writes, and on servers that
+//! write every command to disk before the reply.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -16,23 +16,23 @@ use crate::workloads::{Bench, progress};
 
 const NAME: &str = "recovery_fsync";
 
-/// The servers, by what they do with what they are told.
+/// The servers by their persistence.
 const SERVERS: [(&str, &[&str]); 3] = [
     ("no persistence", &["--appendonly", "no"]),
     ("everysec", &["--appendonly", "yes", "--appendfsync", "everysec", NO_REWRITE.0, NO_REWRITE.1]),
     ("always", &["--appendonly", "yes", "--appendfsync", "always", NO_REWRITE.0, NO_REWRITE.1]),
 ];
 
-/// A log that is written anew in the middle of a turn would disturb that turn and no other.
+/// Disables the rewriting of the append-only file, because a rewrite would disturb a single turn.
 const NO_REWRITE: (&str, &str) = ("--auto-aof-rewrite-percentage", "0");
 
-/// The time of the disk alone.
+/// The subject that measures the disk alone.
 const DISK: &str = "one write and fsync";
 
-/// As much as an acquire adds to a log.
+/// Bytes that an acquire appends to the file.
 const APPENDED: usize = 150;
 
-/// With one locker and with many: whether an fsync is shared is what makes the difference.
+/// With 64 lockers, many commands share an fsync. With one locker, almost none do.
 pub(crate) fn run(bench: &mut Bench) {
     let start = |(name, args): &(&'static str, &[&str])| {
         Testbed::with(&bench.binary, NODES, args).map(|testbed| (*name, testbed))
@@ -90,8 +90,8 @@ fn turn(
     Ok(())
 }
 
-/// How often servers have written to their logs: the kernel counts the writes of a process, and the
-/// server those to its clients; what remains goes to the log. With `always`, an fsync follows each.
+/// Returns the number of writes to the servers' append-only files: the kernel's count of write calls less the server's
+/// own count of writes to clients. With `always`, an fsync follows each.
 fn appends(servers: &[Server]) -> Result<f64, String> {
     let written = |server: &Server| {
         let pid = server.pid().ok_or("a server has ended")?;
@@ -104,7 +104,7 @@ fn appends(servers: &[Server]) -> Result<f64, String> {
     Ok(written? as f64 - testbed::counter(servers, "total_writes_processed")? as f64)
 }
 
-/// A small file grows, and each time the disk must say that it has it.
+/// Measures a small append followed by an fsync.
 fn disk(time: Duration) -> Result<Sample, String> {
     let failed = |error: std::io::Error| format!("a file in the temporary folder: {error}");
     let mut file = tempfile::tempfile().map_err(failed)?;

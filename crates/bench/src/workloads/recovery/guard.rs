@@ -1,6 +1,5 @@
-//! What the restart guard costs while nothing happens. The same pairs run on the same servers, by
-//! two clients without it and by one with it. The two without it show how far two that are alike
-//! differ.
+//! The cost of the restart guard without failures. Two clients without the guard and one with it run the same pairs on
+//! the same servers. The two without the guard show the noise of the measurement.
 
 use ::quorlock::RestartGuard;
 
@@ -12,19 +11,17 @@ use crate::workloads::{Bench, progress};
 
 pub(crate) const NAME: &str = "recovery_guard";
 
-/// The prefix of its targets.
+/// The prefix of the target names.
 pub(crate) const TARGETS: &str = "restart guard";
 
-/// Those without the guard, and the one with it.
+/// The subjects without the guard, and the subject with it.
 pub(crate) const OFF: &str = "off";
 pub(crate) const OFF_AGAIN: &str = "off again";
 pub(crate) const STRICT: &str = "strict";
 
-/// Names and restart guards of the subjects.
 const SUBJECTS: [(&str, RestartGuard); 3] =
     [(OFF, RestartGuard::Off), (OFF_AGAIN, RestartGuard::Off), (STRICT, RestartGuard::Strict)];
 
-/// With one locker and with many.
 pub(crate) fn run(bench: &mut Bench) {
     for lockers in [1, 64] {
         progress(&format!("{NAME}, N={NODES}, c={lockers}"));
@@ -37,7 +34,7 @@ pub(crate) fn run(bench: &mut Bench) {
     }
 }
 
-/// A client whose nodes all vote.
+/// Creates a client and waits until all of its nodes vote.
 fn subject(
     bench: &Bench,
     (name, guard): (&'static str, RestartGuard),
@@ -85,7 +82,7 @@ mod tests {
         let Some(binary) = find_or_skip(name) else { return };
         let testbed = Testbed::start(&binary, 3).unwrap();
         let servers = testbed.first(3);
-        // So that the servers need not be waited for longer than for three seconds.
+        // A short ttl, so that fresh servers vote within three seconds.
         let ttl = Duration::from_millis(500);
         let sent = |guard| {
             let builder = quorlock::builder(testbed::urls(servers))
@@ -100,13 +97,13 @@ mod tests {
                 let pair = once(subject.locker.clone(), name.to_owned());
                 subject.runtime.block_on(pair).unwrap();
             }
-            // What is under way to the slowest node belongs to it.
+            // Commands in flight to the slowest node count too.
             subject.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(50)).await });
             Commands::read(servers).unwrap().since(&before)
         };
         let (without, with) = (sent(RestartGuard::Off), sent(RestartGuard::Strict));
         assert_eq!(without.sent(), 600, "{without:?}");
-        // An acquire that found the one before still in the pipe would share its batch.
+        // An acquire whose predecessor is still in the pipeline would share its batch.
         let more = with.sent() - without.sent();
         assert!((1..=300).contains(&more), "{more} more: {with:?}");
         assert_eq!(with.calls("get") - without.calls("get"), more, "{with:?}");

@@ -1,5 +1,4 @@
-//! Nodes are killed (SIGKILL) and started again at once: how long until a caller who asks at that
-//! moment has a lock.
+//! Nodes are killed (SIGKILL) and restarted at once: the time until a call that starts at that moment acquires a lock.
 
 use std::thread;
 use std::time::Duration;
@@ -17,19 +16,19 @@ use crate::workloads::{Bench, progress};
 
 pub(crate) const NAME: &str = "recovery_restart";
 
-/// How many of the five are killed at once: fewer than a majority, a majority, all.
+/// Nodes killed at once, of five: a minority, a majority, all.
 const KILLED: [usize; 3] = [1, 3, 5];
 
-/// Rounds last long here, and differ little.
+/// Few rounds, because a round takes long and varies little.
 const ROUNDS: usize = 3;
 
-/// Servers and clients that are set up alike.
+/// A configuration of servers and clients.
 struct Setup {
     name: &'static str,
     guard: RestartGuard,
     max_ttl: Duration,
     args: &'static [&'static str],
-    /// The operator says that they forget nothing.
+    /// Whether the client is configured with durable nodes.
     is_durable: bool,
 }
 
@@ -64,10 +63,10 @@ const SETUPS: [Setup; 4] = [
     },
 ];
 
-/// The same for all, so that it makes no difference.
+/// The ttl of all setups.
 const TTL: Duration = Duration::from_secs(1);
 
-/// Each setup in every round.
+/// Measures each setup in every round.
 pub(crate) fn run(bench: &mut Bench) {
     let started: Result<Vec<_>, String> = SETUPS.iter().map(|setup| start(bench, setup)).collect();
     let started = match started {
@@ -108,7 +107,7 @@ fn start(bench: &Bench, setup: &'static Setup) -> Result<Started, String> {
     Ok((setup, testbed, subject))
 }
 
-/// From before the first is killed until a lock was had, by a caller who asked when they were dead.
+/// Returns the time from before the first kill to the grant of a call that started after the last kill.
 fn outage(
     killed: &[Server],
     subject: &AsyncSubject<Client>,
