@@ -12,7 +12,7 @@ use crate::numbers::Numbers;
 use crate::oracles::Written;
 use crate::plan::PROCESSES;
 use crate::protocol::{
-    CALLERS, CLIENTS, Grant, RESOURCES, Refused, Told, WorkerMessage, is_fenced,
+    CALLERS, CLIENTS, ControllerMessage, Grant, RESOURCES, Refused, WorkerMessage, is_fenced,
 };
 use crate::totals::Totals;
 
@@ -159,7 +159,7 @@ impl Ledger {
         process: usize,
         generation: u32,
         said: WorkerMessage,
-    ) -> Option<Told> {
+    ) -> Option<ControllerMessage> {
         let heard = now();
         let id = |caller| (process, generation, caller);
         match said {
@@ -189,7 +189,7 @@ impl Ledger {
                 if numbers.is_none() {
                     self.note(heard, format!("{}: its fencing token is refused", name(id(caller))));
                 }
-                return Some(Told::Numbers { caller, numbers });
+                return Some(ControllerMessage::Numbers { caller, numbers });
             }
             WorkerMessage::Writes { caller, read, until } => {
                 let hold = self.held.by(id(caller))?.clone();
@@ -197,7 +197,7 @@ impl Ledger {
                 // Each write is tried, even if another write failed.
                 let written = all.filter(|(it, read)| self.writes(&hold, (**it, *read), until));
                 let written = written.count() == hold.resources.len();
-                return Some(Told::Written { caller, written });
+                return Some(ControllerMessage::Written { caller, written });
             }
             WorkerMessage::Downgrades { caller, at } => {
                 let hold = self.held.by(id(caller))?;
@@ -216,7 +216,7 @@ impl Ledger {
                 for (resource, known) in hold.resources.iter().zip(read) {
                     self.compares(&hold, (*resource, known), until);
                 }
-                return Some(Told::Compared { caller });
+                return Some(ControllerMessage::Compared { caller });
             }
             WorkerMessage::Odd { caller, what } => {
                 self.violated(heard, format!("{}: {what}", name(id(caller))));
@@ -403,7 +403,7 @@ mod tests {
         holds(&mut ledger, 0, now(), until);
         holds(&mut ledger, 1, now(), until);
         let write = writes(0, 0, until);
-        let written = Some(Told::Written { caller: 0, written: true });
+        let written = Some(ControllerMessage::Written { caller: 0, written: true });
         assert_eq!(ledger.said(0, 0, write.clone()), written);
         assert!(ledger.violations.is_empty());
         assert_eq!(ledger.said(1, 0, write), written);
@@ -430,7 +430,7 @@ mod tests {
         let (at, until) = (now(), now() + 3600 * SECOND);
         let grant = Grant { at, until, is_reader: true, ..Grant::default() };
         ledger.said(0, 0, WorkerMessage::Holds { caller: 0, resources: vec![1, 0], grant });
-        let read = Some(Told::Numbers { caller: 0, numbers: Some(vec![0, 0]) });
+        let read = Some(ControllerMessage::Numbers { caller: 0, numbers: Some(vec![0, 0]) });
         assert_eq!(ledger.said(0, 0, WorkerMessage::Reads { caller: 0 }), read);
         let compares = |read| WorkerMessage::Compares { caller: 0, read, until };
         ledger.said(0, 0, compares(vec![0, 0]));

@@ -75,7 +75,7 @@ pub(crate) enum Refused {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Told {
+pub(crate) enum ControllerMessage {
     /// The numbers for this caller; `None` if the store refused its fencing token.
     Numbers { caller: usize, numbers: Option<Vec<u64>> },
     /// Whether all numbers of this caller were written.

@@ -20,7 +20,7 @@ use crate::ledger::{
 use crate::nemesis::Nemesis;
 use crate::oracles::{Keys, late};
 use crate::plan::{KINDS, PROCESSES, RoundPlan, nanos, over};
-use crate::protocol::{CLIENTS, Job, RESOURCES, Told};
+use crate::protocol::{CLIENTS, ControllerMessage, Job, RESOURCES};
 use crate::servers::Servers;
 use crate::shim::Shim;
 use crate::totals::Outcome;
@@ -202,7 +202,7 @@ impl<'a> Round<'a> {
     /// Heals everything and waits for recovery. Returns false if the round was interrupted.
     fn healing(&mut self) -> Result<bool, String> {
         self.nemesis.heal()?;
-        self.nemesis.workers.tell(&Told::Calm);
+        self.nemesis.workers.send(&ControllerMessage::Calm);
         let bound = bound(self.plan);
         let Some(settled) = self.settle(now() + bound) else { return Ok(false) };
         let clients = lock(&self.ledger).clients.after_healing();
@@ -218,7 +218,7 @@ impl<'a> Round<'a> {
             let what = format!("{name} had no lock within {bound} after everything was healed");
             lock(&self.ledger).violated(now(), what);
         }
-        self.nemesis.workers.tell(&Told::Stop);
+        self.nemesis.workers.send(&ControllerMessage::Stop);
         let accepted = self.nemesis.count(Effect::Accepted);
         let unwell = self.nemesis.workers.ended(now() + END);
         let new_connections = self.nemesis.count(Effect::Accepted) != accepted;

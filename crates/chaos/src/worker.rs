@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use crate::clock::now;
 use crate::plan::nanos;
 use crate::protocol::{
-    CALLERS, CLIENTS, Grant, Job, RESOURCES, Refused, Told, WorkerMessage, is_fenced,
+    CALLERS, CLIENTS, ControllerMessage, Grant, Job, RESOURCES, Refused, WorkerMessage, is_fenced,
 };
 
 /// The longest time for which a shutdown waits for owed releases. All keys have expired by then.
@@ -73,21 +73,21 @@ fn mutant() -> Result<(), String> {
 }
 
 /// Reads the program's messages. If the input ends, the program has ended, so the worker ends too.
-fn listen(inboxes: &[mpsc::UnboundedSender<Told>], phase: &watch::Sender<Phase>) {
+fn listen(inboxes: &[mpsc::UnboundedSender<ControllerMessage>], phase: &watch::Sender<Phase>) {
     for line in io::stdin().lock().lines() {
-        let told = line.ok().and_then(|line| serde_json::from_str(&line).ok());
-        let Some(told) = told else { break };
-        match told {
-            Told::Numbers { caller, .. }
-            | Told::Written { caller, .. }
-            | Told::Compared { caller } => {
+        let message = line.ok().and_then(|line| serde_json::from_str(&line).ok());
+        let Some(message) = message else { break };
+        match message {
+            ControllerMessage::Numbers { caller, .. }
+            | ControllerMessage::Written { caller, .. }
+            | ControllerMessage::Compared { caller } => {
                 if let Some(inbox) = inboxes.get(caller) {
                     // A caller that has ended needs no answer.
-                    let _ = inbox.send(told);
+                    let _ = inbox.send(message);
                 }
             }
-            Told::Calm => phase.send_modify(|phase| *phase = Phase::Calm.max(*phase)),
-            Told::Stop => drop(phase.send_replace(Phase::Over)),
+            ControllerMessage::Calm => phase.send_modify(|phase| *phase = Phase::Calm.max(*phase)),
+            ControllerMessage::Stop => drop(phase.send_replace(Phase::Over)),
         }
     }
     process::exit(1);
@@ -106,7 +106,7 @@ fn say(said: &WorkerMessage) {
 fn run_client(
     number: usize,
     job: &Job,
-    answers: Vec<mpsc::UnboundedReceiver<Told>>,
+    answers: Vec<mpsc::UnboundedReceiver<ControllerMessage>>,
     phase: &watch::Receiver<Phase>,
 ) -> Result<(), String> {
     let runtime = Builder::new_current_thread().enable_all().build();
@@ -153,7 +153,7 @@ struct Caller {
     client: Client,
     max_ttl: Time,
     random: Random,
-    answers: mpsc::UnboundedReceiver<Told>,
+    answers: mpsc::UnboundedReceiver<ControllerMessage>,
     phase: watch::Receiver<Phase>,
 }
 
@@ -257,9 +257,9 @@ impl Caller {
         }
         let grant = Grant { asked, at, until, token, fence, is_reader };
         say(&WorkerMessage::Holds { caller, resources, grant });
-        let told = self.ask(WorkerMessage::Reads { caller }).await;
-        let numbers = told.and_then(|told| match told {
-            Told::Numbers { numbers, .. } => numbers,
+        let message = self.ask(WorkerMessage::Reads { caller }).await;
+        let numbers = message.and_then(|message| match message {
+            ControllerMessage::Numbers { numbers, .. } => numbers,
             _ => None,
         });
         let long = !self.is_calm() && self.random.percent(40);
@@ -316,8 +316,8 @@ impl Caller {
         let read = numbers.filter(|_| careless || guard.is_valid())?;
         let larger = read.iter().map(|number| number + 1).collect();
         let (caller, until) = (self.number, relied.until);
-        let told = self.ask(WorkerMessage::Writes { caller, read, until }).await;
-        matches!(told, Some(Told::Written { written: true, .. })).then_some(larger)
+        let message = self.ask(WorkerMessage::Writes { caller, read, until }).await;
+        matches!(message, Some(ControllerMessage::Written { written: true, .. })).then_some(larger)
     }
 
     /// Continues as a reader. The numbers that the reader knows must not change until the release.
@@ -382,7 +382,7 @@ impl Caller {
         }
     }
 
-    async fn ask(&mut self, what: WorkerMessage) -> Option<Told> {
+    async fn ask(&mut self, what: WorkerMessage) -> Option<ControllerMessage> {
         say(&what);
         self.answers.recv().await
     }

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock::now;
 use crate::ledger::Ledger;
-use crate::protocol::{Job, Told};
+use crate::protocol::{ControllerMessage, Job};
 
 pub(crate) const WORKER: &str = "worker";
 
@@ -100,10 +100,10 @@ impl Workers {
         Ok(held)
     }
 
-    pub(crate) fn tell(&self, told: &Told) {
+    pub(crate) fn send(&self, message: &ControllerMessage) {
         for process in self.processes.iter().flatten() {
             // Errors are ignored, because a worker without the message shows this by its behaviour.
-            let _ = tell(&process.orders, told);
+            let _ = send(&process.orders, message);
         }
     }
 
@@ -162,13 +162,13 @@ fn read(output: ChildStdout, orders: &Mutex<ChildStdin>, id: (usize, u32), ledge
         let said = line.ok().and_then(|line| serde_json::from_str(&line).ok());
         let Some(said) = said else { return };
         let reply = lock(ledger).said(id.0, id.1, said);
-        if let Some(told) = reply {
-            let _ = tell(orders, &told);
+        if let Some(message) = reply {
+            let _ = send(orders, &message);
         }
     }
 }
 
-fn tell(orders: &Mutex<ChildStdin>, told: &Told) -> std::io::Result<()> {
-    let line = serde_json::to_string(told)? + "\n";
+fn send(orders: &Mutex<ChildStdin>, message: &ControllerMessage) -> std::io::Result<()> {
+    let line = serde_json::to_string(message)? + "\n";
     orders.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes())
 }

@@ -39,11 +39,11 @@ pub(crate) trait Driver {
             Event::Answered { node, sent, answers, evidence } => {
                 let (node, sent) = (node.index(), *sent);
                 if *evidence != Evidence::NotRequired {
-                    self.note(&Fact::Proved { client, node, sent, evidence });
+                    self.note(&Fact::Evidence { client, node, sent, evidence });
                 }
                 for (ticket, answer) in answers {
                     let ticket = *ticket;
-                    self.note(&Fact::Told { client, node, sent, ticket, answer });
+                    self.note(&Fact::Answered { client, node, sent, ticket, answer });
                 }
             }
             Event::Pushed { node, keys } => {
@@ -113,7 +113,7 @@ pub(crate) trait Driver {
                 let (guard, cause) = (of(lock), *cause);
                 self.note(&Fact::Lost { guard, cause });
                 if let Some(held) = self.guards().of_mut(guard) {
-                    held.told_lost = true;
+                    held.is_lost = true;
                     held.hold.lose(cause);
                 }
             }

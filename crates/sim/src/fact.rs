@@ -59,9 +59,15 @@ pub(crate) enum Fact<'a> {
     /// A client reads a different text than the node's marker. Only a mutant does this.
     Misread { client: ClientId, node: NodeIndex },
     /// The engine gets the evidence that came with answers.
-    Proved { client: ClientId, node: NodeIndex, sent: Reading, evidence: &'a Evidence },
+    Evidence { client: ClientId, node: NodeIndex, sent: Reading, evidence: &'a Evidence },
     /// The engine gets an answer.
-    Told { client: ClientId, node: NodeIndex, sent: Reading, ticket: Ticket, answer: &'a Answer },
+    Answered {
+        client: ClientId,
+        node: NodeIndex,
+        sent: Reading,
+        ticket: Ticket,
+        answer: &'a Answer,
+    },
     /// The engine gets a push: a key has changed.
     Pushed { client: ClientId, node: NodeIndex, key: Option<&'a Key> },
     /// The engine grants a lock.
@@ -217,10 +223,10 @@ impl fmt::Display for Fact<'_> {
             Self::Misread { client, node } => {
                 write!(f, "client {client} ← node {node}: the marker is misread")
             }
-            Self::Told { client, node, ticket, answer, .. } => {
+            Self::Answered { client, node, ticket, answer, .. } => {
                 write!(f, "client {client} ← node {node}: {} ({})", Heard(answer), T(ticket))
             }
-            Self::Proved { client, node, evidence, .. } => {
+            Self::Evidence { client, node, evidence, .. } => {
                 write!(f, "client {client} ← node {node}: {evidence:?}")
             }
             Self::Superseded { guard, fence } => {

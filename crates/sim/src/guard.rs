@@ -35,7 +35,7 @@ pub struct Guard {
     /// The state that the production guard shares with its driver.
     pub hold: Hold,
     /// The engine has reported the loss.
-    pub told_lost: bool,
+    pub is_lost: bool,
     /// The holder has reported to the engine that the lock ran out.
     pub run_out: bool,
     /// The guard was released or dropped.
@@ -49,8 +49,8 @@ impl Guard {
         (token, handover_count, fence): (Token, u32, Option<u64>),
         hold: Hold,
     ) -> Self {
-        let (told_lost, run_out, given_back) = (false, false, false);
-        Self { request, token, stored, handover_count, fence, hold, told_lost, run_out, given_back }
+        let (is_lost, run_out, given_back) = (false, false, false);
+        Self { request, token, stored, handover_count, fence, hold, is_lost, run_out, given_back }
     }
 
     /// Returns the value that the nodes store.

@@ -209,7 +209,7 @@ impl Ledger {
             Fact::Ordered { client, node, ticket, command } => {
                 self.ordered(*client, *node, *ticket, command);
             }
-            Fact::Proved { client, node, evidence, .. } => {
+            Fact::Evidence { client, node, evidence, .. } => {
                 self.evidence_log.note(*client, *node, evidence)
             }
             // A duplicate delivery is ignored, because its reply reaches no client.
@@ -218,12 +218,12 @@ impl Ledger {
             {
                 self.evidence_log.note_early(*client, *node, *ticket);
             }
-            Fact::Told { client, node, sent, ticket, answer } => {
+            Fact::Answered { client, node, sent, ticket, answer } => {
                 if let Answer::Failed(failure) = answer {
                     self.evidence_log.note_failure(*client, *node, failure);
                 }
                 if let Some(now) = now {
-                    self.told(*client, *node, *sent, *ticket, answer, now);
+                    self.on_answer(*client, *node, *sent, *ticket, answer, now);
                 }
             }
             _ => {}
@@ -276,7 +276,7 @@ impl Ledger {
         value
     }
 
-    fn told(
+    fn on_answer(
         &mut self,
         client: ClientId,
         node: NodeIndex,

@@ -9,11 +9,11 @@
 //! Clients with the same behaviour are interchangeable too.
 
 mod bounds;
+mod delivery;
 mod rare;
 mod scenarios;
 mod shared;
 mod steps;
-mod telling;
 mod world;
 
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use self::bounds::{Bounds, TICK};
 use self::rare::{Rare, Witnesses};
-pub use self::scenarios::{Found, Scenario, negatives, positives};
+pub use self::scenarios::{Exploration, Scenario, negatives, positives};
 use self::steps::Step;
 use self::world::{CLIENTS, Call, ModelLink, ModelWorld, NODES, Pace, RESOURCES};
 use crate::fact::{ClientId, NodeIndex};
@@ -264,7 +264,7 @@ impl Timed {
             let done = it.call == Call::Over && self.bounds.guard != RestartGuard::Off;
             let due = it.engine.deadline().filter(|_| !done);
             let late = due.map_or(-1, |at| -at.as_nanos());
-            let lost = world.guard(client).is_some_and(|guard| guard.told_lost);
+            let lost = world.guard(client).is_some_and(|guard| guard.is_lost);
             // Time must not pass while a client that is not paused has a due deadline, or a lost lock to release.
             if !paused[client] && (late >= 0 || lost) || u32::from(it.paused) >= pause {
                 return false;

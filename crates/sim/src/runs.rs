@@ -19,7 +19,7 @@ const ENOUGH: u64 = 5_000;
 const HASTY_SHARE: u64 = 4;
 
 #[derive(Default)]
-struct Found {
+struct Findings {
     counts: Counts,
     runs: u64,
     failure: Option<(u64, Violation)>,
@@ -30,16 +30,16 @@ pub(crate) fn many(args: &Args) -> ExitCode {
     let to = from.saturating_add(args.seeds);
     let drawn = if args.fresh { ", a base drawn from the time" } else { "" };
     println!("seeds {from} to {}{drawn}", to.saturating_sub(1));
-    let (next, found) = (AtomicU64::new(from), Mutex::new(Found::default()));
+    let (next, findings) = (AtomicU64::new(from), Mutex::new(Findings::default()));
     thread::scope(|scope| {
         for _ in 0..args.jobs {
-            scope.spawn(|| work(args, &next, to, &found));
+            scope.spawn(|| work(args, &next, to, &findings));
         }
     });
-    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let hasty = args.only.is_none() && is_hasty(&found.counts);
+    let findings = findings.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let hasty = args.only.is_none() && is_hasty(&findings.counts);
     if args.brief {
-        return match found.failure {
+        return match findings.failure {
             None if hasty => {
                 println!("seed {} breaks waking", to - 1);
                 println!("{REPLAY} --from {from} --seeds {}", args.seeds);
@@ -52,8 +52,8 @@ pub(crate) fn many(args: &Args) -> ExitCode {
             }
         };
     }
-    print!("\n{}\n", found.counts);
-    if let Some((seed, violation)) = found.failure {
+    print!("\n{}\n", findings.counts);
+    if let Some((seed, violation)) = findings.failure {
         println!("seed {seed}: {violation}\n");
         if violation.invariant == NO_PANIC {
             println!("to run it again: {REPLAY} --seed {seed}");
@@ -67,13 +67,13 @@ pub(crate) fn many(args: &Args) -> ExitCode {
         return ExitCode::FAILURE;
     }
     if from == 0 && args.seeds >= ENOUGH {
-        let never: Vec<&str> = found.counts.never().collect();
+        let never: Vec<&str> = findings.counts.never().collect();
         if !never.is_empty() {
-            println!("{} runs, and this never happened: {}", found.runs, never.join(", "));
+            println!("{} runs, and this never happened: {}", findings.runs, never.join(", "));
             return ExitCode::FAILURE;
         }
     }
-    println!("{} runs, and every invariant held", found.runs);
+    println!("{} runs, and every invariant held", findings.runs);
     ExitCode::SUCCESS
 }
 
@@ -86,26 +86,26 @@ fn is_hasty(counts: &Counts) -> bool {
 }
 
 /// Runs one seed after another until all have run or one has failed.
-fn work(args: &Args, next: &AtomicU64, to: u64, found: &Mutex<Found>) {
+fn work(args: &Args, next: &AtomicU64, to: u64, findings: &Mutex<Findings>) {
     loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
         if seed >= to {
             return;
         }
         let outcome = panic::catch_unwind(|| run(&args.plan(seed), false));
-        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-        found.runs += 1;
+        let mut findings = findings.lock().unwrap_or_else(PoisonError::into_inner);
+        findings.runs += 1;
         let violation = match outcome {
             Ok(outcome) => {
-                found.counts.merge(&outcome.counts);
+                findings.counts.merge(&outcome.counts);
                 outcome.violation
             }
             // The panic message is already on standard error.
             Err(_) => Some(Violation { invariant: NO_PANIC, what: "see above".to_owned(), at: 0 }),
         };
         if let Some(violation) = violation {
-            if found.failure.as_ref().is_none_or(|(other, _)| seed < *other) {
-                found.failure = Some((seed, violation));
+            if findings.failure.as_ref().is_none_or(|(other, _)| seed < *other) {
+                findings.failure = Some((seed, violation));
             }
             next.store(to, Ordering::Relaxed);
             return;

@@ -405,7 +405,7 @@ impl World {
         // Uses the reading of the engine's tick, not a reading taken after a pause of the client. If a wall clock
         // jumped in between, the reading decides which of two votes lasts longer.
         let reading = match fact {
-            Fact::Told { client, .. } => Some(stage.tick_reading(*client)),
+            Fact::Answered { client, .. } => Some(stage.tick_reading(*client)),
             _ => None,
         };
         let terms = Terms {

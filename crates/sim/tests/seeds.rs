@@ -48,7 +48,7 @@ fn every_invariant_holds_in_every_seed() {
 /// away from a free lock until the end of the healing (8d52fc4). First found in seed 487, later in seed 870 of another
 /// version of the simulator.
 #[test]
-fn seed_870_nobody_stays_away_because_nodes_stood_still() {
+fn seed_870_a_frozen_node_does_not_lengthen_the_back_off() {
     holds(&Plan::draw_plain(870));
 }
 
@@ -56,7 +56,7 @@ fn seed_870_nobody_stays_away_because_nodes_stood_still() {
 /// another call's attempt was sent before the release of the previous attempt (3665a86). The simulator's driver had the
 /// same bug. The engine begins attempts by itself now.
 #[test]
-fn seed_45610_an_attempt_begins_when_all_that_the_engine_said_before_has_been_done() {
+fn seed_45610_an_attempt_begins_after_all_earlier_effects() {
     holds(&Plan::draw_plain(45_610));
 }
 
@@ -64,38 +64,38 @@ fn seed_45610_an_attempt_begins_when_all_that_the_engine_said_before_has_been_do
 /// `INFO` only every 15 s. The node now sends a push before its next reply, and this push ends the verification of the
 /// connection.
 #[test]
-fn seed_28161012801_what_is_answered_behind_a_flush_push_is_not_verified() {
-    holds_as_it_was(28_161_012_801);
+fn seed_28161012801_a_reply_after_a_flush_push_is_not_verified() {
+    holds_without_later_faults(28_161_012_801);
 }
 
 /// A quorum had granted, but one of its nodes could not record the fencing token, because its connection was broken or
 /// the node was busy. When the engine learned of the failure, the validity was too short too. The engine reported
 /// "granted too late" although a node had failed.
 #[test]
-fn seeds_of_a_node_that_grants_and_fails_to_record_the_fence() {
+fn seeds_of_a_node_that_grants_and_cannot_record_the_fencing_token() {
     for seed in [50_037_399, 50_074_842, 50_096_569, 50_109_459, 50_119_400] {
-        holds_as_it_was(seed);
+        holds_without_later_faults(seed);
     }
 }
 
 /// A client was paused between reading the clock and acting on it, and its wall clock jumped meanwhile. The reading
 /// decides which of two votes of a node lasts longer. The checker used the reading after the pause.
 #[test]
-fn seed_50079000_what_came_in_is_judged_by_the_reading_of_its_turn() {
-    holds_as_it_was(50_079_000);
+fn seed_50079000_votes_are_compared_by_the_reading_of_their_turn() {
+    holds_without_later_faults(50_079_000);
 }
 
 /// A node's clock, and with it the node's uptime, ran 50 % too fast. The checker measured the quarantine by true time.
 #[test]
-fn seed_50009027_a_quarantine_is_as_long_as_the_clock_of_its_node_makes_it() {
-    holds_as_it_was(50_009_027);
+fn seed_50009027_a_quarantine_is_measured_by_the_clock_of_its_node() {
+    holds_without_later_faults(50_009_027);
 }
 
 /// A client was shut down and had reported no owed release. Then one of its guards was released, and the release went
 /// to a node that died silently at that moment. The engine must keep such a release for a minute. The checker reported
 /// it as left over after 0.6 s.
 #[test]
-fn seed_1795355166365189_what_is_given_back_behind_the_end_may_be_owed() {
+fn seed_1795355166365189_a_release_after_shutdown_may_be_owed() {
     holds(&Plan::draw(1_795_355_166_365_189));
 }
 
@@ -103,7 +103,7 @@ fn seed_1795355166365189_what_is_given_back_behind_the_end_may_be_owed() {
 /// lost their counters. The next floors were below the last tokens. A floor is only as good as the clocks that it rests
 /// on. Clocks that jump by more than a quarantine do not agree (GUARANTEES.md).
 #[test]
-fn seed_1795357018933923_floors_rest_on_clocks_that_agree() {
+fn seed_1795357018933923_fencing_floors_need_clocks_that_agree() {
     let mut plan = Plan::draw(1_795_357_018_933_923);
     holds(&plan);
     plan.later.jumps = Some(2 * plan.quarantine());
@@ -123,7 +123,7 @@ fn seed_1795357018933923_floors_rest_on_clocks_that_agree() {
 /// stopped twice. The checker confused the second adoption with the first.
 #[test]
 fn seed_1795368106810887_an_adoption_ends_with_its_marker() {
-    holds_as_it_was(1_795_368_106_810_887);
+    holds_without_later_faults(1_795_368_106_810_887);
 }
 
 /// A client was paused between reading the clocks and marking a node. Meanwhile another client marked the node, and the
@@ -131,14 +131,14 @@ fn seed_1795368106810887_an_adoption_ends_with_its_marker() {
 /// ended that adoption with a floor below the token. Every adoption has a different text now.
 #[test]
 fn seed_1795382354268190_a_late_marker_does_not_end_a_later_adoption() {
-    holds_as_it_was(1_795_382_354_268_190);
+    holds_without_later_faults(1_795_382_354_268_190);
 }
 
 /// A node had been frozen for seconds. The client assumed that the node had read its clock at the time of the request,
 /// seconds too early, so the client's floor was seconds ahead. The next floor, set by another client, was below a token
 /// of the first floor. (This run has faults of `plan.later`. A different draw of these faults makes it another run.)
 #[test]
-fn seed_1795384976722503_a_floor_is_by_what_a_clock_showed_at_least() {
+fn seed_1795384976722503_a_fencing_floor_uses_the_earliest_possible_clock() {
     holds(&Plan::draw(1_795_384_976_722_503));
 }
 
@@ -146,15 +146,15 @@ fn seed_1795384976722503_a_floor_is_by_what_a_clock_showed_at_least() {
 /// node's floor did not. Floors rest on clocks that agree (GUARANTEES.md). The checker excused only clocks that jump or
 /// that are hours apart.
 #[test]
-fn seed_1795382354359029_a_floor_is_as_good_as_the_clocks_that_it_rests_on() {
-    holds_as_it_was(1_795_382_354_359_029);
+fn seed_1795382354359029_a_fencing_floor_is_as_accurate_as_its_clocks() {
+    holds_without_later_faults(1_795_382_354_359_029);
 }
 
 /// The clocks of three nodes are minutes apart. One node lost its counters while the node with the latest clock was
 /// down, and the client reported that the new floor rests on few clocks. The checker excused this only for clocks that
 /// were drawn hours apart. (This run has faults of `plan.later`.)
 #[test]
-fn seed_1795395092798731_a_floor_of_few_clocks_that_do_not_agree_may_be_too_low() {
+fn seed_1795395092798731_a_fencing_floor_from_few_clocks_may_be_too_low() {
     holds(&Plan::draw(1_795_395_092_798_731));
 }
 
@@ -162,7 +162,7 @@ fn seed_1795395092798731_a_floor_of_few_clocks_that_do_not_agree_may_be_too_low(
 /// back. It confirmed an extension without writing, because the key had enough time left. The simulator closed the
 /// connections of such a node only at its promotion. (This run has faults of `plan.later`.)
 #[test]
-fn seed_1795397625883331_a_replica_confirms_what_writes_nothing() {
+fn seed_1795397625883331_a_replica_confirms_an_extension_that_writes_nothing() {
     holds(&Plan::draw(1_795_397_625_883_331));
 }
 
@@ -172,7 +172,7 @@ fn seed_1795397625883331_a_replica_confirms_what_writes_nothing() {
 /// command that sets a lock is sent again only if no later command about the lock was sent. (Both runs have faults of
 /// `plan.later`.)
 #[test]
-fn seeds_of_a_heal_that_was_asked_again_behind_an_extension() {
+fn seeds_of_a_heal_that_was_resent_after_an_extension() {
     for seed in [3_780, 1_795_423_988_145_881] {
         holds(&Plan::draw(seed));
     }
@@ -190,7 +190,7 @@ fn seed_1795423988136557_a_node_is_not_down_while_it_has_a_connection() {
 /// ms. A client with clocks at half speed backed off from a free lock by these round trips. The checker computed its
 /// bound from earlier round trips and by true time. (This run has faults of `plan.later`.)
 #[test]
-fn seed_1795425041537954_manners_go_by_late_answers_and_slow_clocks() {
+fn seed_1795425041537954_the_back_off_bound_counts_late_answers_and_slow_clocks() {
     holds(&Plan::draw(1_795_425_041_537_954));
 }
 
@@ -198,14 +198,14 @@ fn seed_1795425041537954_manners_go_by_late_answers_and_slow_clocks() {
 /// answered that the key had expired. The engine reported first the vote and then its end to the guard, and the checker
 /// checked the guard between the two reports. (This run has faults of `plan.later`.)
 #[test]
-fn seed_1795425041702940_votes_are_looked_at_when_a_turn_is_over() {
+fn seed_1795425041702940_votes_are_checked_at_the_end_of_a_turn() {
     holds(&Plan::draw(1_795_425_041_702_940));
 }
 
 /// As in seed 1795425041702940, but with an extension and a downgrade in one repeated batch, after the key had been
 /// deleted: the checker checked the validity before the engine reported its end. (This run has kinds of locks.)
 #[test]
-fn seed_1795568838658511_validity_is_looked_at_when_a_turn_is_over() {
+fn seed_1795568838658511_validity_is_checked_at_the_end_of_a_turn() {
     holds(&Plan::draw(1_795_568_838_658_511));
 }
 
@@ -213,14 +213,14 @@ fn seed_1795568838658511_validity_is_looked_at_when_a_turn_is_over() {
 /// node's earlier vote. The checker counted the latest vote instead. Then the wall clock jumped ahead, which made the
 /// earlier vote last longer. (This run has faults of `plan.later`.)
 #[test]
-fn seed_1795439800538938_a_vote_from_before_a_clock_was_set_may_count_for_longer() {
+fn seed_1795439800538938_an_earlier_vote_may_last_longer_after_a_clock_step() {
     holds(&Plan::draw(1_795_439_800_538_938));
 }
 
 /// A client had requested an adoption for an earlier run when the connection broke. The client learned of another run
 /// and dropped the request, but the request was still sent. The checker took its answer for one that the client uses.
 #[test]
-fn seed_4066_a_client_that_looks_anew_forgets_what_it_had_asked() {
+fn seed_4066_a_client_ignores_the_answer_to_a_dropped_adoption_request() {
     holds(&Plan::draw(4066));
 }
 
@@ -228,13 +228,13 @@ fn seed_4066_a_client_that_looks_anew_forgets_what_it_had_asked() {
 /// made the model node forget that it was a replica. The node never reported a promotion, and clients trusted its old
 /// data. No real server does so.
 #[test]
-fn seed_1795363931392764_what_was_a_replica_says_so_whatever_comes_after() {
-    holds_as_it_was(1_795_363_931_392_764);
+fn seed_1795363931392764_a_loading_replica_still_reports_its_promotion() {
+    holds_without_later_faults(1_795_363_931_392_764);
 }
 
 /// Older seeds that tests and documents refer to keep the same runs, because their plans draw no later faults.
 #[test]
-fn seeds_with_a_name_have_none_of_the_later_faults() {
+fn named_seeds_have_no_later_faults() {
     // docs/proof.md names these seeds. The tests of the other older seeds check this themselves.
     for seed in [37, 72] {
         assert!(!Plan::draw(seed).later.is_any(), "seed {seed}");
@@ -244,7 +244,7 @@ fn seeds_with_a_name_have_none_of_the_later_faults() {
 }
 
 /// Checks a seed that has no later faults, so its run is the same as when it was found.
-fn holds_as_it_was(seed: u64) {
+fn holds_without_later_faults(seed: u64) {
     let plan = Plan::draw(seed);
     assert!(!plan.later.is_any(), "seed {seed}");
     holds(&plan);
@@ -258,7 +258,7 @@ fn holds(plan: &Plan) {
 /// The negative scenario: nodes lose their votes and vote again at once. Two clients must hold one lock in some runs.
 /// Otherwise the simulator could not detect real violations.
 #[test]
-fn nodes_that_start_at_once_without_their_data_make_two_hold_one_lock() {
+fn two_clients_hold_one_lock_if_nodes_vote_at_once_after_data_loss() {
     let counts = run_all(0..200, Plan::draw_amnesia);
     let overlaps = counts.of(Count::AmnesiaOverlaps);
     println!("in {overlaps} of 200 runs two clients held one lock");
@@ -267,7 +267,7 @@ fn nodes_that_start_at_once_without_their_data_make_two_hold_one_lock() {
 
 /// If its intent reaches no node, readers that come and go keep a writer waiting. This shows that the intent matters.
 #[test]
-fn where_the_intent_of_a_writer_reaches_no_node_readers_keep_it_waiting() {
+fn readers_starve_a_writer_if_its_intent_reaches_no_node() {
     let starving = (0..).map(Plan::draw).filter(|plan| plan.later.kinds.readers_stay).take(40);
     let count = starving
         .filter(|plan| {
@@ -297,7 +297,7 @@ fn seed_12633_the_intent_of_a_writer_ends_with_its_call() {
 /// Clients without the restart guard rely on nodes that lose no votes. If nodes lose votes, two clients hold one lock.
 /// This shows that the runs contain such clients.
 #[test]
-fn where_not_all_clients_look_nodes_that_forget_make_two_hold_one_lock() {
+fn two_clients_hold_one_lock_if_nodes_lose_data_and_a_client_has_no_restart_guard() {
     let mixed = (0..).map(Plan::draw).filter(|plan| !plan.later.modes.is_empty()).take(200);
     let count = mixed
         .filter(|plan| {
@@ -313,7 +313,7 @@ fn where_not_all_clients_look_nodes_that_forget_make_two_hold_one_lock() {
 }
 
 #[test]
-fn a_run_is_the_same_run_every_time() {
+fn a_run_is_deterministic() {
     for seed in [3, 14, 159] {
         let plan = Plan::draw(seed);
         let (first, second) = (run(&plan, true), run(&plan, true));
@@ -324,7 +324,7 @@ fn a_run_is_the_same_run_every_time() {
 }
 
 #[test]
-fn a_third_of_the_plans_lies_outside_of_the_assumptions_in_each_way() {
+fn plans_violate_each_assumption_often_enough() {
     let plans: Vec<Plan> = (0..1000).map(Plan::draw).collect();
     for outside in [Outside::Amnesia, Outside::Losses, Outside::Clocks] {
         let count = plans.iter().filter(|plan| plan.outside == Some(outside)).count();
@@ -338,7 +338,7 @@ fn a_third_of_the_plans_lies_outside_of_the_assumptions_in_each_way() {
 }
 
 #[test]
-fn every_invariant_says_what_it_checks() {
+fn every_invariant_cites_its_source() {
     for (name, sentence) in SENTENCES {
         let sources = ["(paper)", "(protocol", "(kinds"];
         assert!(sources.iter().any(|source| sentence.contains(source)), "{name}");

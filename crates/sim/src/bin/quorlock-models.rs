@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use clap::Parser;
-use quorlock_sim::models::{Found, Scenario, negatives, positives};
+use quorlock_sim::models::{Exploration, Scenario, negatives, positives};
 
 /// Explores every state that quorlock's engine can reach within bounds
 #[derive(Debug, Parser)]
@@ -72,11 +72,11 @@ fn explore(scenarios: &[Scenario], args: &Args) -> u32 {
         for _ in 0..args.jobs {
             scope.spawn(|| {
                 while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let found = scenario.check();
+                    let explored = scenario.check();
                     // The mutex keeps the lines of one result together in the output.
                     let mut wrong = wrong.lock().unwrap_or_else(PoisonError::into_inner);
-                    print(scenario, &found, args.trace);
-                    *wrong += u32::from(found.wrong.is_some());
+                    print(scenario, &explored, args.trace);
+                    *wrong += u32::from(explored.wrong.is_some());
                 }
             });
         }
@@ -84,24 +84,24 @@ fn explore(scenarios: &[Scenario], args: &Args) -> u32 {
     wrong.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn print(scenario: &Scenario, found: &Found, traced: bool) {
+fn print(scenario: &Scenario, explored: &Exploration, traced: bool) {
     let Scenario { name, about, .. } = scenario;
-    let Found { states, steps, depth, broken, after, .. } = found;
+    let Exploration { states, steps, depth, broken, after, .. } = explored;
     let how = match broken {
         None => "exhausted".to_owned(),
         Some(invariant) => format!("counterexample in {after} steps: {invariant}"),
     };
     println!("{name} ({about}): {states} states, {steps} steps, depth {depth}, {how}");
     let sometimes: Vec<_> =
-        found.sometimes.iter().map(|(what, times)| format!("{what} ({times})")).collect();
+        explored.sometimes.iter().map(|(what, times)| format!("{what} ({times})")).collect();
     if !sometimes.is_empty() {
         println!("  sometimes: {}", sometimes.join(", "));
     }
-    if let Some(wrong) = &found.wrong {
+    if let Some(wrong) = &explored.wrong {
         println!("  WRONG: {wrong}");
     }
-    if traced || found.wrong.is_some() {
-        found.trace.iter().for_each(|line| println!("  {line}"));
+    if traced || explored.wrong.is_some() {
+        explored.trace.iter().for_each(|line| println!("  {line}"));
     }
 }
 
@@ -113,14 +113,14 @@ fn hunt(args: &Args, mutant: &str) -> ExitCode {
         return ExitCode::from(2);
     }
     for scenario in positives().iter().filter(|it| it.name.contains(&args.only)) {
-        let found = scenario.check();
-        if let Some(broken) = found.broken {
+        let explored = scenario.check();
+        if let Some(broken) = explored.broken {
             println!(
                 "{mutant}: caught by {} after {} states: {broken}",
-                scenario.name, found.states
+                scenario.name, explored.states
             );
             if args.trace {
-                found.trace.iter().for_each(|line| println!("  {line}"));
+                explored.trace.iter().for_each(|line| println!("  {line}"));
             }
             return ExitCode::SUCCESS;
         }

@@ -52,7 +52,7 @@ impl Announced {
             Fact::Ordered { client, ticket, .. } if ticket.verb == Verb::Extend => {
                 self.begin(*client, *ticket, view.tick_reading(*client));
             }
-            Fact::Told { client, ticket, .. } if ticket.verb == Verb::Extend => {
+            Fact::Answered { client, ticket, .. } if ticket.verb == Verb::Extend => {
                 let rounds = self.leases.get_mut(&(*client, ticket.lock));
                 let round = rounds.and_then(|rounds| rounds.latest.as_mut());
                 if let Some(round) = round.filter(|round| round.number == ticket.round) {

@@ -39,7 +39,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
                 _ => Ok(()),
             }
         }
-        Fact::Told { ticket, answer: Answer::Failed(_), .. } if ticket.verb == Verb::Extend => {
+        Fact::Answered { ticket, answer: Answer::Failed(_), .. } if ticket.verb == Verb::Extend => {
             Ok(())
         }
         _ => Ok(()),

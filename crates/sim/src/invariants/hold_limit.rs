@@ -90,7 +90,7 @@ impl HoldLimit {
 
     /// Drops the record of a lost lock. The engine releases its keys and no longer extends the lock.
     fn forget(&mut self, id: GuardId, view: &View<'_>) {
-        if let Some(guard) = view.guards.of(id).filter(|guard| guard.told_lost) {
+        if let Some(guard) = view.guards.of(id).filter(|guard| guard.is_lost) {
             self.tokens.remove(guard.value().as_bytes());
         }
     }

@@ -11,7 +11,7 @@ use crate::ledger::subject;
 pub(crate) const NAME: &str = "in order";
 
 pub(crate) const SENTENCE: &str = "A release never overtakes its acquire; what sets a key is not sent behind \
-     its release. Answers of a node are told in the order of sending, also across \
+     its release. The client delivers the answers of a node in the order of sending, also across \
      connections, whichever of them were asked again. (protocol, 2 and 4)";
 
 /// The commands sent to each node since its first connection. Models have no connections, so this stays empty there.
@@ -21,7 +21,7 @@ pub(crate) struct InOrder(BTreeMap<(ClientId, NodeIndex), Sent>);
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Sent {
     /// Commands that the engine has no answer to yet.
-    untold: VecDeque<Ticket>,
+    undelivered: VecDeque<Ticket>,
     released: BTreeSet<Vec<u8>>,
 }
 
@@ -33,7 +33,7 @@ impl InOrder {
             }
             Fact::Sent { client, node, ticket, command } => {
                 let Some(sent) = self.0.get_mut(&(*client, *node)) else { return Ok(()) };
-                sent.untold.push_back(*ticket);
+                sent.undelivered.push_back(*ticket);
                 let value = subject(command).map(|(_, value)| value.as_bytes().to_vec());
                 match (ticket.verb, value) {
                     (Verb::Release, Some(value)) => drop(sent.released.insert(value)),
@@ -46,13 +46,13 @@ impl InOrder {
                 }
             }
             // A failed command may never have been sent.
-            Fact::Told { client, node, ticket, answer, .. }
+            Fact::Answered { client, node, ticket, answer, .. }
                 if !matches!(answer, Answer::Failed(_)) =>
             {
                 let Some(sent) = self.0.get_mut(&(*client, *node)) else { return Ok(()) };
-                match sent.untold.iter().position(|other| other == ticket) {
+                match sent.undelivered.iter().position(|other| other == ticket) {
                     // The commands before this one failed, or their answers never arrive.
-                    Some(place) => drop(sent.untold.drain(..=place)),
+                    Some(place) => drop(sent.undelivered.drain(..=place)),
                     None => {
                         return Err(format!(
                             "client {client} gets an answer of node {node} after that to a later command: \

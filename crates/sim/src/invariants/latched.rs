@@ -21,7 +21,7 @@ pub(crate) struct Latched {
     ended: BTreeSet<GuardId>,
     lost: BTreeSet<GuardId>,
     /// The votes in the last report.
-    told: BTreeMap<GuardId, Validity>,
+    reported: BTreeMap<GuardId, Validity>,
     /// Guards that noticed their own end, and whether a tick has passed since then. After the tick the engine knows.
     over: BTreeMap<GuardId, bool>,
 }
@@ -29,9 +29,9 @@ pub(crate) struct Latched {
 impl Latched {
     /// Drops the records of released guards, because the engine reports nothing more about them.
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading, guards: &Guards) {
-        self.told.retain(|id, _| guards.of(*id).is_some());
+        self.reported.retain(|id, _| guards.of(*id).is_some());
         self.over.retain(|id, _| guards.of(*id).is_some());
-        for (id, validity) in &mut self.told {
+        for (id, validity) in &mut self.reported {
             *validity = validity.rebased(base(id.client));
         }
     }
@@ -54,11 +54,11 @@ impl Latched {
                 return Err(format!("{id} is lost, and its votes change"));
             }
             let then = view.tick_reading(id.client);
-            let before = self.told.get(&id);
+            let before = self.reported.get(&id);
             if before.is_some_and(|before| before.remaining(then).is_zero()) {
                 return Err(format!("{id} had run out when its votes were raised"));
             }
-            self.told.insert(id, (*validity).clone());
+            self.reported.insert(id, (*validity).clone());
         }
         let Some(guard) = view.guards.of(id) else { return Ok(()) };
         if guard.hold.ended().is_some() {
@@ -67,7 +67,7 @@ impl Latched {
             return Err(format!("{id} had ended, and is valid again"));
         }
         if matches!(fact, Fact::Granted { .. }) {
-            self.told.insert(id, guard.hold.validity().clone());
+            self.reported.insert(id, guard.hold.validity().clone());
         }
         Ok(())
     }

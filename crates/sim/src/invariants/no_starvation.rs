@@ -101,9 +101,9 @@ impl NoStarvation {
                     }
                 }
             }
-            Fact::Told { client, node, ticket, answer, .. } => {
+            Fact::Answered { client, node, ticket, answer, .. } => {
                 if let Some(writer) = self.writers.get_mut(&(*client, ticket.lock)) {
-                    told(writer, *node, *ticket, answer, view);
+                    note(writer, *node, *ticket, answer, view);
                 }
             }
             Fact::Executed { node, client, ticket, command, answer, zombie, duplicate, .. } => {
@@ -233,7 +233,7 @@ fn ordered(writer: &mut Writer, ticket: Ticket, needs_evidence: bool) {
     }
 }
 
-fn told(writer: &mut Writer, node: NodeIndex, ticket: Ticket, answer: &Answer, view: &View<'_>) {
+fn note(writer: &mut Writer, node: NodeIndex, ticket: Ticket, answer: &Answer, view: &View<'_>) {
     match answer {
         Answer::Refused | Answer::RefusedFenced { .. } if writer.attempt.0 == ticket.round => {
             writer.attempt.1 = true;

@@ -66,12 +66,12 @@ impl Owed {
             {
                 self.sent(*client, *node, *ticket, view);
             }
-            Fact::Told { client, node, ticket, answer, .. } if self.is_watching => {
+            Fact::Answered { client, node, ticket, answer, .. } if self.is_watching => {
                 let now = view.tick_reading(*client).boot().as_nanos();
                 // The answer of an untrusted node about a vote proves nothing.
                 let is_sure = !view.ledger.needs_evidence(*client)
                     || matches!(ticket.verb, Verb::Release | Verb::Inspect | Verb::Trust);
-                self.told((*client, *node), *ticket, (answer, is_sure), now);
+                self.on_answer((*client, *node), *ticket, (answer, is_sure), now);
             }
             Fact::TickOver { client } => return self.tick_over(*client, view),
             Fact::Drained { client } => {
@@ -112,7 +112,7 @@ impl Owed {
         set.until = until;
     }
 
-    fn told(
+    fn on_answer(
         &mut self,
         (client, node): (ClientId, NodeIndex),
         ticket: Ticket,

@@ -40,7 +40,7 @@ impl Quarantine {
             Fact::Executed { client, node, ticket, duplicate: false, .. } if self.is_watching => {
                 self.done.insert((*client, *node, *ticket), view.node(*node).run.id);
             }
-            Fact::Told { client, node, ticket, sent, .. } if self.is_watching => {
+            Fact::Answered { client, node, ticket, sent, .. } if self.is_watching => {
                 if let Some(server) = self.done.remove(&(*client, *node, *ticket)) {
                     self.voters.insert((*client, *node, sent.boot().as_nanos()), server);
                 }

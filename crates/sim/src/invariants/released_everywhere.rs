@@ -30,7 +30,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
         Fact::TickOver { client } => {
             for (id, guard) in view.guards.iter().filter(|(id, _)| id.client == *client) {
                 if let Some(token) =
-                    view.ledger.of_guard(guard).filter(|_| guard.told_lost && !guard.is_kept())
+                    view.ledger.of_guard(guard).filter(|_| guard.is_lost && !guard.is_kept())
                 {
                     check_token(token).map_err(|what| format!("{id} is lost: {what}"))?;
                 }

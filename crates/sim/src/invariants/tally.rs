@@ -54,8 +54,8 @@ impl Tally {
                 LossCause::Shutdown => Count::Shutdown,
                 _ => Count::Expired,
             }),
-            Fact::Told { client, node, sent, ticket, answer } => {
-                told((*client, *node, *ticket), *sent, answer, view, counts);
+            Fact::Answered { client, node, sent, ticket, answer } => {
+                on_answer((*client, *node, *ticket), *sent, answer, view, counts);
             }
             Fact::Downgraded { .. } => counts.add(Count::Downgrades),
             Fact::Extension { guard, outcome } => match outcome {
@@ -192,7 +192,7 @@ fn granted(id: GuardId, attempts: u32, view: &View<'_>, counts: &mut Counts) {
     }
 }
 
-fn told(
+fn on_answer(
     (client, node, ticket): (ClientId, NodeIndex, Ticket),
     sent: Reading,
     answer: &Answer,

@@ -95,12 +95,12 @@ impl TokenOwnership {
                 return Err(format!("node {node} has granted {key} without a time to live"));
             }
             let Some(before) = before else { continue };
-            let found = Found { before: &before, after: after.as_ref(), value };
+            let change = KeyChange { before: &before, after: after.as_ref(), value };
             let wrong = match is_of_readers(command) {
                 true => {
-                    found.is_wrong_for_readers(command, |end| view.node(node).lives(end, view.now))
+                    change.is_wrong_for_readers(command, |end| view.node(node).lives(end, view.now))
                 }
-                false => found.is_wrong_for_writers(command, is_granted),
+                false => change.is_wrong_for_writers(command, is_granted),
             };
             if let Some(wrong) = wrong {
                 return Err(format!("{command:?} has {wrong} {key} on node {node}"));
@@ -111,13 +111,13 @@ impl TokenOwnership {
 }
 
 /// A key before and after a command.
-struct Found<'a> {
+struct KeyChange<'a> {
     before: &'a Stored,
     after: Option<&'a Stored>,
     value: &'a Value,
 }
 
-impl Found<'_> {
+impl KeyChange<'_> {
     /// Describes the error, if a writer's command made this change.
     fn is_wrong_for_writers(&self, command: &Command, is_granted: bool) -> Option<&'static str> {
         let is_ours = self.before.holds(self.value);

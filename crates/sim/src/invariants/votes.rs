@@ -70,7 +70,7 @@ impl Votes {
                     epoch.arrived.insert(*ticket);
                 }
             }
-            Fact::Told { client, node, ticket, answer, .. } => {
+            Fact::Answered { client, node, ticket, answer, .. } => {
                 let Some(epoch) = self.epochs.get_mut(&(*client, *node)) else { return Ok(()) };
                 let is_yes = matches!(
                     answer,

@@ -51,12 +51,16 @@ impl Waits {
         match fact {
             Fact::Started { .. } => self.is_watching = true,
             _ if !self.is_watching => {}
-            Fact::Proved { client, node, sent, evidence } => {
+            Fact::Evidence { client, node, sent, evidence } => {
                 self.proved((*client, *node), sent.boot().as_nanos(), evidence);
             }
-            Fact::Told { client, node, sent, ticket, answer: Answer::Adopting { text, age } }
-                if self.is_asked_for((*client, *node), ticket.round, text) =>
-            {
+            Fact::Answered {
+                client,
+                node,
+                sent,
+                ticket,
+                answer: Answer::Adopting { text, age },
+            } if self.is_asked_for((*client, *node), ticket.round, text) => {
                 // The node's clock showed this age between request and reply, so the adoption began at most
                 // this long before the request.
                 let asked = sent.boot().as_nanos();

@@ -32,7 +32,7 @@ enum Pinned {
 
 /// The result of a model.
 #[derive(Debug)]
-pub struct Found {
+pub struct Exploration {
     /// The number of different states.
     pub states: usize,
     /// The number of steps between states.
@@ -356,7 +356,7 @@ impl Scenario {
     }
 
     /// Explores every state, or stops at the first violation.
-    pub fn check(&self) -> Found {
+    pub fn check(&self) -> Exploration {
         let overlaps = matches!(self.pinned, Pinned::Overlap { .. });
         let model = Timed {
             bounds: self.bounds,
@@ -376,7 +376,7 @@ impl Scenario {
         let failure = checker.discoveries().into_values().next();
         let broken = failure.as_ref().and_then(|path| path.last_state().violation);
         let after = failure.as_ref().map_or(0, |path| path.clone().into_actions().len());
-        let mut found = Found {
+        let mut found = Exploration {
             states: checker.unique_state_count(),
             steps: checker.state_count(),
             depth: checker.max_depth(),
@@ -390,7 +390,7 @@ impl Scenario {
         found
     }
 
-    fn what_is_wrong(&self, found: &Found) -> Option<String> {
+    fn what_is_wrong(&self, found: &Exploration) -> Option<String> {
         let never = found.sometimes.iter().find(|(_, times)| *times == 0);
         match (self.pinned, found.broken, never) {
             (Pinned::Overlap { .. }, None, _) => Some("every invariant holds".to_owned()),
