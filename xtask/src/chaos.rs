@@ -26,7 +26,7 @@ const MINUTES: u32 = 10;
 /// Time in minutes per mutant with `--all`. Chaos cannot find many of these.
 const MINUTES_OF_ALL: u32 = 1;
 
-/// A program that runs this much longer than its time hangs because of the mutant.
+/// A program that exceeds its time by this much counts as hanging because of the mutant.
 const GRACE: Duration = Duration::from_secs(180);
 
 /// Replaces this process by chaos (exec), which gets its signals. Returns only if exec fails.
@@ -43,7 +43,7 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
     ExitCode::from(2)
 }
 
-/// Builds chaos and the command line under test, both with a wall clock that can be stepped.
+/// Builds chaos and the command line under test, both with a wall clock that tests can set forward or back.
 pub(crate) fn build(workspace: &Path) -> Result<PathBuf, ExitCode> {
     build_so(workspace, &STEPPED)
 }
@@ -66,7 +66,7 @@ const KNOWN: [(&str, &str); 5] = [
 ];
 
 /// Runs chaos with one mutant after the other on new seeds, and prints the time until chaos finds each. Chaos must find
-/// the mutants in `KNOWN`. With `--all` it searches for those of library and engine instead.
+/// the mutants in `KNOWN`. With `--all` it runs all mutants of library and engine instead.
 fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> ExitCode {
     let program = match build_so(workspace, &MUTANTS) {
         Ok(program) => program,

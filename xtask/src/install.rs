@@ -19,7 +19,7 @@ const RIVALS_TARGET: &str = "target/bench-rivals";
 pub(crate) fn ensure_server(workspace: &Path) -> Result<ServerBinary, NotFound> {
     match find_in(Some(workspace)) {
         Err(NotFound::Nowhere) => {}
-        // Includes an unusable QUORLOCK_SERVER: the user asked for that server, not for another one.
+        // Also returns if QUORLOCK_SERVER is unusable: the user asked for that server, not for another one.
         settled => return settled,
     }
     for way in [server_with_apt, server_with_pip] {
@@ -77,7 +77,7 @@ fn apt(package: &str, script: &str) -> Result<(), String> {
 }
 
 /// Returns the `PYTHONPATH` of redis-py, for the tests of mutual exclusion with redis-py's lock. Returns `None` if
-/// Python finds redis-py without it, or if redis-py cannot be installed. The tests then count as skipped.
+/// Python finds redis-py without that variable, or if redis-py cannot be installed. The tests then count as skipped.
 pub(crate) fn redis_py(workspace: &Path) -> Option<PathBuf> {
     let is_found = || {
         let mut import = Command::new("python3");
@@ -101,7 +101,7 @@ pub(crate) fn redis_py(workspace: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Installs the lock libraries for the benchmark. The benchmark reports the absent ones.
+/// Installs the lock libraries for the benchmark. The benchmark reports libraries that are absent.
 pub(crate) fn rivals(workspace: &Path) {
     let (rivals, target) = (workspace.join(RIVALS), workspace.join(RIVALS_TARGET));
     let of_python = pip(&target.join("python"), &rivals.join("requirements.txt"));

@@ -101,7 +101,7 @@ impl Parts {
 fn on_one_loaded_core<T: Send>(
     work: impl FnOnce() -> Result<T, String> + Send,
 ) -> Result<T, String> {
-    // A thread of its own: the main thread keeps all cores.
+    // A separate thread is bound to the core, so the main thread can still use all cores.
     thread::scope(|scope| {
         let bound = scope.spawn(|| {
             bind_to_one_core().map_err(|error| format!("no core can be chosen: {error}"))?;

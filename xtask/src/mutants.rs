@@ -16,14 +16,14 @@ use crate::program::{self, Ended};
 use crate::special_build::MUTANTS;
 
 /// Seeds in which each mutant must be caught. The seed in the table of `docs/proof.md` runs before them. Some mutants
-/// show only in statistics over many runs, so a range runs as a whole. The first range must pass without a mutant.
+/// show only in statistics over many runs, so a whole range runs. The first range must pass without a mutant.
 const SEEDS: [Range<u64>; 2] = [0..2_000, 2_000..20_000];
 
 /// Seeds in which two holders of one lock are searched. Some mutants never cause two holders: they only delay calls or
 /// leave keys behind.
 const TWO_HOLD_SEEDS: Range<u64> = 0..1_000;
 
-/// Timeout of the sweep with a mutant. A mutant that exceeds it makes the sweep hang.
+/// Timeout of the sweep with a mutant. A sweep that exceeds it counts as hanging because of the mutant.
 const TIME_OUT: Duration = Duration::from_secs(120);
 
 /// Timeout of the simulator with a mutant. Exceeding it is an error, because a busy machine can be the reason.
@@ -142,7 +142,7 @@ fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Output), String> {
         let only = Some("mutual exclusion");
         let two_hold =
             if all { simulate(&program, Some(mutant), only, &TWO_HOLD_SEEDS)? } else { None };
-        // The failure may be a panic instead.
+        // Ignores other failures, such as a panic.
         let two_hold = two_hold.filter(|(_, by)| by == "mutual exclusion").map(|(seed, _)| seed);
         if let (Some(known), Some((seed, _))) = (known, &caught)
             && *known != *seed

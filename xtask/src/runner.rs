@@ -1,7 +1,7 @@
 //! Runs programs side by side and adds up the closing lines of the test harness.
 //!
 //! cargo runs one test binary after the other, and most of them wait for timers and servers. The runner starts several
-//! at a time. It keeps the output of each until its end, and prints all of it only after a failure.
+//! at a time. It buffers the output of each program, and prints all of it only after a failure.
 
 #![expect(clippy::disallowed_methods, reason = "the duration of a test is not part of a lock")]
 
@@ -144,7 +144,7 @@ impl Totals {
         results
     }
 
-    /// Adds the log that `SKIP_LOG_VARIABLE` names. A skipped test counts as a failure: it has shown nothing.
+    /// Adds the log that `SKIP_LOG_VARIABLE` names. A skipped test counts as a failure, because it has checked nothing.
     pub(crate) fn read_skips(&mut self, log: &str) {
         print!("{log}");
         self.not_for += log.lines().filter(|line| line.starts_with(NOT_FOR)).count();
@@ -238,7 +238,7 @@ impl Binary {
         let path = PathBuf::from(message["executable"].as_str()?);
         let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
         let target = message["target"]["name"].as_str()?;
-        // `path+file:///…/crates/cli#quorlock-cli@0.1.0`, or without the name if the folder has the same.
+        // `path+file:///…/crates/cli#quorlock-cli@0.1.0`, or without the name if the folder has the same name.
         let (id, package) = message["package_id"].as_str()?.rsplit_once('#')?;
         let package = match package.split_once('@') {
             Some((name, _)) => name,
@@ -254,7 +254,7 @@ impl Binary {
 }
 
 /// A command for a program that starts with the default actions for HUP, INT and QUIT. A script that runs in the
-/// background ignores them, and its descendants inherit that; some tests are about these signals.
+/// background ignores them, and its descendants inherit that. Some tests send these signals.
 pub(crate) fn with_default_signals(program: &Path) -> Command {
     const RESET: &str = "--default-signal=HUP,INT,QUIT";
     let works = Command::new("env").args([RESET, "true"]).stderr(Stdio::null()).status();

@@ -1,4 +1,4 @@
-//! Builds programs that are not shipped: with mutants, or with a wall clock that can be stepped.
+//! Builds programs that are not shipped: with mutants, or with a wall clock that tests can set forward or back.
 //!
 //! `RUSTC_WORKSPACE_WRAPPER` makes cargo run a script instead of rustc for the packages of the workspace. The script
 //! adds a `--cfg`. All builds share the compiled dependencies. The artifacts of the workspace get different hashes,
@@ -32,7 +32,7 @@ pub(crate) struct Special {
     folder: &'static str,
 }
 
-/// The variable `QUORLOCK_MUTANT` selects a mutant. The wall clock can be stepped too.
+/// The variable `QUORLOCK_MUTANT` selects a mutant. Tests can also set the wall clock forward or back.
 pub(crate) const MUTANTS: Special =
     Special { script: "xtask/rustc-with-mutants.sh", folder: "target/mutants" };
 

@@ -1,4 +1,4 @@
-//! `cargo xtask stepped`: checks the guarantees of `quorlock run` while the wall clock is stepped.
+//! `cargo xtask stepped`: checks the guarantees of `quorlock run` during wall-clock jumps.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,7 +8,7 @@ use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, ServerBinary};
 
 use crate::{cargo, chaos};
 
-/// Builds a command line whose wall clock can be stepped, and runs its test.
+/// Builds a command line whose wall clock a test can set forward or back, and runs that test.
 pub(crate) fn run(workspace: &Path, server: &ServerBinary, _args: &[OsString]) -> ExitCode {
     let program = match chaos::build(workspace) {
         Ok(chaos) => chaos.with_file_name("quorlock"),

@@ -14,7 +14,7 @@ use crate::cargo;
 use crate::install;
 use crate::runner::{Conditions, Job, Suite, Totals, clock, run_all, with_default_signals};
 
-/// Simulator runs on pinned seeds, and as many on seeds drawn from the clock.
+/// The number of simulator runs with pinned seeds. The same number runs with seeds drawn from the clock.
 const SEEDS: &str = "20000";
 
 const SIMULATOR: &str = "cargo run --release --package quorlock-sim --bin quorlock-sim -- --jobs 2";
@@ -45,7 +45,7 @@ fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
         "cargo xtask mutants --engine".to_owned(),
         "cargo run --release --package quorlock-sim --bin quorlock-models".to_owned(),
     ];
-    // These use servers or a special build, one after the other.
+    // These jobs use servers or a special build, and run one after the other.
     let proofs = [
         "cargo xtask mutants --sweep",
         "cargo xtask mixed",

@@ -16,7 +16,7 @@ use crate::subjects::Flavor;
 use crate::workers::WORKER;
 use crate::{count, table, worker};
 
-/// Measures quorlock beside raw sockets and other lock libraries, on real servers of its own
+/// Compares quorlock with raw sockets and other lock libraries, on real servers that it starts
 ///
 /// Prints a table and the targets of the project, each met or MISSED, and writes all figures as
 /// JSON. Exit code 1 if a target is missed, 2 if nothing could be measured.
@@ -38,11 +38,11 @@ enum Command {
     /// Run this number of pairs and nothing else, for `cargo xtask instructions`
     #[command(hide = true)]
     CountPairs {
-        /// How many acquire and release, each its own key
+        /// Number of lockers that acquire and release, each with its own key
         #[arg(long, default_value_t = 64)]
         lockers: usize,
 
-        /// How often, all together
+        /// Number of pairs of all lockers together
         #[arg(long)]
         pairs: usize,
 
@@ -54,14 +54,14 @@ enum Command {
     /// A process that contends for a lock, or holds many
     #[command(name = WORKER, hide = true)]
     Worker {
-        /// What it is to do
+        /// The worker's job, as JSON
         job: String,
     },
 }
 
 #[derive(Debug, Args)]
 struct All {
-    /// Also N = 1, 3, 5, 7 and c = 1, 8, 64, 512; takes as long as it takes
+    /// Also N = 1, 3, 5, 7 and c = 1, 8, 64, 512; without a limit of time
     #[arg(long)]
     full: bool,
 
@@ -93,11 +93,11 @@ struct Common {
     #[arg(long, value_name = "PROGRAM")]
     server: Option<String>,
 
-    /// How often every subject has its turn
+    /// Number of rounds; every subject is measured once per round
     #[arg(long, default_value_t = 5, value_parser = rounds)]
     rounds: usize,
 
-    /// How long a turn lasts, 10ms to 60s [default: 800ms, quick: 500ms]
+    /// Duration of one measurement, 10ms to 60s [default: 800ms, quick: 500ms]
     #[arg(long, value_name = "TIME", value_parser = sample)]
     sample: Option<Duration>,
 
@@ -165,13 +165,13 @@ fn measure(
         Some(file) => file.clone(),
         None => in_target(if quick { "quick.json" } else { "bench.json" })?,
     };
-    // Fails now instead of after ten minutes.
+    // Fails before the measurements if the file cannot be written.
     writable(&file)?;
     let report = plan::run(&plan)?;
     let json = as_json(&report, quick)?;
     fs::write(&file, format!("{json}\n")).map_err(|error| cannot_write(&file, &error))?;
     let text = if common.json { format!("{json}\n") } else { table::report(&report) };
-    // A closed pipe is no error.
+    // A closed standard output is no error, because the report is also in the file.
     let _ = io::stdout().write_all(text.as_bytes());
     eprintln!("quorlock-bench: all figures are in {}", file.display());
     let missed = report.targets.iter().any(|target| !target.met);

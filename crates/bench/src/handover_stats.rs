@@ -1,4 +1,4 @@
-//! Statistics about a lock with several contenders, from the records of all of them.
+//! Statistics about a lock with several contenders, computed from the records of all contenders.
 
 use std::time::Duration;
 
@@ -113,10 +113,10 @@ mod tests {
         let handover_stats = HandoverStats::new(&turns).unwrap();
         assert_eq!(handover_stats.acquisitions, 4);
         assert_eq!(handover_stats.shares, [3, 1]);
-        // Only 200 to 230 counts: 100 to 110 is the same process, and the other process asked after the release.
+        // Only 200 to 230 counts. 100 to 110 is the same process; the holder from 900 on asked after the release.
         assert_eq!((handover_stats.handovers.len(), handover_stats.handovers.max()), (1, 30));
         assert_eq!((handover_stats.waits.len(), handover_stats.waits.max()), (5, 649));
-        // The second process waited through two releases, the first through none.
+        // Two releases fall into the waits of the second process, and none into those of the first.
         assert_eq!(handover_stats.wakeups, 2);
     }
 

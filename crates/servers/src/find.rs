@@ -2,7 +2,7 @@
 //!
 //! The search order is the variable `QUORLOCK_SERVER`, `redis-server` and `valkey-server` on `PATH`, and
 //! `target/servers` of the workspace, where `cargo xtask servers` installs binaries. An unusable value of the variable
-//! is an error. The search does not go on, because the user asked for that binary.
+//! is an error. The search then stops, because the user asked for that binary.
 
 use std::env;
 use std::ffi::OsString;
@@ -73,7 +73,7 @@ pub enum NotFound {
     Nowhere,
 }
 
-/// Finds a server. The folders are those of [`find_in`] without a workspace.
+/// Finds a server. The search is that of [`find_in`] without a workspace.
 ///
 /// # Errors
 /// [`NotFound`].

@@ -263,7 +263,7 @@ async fn carry(
         let (from_server, to_server) = server.split();
         let there = Lane::new(Direction::ToServer, orders, counts);
         let back = Lane::new(Direction::ToClient, orders, counts);
-        // The end of one direction leaves the other open, because more data may come there.
+        // If one direction ends, the other stays open, because more data may arrive in the other direction.
         tokio::try_join!(there.pass(from_client, to_server), back.pass(from_server, to_client))
     };
     match end {
@@ -392,7 +392,7 @@ impl<'a> Lane<'a> {
                     held = true;
                     None
                 }
-                // Data is delayed once, even if the commands change during the delay.
+                // Each piece of data is delayed only once, even if the commands change during the delay.
                 Traffic::Delay(delay) if late_by.is_none() => {
                     self.counts.add(Effect::Delayed);
                     late_by = Some(delay);
@@ -439,8 +439,8 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Delivers data in pieces while the treatment says so, and then the rest at once. Many single bytes could take a
-    /// minute.
+    /// Delivers data in pieces until the treatment changes, and then the rest at once. In single bytes, a full buffer
+    /// would take many seconds.
     async fn in_pieces(
         &self,
         mut bytes: &[u8],

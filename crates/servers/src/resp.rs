@@ -118,7 +118,7 @@ impl RespConnection {
     /// Sends a command and waits for its reply.
     ///
     /// # Errors
-    /// If no reply arrives. An error reply is a [`Reply::Error`].
+    /// If no reply arrives. An error reply is not an `Err` but a [`Reply::Error`].
     pub fn command<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
         self.send(&[args])?;
         self.reply()

@@ -241,8 +241,8 @@ impl Server {
             let home = self.home.path();
             let config = home.join("conf");
             fs::write(&config, self.options.config(home, &self.socket(), self.port))?;
-            // Each start has its own log, so an error never quotes an earlier run. Configuration errors go to standard
-            // output.
+            // Each start has its own log, so an error never quotes an earlier run. The log receives standard output, to
+            // which the server writes configuration errors.
             let log = File::create(self.log())?;
             let errors = log.try_clone()?;
             spawn(&self.binary.path, |command| {
@@ -297,7 +297,7 @@ impl Server {
 
     fn ended(&self, status: ExitStatus) -> StartError {
         let (path, log) = (self.binary.path.clone(), self.log_tail());
-        // The first text is from Redis 6.
+        // The messages of servers that were built without TLS. The first message is from Redis 6.
         let no_tls = ["'tls-port \"", "Failed finding TLS support"];
         if self.options.tls.is_some() && no_tls.iter().any(|words| log.contains(words)) {
             return StartError::NoTls { path };

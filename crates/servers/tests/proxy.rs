@@ -13,10 +13,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Timeout for everything on a busy machine.
+/// The timeout of each step, long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Time in which unwanted data would arrive.
+/// Time to wait for data that must not arrive.
 const A_WHILE: Duration = Duration::from_millis(50);
 
 struct Testbed {
@@ -157,7 +157,7 @@ async fn a_connection_that_has_lost_something_passes_nothing_on_any_more() {
     testbed.until("the command arrives", |testbed| testbed.has("key")).await;
     testbed.until("the answer is lost", |testbed| testbed.proxy.count(Effect::Dropped) == 1).await;
     testbed.proxy.open();
-    // A client would take its reply for the reply to the lost command.
+    // The proxy must discard this reply. A client would take it for the reply to the lost command.
     send(&mut old, "SET other 1").await;
     testbed.until("commands still arrive", |testbed| testbed.has("other")).await;
     nothing_comes(&mut old).await;

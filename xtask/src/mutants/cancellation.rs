@@ -9,7 +9,7 @@ use super::{TIME_OUT, UNMUTATED, in_time, output};
 use crate::program;
 use crate::special_build::{MUTANTS, is_called};
 
-/// The sweep has no connections, so a test with real servers catches this mutant.
+/// A test with real servers must catch this mutant, because the sweep has no connections.
 const VOUCHED: &str = "answers that are vouched for";
 const VOUCHED_TEST: [&str; 2] = ["--exact", "data::a_flush_is_noticed"];
 

@@ -105,7 +105,7 @@ impl<L: Locker> Subject for AsyncSubject<L> {
                     let place = under_way.clone();
                     tokio::spawn(async move {
                         let result = locker.pair(&key(name, nth)).await;
-                        // The receiver is gone after the first error.
+                        // After the first error there is no receiver, so a failed `send` is no error.
                         let _ = done.send(result.map(|()| clock::now().saturating_sub(due)));
                         drop(place);
                     });

@@ -14,8 +14,8 @@ impl Locker for Client {
     }
 }
 
-/// Returns an error if the lock was lost. `Unknown` is no error: on an overloaded machine too few nodes may confirm a
-/// release in time, and the figures include this time.
+/// Returns an error if the lock was lost. `Unknown` is no error: on an overloaded machine, too few nodes may confirm a
+/// release in time. The figures include the time of that release.
 pub(crate) fn went_well(key: &str, outcome: Outcome) -> Result<(), String> {
     match outcome {
         Outcome::Released | Outcome::Unknown => Ok(()),

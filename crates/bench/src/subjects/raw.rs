@@ -3,7 +3,6 @@
 //! One thread has a blocking connection per node, with Nagle's algorithm off. A round writes the SETs of all lockers to
 //! every node and reads all replies, then does the same with the compare-and-delete that quorlock uses. There are no
 //! timers, retries or votes. The requests are encoded once.
-//! together once.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -273,8 +272,8 @@ impl Ping {
         Ok(Self { streams: connect(servers)? })
     }
 
-    /// Sends pings one after the other, with a pause in between. Each goes to all servers. The time ends when the first
-    /// servers, as many as a majority, have answered.
+    /// Sends pings one after the other, with a pause in between. Each goes to all servers. The measured time ends when
+    /// the first servers of the list, as many as a majority, have answered.
     pub(crate) fn measure(&mut self, time: Duration, pause: Duration) -> Result<Sample, String> {
         const PING: (&[u8], (&[u8], usize)) = (b"*1\r\n$4\r\nPING\r\n", (b"+PONG\r\n", 1));
         let mut latencies = Latencies::default();
@@ -324,7 +323,7 @@ mod tests {
                 }
             });
         };
-        // Opens the connections first.
+        // The first pair opens the connections.
         pairs(1);
 
         let start = Commands::read(servers).unwrap();

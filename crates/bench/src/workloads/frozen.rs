@@ -15,7 +15,7 @@ pub(crate) const LOCKERS: usize = 8;
 const NODES: usize = 5;
 
 /// Measures the latency with all nodes, and with one frozen node. The first second after the freeze does not count,
-/// because clients learn in it that the node is silent.
+/// because clients detect the silent node during this second.
 pub(crate) fn run(bench: &mut Bench, names: &[&str]) {
     // Separate servers, so that the frozen node cannot affect the next workload.
     let testbed = match Testbed::start(&bench.binary, NODES) {

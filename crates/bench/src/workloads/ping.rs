@@ -1,8 +1,8 @@
 //! The round trip of a `PING`, the reference for all other times.
 //!
-//! It is measured twice: back to back, and with a pause that equals the hold time before a hand-over. Client and server
-//! sleep during the pause. Without the pause, the kernel sometimes places both on one core and sometimes not, so the
-//! figure jumps between two values. Targets are multiples of the figure with the pause.
+//! The workload measures it twice: back to back, and with a pause that equals the hold time before a hand-over. Client
+//! and server sleep during the pause. Without the pause, the kernel sometimes places both on one core and sometimes
+//! not, so the figure jumps between two values. Targets are multiples of the figure with the pause.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
-//! The cost of restarted nodes. The paper describes two safe ways. The node writes every command to disk before it
-//! answers, or a restarted node does not vote for the longest ttl. These workloads measure the cost of each without
-//! failures, and the time without locks after nodes were killed. Doing neither is unsafe, and is the comparison.
+//! The cost of restarted nodes. The Redlock paper describes two safe configurations. Either the node writes every
+//! command to disk before it answers, or a restarted node does not vote until the longest ttl has passed. These
+//! workloads measure the cost of each configuration without failures, and the time without locks after nodes were
+//! killed. The comparison is neither, which is unsafe.
 
 mod fsync;
 pub(crate) mod guard;

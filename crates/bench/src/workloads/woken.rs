@@ -15,7 +15,7 @@ use ::quorlock::LockOptions;
 
 pub(crate) const NAME: &str = "woken";
 
-/// `PING` to one node after a pause of the same length, for comparison.
+/// `PING` to one node after a pause of the same length, measured for comparison.
 pub(crate) const PING: &str = "ping";
 
 /// `PING` to all nodes until a majority has answered: the round trip of an attempt.

@@ -32,7 +32,7 @@ const DISK: &str = "one write and fsync";
 /// Bytes that an acquire appends to the file.
 const APPENDED: usize = 150;
 
-/// With 64 lockers, many commands share an fsync. With one locker, almost none do.
+/// Measures one locker and 64 lockers. With 64 lockers, many commands share an fsync; with one, almost none do.
 pub(crate) fn run(bench: &mut Bench) {
     let start = |(name, args): &(&'static str, &[&str])| {
         Testbed::with(&bench.binary, NODES, args).map(|testbed| (*name, testbed))

@@ -97,13 +97,13 @@ mod tests {
                 let pair = once(subject.locker.clone(), name.to_owned());
                 subject.runtime.block_on(pair).unwrap();
             }
-            // Commands in flight to the slowest node count too.
+            // Waits for the commands in flight to the slowest node, because they count too.
             subject.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(50)).await });
             Commands::read(servers).unwrap().since(&before)
         };
         let (without, with) = (sent(RestartGuard::Off), sent(RestartGuard::Strict));
         assert_eq!(without.sent(), 600, "{without:?}");
-        // An acquire whose predecessor is still in the pipeline would share its batch.
+        // Below 300 if an acquire shares a batch with queued commands of the pair before.
         let more = with.sent() - without.sent();
         assert!((1..=300).contains(&more), "{more} more: {with:?}");
         assert_eq!(with.calls("get") - without.calls("get"), more, "{with:?}");
