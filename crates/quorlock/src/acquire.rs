@@ -15,9 +15,9 @@ use tokio::sync::watch;
 
 use crate::client::state::ClientState;
 use crate::common::Names;
-use crate::driver::{PendingCall, ReplyTo};
+use crate::driver::ReplyTo;
 use crate::error::{AcquireError, HoldError, InvalidRequest};
-use crate::guard::{Called, CalledReceiver, Claim, Guard, LockGuard};
+use crate::guard::{CallerSide, Guard, LockCell, LockGuard, Reply};
 use crate::options::LockOptions;
 use crate::own_keys::{MARKER, counter, own_key};
 use crate::resources::Resources;
@@ -200,15 +200,11 @@ impl<G: LockGuard> IntoFuture for Acquire<G> {
 
     fn into_future(self) -> Acquiring<G> {
         let span = tracing::debug_span!("acquire", resource = &*self.resource);
-        let (told, reply) = Claim::begin(self.client.common.driver.process());
         let options = self.options.as_ref().unwrap_or(&self.client.options);
         let node_timeout = options.node_timeout;
         let resources = self.resources.clone().check();
         let several = resources.as_ref().ok().filter(|it| it.single().is_none()).cloned();
-        let call = resources.and_then(|resources| {
-            let (request, resource) = (self.request(&resources)?, self.resource.clone());
-            Ok((request, PendingCall { resource, progress: None, reply: told }))
-        });
+        let request = resources.and_then(|resources| self.request(&resources));
         Acquiring {
             client: self.client,
             resource: self.resource,
@@ -216,7 +212,7 @@ impl<G: LockGuard> IntoFuture for Acquire<G> {
             node_timeout,
             span,
             progress: self.progress,
-            state: State::Ready { call, reply },
+            state: State::Ready(request),
             guard: PhantomData,
         }
     }
@@ -253,16 +249,15 @@ pub struct Acquiring<G = Guard> {
     guard: PhantomData<fn() -> G>,
 }
 
-#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for each call")]
 enum State {
-    Ready { call: Result<(Request, PendingCall), InvalidRequest>, reply: CalledReceiver },
+    Ready(Result<Request, InvalidRequest>),
     Asked(Asked),
     Done,
 }
 
 struct Asked {
     lock: LockId,
-    reply: CalledReceiver,
+    reply: CallerSide,
     progress_feed: Option<ProgressFeed>,
 }
 
@@ -272,11 +267,12 @@ struct ProgressFeed(Pin<Box<dyn Future<Output = ()> + Send>>);
 impl<G: LockGuard> Acquiring<G> {
     /// Sends the request to the driver.
     pub(crate) fn start(&mut self) -> Result<(), AcquireError> {
-        let State::Ready { call, reply } = std::mem::replace(&mut self.state, State::Done) else {
+        let State::Ready(request) = std::mem::replace(&mut self.state, State::Done) else {
             return Ok(());
         };
-        let (request, mut call) = call?;
+        let request = request?;
         let lock = self.client.new_lock();
+        let (mut call, reply) = LockCell::call(lock, self.resource.clone(), &self.client.common);
         let progress_feed = self.progress.take().map(|progress| {
             let (told, seen) = watch::channel(None);
             call.progress = Some(told);
@@ -294,16 +290,16 @@ impl<G: LockGuard> Acquiring<G> {
     }
 
     /// The result of the call from the driver's reply; `None` if the driver has ended.
-    fn conclude(&mut self, reply: Option<Called>) -> Result<G, AcquireError> {
+    fn conclude(&mut self, reply: Option<Reply>) -> Result<G, AcquireError> {
         self.state = State::Done;
         let _entered = self.span.enter();
         let resource = self.resource.clone();
         match reply {
-            Some(Ok(guard)) => {
+            Some(Reply::Granted(guard)) => {
                 tracing::debug!(votes = guard.votes(), "acquired");
                 Ok(G::from_guard(guard))
             }
-            Some(Err(refusal)) => {
+            Some(Reply::Refused(refusal)) => {
                 let attempts = refusal.attempts;
                 let needed = self.client.quorum.needed();
                 let names = &self.client.common.names;
@@ -316,7 +312,7 @@ impl<G: LockGuard> Acquiring<G> {
                 tracing::debug!(attempts, contended = error.is_contended(), "not acquired");
                 Err(error)
             }
-            None => Err(AcquireError::Closed { resource }),
+            Some(Reply::Released(_)) | None => Err(AcquireError::Closed { resource }),
         }
     }
 
@@ -338,7 +334,7 @@ impl<G: LockGuard> Future for Acquiring<G> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if let State::Ready { .. } = this.state {
+        if let State::Ready(_) = this.state {
             this.start()?;
         }
         let State::Asked(asked) = &mut this.state else {

@@ -102,7 +102,7 @@ impl Client {
         Ok(self.0.inspected(&resources, nodes))
     }
 
-    /// Figures of this client, as of now.
+    /// The present figures of this client.
     pub fn stats(&self) -> Stats {
         self.0.stats()
     }
@@ -110,7 +110,7 @@ impl Client {
     /// Shuts the client down, for all its clones; see [`crate::Client::shutdown`].
     ///
     /// # Errors
-    /// [`ShutdownError`] if the time was not enough for all that is owed.
+    /// [`ShutdownError`] if releases are still owed after `timeout`.
     pub fn shutdown(&self, timeout: Duration) -> Result<(), ShutdownError> {
         let mut closed = self.0.ask_close();
         #[expect(clippy::disallowed_methods, reason = "a bound on waiting, no validity")]
@@ -281,8 +281,7 @@ impl Guard {
     /// Inside an async runtime. The release is queued even then.
     pub fn release(self) -> Released {
         let caller = self.0.driver().caller();
-        let (report, releasing) = self.0.ask_release();
-        releasing.conclude(caller.wait(report))
+        caller.wait(self.0.start_release())
     }
 }
 

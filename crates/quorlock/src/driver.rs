@@ -6,8 +6,8 @@
 //! tick.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,7 +15,6 @@ use quorlock_core::{Arrivals, Engine, Event, Quorum, Reading, Rules};
 use tokio::time::Instant;
 
 use crate::clock::Clock;
-use crate::common::Common;
 use crate::driver_timer::DriverTimer;
 use crate::node::ClientNode;
 use crate::node::ready::{Ready, TIMER};
@@ -29,7 +28,7 @@ mod transports;
 use self::callers::{Callers, Outputs};
 use self::entropy::Entropy;
 pub(crate) use self::metrics::{Metrics, NodeMetrics};
-pub(crate) use self::queue::{DriverHandle, EventReceiver, PendingCall, ReplyTo};
+pub(crate) use self::queue::{DriverHandle, EventReceiver, ReplyTo};
 use self::transports::Transports;
 
 /// After the last handle is dropped, the driver sends owed releases for at most the longest ttl plus this time.
@@ -56,7 +55,7 @@ impl Driver {
         (quorum, rules): (Quorum, Rules),
         nodes: &[ClientNode],
         metrics: Arc<Metrics>,
-        (common, events): (Weak<Common>, EventReceiver),
+        events: EventReceiver,
         (clock, max_ttl): (Clock, Duration),
     ) -> Self {
         #[cfg(quorlock_mutants)]
@@ -67,7 +66,7 @@ impl Driver {
             engine: Engine::guarded(quorum, rules),
             clock,
             events,
-            callers: Callers::new(common),
+            callers: Callers::default(),
             ready: Ready::new(),
             entropy: Entropy::default(),
             metrics,

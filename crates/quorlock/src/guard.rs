@@ -2,29 +2,28 @@
 
 use std::fmt;
 use std::num::NonZeroU64;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use quorlock_core::{
     BootTime, Event, Extended, LossCause, Mode, NodeReleased, Outcome, ReleaseReport, Token,
 };
 use tokio::sync::{oneshot, watch};
 
-pub(crate) use self::claim::{
-    CallReply, Called, CalledReceiver, Claim, Granted, ReportReceiver, ReportSender,
-};
+pub(crate) use self::cell::LockCell;
 pub use self::fenced::FencedGuard;
 pub(crate) use self::fenced::LockGuard;
 pub use self::health::Health;
-pub(crate) use self::held::Held;
+pub(crate) use self::sides::{CallerSide, DriverSide, Reply, Stage};
 use crate::common::{Common, Names};
 use crate::driver::{DriverHandle, ReplyTo};
 use crate::error::{ExtendError, HoldError, NodeAnswer};
 
-pub(crate) mod claim;
+mod cell;
 mod fenced;
 mod health;
-mod held;
+pub(crate) mod sides;
 
 /// A held lock.
 ///
@@ -44,9 +43,12 @@ mod held;
 /// [`Guard::lost`] stop long work. A [`FencedGuard`] closes this gap.
 #[must_use = "a guard that is dropped gives its lock back at once"]
 pub struct Guard {
-    held: Granted,
+    cell: Arc<LockCell>,
     /// Keeps the client alive.
     common: Arc<Common>,
+    token: GuardToken,
+    fencing_token: Option<NonZeroU64>,
+    mode: Mode,
     /// [`Guard::release`] has queued the release, so the drop must not.
     given_back: bool,
 }
@@ -88,24 +90,20 @@ impl fmt::Display for GuardToken {
 }
 
 impl Guard {
-    pub(crate) fn new(held: Granted, common: Arc<Common>) -> Self {
-        Self { held, common, given_back: false }
-    }
-
     /// The name of the resource. Several names are in alphabetical order, separated by a comma and a space.
     pub fn resource(&self) -> &str {
-        &self.held.resource
+        &self.cell.resource
     }
 
     /// The token of this guard. No other guard has the same. Treat it as a secret where others may write to the nodes.
     pub fn token(&self) -> GuardToken {
-        self.held.token
+        self.token
     }
 
     /// Whether the lock is a writer's, which excludes all other holders, or a reader's
     /// ([`Client::acquire_shared`](crate::Client::acquire_shared), [`Guard::downgrade`]), which excludes writers.
     pub fn mode(&self) -> Mode {
-        self.held.mode()
+        self.mode
     }
 
     /// Whether the lock is held now. Reads the clock at every call; sends nothing.
@@ -113,13 +111,13 @@ impl Guard {
     /// Once false it stays false, whatever the nodes answer later. False in a forked child, because the lock is the
     /// parent's.
     pub fn is_valid(&self) -> bool {
-        self.held.remaining().is_some()
+        self.cell.remaining().is_some()
     }
 
     /// The time until [`Guard::is_valid`] turns false if the lock is not extended; zero once the lock is lost. It ends
     /// [`margin`](crate::LockOptions::margin) before the protocol's validity does.
     pub fn remaining(&self) -> Duration {
-        self.held.remaining().unwrap_or_default()
+        self.cell.remaining().unwrap_or_default()
     }
 
     /// The time at which [`Guard::is_valid`] turns false if the lock is not extended, on the boot clock, which counts while
@@ -128,21 +126,18 @@ impl Guard {
     /// Use it to pass a deadline on, such as to another process. It is not a [`std::time::Instant`], because that stops while
     /// the machine sleeps. A wall clock that is set ahead ends the lock earlier.
     pub fn valid_until(&self) -> Option<BootTime> {
-        self.held.valid_until()
+        self.cell.valid_until()
     }
 
     /// The number of nodes whose vote counts; zero once the lock is lost. A holder of all N votes survives the early loss of
     /// Q−1 of them, and a holder of Q votes survives the loss of 2Q−N−1.
     pub fn votes(&self) -> usize {
-        match self.held.remaining() {
-            Some(_) => self.held.state().hold.validity().votes(self.common.clock.now()),
-            None => 0,
-        }
+        self.cell.votes()
     }
 
     /// The cause of the loss; `None` while the lock is held.
     pub fn loss_cause(&self) -> Option<LossCause> {
-        self.held.loss_cause()
+        self.cell.loss_cause()
     }
 
     /// Completes when the lock is lost, and returns the cause. Completes at once if the lock is lost already.
@@ -174,11 +169,11 @@ impl Guard {
     /// ```
     pub async fn lost(&self) -> LossCause {
         loop {
-            let changed = self.held.changed.notified();
-            if let Some(cause) = self.held.loss_cause() {
+            let changed = self.cell.changed.notified();
+            if let Some(cause) = self.cell.loss_cause() {
                 return cause;
             }
-            let remaining = self.held.remaining().unwrap_or_default();
+            let remaining = self.cell.remaining().unwrap_or_default();
             tokio::select! {
                 () = changed => {}
                 () = tokio::time::sleep(remaining) => {}
@@ -196,9 +191,9 @@ impl Guard {
     /// # Cancel safety
     /// Safe.
     pub fn changed(&self) -> impl Future<Output = ()> + Send {
-        let changed = self.held.changed.notified();
+        let changed = self.cell.changed.notified();
         async move {
-            if self.held.remaining().is_some() {
+            if self.cell.remaining().is_some() {
                 changed.await;
             }
         }
@@ -232,7 +227,7 @@ impl Guard {
     /// # }
     /// ```
     pub fn health(&self) -> watch::Receiver<Health> {
-        self.held.health(&self.common.names)
+        self.cell.health(&self.common.names)
     }
 
     /// Extends the lock to its full ttl now, in addition to the automatic extension, and returns [`Guard::remaining`]. Nodes
@@ -275,10 +270,17 @@ impl Guard {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn downgrade(self) -> Self {
-        if self.held.is_own_process() && (mutant!(ModeNotTurned) || self.held.downgrade()) {
-            tracing::debug!(parent: self.held.span(), "downgraded");
-            let lock = self.held.lock;
+    pub fn downgrade(mut self) -> Self {
+        if !self.cell.is_own_process() {
+            return self;
+        }
+        let is_to_send = mutant!(ModeNotTurned) || self.cell.downgrade();
+        if !mutant!(ModeNotTurned) {
+            self.mode = Mode::Shared;
+        }
+        if is_to_send {
+            tracing::debug!(parent: self.cell.span(), "downgraded");
+            let lock = self.cell.lock;
             self.common.driver.send_and_drive(Event::Downgrade { lock }, ReplyTo::Nobody);
         }
         self
@@ -286,14 +288,14 @@ impl Guard {
 
     /// The fencing token of the lock of a [`FencedGuard`].
     pub(crate) fn fencing_token(&self) -> NonZeroU64 {
-        let Some(fencing_token) = self.held.fencing_token else {
+        let Some(fencing_token) = self.fencing_token else {
             unreachable!("the engine grants a fenced call only with a token")
         };
         fencing_token
     }
 
     pub(crate) fn is_superseded(&self) -> bool {
-        self.held.is_superseded()
+        self.cell.is_superseded()
     }
 
     pub(crate) fn driver(&self) -> &DriverHandle {
@@ -301,13 +303,13 @@ impl Guard {
     }
 
     pub(crate) fn ask_extend(&self) -> (oneshot::Receiver<Extended>, tracing::Span) {
-        let span = tracing::debug_span!(parent: self.held.span(), "extend");
+        let span = tracing::debug_span!(parent: self.cell.span(), "extend");
         let (reply, outcome) = oneshot::channel();
         if self.is_valid() {
-            let event = Event::Extend { lock: self.held.lock };
+            let event = Event::Extend { lock: self.cell.lock };
             self.common.driver.send_and_drive(event, ReplyTo::Extend(reply));
         } else {
-            let cause = self.held.loss_cause().unwrap_or(LossCause::Expired);
+            let cause = self.cell.loss_cause().unwrap_or(LossCause::Expired);
             // The receiver exists, so this cannot fail.
             let _ = reply.send(Extended::Lost(cause));
         }
@@ -322,9 +324,9 @@ impl Guard {
     ) -> Result<Duration, ExtendError> {
         let confirmed = outcome == Some(Extended::Confirmed);
         span.in_scope(|| tracing::debug!(confirmed, "extended"));
-        let resource = self.held.resource.clone();
+        let resource = self.cell.resource.clone();
         match outcome.unwrap_or(Extended::Lost(LossCause::Shutdown)) {
-            Extended::Confirmed => match self.held.remaining() {
+            Extended::Confirmed => match self.cell.remaining() {
                 Some(remaining) => Ok(remaining),
                 None => Err(self.lost_as(LossCause::Expired)),
             },
@@ -338,10 +340,10 @@ impl Guard {
     }
 
     pub(crate) fn lost_during_work(&self, cause: LossCause) -> HoldError {
-        let health = self.held.last_health();
+        let health = self.cell.last_health();
         let nodes = health.map(|health| health.unconfirmed().cloned().collect());
         HoldError::Lost {
-            resource: self.held.resource.clone(),
+            resource: self.cell.resource.clone(),
             cause,
             nodes: nodes.unwrap_or_default(),
         }
@@ -350,9 +352,9 @@ impl Guard {
     /// Latches the loss here, because the driver may be about to do so on another thread, and a caller that gets the error
     /// must find the guard invalid.
     fn lost_as(&self, cause: LossCause) -> ExtendError {
-        self.held.lose(cause);
-        let cause = self.held.loss_cause().unwrap_or(cause);
-        ExtendError::Lost { resource: self.held.resource.clone(), cause }
+        self.cell.lose(cause);
+        let cause = self.cell.loss_cause().unwrap_or(cause);
+        ExtendError::Lost { resource: self.cell.resource.clone(), cause }
     }
 
     /// Releases the lock on every node, and returns how that went. A lock that had expired is not an error.
@@ -364,39 +366,35 @@ impl Guard {
     /// # Cancel safety
     /// Safe: the release goes on.
     pub fn release(self) -> impl Future<Output = Released> + Send + 'static {
-        let (report, releasing) = self.ask_release();
-        async move { releasing.conclude(report.await) }
+        self.start_release()
     }
 
-    /// Ends the hold before the release is queued (S14).
-    pub(crate) fn ask_release(mut self) -> (ReportReceiver, Releasing) {
-        let span = tracing::debug_span!(parent: self.held.span(), "release");
-        let releasing = Releasing { names: self.common.names.clone(), span };
-        let (reply, report) = self.held.release_report();
-        self.held.release();
+    /// [`Guard::release`] with a future that a blocking caller can poll.
+    pub(crate) fn start_release(
+        mut self,
+    ) -> impl Future<Output = Released> + Send + Unpin + 'static {
+        let span = tracing::debug_span!(parent: self.cell.span(), "release");
+        let names = self.common.names.clone();
+        self.cell.release(true);
         self.given_back = true;
-        if !mutant!(ReleaseUnsent) {
-            let event = Event::Release { lock: self.held.lock, report: true };
-            self.common.driver.send_and_drive(event, ReplyTo::Release(reply));
-        }
-        (report, releasing)
+        let event = Event::Release { lock: self.cell.lock, report: true };
+        let is_queued =
+            !mutant!(ReleaseUnsent) && self.common.driver.send_and_drive(event, ReplyTo::Nobody);
+        let reply = match is_queued {
+            true => CallerSide::new(self.cell.clone()),
+            false => CallerSide::without_driver(),
+        };
+        reply.map(move |reply| {
+            let released = Released::new(reply, names);
+            let Released { outcome, handed_over, .. } = released;
+            span.in_scope(|| tracing::debug!(?outcome, handed_over, "released"));
+            released
+        })
     }
 
     /// Blocks until the lock is lost.
     pub(crate) fn wait_lost(&self) -> LossCause {
-        loop {
-            if let Some(cause) = self.held.loss_cause() {
-                return cause;
-            }
-            let mut state = self.held.state();
-            let Some(remaining) = state.hold.remaining(self.common.clock.now()) else {
-                continue;
-            };
-            state.blocked += 1;
-            let waited = self.held.changed_blocking.wait_timeout(state, remaining);
-            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            state.blocked -= 1;
-        }
+        self.cell.wait_lost()
     }
 }
 
@@ -406,13 +404,13 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if mutant!(DropKeeps)
             || self.given_back
-            || !self.held.is_own_process()
-            || !self.held.release()
+            || !self.cell.is_own_process()
+            || !self.cell.release(false)
         {
             return;
         }
-        tracing::debug!(parent: self.held.span(), "dropped");
-        let event = Event::Release { lock: self.held.lock, report: false };
+        tracing::debug!(parent: self.cell.span(), "dropped");
+        let event = Event::Release { lock: self.cell.lock, report: false };
         self.common.driver.send(event, ReplyTo::Nobody);
     }
 }
@@ -420,27 +418,10 @@ impl Drop for Guard {
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
-            .field("resource", &self.held.resource)
+            .field("resource", &self.cell.resource)
             .field("remaining", &self.remaining())
             .field("votes", &self.votes())
             .finish_non_exhaustive()
-    }
-}
-
-pub(crate) struct Releasing {
-    names: Names,
-    span: tracing::Span,
-}
-
-impl Releasing {
-    /// The outcome from the driver's report; unknown if the driver has ended without one.
-    pub(crate) fn conclude(self, report: Option<ReleaseReport>) -> Released {
-        let unknown =
-            || ReleaseReport { outcome: Outcome::Unknown, handed_over: false, nodes: Vec::new() };
-        let ReleaseReport { outcome, handed_over, nodes } = report.unwrap_or_else(unknown);
-        let names = self.names;
-        self.span.in_scope(|| tracing::debug!(?outcome, handed_over, "released"));
-        Released { outcome, handed_over, names, nodes }
     }
 }
 
@@ -459,6 +440,16 @@ pub struct Released {
 }
 
 impl Released {
+    /// The outcome is unknown if the driver has ended without a report.
+    fn new(reply: Option<Reply>, names: Names) -> Self {
+        match reply {
+            Some(Reply::Released(ReleaseReport { outcome, handed_over, nodes })) => {
+                Self { outcome, handed_over, names, nodes }
+            }
+            _ => Self { outcome: Outcome::Unknown, handed_over: false, names, nodes: Vec::new() },
+        }
+    }
+
     /// The name and the answer of each node, in the order of the client's list. Empty if the client was shut down, or its
     /// runtime has ended.
     pub fn nodes(&self) -> impl Iterator<Item = (&str, &NodeReleased)> {

@@ -77,7 +77,6 @@ mod options;
 mod own_keys;
 mod own_thread;
 mod process;
-mod reply;
 mod resources;
 mod stats;
 #[cfg(quorlock_stepped_clock)]

@@ -83,14 +83,14 @@ impl Settings {
             DriverHandle::new(thread.as_ref().map(Arc::downgrade).unwrap_or_default());
         let (clock, max_ttl) = (self.clock, self.times.max_ttl);
         let common = Arc::new(Common { driver: handle, names, clock });
-        // A closure, because the driver is created on the runtime that runs it. Its reference to `common` is weak: the
-        // client's handles and guards own `common`, and the driver must not keep the client alive.
+        // A closure, because the driver is created on the runtime that runs it. The driver has no reference to `common`,
+        // because it must not keep the client alive.
         let run_driver = {
             let nodes = nodes.clone();
-            let (common, metrics) = (Arc::downgrade(&common), metrics.clone());
+            let metrics = metrics.clone();
             move || {
                 let times = (clock, max_ttl);
-                Driver::start((quorum, rules), &nodes, metrics, (common, commands), times).run()
+                Driver::start((quorum, rules), &nodes, metrics, commands, times).run()
             }
         };
         if let Some(thread) = thread {

@@ -1,25 +1,24 @@
-//! The callers that wait for a reply, and the locks that they hold.
+//! The callers that wait for a reply, and the held locks.
 
+use std::collections::hash_map::Entry;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 use quorlock_core::{Effect, Event, Extended, Hold, LockId, LossCause, NodeResult, Reading, Sink};
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
-use super::{Metrics, PendingCall, ReplyTo, Transports};
-use crate::common::Common;
-use crate::guard::{Granted, Guard, GuardToken, Held, ReportSender};
+use super::{Metrics, ReplyTo, Transports};
+use crate::guard::{DriverSide, GuardToken, LockCell, Reply, Stage};
 use crate::stats::NodeTrustState;
 
+#[derive(Default)]
 pub(super) struct Callers {
-    /// The new guards' reference to the client. Weak, so that the driver does not keep the client alive.
-    common: Weak<Common>,
-    calls: ByLock<PendingCall>,
-    held: ByLock<Granted>,
+    locks: ByLock<DriverSide>,
+    /// Entries of `locks` at the stage `Held`.
+    locks_held: usize,
     extends: ByLock<Vec<oneshot::Sender<Extended>>>,
-    releases: ByLock<ReportSender>,
     inspections: ByLock<oneshot::Sender<Vec<NodeResult>>>,
     closing: Vec<oneshot::Sender<()>>,
     /// Number of callers that received a lock or the outcome of a release in this tick.
@@ -31,36 +30,29 @@ pub(super) struct Callers {
 type ByLock<T> = FxHashMap<LockId, T>;
 
 impl Callers {
-    pub(super) fn new(common: Weak<Common>) -> Self {
-        Self {
-            common,
-            calls: ByLock::default(),
-            held: ByLock::default(),
-            extends: ByLock::default(),
-            releases: ByLock::default(),
-            inspections: ByLock::default(),
-            closing: Vec::new(),
-            notified: 0,
-            drained: false,
-        }
-    }
-
     /// Remembers the receiver of the reply to an event.
     pub(super) fn expect(&mut self, event: &Event, reply_to: ReplyTo) {
         match (event, reply_to) {
             (Event::Acquire { lock, .. }, ReplyTo::Acquire(call)) => {
-                self.calls.insert(*lock, call);
+                self.locks.insert(*lock, call);
             }
             (Event::Cancel { lock }, _) => {
-                self.calls.remove(lock);
+                if let Entry::Occupied(entry) = self.locks.entry(*lock)
+                    && entry.get().stage == Stage::Called
+                {
+                    entry.remove();
+                }
             }
             (Event::Extend { lock }, ReplyTo::Extend(reply)) => {
                 self.extends.entry(*lock).or_default().push(reply);
             }
-            (Event::Release { lock, .. }, reply_to) => {
-                self.held.remove(lock);
-                if let ReplyTo::Release(reply) = reply_to {
-                    self.releases.insert(*lock, reply);
+            (Event::Release { lock, report }, _) => {
+                let Entry::Occupied(mut entry) = self.locks.entry(*lock) else { return };
+                self.locks_held -= usize::from(entry.get().stage == Stage::Held);
+                if *report {
+                    entry.get_mut().stage = Stage::Releasing;
+                } else {
+                    entry.remove();
                 }
             }
             (Event::Inspect { lock, .. }, ReplyTo::Inspect(reply)) => {
@@ -72,40 +64,48 @@ impl Callers {
     }
 
     fn grant(&mut self, lock: LockId, id: (GuardToken, Option<u64>), hold: Hold) {
-        let Some(call) = self.calls.remove(&lock) else { return };
+        let Some(side) = self.locks.get_mut(&lock) else { return };
         self.notified += 1;
-        // Without a handle no caller waits, and the closing client releases the lock.
-        let Some(common) = self.common.upgrade() else { return };
-        let (held, reply) = call.reply.grant(Held::new((lock, call.resource), id, hold, &common));
-        self.held.insert(lock, held.clone());
-        // If the caller is gone, `send` returns the guard. Dropping the guard releases the lock.
-        if let Some(untaken) = reply.send(Ok(Guard::new(held, common)))
+        let Some(guard) = side.guard(id, hold.mode()) else {
+            self.locks.remove(&lock);
+            return;
+        };
+        self.locks_held += 1;
+        if let Some(untaken) = side.grant(guard, hold)
             && mutant!(UntakenForgotten)
         {
             std::mem::forget(untaken);
         }
     }
 
+    fn held(&self, lock: LockId) -> Option<&Arc<LockCell>> {
+        self.locks.get(&lock).filter(|side| side.stage == Stage::Held).map(|side| &**side)
+    }
+
+    fn all_held(&self) -> impl Iterator<Item = &Arc<LockCell>> {
+        self.locks.values().filter(|side| side.stage == Stage::Held).map(|side| &**side)
+    }
+
     /// Lets each held lock check its validity after a wall-clock jump. Locks that have expired are lost.
     pub(super) fn look_at_clocks(&self) {
-        self.held.values().for_each(|held| held.look_at_clocks());
+        self.all_held().for_each(|cell| cell.look_at_clocks());
     }
 
     /// Notifies all holders that their lock is lost, because the driver no longer extends it.
     pub(super) fn lose_all(&self) {
-        for held in self.held.values() {
+        for cell in self.all_held() {
             // A waker that panics must not prevent the notification of the other holders.
-            let _ = catch_unwind(AssertUnwindSafe(|| held.lose(LossCause::Shutdown)));
+            let _ = catch_unwind(AssertUnwindSafe(|| cell.lose(LossCause::Shutdown)));
         }
     }
 
     pub(super) fn locks_held(&self) -> usize {
-        self.held.len()
+        self.locks_held
     }
 
     /// Whether no caller waits for a lock or for the end of a release.
     pub(super) fn is_empty(&self) -> bool {
-        self.calls.is_empty() && self.releases.is_empty()
+        self.locks.len() == self.locks_held
     }
 
     /// Callers notified since the last call of this function.
@@ -135,26 +135,26 @@ pub(super) struct Outputs<'a> {
 impl Sink for Outputs<'_> {
     fn push(&mut self, effect: Effect) {
         let callers = &mut *self.callers;
-        // Errors of `send` are ignored: the caller is gone.
+        // An error of `send` means that the caller is gone, and is ignored.
         match effect {
             Effect::Send { nodes, ticket, command } => self.transports.send(nodes, ticket, command),
             Effect::Acquired { lock, token, handover_count, hold, fence, .. } => {
                 callers.grant(lock, (GuardToken::new(token, handover_count), fence), hold);
             }
             Effect::NotAcquired { lock, refusal } => {
-                if let Some(call) = callers.calls.remove(&lock) {
-                    call.reply.refuse(refusal);
+                if let Some(side) = callers.locks.remove(&lock) {
+                    side.finish(Reply::Refused(Box::new(refusal)));
                 }
             }
             Effect::Waiting { lock, report } => {
-                if let Some(PendingCall { progress: Some(progress), .. }) = callers.calls.get(&lock)
+                if let Some(DriverSide { progress: Some(progress), .. }) = callers.locks.get(&lock)
                 {
                     progress.send_replace(Some(report));
                 }
             }
             Effect::Changed { lock, validity } => {
-                if let Some(held) = callers.held.get(&lock) {
-                    held.update(validity);
+                if let Some(cell) = callers.held(lock) {
+                    cell.update(validity);
                 }
             }
             Effect::Extended { lock, outcome } => {
@@ -163,26 +163,27 @@ impl Sink for Outputs<'_> {
                 }
             }
             Effect::Health { lock, is_confirmed, is_lost, nodes } => {
-                if let Some(held) = callers.held.get(&lock) {
-                    held.confirm((is_confirmed, is_lost), nodes, self.names);
+                if let Some(cell) = callers.held(lock) {
+                    cell.confirm((is_confirmed, is_lost), nodes, self.names);
                 }
             }
             Effect::Lost { lock, cause } => {
-                if let Some(held) = callers.held.get(&lock).cloned() {
+                if let Some(cell) = callers.held(lock) {
                     if mutant!(LossToldLate) {
+                        let cell = cell.clone();
                         let lose_late = async move {
                             tokio::task::yield_now().await;
-                            held.lose(cause);
+                            cell.lose(cause);
                         };
                         return drop(tokio::spawn(lose_late));
                     }
-                    held.lose(cause);
+                    cell.lose(cause);
                 }
             }
             Effect::Released { lock, report } => {
-                if let Some(reply) = callers.releases.remove(&lock) {
+                if let Some(side) = callers.locks.remove(&lock) {
                     callers.notified += 1;
-                    let _ = reply.send(report);
+                    side.finish(Reply::Released(report));
                 }
             }
             Effect::Inspected { lock, nodes } => {
@@ -203,8 +204,8 @@ impl Sink for Outputs<'_> {
                 }
             }
             Effect::Superseded { lock, .. } => {
-                if let Some(held) = callers.held.get(&lock) {
-                    held.supersede();
+                if let Some(cell) = callers.held(lock) {
+                    cell.supersede();
                 }
             }
             Effect::TrustState { node, trust_state } => {
@@ -219,9 +220,9 @@ impl Sink for Outputs<'_> {
             Effect::FloorOfFew { node, clocks } => {
                 let name = &self.names[node.index()];
                 tracing::warn!(
-                    "node {name} may have lost its counters of fencing tokens, and its new floor rests on the clocks of \
-                     {clocks} other nodes, for no more could be reached: fewer than a quorum; see to it that \
-                     nodes' clocks agree"
+                    "node {name} may have lost its counters of fencing tokens, and its new floor rests on the \
+                     clocks of {clocks} other nodes, fewer than a quorum, because the others did not answer; \
+                     make sure that the clocks of the nodes agree"
                 );
             }
         }

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::task::AtomicWaker;
-use quorlock_core::{AttemptReport, Event, Extended, NodeResult};
+use quorlock_core::{Event, Extended, NodeResult};
 use tokio::runtime::{Handle, Id};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
-use crate::guard::{CallReply, ReportSender};
+use crate::guard::DriverSide;
 use crate::node::BoxFuture;
 use crate::own_thread::{Caller, OwnThread};
 use crate::process;
@@ -25,18 +25,10 @@ use crate::process;
 #[derive(Debug)]
 pub(crate) enum ReplyTo {
     Nobody,
-    Acquire(PendingCall),
+    Acquire(DriverSide),
     Extend(oneshot::Sender<Extended>),
-    Release(ReportSender),
     Inspect(oneshot::Sender<Vec<NodeResult>>),
     Close(oneshot::Sender<()>),
-}
-
-#[derive(Debug)]
-pub(crate) struct PendingCall {
-    pub(crate) resource: Arc<str>,
-    pub(crate) progress: Option<watch::Sender<Option<AttemptReport>>>,
-    pub(crate) reply: CallReply,
 }
 
 /// The callers' end of the queue. There is one for each client; when it is dropped, the driver drains and ends.
@@ -92,27 +84,27 @@ impl DriverHandle {
         (Self { shared, thread, process: std::process::id() }, receiver)
     }
 
-    /// Queues an event and wakes the driver. Never blocks, and needs no runtime. If the driver is gone, or if this
-    /// process is a fork of the driver's, the event is dropped. The reply's channel is then closed, and a held lock
-    /// expires or stays with the parent process.
-    pub(crate) fn send(&self, event: Event, reply_to: ReplyTo) {
-        if let Some(is_first) = self.shared.push(self.process, event, reply_to) {
-            if is_first {
-                self.shared.task.wake();
-            }
-            self.want_thread();
+    /// Queues an event and wakes the driver. Never blocks, and needs no runtime. Returns whether the event was queued. If the
+    /// driver is gone, or if this process is a fork of the driver's, the event is dropped. The reply's channel is then
+    /// closed, and a held lock expires or stays with the parent process.
+    pub(crate) fn send(&self, event: Event, reply_to: ReplyTo) -> bool {
+        let Some(is_first) = self.shared.push(self.process, event, reply_to) else { return false };
+        if is_first {
+            self.shared.task.wake();
         }
+        self.want_thread();
+        true
     }
 
     /// Queues an event, as [`send`](Self::send) does. If the driver is idle, polls it at once, in this thread.
-    pub(crate) fn send_and_drive(&self, event: Event, reply_to: ReplyTo) {
-        if let Some(is_first) = self.shared.push(self.process, event, reply_to) {
-            let wakes = WakesAtDrop { shared: &self.shared, is_needed: is_first };
-            if self.shared.drive() {
-                std::mem::forget(wakes);
-            }
-            self.want_thread();
+    pub(crate) fn send_and_drive(&self, event: Event, reply_to: ReplyTo) -> bool {
+        let Some(is_first) = self.shared.push(self.process, event, reply_to) else { return false };
+        let wakes = WakesAtDrop { shared: &self.shared, is_needed: is_first };
+        if self.shared.drive() {
+            std::mem::forget(wakes);
         }
+        self.want_thread();
+        true
     }
 
     fn want_thread(&self) {

@@ -28,37 +28,37 @@ impl Health {
         self.is_confirmed
     }
 
-    /// The number of nodes that confirmed the lock with their last answers.
+    /// The number of nodes with a confirmation as their last answer.
     pub fn confirmed(&self) -> usize {
         self.nodes.iter().filter(|node| node.said == NodeOutcome::Granted).count()
     }
 
     /// The last answer of each node, in the order of the client's list. [`NodeOutcome::Granted`] is a confirmation.
-    /// [`NodeOutcome::Nothing`] is that of a node that has not answered since the lock was asked for.
+    /// A node that has not answered since the call has [`NodeOutcome::Nothing`].
     pub fn nodes(&self) -> &[NodeAnswer] {
         &self.nodes
     }
 
-    /// The nodes whose last answer was no confirmation. Nodes that have not answered yet are not among them.
+    /// The nodes with a last answer other than a confirmation. Nodes that have not answered yet are not among them.
     pub fn unconfirmed(&self) -> impl Iterator<Item = &NodeAnswer> {
         self.nodes.iter().filter(|node| node.denial().is_some())
     }
 
-    /// The nodes whose last answer was no confirmation, with that answer, nodes with the same answer together:
-    /// `b, c: unreachable: connection refused; d: no answer in time`. Empty if there are none.
+    /// The text of [`Health::unconfirmed`], nodes with the same answer together:
+    /// `b, c: unreachable: connection refused; d: no answer in time`. Empty if all nodes confirm the lock.
     pub fn reasons(&self) -> String {
         grouped(self.unconfirmed())
     }
 
-    /// As of the grant.
+    /// The state at the grant.
     pub(super) fn granted(names: &[Arc<str>]) -> Self {
         let nothing = NodeResult { said: NodeOutcome::Nothing, took: Duration::ZERO };
         let results = vec![nothing; names.len()];
         Self { is_confirmed: true, nodes: NodeAnswer::all(names, None, results) }
     }
 
-    /// Notes the votes of nodes that have answered nothing else: some come after the grant, and while all nodes confirm
-    /// the lock, nothing is reported.
+    /// Notes votes that arrived after the grant. The engine reports nothing while all nodes confirm the lock, so these votes
+    /// come from the hold.
     pub(super) fn note_votes(&mut self, validity: &Validity) {
         for (id, node) in self.nodes.iter_mut().enumerate() {
             if node.said == NodeOutcome::Nothing && validity.has_vote_of(NodeId::new(id)) {
@@ -67,13 +67,13 @@ impl Health {
         }
     }
 
-    /// In a forked child: the lock is the parent's.
+    /// The value in a forked child, because the lock is the parent's.
     pub(super) const fn unknown() -> Self {
         Self { is_confirmed: false, nodes: Vec::new() }
     }
 
-    /// Takes over what the nodes answered to an extension. A node that has not answered keeps its last answer. Returns
-    /// whether anything is different.
+    /// Notes the nodes' answers to an extension. A node that has not answered keeps its last answer. Returns whether the
+    /// value has changed.
     pub(super) fn update(&mut self, is_confirmed: bool, results: Vec<NodeResult>) -> bool {
         let mut is_different = self.is_confirmed != is_confirmed;
         self.is_confirmed = is_confirmed;

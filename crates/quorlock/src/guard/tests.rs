@@ -17,18 +17,67 @@ fn validity(term: Duration) -> Validity {
     Validity::new(votes, Quorum::majority(1).unwrap(), term, Duration::ZERO)
 }
 
-/// A guard that is valid for a second, and what it asks of its driver.
+/// A client without a driver.
+pub(super) struct Setting {
+    pub(super) common: Arc<Common>,
+    asked: EventReceiver,
+}
+
+impl Setting {
+    pub(super) fn new() -> Self {
+        Self::with(|handle| handle)
+    }
+
+    pub(super) fn with(change: impl FnOnce(DriverHandle) -> DriverHandle) -> Self {
+        let (handle, asked) = DriverHandle::new(std::sync::Weak::new());
+        let (driver, names) = (change(handle), ["a".into()].into_iter().collect());
+        Self { common: Arc::new(Common { driver, names, clock: Clock::Tokio }), asked }
+    }
+
+    pub(super) fn call(&self) -> (DriverSide, CallerSide) {
+        LockCell::call(LockId(7), "orders".into(), &self.common)
+    }
+
+    /// A lock that is held for a second.
+    pub(super) fn held(&self) -> (DriverSide, Guard) {
+        self.held_until(None)
+    }
+
+    fn held_until(&self, limit: Option<HoldLimit>) -> (DriverSide, Guard) {
+        let (mut driver, caller) = self.call();
+        assert!(grant_until(&mut driver, limit).is_none());
+        match caller.now_or_never() {
+            Some(Some(Reply::Granted(guard))) => (driver, guard),
+            _ => panic!("the guard was sent"),
+        }
+    }
+
+    /// The number of releases that were queued since the last call.
+    pub(super) fn releases(&self) -> usize {
+        let events = std::iter::from_fn(|| self.asked.try_recv());
+        events.filter(|(event, _)| matches!(event, Event::Release { .. })).count()
+    }
+}
+
+/// Grants the call for a second. Returns the guard if the caller is gone.
+pub(super) fn grant(driver: &mut DriverSide) -> Option<Reply> {
+    grant_until(driver, None)
+}
+
+fn grant_until(driver: &mut DriverSide, limit: Option<HoldLimit>) -> Option<Reply> {
+    let id = (GuardToken::new(Token::new([7; 20]), 0), None);
+    let guard = driver.guard(id, Mode::Exclusive).expect("a handle is left");
+    driver.grant(guard, Hold::new(validity(SECOND), limit, Mode::Exclusive))
+}
+
+/// A guard that is valid for a second, the events that it queues, and the side of its driver.
 fn guard(
     limit: Option<HoldLimit>,
     change: impl FnOnce(DriverHandle) -> DriverHandle,
-) -> (Guard, EventReceiver) {
-    let (handle, asked) = DriverHandle::new(std::sync::Weak::new());
-    let (driver, names) = (change(handle), ["a".into()].into_iter().collect());
-    let common = Arc::new(Common { driver, names, clock: Clock::Tokio });
-    let lock = (LockId(7), "orders".into());
-    let id = (GuardToken::new(Token::new([7; 20]), 0), None);
-    let held = Held::new(lock, id, Hold::new(validity(SECOND), limit, Mode::Exclusive), &common);
-    (Guard::new(Claim::begin(std::process::id()).0.grant(held).0, common), asked)
+) -> (Guard, EventReceiver, DriverSide) {
+    let setting = Setting::with(change);
+    let (side, guard) = setting.held_until(limit);
+    (guard, setting.asked, side)
 }
 
 fn is_silent(asked: &EventReceiver) -> bool {
@@ -36,8 +85,8 @@ fn is_silent(asked: &EventReceiver) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_is_seen_by_looking_at_the_clock_and_told_once() {
-    let (guard, asked) = guard(None, |handle| handle);
+async fn the_end_is_found_by_the_clock_and_reported_once() {
+    let (guard, asked, _side) = guard(None, |handle| handle);
     assert_eq!((guard.remaining(), guard.votes(), guard.loss_cause()), (SECOND, 1, None));
     advance(SECOND).await;
     assert_eq!((guard.remaining(), guard.votes()), (Duration::ZERO, 0));
@@ -54,78 +103,76 @@ async fn the_end_is_seen_by_looking_at_the_clock_and_told_once() {
 /// The driver read the clock before the validity ran out, and raises it afterwards.
 #[tokio::test(start_paused = true)]
 async fn votes_that_come_after_the_end_do_not_bring_the_lock_back() {
-    let (guard, asked) = guard(None, |handle| handle);
+    let (guard, asked, _side) = guard(None, |handle| handle);
     advance(SECOND / 2).await;
-    guard.held.update(validity(SECOND));
+    guard.cell.update(validity(SECOND));
     assert_eq!(guard.remaining(), SECOND);
     let raised = validity(10 * SECOND);
     advance(SECOND).await;
-    guard.held.update(raised.clone());
+    guard.cell.update(raised.clone());
     assert_eq!((guard.is_valid(), guard.loss_cause()), (false, Some(LossCause::Expired)));
-    assert!(matches!(asked.try_recv(), Some((Event::RunOut { .. }, _))), "the driver is told");
-    guard.held.update(raised);
-    guard.held.lose(LossCause::KeyGone);
-    assert_eq!(guard.loss_cause(), Some(LossCause::Expired), "lost once, and for one reason");
+    assert!(matches!(asked.try_recv(), Some((Event::RunOut { .. }, _))), "the driver is notified");
+    guard.cell.update(raised);
+    guard.cell.lose(LossCause::KeyGone);
+    assert_eq!(guard.loss_cause(), Some(LossCause::Expired), "the first cause stays");
     assert!(is_silent(&asked));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_out_because_of_max_hold_is_said_to() {
+async fn a_lock_that_ends_at_max_hold_has_this_cause() {
     let until = Clock::Tokio.now().after(2 * SECOND);
-    let (guard, _asked) = guard(Some(HoldLimit { ttl: SECOND, until }), |handle| handle);
+    let (guard, _asked, _side) = guard(Some(HoldLimit { ttl: SECOND, until }), |handle| handle);
     advance(SECOND).await;
-    guard.held.update(validity(SECOND));
+    guard.cell.update(validity(SECOND));
     assert_eq!(guard.loss_cause(), Some(LossCause::Expired), "it could have been extended");
 
-    let (guard, _asked) = self::guard(Some(HoldLimit { ttl: SECOND, until }), |handle| handle);
+    let (guard, _asked, _side) =
+        self::guard(Some(HoldLimit { ttl: SECOND, until }), |handle| handle);
     advance(SECOND).await;
     assert_eq!(guard.loss_cause(), Some(LossCause::HoldLimit));
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_step_of_the_clocks_whoever_waits_looks_anew() {
-    let (guard, asked) = guard(None, |handle| handle);
+async fn a_step_of_the_clocks_wakes_waiting_tasks() {
+    let (guard, asked, _side) = guard(None, |handle| handle);
     let changed = guard.changed();
-    guard.held.look_at_clocks();
+    guard.cell.look_at_clocks();
     timeout(SECOND / 2, changed).await.expect("the remaining time may have changed");
     assert!(guard.is_valid() && is_silent(&asked));
     advance(SECOND).await;
-    guard.held.look_at_clocks();
-    assert!(
-        matches!(asked.try_recv(), Some((Event::RunOut { .. }, _))),
-        "seen without being asked"
-    );
+    guard.cell.look_at_clocks();
+    assert!(matches!(asked.try_recv(), Some((Event::RunOut { .. }, _))), "no task had to ask");
 }
 
 /// A waker may poll its task at once, and the task asks the guard.
 #[tokio::test(start_paused = true)]
 async fn a_waker_finds_the_state_unlocked() {
     struct Asks {
-        held: Granted,
+        cell: Arc<LockCell>,
         found_unlocked: Mutex<Vec<bool>>,
     }
     impl Wake for Asks {
         fn wake(self: Arc<Self>) {
-            let is_unlocked = self.held.state.try_lock().is_ok();
+            let is_unlocked = self.cell.is_unlocked();
             self.found_unlocked.lock().unwrap().push(is_unlocked);
         }
     }
-    let (guard, _asked) = guard(None, |handle| handle);
-    let held = guard.held.clone();
-    let asks = Arc::new(Asks { held, found_unlocked: Mutex::default() });
+    let (guard, _asked, _side) = guard(None, |handle| handle);
+    let cell = guard.cell.clone();
+    let asks = Arc::new(Asks { cell, found_unlocked: Mutex::default() });
     let waker = Waker::from(asks.clone());
-    let wakes: [&dyn Fn(&Held); 6] = [
-        &Held::look_at_clocks,
-        &|held| held.update(validity(SECOND)),
-        &Held::supersede,
-        &|held| assert!(held.downgrade()),
-        &|held| assert!(held.release()),
-        &|held| held.lose(LossCause::KeyGone),
+    let wakes: [&dyn Fn(&LockCell); 6] = [
+        &LockCell::look_at_clocks,
+        &|cell| cell.update(validity(SECOND)),
+        &LockCell::supersede,
+        &|cell| assert!(cell.downgrade()),
+        &|cell| assert!(cell.release(false)),
+        &|cell| cell.lose(LossCause::KeyGone),
     ];
     for (nth, wake) in wakes.iter().enumerate() {
-        let mut changed = pin!(guard.held.changed.notified());
+        let mut changed = pin!(guard.cell.changed.notified());
         assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        wake(&guard.held);
+        wake(&guard.cell);
         assert_eq!(*asks.found_unlocked.lock().unwrap(), vec![true; nth + 1]);
     }
 }
@@ -134,9 +181,9 @@ async fn a_waker_finds_the_state_unlocked() {
 #[tokio::test(start_paused = true)]
 async fn in_a_forked_child_a_guard_is_invalid_and_sends_nothing() {
     async fn at_once<T>(future: impl Future<Output = T>) -> T {
-        timeout(SECOND, future).await.expect("there is nobody to wait for")
+        timeout(SECOND, future).await.expect("the child has no driver to wait for")
     }
-    let (guard, asked) = guard(None, DriverHandle::in_fork);
+    let (guard, asked, _side) = guard(None, DriverHandle::in_fork);
     assert!(!guard.is_valid());
     assert_eq!((guard.remaining(), guard.votes()), (Duration::ZERO, 0));
     assert_eq!(guard.loss_cause(), Some(LossCause::Shutdown));
@@ -144,7 +191,7 @@ async fn in_a_forked_child_a_guard_is_invalid_and_sends_nothing() {
     assert_eq!(guard.wait_lost(), LossCause::Shutdown);
     assert!(matches!(at_once(guard.extend()).await, Err(ExtendError::Lost { .. })));
     assert_eq!(at_once(guard.release()).await.outcome, Outcome::Unknown);
-    let (guard, asked_by_drop) = self::guard(None, DriverHandle::in_fork);
+    let (guard, asked_by_drop, _side) = self::guard(None, DriverHandle::in_fork);
     drop(guard);
     assert!(is_silent(&asked) && is_silent(&asked_by_drop));
 }

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::driver::{REQUESTS_MAX, TICKS_MAX};
+use crate::guard::sides::tests::Woken;
 use crate::node::MemoryNode;
-use crate::reply::tests::Woken;
 use crate::{Client, LockOptions};
 
 /// Timeout of the tests; longer than any step takes on a busy machine.
@@ -67,7 +67,7 @@ fn answer(receiver: &EventReceiver, cx: &Context<'_>) {
 /// Sends an event, and returns the receiver of its reply.
 fn ask(
     handle: &DriverHandle,
-    send: impl FnOnce(&DriverHandle, Event, ReplyTo),
+    send: impl FnOnce(&DriverHandle, Event, ReplyTo) -> bool,
 ) -> oneshot::Receiver<()> {
     let (reply, told) = oneshot::channel();
     send(handle, Event::Close, ReplyTo::Close(reply));
