@@ -316,7 +316,7 @@ impl Read {
     }
 }
 
-/// The votes under these keys, of both types.
+/// The votes of writers (strings) and of readers (sorted sets) under these keys.
 pub(crate) async fn read_all(
     connection: &AdminConnection,
     keys: &[Arc<str>],

@@ -167,7 +167,7 @@ impl Store {
         }
     }
 
-    /// The differences between this server and others.
+    /// The kind of server that this store models.
     pub const fn kind(&self) -> Kind {
         self.kind
     }

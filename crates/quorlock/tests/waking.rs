@@ -215,7 +215,8 @@ impl Setting {
         std::future::pending::<()>().await
     }
 
-    /// As `deleted`, but `release` frees the lock on all nodes at once when a quorum has reached the moment.
+    /// Like `deleted`, but all nodes free the lock at once: `release` runs when a quorum of proxies has seen the sign of
+    /// `moment`.
     async fn released(
         &mut self,
         key: &str,

@@ -235,7 +235,7 @@ fn seed_1795363931392764_a_loading_replica_still_reports_its_promotion() {
 /// Older seeds that tests and documents refer to keep the same runs, because their plans draw no later faults.
 #[test]
 fn named_seeds_have_no_later_faults() {
-    // docs/proof.md names these seeds. The tests of the other older seeds check this themselves.
+    // docs/proof.md names these two seeds. Other old seeds are checked by `holds_without_later_faults`.
     for seed in [37, 72] {
         assert!(!Plan::draw(seed).later.is_any(), "seed {seed}");
     }

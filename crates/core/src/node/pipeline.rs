@@ -136,8 +136,9 @@ impl NodePipeline {
         }
     }
 
-    /// The next batch, if it can be sent now or must wait for a connection. Adds its commands to `commands`. One batch waits
-    /// for a connection at a time, so that a release does not overtake its acquire.
+    /// Takes the next batch, and adds its commands to `commands`. Returns `None` if no command waits, too many batches are in
+    /// flight, or the node is down and the commands fail. Also if a batch waits for a connection: only one batch may wait,
+    /// so that a release does not overtake its acquire.
     pub fn next_batch(
         &mut self,
         state: &NodeState,

@@ -280,7 +280,8 @@ impl Session {
             self.marker = Some(text.clone());
         }
         if exchange.is_again {
-            // A later sending without evidence does not invalidate earlier answers.
+            // The commands were sent again. If the node's replies this time show nothing about its trust, the answers
+            // from the first time keep their evidence.
             exchange.evidence = core::mem::take(&mut exchange.evidence).and_later(evidence);
             let sendings = &mut exchange.sendings;
             if sendings.last == sendings.unbroken + 1 {

@@ -38,7 +38,8 @@ pub(crate) struct Waits {
     heard: BTreeMap<Channel, Seen>,
 }
 
-/// An adoption: its earliest possible beginning, and the time of the last request that it answered.
+/// An adoption that a client has read: its text, its earliest possible beginning, and the time of the client's last request
+/// for it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Seen {
     text: Arc<str>,

@@ -9,7 +9,7 @@ use super::evaluation::told_uptime;
 use crate::node::info::Info;
 use crate::time::{BootTime, Reading};
 
-/// The run of the server that a node leads to, and the runs before it.
+/// The present run of the server behind a node's address, and the server's earlier runs. A restart begins a new run.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Run {
     pub(super) id: Option<Box<str>>,
@@ -103,8 +103,8 @@ impl NodeClock {
         u64::try_from(time_us.saturating_add(passed)).ok().filter(|_| fresh)
     }
 
-    /// Whether the wall clock is known well enough for a floor. The time from a late answer may be behind by more than
-    /// half of a quarantine, so a floor from it could be below an earlier floor.
+    /// Whether the wall clock is known well enough for a floor of fencing tokens. The time in an answer that arrived late
+    /// is too old, and a floor from it could be below an earlier floor.
     pub(super) fn is_well_known(&self, now: Reading) -> bool {
         !self.is_late && self.time_us(now).is_some()
     }
