@@ -17,9 +17,6 @@ use crate::node::{NodeConfig, Tls};
 use crate::options::LockOptions;
 use crate::text::printable;
 
-/// The longest hold of a lock if none is set.
-pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
-
 /// The purpose of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {

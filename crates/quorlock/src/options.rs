@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use quorlock_core::{Delay, Retry, Timing, TimingError, TimingOptions, Wait};
 
-use crate::env::DEFAULT_MAX_HOLD;
 use crate::error::InvalidRequest;
 
 /// The options of a lock and of the call that acquires it.
@@ -66,6 +65,9 @@ const WAIT: Wait = Wait::For(Duration::from_secs(10));
 impl LockOptions {
     /// The longest description of an owner, in bytes.
     pub const OWNER_BYTES_MAX: usize = 256;
+
+    /// The longest hold of a lock if none is set: 24 hours.
+    pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 
     /// Options of which none is set.
     pub const fn new() -> Self {
@@ -234,7 +236,7 @@ impl LockOptions {
     }
 
     pub(crate) fn max_hold_or_default(&self) -> Duration {
-        self.max_hold.unwrap_or(DEFAULT_MAX_HOLD)
+        self.max_hold.unwrap_or(Self::DEFAULT_MAX_HOLD)
     }
 
     /// Checks that the options fit each other.

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use quorlock::admin::exactly;
-use quorlock::env::{DEFAULT_MAX_HOLD, default_ttl};
-use quorlock::{Guard, LossCause, RestartGuard};
+use quorlock::env::default_ttl;
+use quorlock::{Guard, LockOptions, LossCause, RestartGuard};
 
 use crate::args::{Run, WaitArg};
 use crate::child::{Deadlines, Killed, Why};
@@ -70,7 +70,7 @@ impl RunPlan {
                 ),
             );
         }
-        let max_hold = times.max_hold.unwrap_or(DEFAULT_MAX_HOLD);
+        let max_hold = times.max_hold.unwrap_or(LockOptions::DEFAULT_MAX_HOLD);
         if let Some(min_hold) = times.min_hold
             && min_hold > max_hold
         {
