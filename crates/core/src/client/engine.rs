@@ -76,7 +76,7 @@ struct LocalCallers {
     handed: BTreeMap<LockId, LockId>,
     /// Calls that have stepped aside for other callers. A push also wakes calls with several keys among them.
     aside: BTreeSet<LockId>,
-    /// Calls whose next attempt begins with the next event that is not an answer.
+    /// Calls whose next attempt begins at the end of this event, or after an answer with the next event that is not one.
     begins: VecDeque<LockId>,
 }
 

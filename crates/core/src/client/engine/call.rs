@@ -94,7 +94,8 @@ pub(super) struct TrustWait {
 pub(super) enum Phase {
     /// The call waits in the local queue.
     Queued,
-    /// No other caller of this process blocks the call. Its attempt begins with the next event that is not an answer.
+    /// No other caller of this process blocks the call. Its attempt begins at the end of this event, or after an answer
+    /// with the next event that is not one.
     Starting,
     /// An attempt is in flight.
     Attempting(Attempt),
