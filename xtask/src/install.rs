@@ -34,7 +34,7 @@ pub(crate) fn ensure_server(workspace: &Path) -> Result<ServerBinary, NotFound> 
     Err(NotFound::Nowhere)
 }
 
-/// As [`ensure_server`], for a command that cannot run without a server.
+/// Like [`ensure_server`], but fails without a server.
 ///
 /// # Errors
 /// The exit code, after the message was printed.
@@ -76,7 +76,7 @@ fn apt(package: &str, script: &str) -> Result<(), String> {
     }
 }
 
-/// Returns the `PYTHONPATH` of redis-py, for the tests of mutual exclusion with redis-py's lock. Returns `None` if
+/// Returns the `PYTHONPATH` of redis-py, which the tests of mutual exclusion with redis-py's lock need. Returns `None` if
 /// Python finds redis-py without that variable, or if redis-py cannot be installed. The tests then count as skipped.
 pub(crate) fn redis_py(workspace: &Path) -> Option<PathBuf> {
     let is_found = || {

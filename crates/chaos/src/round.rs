@@ -26,7 +26,7 @@ use crate::shim::Shim;
 use crate::totals::Outcome;
 use crate::workers::{Shared, Workers, lock};
 
-/// Extra time in every bound, for a busy machine.
+/// Extra time in every bound, because the machine may be busy.
 const BUSY: Time = 10 * SECOND;
 
 /// The time beyond the bound within which clients must stop replacing connections. Later replacements would never end.

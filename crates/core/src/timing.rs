@@ -145,7 +145,7 @@ impl Timing {
         Duration::from_nanos(self.connect_timeout_ns)
     }
 
-    /// The timeout of a node's answer, for the observed round trip.
+    /// The timeout of a node's answer. It depends on the observed round trip.
     ///
     /// As configured. Otherwise min(5 % of ttl, 50 ms), but at least four round trips, so that a distant node does not count as
     /// failed, and at most a quarter of the ttl.

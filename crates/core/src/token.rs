@@ -146,7 +146,7 @@ fn split_date(text: &str) -> Option<(u64, &str)> {
     Some((digits.parse().ok().filter(|_| is_date)?, owner))
 }
 
-/// Number of digits of a date in milliseconds, for the years 2001 to 2286.
+/// Number of digits of a date in milliseconds in the years 2001 to 2286.
 const DATE_DIGITS: usize = 13;
 
 /// Plausible times of a wall clock that was set, in milliseconds since the Unix epoch: from the year 2020 on.

@@ -65,7 +65,7 @@ enum Event {
 
 enum NodeKind {
     Servers(ServerBinary, Listen),
-    /// The nodes are in memory, for this reason.
+    /// The nodes are in memory; the text is the reason.
     Memory(String),
 }
 

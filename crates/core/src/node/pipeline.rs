@@ -24,7 +24,7 @@ pub type TicketedCommand = (Ticket, Command);
 pub enum NodeState {
     /// There is a connection.
     Up,
-    /// The client is connecting. Commands wait, for a bounded time.
+    /// The client is connecting. Commands wait until the attempt to connect succeeds, fails or times out.
     Connecting,
     /// The node has been silent for too long: only releases are sent until it answers.
     Suspended(Failure),

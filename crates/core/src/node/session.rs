@@ -248,7 +248,7 @@ impl Session {
         self.marker.is_some()
     }
 
-    /// Prepares to send an exchange, for the first time or again. Requests the node's `INFO` with the first exchange
+    /// Prepares to send an exchange, also when it is sent again. Requests the node's `INFO` with the first exchange
     /// and with every [`Command::Identify`]. Requests the marker with each `INFO` and with every command about votes
     /// (S9).
     pub fn send(&mut self, exchange: &mut Exchange) {

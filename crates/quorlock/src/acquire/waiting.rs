@@ -1,4 +1,4 @@
-//! What is known of a call that waits.
+//! The progress of a waiting call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,20 +7,19 @@ use quorlock_core::{AttemptReport, Keys, Quorum};
 
 use crate::error::{Holder, NodeAnswer, most_frequent};
 
-/// Why a call is still waiting.
+/// The reason why a call is still waiting, after a failed attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiting {
-    /// How many attempts there were.
+    /// The number of attempts so far.
     pub attempts: u32,
-    /// Time since the call.
+    /// Time since the call began.
     pub elapsed: Duration,
-    /// Enough nodes answered, and refused; else too few answered, or too late.
+    /// Whether enough nodes answered and refused, so others hold the lock. False if too few answered in time.
     pub contended: bool,
-    /// Too many nodes are not trusted, or not yet, for a quorum. `nodes` says why, and when they
-    /// are.
+    /// Whether the trusted nodes are no quorum. `nodes` has the reasons, and the times until nodes are trusted.
     pub untrusted: bool,
-    /// What each node said in the last attempt.
+    /// Each node's answer in the last attempt.
     pub nodes: Vec<NodeAnswer>,
     quorum: Quorum,
 }
@@ -41,8 +40,8 @@ impl Waiting {
         }
     }
 
-    /// Who holds the lock: on a quorum of the nodes. `None` if nobody was seen to: then the nodes are shared by several, or
-    /// too few of them told who it is.
+    /// The holder of the lock on a quorum of the nodes. `None` if several clients share the nodes, or if too few nodes
+    /// named a holder.
     pub fn holder(&self) -> Option<Holder> {
         let (holder, nodes) = most_frequent(&self.nodes, self.quorum.needed())?;
         self.quorum.is_reached(nodes).then_some(holder)

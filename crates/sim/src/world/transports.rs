@@ -81,7 +81,7 @@ impl World {
         self.send_exchange(client, node, id);
     }
 
-    /// Sends the commands of a batch, for the first time or again.
+    /// Sends the commands of a batch, also when they are sent again.
     fn send_exchange(&mut self, client: ClientId, node: NodeIndex, id: BatchId) {
         let Transport { unanswered, pipeline, session, epoch, .. } =
             &mut self.clients[client].transports[node];

@@ -32,7 +32,7 @@ pub(super) enum LockView {
     Free,
     /// The owner, and the time until the lock ends if it is not extended; `None` if the key never expires.
     Held(String, Option<Duration>),
-    /// No answer, for this reason.
+    /// There was no answer; the text is the reason.
     Nothing(String),
 }
 

@@ -1,4 +1,4 @@
-//! Waits for the lock and, with `--if-held wait`, for the end of its holders.
+//! Waits until the lock is granted. With `--if-held wait`, waits until its holders have ended.
 
 use std::time::Duration;
 

@@ -35,7 +35,7 @@ impl Request {
 }
 
 impl Engine {
-    /// Queues a call for its turn, for the first time or after it stepped aside.
+    /// Puts a call into the local queue. Also called after the call stepped aside.
     pub(super) fn enter(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get(&lock) else {
             return;

@@ -89,7 +89,7 @@ pub(super) fn question() -> impl Iterator<Item = Vec<&'static str>> {
     parts.into_iter()
 }
 
-/// Calls each command without arguments, for a server that does not answer [`question`]. Such a call does nothing, and
+/// Calls each command without arguments, if the server does not answer [`question`]. Such a call does nothing, and
 /// the server reports a missing command before it checks the arguments and the rights.
 pub(super) fn questions() -> impl Iterator<Item = [&'static str; 1]> {
     checked().map(|(_, (.., call))| [call[0]])
@@ -232,7 +232,8 @@ fn is_missing(error: &str) -> bool {
     error.starts_with("err unknown command") || is_missing_in_script(&error)
 }
 
-/// As [`is_missing`], for a command in a script, which servers do not name. `error` is in lower case.
+/// Like [`is_missing`], if a script called the command. The server's error then does not name the command. `error` is in
+/// lower case.
 fn is_missing_in_script(error: &str) -> bool {
     let calls_unknown = error.contains("unknown") && error.contains("command called from");
     calls_unknown || error.contains("command is not allowed from script")

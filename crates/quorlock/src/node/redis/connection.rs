@@ -31,7 +31,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Sends a batch, for the first time or again. Once the wire has [finished](Wire::next_finished) the request, the
+    /// Sends a batch, also when it is sent again. Once the wire has [finished](Wire::next_finished) the request, the
     /// caller must [conclude](Self::conclude) it.
     ///
     /// # Errors

@@ -53,8 +53,8 @@ use super::{Answers, Batch, BoxFuture, Node, NodeConfig, NodeConfigError, NodeSt
 /// A node that is a real server: Redis from 6.2 on, or Valkey.
 ///
 /// A client that begins to use the node connects to the server, and connects again after each break. It resolves the
-/// name again each time. Commands wait for the first attempt to connect, for a bounded time; if the attempt fails,
-/// commands fail at once until there is a connection. A server that is silent for too long is suspended: the client
+/// name again each time. Commands wait until the first attempt to connect ends, at most for the connect timeout. If the
+/// attempt fails, commands fail at once until there is a connection. A server that is silent for too long is suspended: the client
 /// sends only releases until the server answers again, and replaces the connection after two more seconds.
 ///
 /// One client at a time can use a node, until the shutdown of the client has ended.

@@ -170,8 +170,8 @@ impl Target {
         self.username = Some(username.to_owned());
     }
 
-    /// User and password; `None` if the URL has neither. Without a user, the log-in is for the server's default user.
-    /// Without a password, the password is empty, for a user that accepts any password.
+    /// User and password; `None` if the URL has neither. Without a user, the client logs in as the server's default user.
+    /// Without a password, it sends an empty one, because the user may accept any password.
     pub(super) fn login(&self) -> Option<(Option<&str>, &str)> {
         match (&self.username, &self.password) {
             (None, None) => None,

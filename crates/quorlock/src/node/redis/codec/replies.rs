@@ -122,7 +122,7 @@ pub(in crate::node::redis) fn decode(
             other => unexpected(&other),
         },
         Command::Identify => Answer::Identified,
-        // A command of a later version of the core, for which nothing was sent.
+        // A later version of the core may have other commands. The encoder sends nothing for them.
         _ => Answer::Failed(Failure::unsent(FailureKind::Protocol)),
     })
 }
