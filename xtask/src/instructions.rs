@@ -24,8 +24,8 @@ struct Run {
 
 /// With one locker, the number of answers per poll of the client depends on the machine, and so does the count.
 const RUNS: [Run; 2] = [
-    Run { lockers: 64, few: 2_048, many: 10_240, pinned: 25_500, margin: 5 },
-    Run { lockers: 1, few: 400, many: 2_000, pinned: 66_500, margin: 15 },
+    Run { lockers: 64, few: 2_048, many: 10_240, pinned: 25_100, margin: 5 },
+    Run { lockers: 1, few: 400, many: 2_000, pinned: 64_000, margin: 15 },
 ];
 
 /// A separate target folder, because the counted program has other features than the benchmark.
