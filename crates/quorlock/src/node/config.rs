@@ -47,7 +47,8 @@ impl NodeConfig {
         if let Some(name) = name
             && !is_name(name)
         {
-            // A name with these characters may be the part of a URL before a `=` in its password.
+            // The text before the first `=` may be the beginning of a URL whose password contains the `=`. So it is
+            // redacted.
             let may_be_a_url = name.contains([':', '@', '/', '?', '#']);
             let shown = || format!("\"{}\"", printable(name).chars().take(120).collect::<String>());
             let name = if may_be_a_url { redacted(name) } else { shown() };
@@ -60,7 +61,7 @@ impl NodeConfig {
         Ok(Self { name, target, tls: None })
     }
 
-    /// Returns the node's name in messages.
+    /// Returns the name that messages show for the node.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -174,7 +175,8 @@ impl Tls {
         self
     }
 
-    /// Sets the files of the authority, and of the certificate and its key. Only printed command lines contain them.
+    /// Sets the files of the authority, and of the certificate and its key. They appear only in printed `redis-cli`
+    /// commands.
     #[doc(hidden)]
     #[must_use]
     pub fn read_from(mut self, ca: Option<PathBuf>, client: Option<(PathBuf, PathBuf)>) -> Self {
@@ -246,7 +248,7 @@ fn redacted(url: &str) -> String {
         Some((_, host)) => ("***@", host),
         None => ("", shown),
     };
-    // Several URLs without an `@` have no password, so they are shown.
+    // A list of hosts without an `@` contains no password, so the list is shown.
     let is_list = !rest.contains('@') && host.split(',').all(looks_like_a_part);
     let rest = if (looks_like_a_host(host) || is_list) && !hidden.contains('@') {
         format!("{mask}{host}")

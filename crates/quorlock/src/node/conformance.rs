@@ -1,8 +1,9 @@
 //! The contract of [`Node`] as functions: every implementation must pass them all.
 //!
-//! For authors of their own node. Implement [`Outside`], which accesses the node's keys as another client would, and
-//! run [`all`] in a test. Each function can also run alone. A function panics if the node breaks the contract, and the
-//! message names the broken part. Not API-stable: later versions add what the client then relies on.
+//! The suite is made for authors of a [`Node`]. Implement [`Outside`], which accesses the node's keys as another client
+//! would, and run [`all`] in a test. Each function can also run alone. A function panics if the node breaks the
+//! contract, and the message names the broken part. The suite is not API-stable: a later version also tests the
+//! properties that later clients rely on.
 //!
 //! The suite shows the meaning of each command. For the details, `quorlock_core::store` is the reference.
 //!
@@ -122,7 +123,7 @@ pub async fn all(node: impl Node, outside: impl Outside) {
     the_node_is_up_and_has_a_name(&subject).await;
 }
 
-/// The time to live of counters.
+/// The time to live of a lock's counters, which hold its fencing tokens.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
 
 fn acquire(keys: &(impl Clone + Into<Keys>), value: &Value, ttl: Duration) -> Command {

@@ -1,4 +1,4 @@
-//! The trait [`Node`], by which a client knows its nodes, and the types in its methods.
+//! The trait [`Node`], through which a client uses its nodes, and the types in its methods.
 
 use std::fmt;
 use std::future::Future;
@@ -135,7 +135,7 @@ impl From<Vec<Answer>> for Answers {
     }
 }
 
-/// The time at which a batch was sent, and the task to wake then.
+/// The time at which a batch was sent, and the task to wake at that time.
 #[derive(Debug)]
 pub(crate) struct Stamp {
     clock: Clock,

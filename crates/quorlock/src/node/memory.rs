@@ -57,8 +57,8 @@ struct Inner {
     adopted_us: i64,
 }
 
-/// A command does not show its client. So all clients watch on one connection and change keys on another: a client also
-/// gets pushes for its own changes.
+/// A command does not name its client. So all clients share two connections: one watches keys, the other changes them.
+/// A client therefore also gets pushes for its own changes.
 const WATCHING: ConnectionId = ConnectionId(0);
 const CHANGING: ConnectionId = ConnectionId(1);
 
@@ -128,7 +128,7 @@ impl MemoryNode {
         let mut inner = self.inner();
         inner.frozen = false;
         while let Some(Stuck { commands, answer, .. }) = inner.stuck.pop_front() {
-            // The receiver is gone if the client is.
+            // The send fails only if the client was dropped, and needs no answer.
             let _ = answer.send(inner.execute(&commands));
         }
     }
@@ -305,7 +305,6 @@ fn stopped() -> Failure {
     Failure::unsent(FailureKind::Unreachable).with_detail("stopped")
 }
 
-/// The node's wall clock, in microseconds.
 fn now_us() -> i64 {
     Clock::Tokio.now().real_ns() / 1_000
 }

@@ -31,7 +31,7 @@ pub struct PushSink {
 }
 
 impl PushSink {
-    /// Sets whether the operator declared the node durable: it forgets nothing when it stops.
+    /// Sets whether the operator declared the node durable, so that it loses no write when it stops.
     pub(crate) fn durable(self, is_durable: bool) -> Self {
         Self { is_durable, ..self }
     }
@@ -44,7 +44,7 @@ impl PushSink {
         Self { marker, ..self }
     }
 
-    /// Sets whether the client registers its database on servers without a registration.
+    /// Sets whether the client writes the number of its database to servers that have no such registration.
     pub(crate) fn registering(self, registers: bool) -> Self {
         Self { registers, ..self }
     }
@@ -73,13 +73,13 @@ impl PushSink {
         self.tell(Unread::all_changed);
     }
 
-    /// Whether the client is gone.
+    /// Whether the client was dropped.
     pub(super) fn is_closed(&self) -> bool {
         self.shared.strong_count() == 0
     }
 
     fn tell(&self, tell: impl FnOnce(&mut Unread)) {
-        // The client may be gone.
+        // The client may have been dropped.
         let Some(shared) = self.shared.upgrade() else { return };
         tell(&mut shared.lock()[self.node.index()]);
         shared.has_pushes.store(true, Ordering::Release);
@@ -105,7 +105,6 @@ struct Shared {
     task: AtomicWaker,
 }
 
-/// The pushes of one node.
 #[derive(Debug, Default)]
 struct Unread {
     all: bool,
@@ -149,7 +148,7 @@ impl Inbox {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Vec<Unread>> {
-        // A panic leaves the pushes consistent.
+        // The lock is used even if it is poisoned, because a panic leaves the pushes consistent.
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

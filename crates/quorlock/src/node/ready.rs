@@ -8,7 +8,7 @@ use std::task::{Context, Wake, Waker};
 use futures_util::task::AtomicWaker;
 use quorlock_core::NODE_COUNT_MAX;
 
-/// The parts that were woken since they were last polled.
+/// The parts of the driver's task that were woken since they were last polled.
 #[derive(Debug)]
 pub(crate) struct Ready {
     shared: Arc<Shared>,

@@ -86,7 +86,8 @@ pub(crate) struct Adapted {
     in_flight: FuturesOrdered<BoxFuture<(BatchId, Answers)>>,
     /// The batch that the node may not have sent yet; at most one.
     unsent: Option<(BatchId, Arc<Stamp>)>,
-    /// The reading when commands were last taken. Answers without a vote carry this time, which counts for nothing.
+    /// The clock reading when commands were last taken. It replaces the time of sending in answers to commands that
+    /// were never sent, and no vote counts from it.
     now: Reading,
 }
 
@@ -143,7 +144,7 @@ impl Adapted {
         }
     }
 
-    /// Gives the next batch to the node, if there is one. Returns whether there was one, whose future must be polled.
+    /// Gives the next batch to the node. Returns whether there was a batch; the caller then polls its future.
     fn start(&mut self, events: &mut Vec<Event>) -> bool {
         if !self.pipeline.has_waiting() {
             return false;
@@ -293,7 +294,7 @@ mod tests {
             Self { node, transport, events }
         }
 
-        /// Gives orders and lets the task run until it has nothing to do.
+        /// Gives commands to the transport, and lets its task run until it has nothing to do.
         async fn order(&self, orders: impl IntoIterator<Item = TicketedCommand>) {
             self.transport.send(orders.into_iter().collect()).unwrap();
             self.settle().await;

@@ -110,7 +110,7 @@ pub async fn every_command_is_judged_by_itself(subject: &Subject) {
     subject.outside.remove(&list);
 }
 
-/// A batch may be larger than any that the client sends, and every command of it is answered.
+/// The node answers every command of a batch, even if the batch is larger than any that the client sends.
 pub async fn large_batches_are_answered_in_full(subject: &Subject) {
     const LOCKS: usize = 700;
     let locks: Vec<(Key, Value)> =
@@ -202,7 +202,7 @@ pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
     outside.remove(&other);
 }
 
-/// A batch that was answered has a time of sending ([`Batch::send`](crate::node::Batch::send)), between the call of
+/// The time of sending of an answered batch ([`Batch::send`](crate::node::Batch::send)) lies between the call of
 /// `execute` and the answer.
 pub async fn a_batch_is_stamped_before_it_is_answered(subject: &Subject) {
     let key = new_key("stamped");

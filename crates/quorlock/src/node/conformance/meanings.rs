@@ -1,5 +1,5 @@
-//! The meaning of each command about fencing tokens, several keys, readers and markers. The details are those of
-//! `quorlock_core::store::Store`, which the library's own tests run beside every server.
+//! The meaning of each command about fencing tokens, several keys, readers and markers. `quorlock_core::store::Store`
+//! defines the details; the library's own tests compare it with every server.
 
 use quorlock_core::info::Info;
 use quorlock_core::marker::Adoption;
@@ -17,7 +17,8 @@ async fn in_turn(subject: &Subject, steps: Vec<(Command, Answer)>) {
     }
 }
 
-/// A fencing token increases with every grant and raise, and never decreases. It begins at the marker's floor.
+/// A fencing token increases with every grant and raise, and never decreases. It begins at the floor, the smallest
+/// token that the node's marker allows.
 pub async fn fences_go_up(subject: &Subject) {
     let (keys, value, outside) = (Keys::from(new_key("fenced")), new_value(), &subject.outside);
     let counter =
@@ -126,8 +127,8 @@ pub async fn several_keys_are_one_lock(subject: &Subject) {
     names.iter().for_each(|key| outside.remove(key));
 }
 
-/// Readers share keys and keep writers out. A writer can become a reader, and the intent of a waiting writer keeps new
-/// readers out.
+/// Readers share keys and keep writers out. A writer can become a reader. A waiting writer's intent, which is a key of
+/// its own, keeps new readers out.
 pub async fn readers_share_and_writers_exclude(subject: &Subject) {
     let keys = new_keys("shared", 2);
     let intents = keys.map(|key| format!("{key}:intent").into());
@@ -208,8 +209,8 @@ pub async fn readers_share_and_writers_exclude(subject: &Subject) {
         .await;
 }
 
-/// A node that can be restarted answers `Identify` with its `INFO` and its marker, wherever the command is in a batch.
-/// A node that cannot lose votes need not.
+/// A node that can be restarted answers `Identify` with its `INFO` and its marker, the key that shows that no data was
+/// lost. The position of the command in the batch does not matter. A node that cannot lose votes need not send either.
 pub async fn a_node_that_is_greeted_proves_itself(subject: &Subject) {
     let key = new_key("greeted");
     for marker in [None, Some("a marker")] {
@@ -234,8 +235,8 @@ pub async fn a_node_that_is_greeted_proves_itself(subject: &Subject) {
     subject.outside.remove(&subject.marker);
 }
 
-/// An adoption removes the marker, is written once, and reports its age. A marker replaces only the expected text, and
-/// after an adoption only if the adoption is old enough.
+/// An adoption, which starts the wait of a node without a valid marker, removes the marker, is written once, and
+/// reports its age. A marker replaces only the expected text, and after an adoption only if the adoption is old enough.
 pub async fn a_marker_waits_for_its_adoption(subject: &Subject) {
     let (marker, adoption, outside) = (new_key("marker"), new_key("adoption"), &subject.outside);
     let mark = |text: &str, replaces: Option<&str>, adopted: Option<&str>| Command::Mark {

@@ -44,7 +44,8 @@ impl Subject {
         self.execute_and_prove(commands).await.answers
     }
 
-    /// As [`execute`](Self::execute). Also checks that a node that sends evidence does so whenever it must.
+    /// As [`execute`](Self::execute). Also checks that a node that sends evidence (its `INFO` and its marker) adds it
+    /// to every batch that needs it.
     pub(super) async fn execute_and_prove(&self, commands: Vec<Command>) -> Answers {
         let greets = commands.contains(&Command::Identify);
         let votes = commands.iter().any(Command::is_about_votes);
@@ -90,7 +91,8 @@ impl Subject {
             .await;
             for event in events.drain(..) {
                 match event {
-                    // There is a new connection, so all keys may have changed.
+                    // The node has a new connection, so all keys may have changed. The test waits for a push that names
+                    // keys.
                     Event::Pushed { keys: None, .. } => {}
                     Event::Pushed { keys: Some(keys), .. } => return keys,
                     other => panic!("the node has said {other:?}"),

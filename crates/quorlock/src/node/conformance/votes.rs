@@ -1,4 +1,4 @@
-//! One command: to acquire, to extend, to release, to inspect.
+//! Tests of single commands: acquire, extend, release and inspect.
 
 use std::time::Duration;
 

@@ -44,14 +44,14 @@ impl AdminConnection {
         self.database != 0
     }
 
-    /// Reads the registered database, and registers this one if `what` requires it.
+    /// Reads the number of the registered database, and writes this connection's database if `what` asks for it.
     pub async fn register(&self, marker: &Key, what: Do) -> Result<(), Failure> {
         let Some(registration) = Registration::beside(marker, self.database) else { return Ok(()) };
         let replies = self.ask(&[registration.ask(what).to_vec()]).await?;
         replies.first().map_or(Ok(()), |reply| registration.check(reply))
     }
 
-    /// The registered database, of this client or another.
+    /// The number of the database that is registered on the server, by this client or another.
     pub async fn registered(&self, marker: &Key) -> Result<Option<u32>, Failure> {
         let Some(registration) = Registration::beside(marker, self.database) else {
             return Ok(None);

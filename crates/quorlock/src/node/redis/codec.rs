@@ -14,7 +14,6 @@ use super::scripts::Scripts;
 /// Commands that a lock of one key without a fencing token does not need.
 const UNNEEDED_BY_PLAIN: &[&str] = &["INFO", "GETRANGE", "EXISTS", "TIME"];
 
-/// Commands that readers do not need.
 const UNNEEDED_BY_READERS: &[&str] = &["INFO", "SET", "GETRANGE", "EXISTS", "PEXPIRE"];
 
 /// How commands are encoded on one connection.
@@ -114,7 +113,6 @@ impl Capabilities {
     }
 }
 
-/// The number of replies that a command gets.
 pub(super) fn replies_to(command: &Command, way: Encoding) -> usize {
     if way.refusal(command).is_some() {
         return 0;
@@ -159,8 +157,8 @@ pub(super) fn count_watches<'a>(commands: impl Iterator<Item = &'a Command>) -> 
     keys.sum()
 }
 
-/// Whether a script must read these keys. Two native commands can read a single key that is absent or holds text. All
-/// else needs a script.
+/// Whether a script must read these keys. Two native commands can read a single key that is absent or holds text. Every
+/// other case needs a script.
 fn is_seen_by_script(keys: &Keys, intents: Option<&Keys>, way: Encoding) -> bool {
     way.form != Form::Usual || intents.is_some() || keys.single().is_none()
 }

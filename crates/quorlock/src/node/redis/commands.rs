@@ -79,8 +79,8 @@ fn checked() -> impl Iterator<Item = (usize, &'static Right)> {
     RIGHTS.iter().enumerate().filter(is_checked)
 }
 
-/// The commands that ask which of these commands the server has. Each has at most ten words, because a server accepts
-/// no more before a log-in, and the log-in may fail.
+/// The commands that ask the server which commands it has. Each has at most ten words, because a server accepts no more
+/// before a log-in, and the log-in may fail.
 pub(super) fn question() -> impl Iterator<Item = Vec<&'static str>> {
     let names = checked().map(|(_, (.., call))| call[0]);
     let names: Vec<&str> = OWN_DELETES.into_iter().chain(names).collect();

@@ -36,7 +36,7 @@ pub(super) struct Dialer {
 }
 
 impl Dialer {
-    /// A hint at the URL's scheme, if the server's answer is not readable.
+    /// A hint that the URL may have the wrong scheme. Used if the server's answer is not readable.
     fn scheme_hint(&self) -> &'static str {
         match self.target.address {
             Address::Port { encrypted: true, .. } => {
@@ -157,7 +157,6 @@ impl From<io::Error> for NotConnected {
     }
 }
 
-/// Makes a connection.
 pub(super) async fn connect(
     dialer: &Dialer,
     scripts: &Scripts,
@@ -276,7 +275,7 @@ impl Handshake {
                 (Purpose::LoggedIn, Reply::Error(error)) if code(&error) == "NOAUTH" => {
                     return Err(not_logged_in(&error, logs_in));
                 }
-                // In another database, these would be different locks.
+                // The connection is useless, because the same keys in another database are different locks.
                 (Purpose::Database, Reply::Error(error)) => return Err(refused(&error)),
                 (Purpose::Login, Reply::List(about)) if !resp2 && speaks_resp3(&about) => {
                     capabilities.sections = tells_sections(&about);
@@ -347,8 +346,8 @@ fn tells_sections(about: &[Reply]) -> bool {
     major.is_some_and(|major| major >= 7)
 }
 
-/// Whether `HELLO` failed because the server does not have the command. Some of these servers answer `NOAUTH` to unknown
-/// commands, although this `HELLO` was to log in.
+/// Whether `HELLO` failed because the server does not have the command. Some of these servers answer `NOAUTH` to
+/// unknown commands, even to this `HELLO`, which contains the log-in.
 fn knows_no_resp3(error: &str, logs_in: bool) -> bool {
     code(error) == "NOPROTO"
         || code(error) == "NOAUTH" && logs_in
@@ -409,7 +408,7 @@ mod tests {
     use super::*;
     use crate::node::Inbox;
 
-    /// The outcome of a connection on which the server answers a login like this, and then a PING.
+    /// The outcome of a handshake in which the server replies `answer` to the log-in, and then answers a `PING`.
     async fn after_login(resp2: bool, answer: &str) -> Result<Capabilities, NotConnected> {
         let (ours, mut server) = duplex(1024);
         let mut wire = Wire::new(Box::new(ours), Inbox::new(1).push_sink(NodeId::new(0)));
@@ -421,7 +420,7 @@ mod tests {
             let mut said = [0; 64];
             assert!(server.read(&mut said).await.unwrap() > 0);
             server.write_all(format!("{answer}+PONG\r\n").as_bytes()).await.unwrap();
-            // Only the client closes this connection.
+            // The server keeps the connection open until the client closes it.
             std::future::pending::<()>().await;
         };
         tokio::select! {
@@ -446,7 +445,8 @@ mod tests {
         assert_eq!(kind(false, "-LOADING wait\r\n").await, FailureKind::Loading);
     }
 
-    /// The list does not show which commands are missing, so the client tries each command.
+    /// The server answers `COMMAND INFO` with a list of the wrong length, which does not show which commands are
+    /// missing. So the client tries each command.
     #[tokio::test(start_paused = true)]
     async fn a_list_of_commands_that_does_not_fit_says_nothing() {
         let (ours, mut server) = duplex(4096);
@@ -477,8 +477,8 @@ mod tests {
         assert!(said.contains("no command EVAL (renamed"), "{said}");
     }
 
-    /// A server that answers `HELLO 3` as any other command does not speak RESP3: it would never push, or it is neither
-    /// Redis nor Valkey.
+    /// A server that answers `HELLO 3` like any other command does not speak RESP3: it would never push, or it is
+    /// neither Redis nor Valkey.
     #[tokio::test(start_paused = true)]
     async fn a_server_that_says_ok_to_hello_does_not_speak_resp3() {
         let map = "%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:3\r\n";

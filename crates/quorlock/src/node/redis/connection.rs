@@ -31,8 +31,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Sends a batch, also when it is sent again. Once the wire has [finished](Wire::next_finished) the request, the
-    /// caller must [conclude](Self::conclude) it.
+    /// Sends a batch for the first time, or some of its commands again. Once the wire has
+    /// [finished](Wire::next_finished) the request, the caller must [conclude](Self::conclude) it.
     ///
     /// # Errors
     /// Returns the request if the wire is closed; nothing was sent.
@@ -131,7 +131,8 @@ impl Connection {
     }
 }
 
-/// A client sends these commands only after it has found no reason to refuse the server.
+/// Whether the command takes the server into use. A client sends such a command only after it has found no reason to
+/// refuse the server.
 fn writes_a_marker(command: &Command) -> bool {
     matches!(command, Command::Adopt { .. } | Command::Mark { .. })
 }

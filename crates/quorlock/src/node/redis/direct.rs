@@ -19,7 +19,8 @@ pub(crate) struct Direct {
     link: Link,
     /// The batch that waits for a connection; at most one.
     unsent: Option<Box<Request>>,
-    /// The reading when commands were last taken. Answers without a vote carry this time, which counts for nothing.
+    /// The clock reading when commands were last taken. It replaces the time of sending in answers to commands that
+    /// were never sent, and no vote counts from it.
     now: Reading,
     spare: Requests,
     concluded: Requests,

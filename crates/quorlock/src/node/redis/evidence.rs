@@ -110,7 +110,6 @@ impl Beside {
     }
 }
 
-/// The bytes that request the marker.
 pub(super) fn ask_marker(marker: &Key) -> Box<[u8]> {
     let mut asked = Vec::new();
     resp::write(&mut asked, &[b"GET", marker.as_bytes()]);
@@ -132,7 +131,7 @@ pub(super) fn read(
 ) -> Option<Evidence> {
     let info = before.map(info_of);
     let info = info.map_or(Some(None), |info| info.map(Some))?;
-    // If the data were replaced since then, `INFO` describes an earlier state.
+    // If the data were replaced after the server sent `INFO`, then `INFO` describes an earlier state.
     let info = info.filter(|_| first == flushes);
     // The marker of another database does not count.
     let marker = match registered {

@@ -116,7 +116,7 @@ pub fn marker(data: &[u8]) {
     is_fit_to_be_shown(&text);
 }
 
-/// Adoptions, in the same way.
+/// Adoptions: writing and parsing an adoption again gives the same adoption, also with names of any kind.
 pub fn adoption(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Some(adoption) = Adoption::parse(&text) {
@@ -128,8 +128,8 @@ pub fn adoption(data: &[u8]) {
     assert_eq!(Adoption::parse(&adoption.to_string()), Some(adoption));
 }
 
-/// Registrations: the one number that is ours is accepted. Anything else is refused, and reported
-/// in a form that can be shown.
+/// Registrations: only the number of this client's database is accepted. Any other text is refused, and reported in a
+/// form that can be shown.
 pub fn registration(data: &[u8]) {
     const OURS: u32 = 3;
     let registration = Registration::beside(&"quorlock:node".into(), OURS).expect("its key");

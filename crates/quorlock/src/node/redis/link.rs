@@ -193,7 +193,8 @@ impl Link {
 
     /// Sets the alarm after the first request after a pause, so that the supervisor notices a late reply.
     fn watch_silence(&mut self) {
-        // The supervisor notices silence after this time or later, so an earlier alarm stays as it is.
+        // The supervisor cannot notice silence before `soonest`, so an alarm at or before this time need not be set
+        // again.
         let soonest = self.connection.as_ref().map(|it| it.wire.alive_at() + self.server.silence);
         if !self.alarm.is_later_than(soonest) {
             return;

@@ -51,26 +51,26 @@ impl RedisCli {
         Self { address, tls: tls_options, options, database }
     }
 
-    /// The same for another server that is reached in the same way, such as a replica. `address` is `host:port`, or
-    /// the path of a socket.
+    /// The command line for another server that is reached in the same way, such as a replica. `address` is
+    /// `host:port`, or the path of a socket.
     #[must_use]
     pub fn at(&self, address: &str) -> Self {
         Self { address: address.to_owned(), ..self.clone() }
     }
 
-    /// The same for another database of the server.
+    /// The command line for another database of the server.
     #[must_use]
     pub fn in_database(&self, database: u32) -> Self {
         Self { database, ..self.clone() }
     }
 
-    /// The same without TLS.
+    /// The command line without TLS.
     #[must_use]
     pub fn plain(&self) -> Self {
         Self { tls: String::new(), ..self.clone() }
     }
 
-    /// The same with TLS and without a check of the certificate, to show only whether the server uses TLS.
+    /// The command line with TLS but without a check of the certificate, to show only whether the server uses TLS.
     #[must_use]
     pub fn encrypted(&self) -> Self {
         Self { tls: " --tls --insecure".to_owned(), ..self.clone() }
@@ -100,8 +100,8 @@ impl RedisCli {
     }
 }
 
-/// Quotes one word for the shell. Returns true if it has bytes that are not plain text, and so has `redis-cli`'s
-/// escapes.
+/// Quotes one word for the shell. The flag is true if the word contains `redis-cli`'s escapes, because the text has
+/// bytes that are not plain text.
 fn word(text: &[u8]) -> (Cow<'_, str>, bool) {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+=,".contains(c);
     let printed = |c: char| matches!(c, '"' | '\\') || (c != '\'' && c.escape_debug().len() == 1);

@@ -75,7 +75,6 @@ impl Request {
         self.end
     }
 
-    /// Takes the next reply.
     pub(super) fn take(&mut self, reply: Reply) {
         if self.before.len() < self.beside.before {
             self.before.push(reply);
@@ -141,7 +140,8 @@ impl Request {
         self.exchange.answer(answer);
     }
 
-    /// Counts a reply, which came after this many flushes. Returns whether it was the last one.
+    /// Counts a reply that arrived after this many announcements of replaced data. Returns whether it was the last
+    /// reply.
     #[inline]
     pub(super) fn count_off(&mut self, flushes: u64) -> bool {
         self.first_flushes.get_or_insert(flushes);
@@ -149,7 +149,7 @@ impl Request {
         self.missing == 0
     }
 
-    /// Notes that all replies have come, after this many flushes.
+    /// Notes that all replies have arrived, after this many announcements of replaced data.
     pub(super) fn finish(&mut self, flushes: u64) {
         self.flushes = Some((self.first_flushes.unwrap_or(flushes), flushes));
     }

@@ -30,7 +30,6 @@ const VALUE_MAX: usize = 512 * 1024 * 1024;
 /// The largest reply that a command here can get, apart from long values.
 pub(super) const REPLY_MAX: usize = 128 * 1024;
 
-/// The deepest nesting of lists.
 const DEPTH_MAX: usize = 8;
 
 pub(super) fn write(out: &mut Vec<u8>, words: &[&[u8]]) {
@@ -91,7 +90,7 @@ pub(super) fn read(input: &[u8]) -> Result<Found, Malformed> {
     }
     let mut reader = Reader { input, at: 0, surplus: 0 };
     match reader.reply(0) {
-        // The result must not depend on how the reply is split.
+        // A reply that arrives in parts is malformed at this length too, so the result does not depend on the split.
         Ok(_) if reader.at > REPLY_MAX => Err(Malformed),
         Ok(reply) => Ok(Found::Reply { reply, length: reader.at, surplus: reader.surplus }),
         Err(Stop::Part { needed }) if needed <= REPLY_MAX => Ok(Found::Part { needed }),

@@ -7,7 +7,6 @@ use url::{Host, Url};
 
 use crate::error::Reason;
 
-/// The default port of servers.
 const DEFAULT_PORT: u16 = 6379;
 
 /// A server's address and log-in.
@@ -141,7 +140,6 @@ impl Target {
         Ok(target)
     }
 
-    /// `host:port`, or the path of the socket.
     pub(in crate::node) fn address(&self) -> String {
         match &self.address {
             Address::Port { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),

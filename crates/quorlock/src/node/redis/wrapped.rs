@@ -15,7 +15,6 @@ use super::server::Server;
 use super::wire::lost;
 use crate::node::{Answers, Batch, PushSink};
 
-/// Gives batches to the task.
 #[derive(Clone)]
 pub(super) struct Batches {
     sender: mpsc::UnboundedSender<Given>,
@@ -67,7 +66,6 @@ struct Wrapped {
     /// Batches that wait for a connection.
     waiting: VecDeque<Given>,
     in_flight: BTreeMap<BatchId, oneshot::Sender<Answers>>,
-    /// Batches sent so far.
     sent: u64,
     concluded: Requests,
 }
@@ -86,7 +84,7 @@ impl Wrapped {
             && let Some(Given { batch, reply }) = self.waiting.pop_front()
         {
             match readiness {
-                // The result is ignored here and below: a caller that is gone needs no answers.
+                // The result is ignored here and below: a caller that dropped its future needs no answers.
                 Err(failure) => drop(reply.send(batch.fail(&failure))),
                 Ok(()) => {
                     self.sent += 1;

@@ -31,7 +31,6 @@ pub(super) fn not_set(error: &str) -> Failure {
     }
 }
 
-/// The first word of an error.
 pub(in crate::node::redis) fn code(error: &str) -> &str {
     error.split(' ').next().unwrap_or_default()
 }

@@ -8,8 +8,8 @@ use super::errors::{code, explanation, not_set, rejected};
 use super::{Encoding, is_seen_by_script};
 use crate::node::redis::resp::Reply;
 
-/// Reads the usual reply to a command at the input's beginning, with the length of the reply. `None` if the command or
-/// its reply is another one. [`decode`] gives the same answer to the same reply.
+/// Reads a short and frequent reply at the beginning of the input without building a [`Reply`]. Returns the answer,
+/// which is that of [`decode`], and the length of the reply. `None` if [`decode`] must read the reply.
 #[inline]
 pub(in crate::node::redis) fn usual(command: &Command, input: &[u8]) -> Option<(Answer, usize)> {
     let answer = match (command, input) {
@@ -96,7 +96,8 @@ pub(in crate::node::redis) fn decode(
             Reply::Int(0) => Answer::Other,
             other => return no_script(other, way, rejected),
         },
-        // Each of these replies means that our intent is gone.
+        // After each of these replies, the key no longer holds our intent, by which a waiting writer keeps new readers
+        // out.
         Command::Withdraw { .. } => match next() {
             Reply::Int(-1..=1) => Answer::Announced,
             other => return no_script(other, way, rejected),
@@ -143,8 +144,8 @@ fn absent_or_other(reply: Reply, way: Encoding) -> Result<Answer, Form> {
     }
 }
 
-/// Handles a reply that is no answer. The server does not know the script, so the script must be sent as text; or the
-/// command failed.
+/// Handles a reply that is not an answer. Either the server does not know the script, so the command must be sent with
+/// the script's text, or the command failed.
 fn no_script(reply: Reply, way: Encoding, failure: fn(&str) -> Failure) -> Result<Answer, Form> {
     match reply {
         Reply::Error(error) if code(&error) == "NOSCRIPT" && way.form != Form::Text => {

@@ -219,7 +219,7 @@ fn cut(reply: Reply, length: usize, kept: &mut usize) -> Result<Reply, Failure> 
     }
 }
 
-/// Passes on which keys have changed. Returns whether all of them may have: the server then names none.
+/// Passes the changed keys to the push sink. Returns true if all keys may have changed, because the server named none.
 fn pass_on(push: Vec<Reply>, push_sink: &PushSink) -> bool {
     let mut push = push.into_iter();
     if push.next().and_then(text) != Some("invalidate".to_owned()) {

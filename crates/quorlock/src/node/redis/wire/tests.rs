@@ -40,7 +40,6 @@ impl Wire {
         request.flushes.map(|_| request.before)
     }
 
-    /// Reads until the wire is closed.
     async fn run(&mut self) {
         poll_fn(|cx| self.poll(cx)).await;
     }
@@ -90,7 +89,7 @@ async fn replies_come_in_order_in_whatever_pieces() {
     assert_eq!(pushed(&inbox), [Event::Pushed { node: NodeId::new(0), keys }]);
 }
 
-/// A push in the stream announces new data: it applies to the replies behind it.
+/// A push that announces replaced data applies to the replies behind it in the stream.
 #[tokio::test(start_paused = true)]
 async fn a_request_counts_the_flushes_before_its_first_and_its_last_reply() {
     let (mut wire, mut server, inbox) = pair(1024);
@@ -375,7 +374,7 @@ async fn silence_is_counted_from_the_first_question() {
     assert!(!wire.is_busy());
 }
 
-/// For example, an administrator's question has timed out.
+/// This happens, for example, when an administrator's question has timed out.
 #[tokio::test(start_paused = true)]
 async fn the_replies_to_a_question_that_was_given_up_answer_no_later_one() {
     let (mut wire, mut server, _inbox) = pair(1024);
