@@ -64,7 +64,8 @@ pub enum Command {
         /// The value, which the node always compares as a whole.
         value: Value,
         /// Whether the answer must distinguish an absent key from another value. A native compare-and-delete command
-        /// does not do this. The client then asks again, so the answer shows the state a moment later.
+        /// does not distinguish them. The client then also runs the release script, so the answer shows the state a
+        /// moment later.
         tell: bool,
     },
     /// Reads the keys.
@@ -73,7 +74,7 @@ pub enum Command {
     Inspect {
         /// The keys on the node.
         keys: Keys,
-        /// The keys of waiting writers' intents, for readers.
+        /// For a reader: the keys of the intents, by which waiting writers keep new readers out.
         intents: Option<Keys>,
     },
     /// Reads the keys, and asks for one push at the next change of one of them.
@@ -82,12 +83,12 @@ pub enum Command {
     Watch {
         /// The keys on the node.
         keys: Keys,
-        /// The keys of waiting writers' intents, for readers.
+        /// For a reader: the keys of the intents, by which waiting writers keep new readers out.
         intents: Option<Keys>,
     },
     /// Like [`Command::Acquire`]. If it is granted, the same atomic step raises the counters:
-    /// `c := max(F + 1, floor, min(proposal, TIME + 1 h))`, `F := c`. F is the largest of the keys' counters. The floor is
-    /// in the node's marker.
+    /// `c := max(F + 1, floor, min(proposal, TIME + 1 h))`, `F := c`. F is the largest of the keys' counters. The floor
+    /// is the smallest number that the node's marker allows.
     ///
     /// Answers: [`Answer::GrantedFenced`] with c, or [`Answer::RefusedFenced`] if nothing is written.
     AcquireFenced {
@@ -102,7 +103,7 @@ pub enum Command {
         /// The number that the client proposes.
         proposal: u64,
     },
-    /// Sets the counters to `to` if the keys hold this value and no counter is above it, in one atomic step (S19).
+    /// Sets the counters to `to` if the keys hold this value and no counter is above `to`, in one atomic step (S19).
     ///
     /// Answers: [`Answer::Raised`] with the largest counter, [`Answer::Absent`], [`Answer::Other`].
     Raise {
@@ -115,10 +116,10 @@ pub enum Command {
         /// The new number of the counters.
         to: u64,
     },
-    /// Like [`Command::Heal`], but only if no counter is above `to`. The counters are set to it (S23).
+    /// Like [`Command::Heal`], but only if no counter is above `to`. The counters are set to `to` (S23).
     ///
     /// Answers: [`Answer::GrantedFenced`] with `to`. If nothing is written: [`Answer::Refused`], or
-    /// [`Answer::Superseded`] if a counter is above.
+    /// [`Answer::Superseded`] if a counter is above `to`.
     HealFenced {
         /// The keys on the node.
         keys: Keys,
@@ -142,11 +143,12 @@ pub enum Command {
         /// The lock's counters.
         counter: Counter,
     },
-    /// Adds a reader to the keys for the ttl. Each key must be absent or held by readers alone, no writer may have an
-    /// intent for one, and this value must not be among the readers.
+    /// Adds a reader to the keys for the ttl. Each key must be absent or held by readers alone, no waiting writer may
+    /// have an intent for any of the keys, and this value must not be among the readers.
     ///
     /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if nothing is written. If the value is there already, the
-    /// answer is the failure [`FailureKind::SameServer`]: each attempt has its own value, so the server was asked twice.
+    /// answer is the failure [`FailureKind::SameServer`]: each attempt has its own value, so the server was asked
+    /// twice.
     AcquireShared {
         /// The keys on the node.
         keys: Keys,
@@ -157,8 +159,8 @@ pub enum Command {
         /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// Like [`Command::AcquireShared`], but ignores intents. A value that is there is extended by the ttl from now, and
-    /// ends no earlier than before. A key that holds this value as a writer's becomes a reader's.
+    /// Like [`Command::AcquireShared`], but ignores intents. A value that is among the readers is extended by the ttl
+    /// from now, and ends no earlier than before. A key that holds this value as a writer's becomes a reader's.
     ///
     /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if nothing is written.
     HealShared {
@@ -212,8 +214,8 @@ pub enum Command {
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
-        /// Whether intents that hold the value are extended. A repetition after a push does not extend, because an
-        /// extension would push to other waiting writers, which would then repeat too.
+        /// Whether intents that hold the value are extended. A repetition after a push does not extend them: an
+        /// extension would push to other waiting writers, which would then repeat their own intents.
         renews: bool,
     },
     /// Deletes the intents that hold this value.
@@ -225,13 +227,15 @@ pub enum Command {
         /// The value, which the node always compares as a whole.
         value: Value,
     },
-    /// Asks for the node's `INFO` and marker, which are in the [`Evidence`](crate::Evidence) beside the answers.
+    /// Asks for the node's `INFO` and its marker, the key that shows that no data was lost. Both are in the
+    /// [`Evidence`](crate::Evidence) beside the answers.
     ///
     /// Answer: [`Answer::Identified`].
     Identify,
-    /// Writes the adoption if there is none, or if it equals `replaces`, and reads it. The node adds ` since=` and its
-    /// time of day in microseconds, so that a late [`Mark`](Self::Mark) cannot end a later adoption. The same atomic step
-    /// removes the marker, because an adopted node must wait.
+    /// Writes the adoption, which starts the wait of a node without a valid marker, if there is no adoption or if it
+    /// equals `replaces`. Then reads it. The node adds ` since=` and its time of day in microseconds, so that a late
+    /// [`Mark`](Self::Mark) cannot end a later adoption. The same atomic step removes the marker, because an adopted
+    /// node must wait.
     ///
     /// Answers: [`Answer::Adopting`], or [`Answer::NotMarked`] if the marker is not the one in `seen` and nothing is
     /// written.
@@ -316,8 +320,8 @@ impl Command {
         }
     }
 
-    /// Whether the answer may be a vote, or about one. Such answers count only if the node has its marker afterwards
-    /// (S9).
+    /// Whether the answer may be a vote, or may change one. Such answers count only if the node has its marker
+    /// afterwards (S9).
     pub const fn is_about_votes(&self) -> bool {
         matches!(
             self,
@@ -388,7 +392,8 @@ pub enum Answer {
         /// The state of the keys.
         holding: Box<Holding>,
     },
-    /// The key holds the client's value. The counter was raised, unless it was above.
+    /// The key holds the client's value. The counter was raised to the requested number, unless it was above that
+    /// already.
     Raised {
         /// The counter's value.
         fence: u64,

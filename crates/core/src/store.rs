@@ -50,7 +50,7 @@ pub struct Kind {
 /// The commands that a server refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Health {
-    /// None.
+    /// No commands.
     Good,
     /// All commands, with this error: the server loads its data, runs a long script, or is unreachable behind a proxy.
     Refusing(FailureKind),
@@ -58,7 +58,7 @@ pub enum Health {
     ReadOnly(FailureKind),
     /// Writes that need memory.
     OutOfMemory,
-    /// None, but a proxy replaces every reply by an error.
+    /// No commands, but a proxy replaces every reply by an error.
     Garbled,
 }
 
@@ -177,7 +177,7 @@ impl Store {
         self.undo = Some(Vec::new());
     }
 
-    /// Reverts the writes that are not on the disk. Returns whether there were any.
+    /// Reverts the last `writes` writes that are not on the disk yet. Returns whether there were any.
     pub fn undo(&mut self, writes: usize) -> bool {
         let undo = self.undo.as_mut().map(core::mem::take).unwrap_or_default();
         let kept = undo.len().saturating_sub(writes);

@@ -83,8 +83,8 @@ impl ContentionWindow {
     }
 
     /// Draws a slot: the number of slots of this length until the caller checks the lock again. Zero means an attempt
-    /// at once. Each miss lowers the number of slots. All slots end within the poll ceiling, except that [`WINDOW_MIN`]
-    /// slots are always allowed. The other waiters may have given up, and the lock must not stay free for long.
+    /// at once. Each miss lowers the number of slots. All slots end within the poll ceiling, because the other waiters
+    /// may have given up, and the lock must not stay free for long. At least [`WINDOW_MIN`] slots are always allowed.
     pub(crate) fn slot(self, length: Duration, word: u64, missed: u32) -> u32 {
         let fit = POLL_CEILING.as_nanos() / length.as_nanos().max(1);
         let most = u32::try_from(fit).unwrap_or(u32::MAX).max(WINDOW_MIN);

@@ -71,12 +71,12 @@ pub struct Engine {
 /// The order among the callers of this process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct LocalCallers {
-    /// The id under which a lease is recorded, by the id of its holder. Only leases that were handed over have an
-    /// entry.
+    /// For each holder's id, the id under which its lease is recorded. Only leases that were handed over have an entry.
     handed: BTreeMap<LockId, LockId>,
-    /// Calls that have stepped aside for other callers. A push also wakes calls with several keys among them.
+    /// Calls that have stepped aside for other callers. A push also wakes those of them that have several keys.
     aside: BTreeSet<LockId>,
-    /// Calls whose next attempt begins at the end of this event, or after an answer with the next event that is not one.
+    /// Calls whose next attempt begins at the end of this event or, if the event is an answer, with the next event that
+    /// is not an answer.
     begins: VecDeque<LockId>,
 }
 
@@ -89,9 +89,10 @@ struct Paths {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Closing {
     has_begun: bool,
-    /// Time until which the client waits for adoptions and withdrawals to finish.
+    /// Time until which a closing client waits for adoptions (nodes that it takes into use) and for withdrawals of
+    /// intents.
     drains_by: Option<BootTime>,
-    /// Withdrawals of intents in flight, and the nodes without an answer.
+    /// Withdrawals of waiting writers' intents in flight, and the nodes without an answer.
     withdrawals: BTreeMap<Ticket, NodeSet>,
 }
 
@@ -113,7 +114,7 @@ struct NodeLink {
     connecting: bool,
     /// The last command failed because the node could not be reached.
     away: bool,
-    /// Time at which owed releases are sent again.
+    /// Time at which owed releases, which have failed, are sent again.
     retry_at: Option<BootTime>,
     failures: u8,
 }
@@ -248,7 +249,8 @@ impl Engine {
         self.paths.round_trips.reckon(self.quorum)
     }
 
-    /// The time of the next [`Event::Wake`]. A late event is safe, and only delays callers. An early one does nothing.
+    /// The time of the next [`Event::Wake`]. A late event is safe, and only delays callers. An early event does
+    /// nothing.
     pub fn deadline(&self) -> Option<BootTime> {
         if self.has_attempt_to_begin() {
             return Some(BootTime::from_nanos(i64::MIN));

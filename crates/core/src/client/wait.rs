@@ -32,7 +32,8 @@ enum Slot {
     /// A request for the node's state and a push is in flight.
     Asked,
     /// Another client holds the lock, at the latest until `until`; `None` means without an expiry. `by_several` means
-    /// readers hold it, or a waiting writer has left an intent. A push then does not mean that the lock is free.
+    /// that readers hold it, or that a waiting writer's intent keeps new readers out. A push then does not mean that
+    /// the lock is free.
     Held { until: Option<BootTime>, watched: bool, by_several: bool },
     /// Readers or intents changed on the node. The lock may still be held, so the call looks at the lock before it
     /// attempts.

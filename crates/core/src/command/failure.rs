@@ -45,12 +45,12 @@ impl Failure {
         self.clears_in
     }
 
-    /// The same failure of a command that was certainly not executed.
+    /// This failure, for a command that was certainly not executed.
     pub(crate) fn unexecuted(self) -> Self {
         Self { sent: false, ..self }
     }
 
-    /// The same failure of a command that may have been executed.
+    /// This failure, for a command that may have been executed.
     pub(crate) fn executed(self) -> Self {
         Self { sent: true, ..self }
     }

@@ -16,22 +16,22 @@ pub enum Evidence {
     Seen {
         /// Number of the connection, counted from one.
         epoch: u64,
-        /// Number of announcements on this connection, up to the last of these answers, that all data of the node was
-        /// deleted or replaced. Zero if the node cannot announce that.
+        /// Number of announcements that all data of the node was deleted or replaced, on this connection and up to the
+        /// last of these answers. Zero if the node cannot announce that.
         flushes: u64,
         /// The answer to `INFO`, which was requested before all other commands of the batch. The first batch on every
         /// connection requests it, and every batch with a [`Command::Identify`](crate::Command::Identify). `None` if it
         /// was not requested, or if the data were replaced between it and the last answer.
         info: Option<Result<Arc<str>, Failure>>,
-        /// The marker, which was read behind all other commands of the batch. Every batch with `INFO` or with a command
-        /// about votes reads it.
+        /// The marker, which shows that no data was lost, as it was read behind all other commands of the batch. Every
+        /// batch with `INFO` or with a command about votes reads it.
         marker: MarkerSeen,
     },
 }
 
 impl Evidence {
-    /// Combines this evidence with that of a later sending of some commands on the same connection. Votes count only if both
-    /// have the same marker.
+    /// Combines this evidence with that of a later sending, in which some of the commands were sent again on the same
+    /// connection. Votes count only if both have the same marker.
     #[must_use]
     pub fn and_later(self, later: Self) -> Self {
         let Self::Seen { epoch, flushes, info, marker: second } = later else { return self };
@@ -46,7 +46,7 @@ impl Evidence {
                 Failure::new(FailureKind::Unverified).with_detail("its marker changed meanwhile"),
             ),
         };
-        // If the data were replaced since then, `INFO` describes an earlier state.
+        // If the data were replaced after `INFO` was read, `INFO` describes an earlier state.
         let info = info.or(first.filter(|_| before == flushes));
         Self::Seen { epoch, flushes, info, marker }
     }

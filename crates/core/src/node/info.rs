@@ -22,7 +22,7 @@ pub struct Info {
     pub is_loading: bool,
     /// Offset at which the server was promoted, if it was a replica since its start.
     pub promoted_at: Option<i64>,
-    /// Policy by which the server deletes keys when its memory is full, if it does.
+    /// The server's eviction policy; `None` if the server deletes no keys when its memory is full.
     pub evicts_by: Option<Box<str>>,
     /// The server's wall clock in microseconds since the Unix epoch, if `INFO` contains it.
     pub time_us: Option<i64>,
@@ -30,7 +30,7 @@ pub struct Info {
     pub keeps_log: Option<bool>,
     /// The setting `appendfsync`: when the append-only file is written to the disk. `None` if it was not read.
     pub appendfsync: Option<Box<str>>,
-    /// The setting `no-appendfsync-on-rewrite`: nothing is written to the disk while the file is rewritten.
+    /// The setting `no-appendfsync-on-rewrite`: whether nothing is written to the disk while the file is rewritten.
     pub rests_on_rewrite: Option<bool>,
 }
 

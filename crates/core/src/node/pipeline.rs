@@ -1,8 +1,9 @@
-//! The commands for one node: decides when they are sent, in which batches, and in which order the answers are reported.
+//! The commands for one node: decides when they are sent, in which batches, and in which order the answers are
+//! reported.
 //!
-//! A command is sent at once if no batch waits for a connection and few batches are in flight. Otherwise commands wait, and
-//! go together in the next batch (group commit). The answers are reported in the order of sending, also across
-//! connections: the engine never takes an old "extended" for newer than a later "gone".
+//! A command is sent at once if no batch waits for a connection and few batches are in flight. Otherwise commands wait,
+//! and go together in the next batch (group commit). The answers are reported in the order of sending, also across
+//! connections. Otherwise the engine could apply an old "extended" after a later "absent".
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,7 +16,7 @@ use crate::node::evidence::Evidence;
 use crate::redlock::quorum::NodeId;
 use crate::time::Reading;
 
-/// A command, and the ticket that its answer carries.
+/// A command, and the ticket (lock, round and verb) that its answer carries.
 pub type TicketedCommand = (Ticket, Command);
 
 /// Whether a node can be used.
@@ -136,9 +137,9 @@ impl NodePipeline {
         }
     }
 
-    /// Takes the next batch, and adds its commands to `commands`. Returns `None` if no command waits, too many batches are in
-    /// flight, or the node is down and the commands fail. Also if a batch waits for a connection: only one batch may wait,
-    /// so that a release does not overtake its acquire.
+    /// Takes the next batch, and adds its commands to `commands`. Returns `None` if no command waits, too many batches
+    /// are in flight, or the node is down and the commands fail. Also returns `None` while a batch waits for a
+    /// connection: only one batch may wait, so that a release does not overtake its acquire.
     pub fn next_batch(
         &mut self,
         state: &NodeState,

@@ -62,7 +62,7 @@ pub struct Exchange {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sendings {
     last: u64,
-    /// This exchange's last sending such that no other exchange was sent between its first sending and that one.
+    /// The last of the sendings that followed the first one without another exchange in between.
     unbroken: u64,
 }
 
@@ -128,8 +128,8 @@ impl Exchange {
         self.asked(self.answered)
     }
 
-    /// Takes the answer to the next command, or the form in which the command must be sent again. The command counts as
-    /// failed until then. Ignores answers beyond the last command.
+    /// Takes the answer to the next command, or the form in which the command must be sent again. Until it is answered
+    /// again, the command counts as failed. Ignores answers beyond the last command.
     pub fn answer(&mut self, answer: Result<Answer, Form>) {
         if self.answered >= self.count() {
             return;
@@ -142,7 +142,7 @@ impl Exchange {
         }
         let place = if mutant!(AgainMisplaced) { nth } else { self.places[nth] };
         self.answers[place] = match answer.unwrap_or_else(|form| self.note_unclear(place, form)) {
-            // The native command has shown that the key is not ours, but not what it holds.
+            // The native command has already shown that the key is not ours. Only the content of the key stays unknown.
             Answer::Failed(_) if self.commands[place].is_release() && self.form == Form::Script => {
                 Answer::NotOurs
             }
@@ -150,7 +150,8 @@ impl Exchange {
         };
     }
 
-    /// Notes that the command must be sent again in this form. Returns the command's answer until then.
+    /// Notes that the command must be sent again in this form. Returns a failure, which is the command's answer until
+    /// then.
     fn note_unclear(&mut self, place: usize, form: Form) -> Answer {
         self.unclear.push((place, form));
         Answer::Failed(Failure::new(FailureKind::Protocol))
@@ -162,7 +163,7 @@ impl Exchange {
     pub fn marker(&self, said: &[u8]) -> MarkerSeen {
         MarkerSeen::Text(match &self.marker {
             Some(last) if last.as_bytes() == said || mutant!(MarkerChangeUnseen) => last.clone(),
-            // Our markers are plain text. Another value is only displayed.
+            // Our markers are plain text. Another value only appears in messages, so a lossy conversion suffices.
             _ => String::from_utf8_lossy(said).into(),
         })
     }

@@ -19,8 +19,8 @@
 //! A marker that names the present run of the server was written after the quarantine of that run, or because an
 //! operator vouched for the node. The marker is part of the same data as the votes, so it alone makes a node trusted.
 //! Without such a marker, the node has to pass two waits. The server must have been running for long enough; the client
-//! bounds the reported uptime by its own observations of an earlier run. The adoption must be old enough; it is stored
-//! on the node, so several short-lived clients can wait for it one after the other.
+//! bounds the reported uptime by its own observations of an earlier run. The adoption, a text by which a client starts
+//! the wait, must be old enough. It is stored on the node, so several short-lived clients can wait one after the other.
 
 mod adopting;
 mod earlier;
@@ -214,7 +214,6 @@ pub fn in_time(left: Duration) -> String {
     if left.is_zero() { "at the next use".into() } else { format!("in {} s", seconds(left)) }
 }
 
-/// Commands to send.
 pub(crate) type Todo = Vec<(NodeId, Command)>;
 
 impl NodeMonitor {
@@ -450,7 +449,7 @@ impl NodeMonitor {
             (Step::Adopting(_), Answer::NotMarked) => {
                 trust.review.due = Some(now.after(LOOK_SOONEST))
             }
-            // The evidence beside the answers had the `INFO`, and may have led to a further step.
+            // The `INFO` came with the evidence beside the answers. Handling it may have begun a further step already.
             (step, Answer::Identified) => {
                 trust.review.step = if step == Step::Identifying { Step::Rest } else { step };
                 trust.rest(now);

@@ -38,7 +38,6 @@ enum SlotState {
     Failed(Failure),
 }
 
-/// The state of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use]
 pub(crate) enum Progress {
@@ -90,7 +89,6 @@ impl Extension {
         self.reported = true;
     }
 
-    /// The time at which the round stops waiting for answers.
     pub(crate) const fn deadline(&self) -> BootTime {
         self.due
     }
@@ -167,7 +165,6 @@ impl Extension {
         self.count(&SlotState::Outstanding) == 0
     }
 
-    /// The answer of each node, for reports.
     pub(crate) fn report(&self, now: Reading) -> Vec<NodeResult> {
         let so_far = now.elapsed_since(self.started);
         let tell = |slot: &Slot| match &slot.state {

@@ -76,7 +76,6 @@ impl Inspection {
         };
     }
 
-    /// Ends the look at the lock when its time is up.
     pub(crate) fn handle_time(&mut self, now: Reading) {
         let took = now.elapsed_since(self.started);
         if self.due.has_come(now) {
@@ -105,7 +104,6 @@ impl Inspection {
         self.quorum
     }
 
-    /// The answer of each node, for reports.
     pub(crate) fn report(&self, now: Reading) -> Vec<NodeResult> {
         let so_far = now.elapsed_since(self.started);
         let tell = |slot: &Slot| match slot {

@@ -64,7 +64,7 @@ struct GuardTerms {
 /// How the nodes confirmed the latest round of extending.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) enum Confirmation {
-    /// All nodes confirmed it. The same before the first round.
+    /// All nodes confirmed it, or no round has begun.
     #[default]
     Full,
     /// A quorum confirmed it, and not all nodes.
@@ -133,7 +133,6 @@ impl Lease {
         self.entry.mode
     }
 
-    /// The id of the guard that holds the lock.
     pub(crate) const fn holder(&self) -> LockId {
         self.guard.holder
     }
@@ -162,7 +161,6 @@ impl Lease {
         Hold::new(self.votes.validity.clone(), self.automatic_limit(), self.mode())
     }
 
-    /// The limit of extensions.
     pub(crate) fn limit(&self) -> HoldLimit {
         HoldLimit { ttl: self.timing.ttl(), until: self.guard.hold_until }
     }
@@ -242,7 +240,6 @@ impl Lease {
         self.quorum.all()
     }
 
-    /// Starts a new round of commands.
     pub(crate) fn next_round(&mut self) -> u32 {
         self.round += 1;
         self.round

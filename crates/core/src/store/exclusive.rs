@@ -31,7 +31,7 @@ impl Store {
         Ok(Answer::Granted)
     }
 
-    /// The mutant of this function.
+    /// A mutant, a deliberate bug for the tests: sets the free keys although others are not free.
     fn set_what_is_free(
         &mut self,
         (keys, value): (&Keys, &Value),
@@ -84,7 +84,6 @@ impl Store {
         all.contains(&None).then_some(Answer::Absent)
     }
 
-    /// Extends all keys if they hold the value.
     pub(super) fn extend(
         &mut self,
         (keys, value): (&Keys, &Value),
@@ -109,7 +108,6 @@ impl Store {
         Ok(Answer::Extended)
     }
 
-    /// Deletes the keys that hold the value.
     pub(super) fn release(
         &mut self,
         (keys, value): (&Keys, &Value),

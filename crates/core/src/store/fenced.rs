@@ -93,7 +93,7 @@ impl Store {
         }
     }
 
-    /// The mutant of this function.
+    /// A mutant, a deliberate bug for the tests: raises each counter by itself.
     fn raise_each(
         &mut self,
         (keys, value): (&Keys, &Value),

@@ -1,4 +1,4 @@
-//! The marker of a server, and its adoption.
+//! The marker of a server, which shows that no data was lost, and the adoption, which starts the wait for a new marker.
 
 use alloc::format;
 use alloc::string::String;
@@ -10,7 +10,6 @@ use crate::command::{Adopted, Answer, Command, FailureKind};
 use crate::marker::Adoption;
 use crate::token::Key;
 
-/// The life of an adoption, in milliseconds.
 const LIFE_MS: i64 = Adoption::TTL_MS as i64;
 
 impl Store {
@@ -56,8 +55,8 @@ impl Store {
                     self.put(key, Stored::text(value, until), turn);
                 }
                 let stored = self.keys.get_mut(key).ok_or(FailureKind::Rejected)?;
-                // The age of an adoption follows from its expiry. One without an expiry, or with one that is too late, gets
-                // an expiry now.
+                // The age of an adoption follows from its expiry. An adoption without an expiry, or with one that is
+                // too late, gets an expiry now.
                 let latest = turn.now_ms() + LIFE_MS;
                 stored.expires_ms = Some(stored.expires_ms.map_or(latest, |end| end.min(latest)));
                 let age = u64::try_from(age_ms(stored, turn)).unwrap_or(0);

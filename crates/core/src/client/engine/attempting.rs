@@ -38,7 +38,8 @@ impl Engine {
         }
         if call.contention.looks_first && call.waiting.is_none() && call.has_time_to_look(cx.now) {
             call.waiting = Some(Waiting::new(self.quorum, call.request.mode));
-            // The call looks at the lock instead of attempting. It keeps the token because an intent may need a value.
+            // The call looks at the lock instead of attempting. It keeps the token, because its intent may need a
+            // value. (An intent is the key by which a waiting writer keeps new readers out.)
             call.history.token.get_or_insert(token);
             return self.look(lock, self.quorum.all(), true, cx);
         }

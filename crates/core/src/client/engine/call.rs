@@ -71,7 +71,7 @@ pub(super) struct Contention {
     /// Whether the call looks at the lock before its first attempt, because this process has just released the lock and
     /// other processes wait.
     pub(super) looks_first: bool,
-    /// Number of commands about the call's intent.
+    /// Number of commands about the call's intent, by which a waiting writer keeps new readers out.
     pub(super) announcements: u32,
     /// Time at which the last look at the lock ended.
     pub(super) looked_at: Option<BootTime>,
@@ -94,8 +94,8 @@ pub(super) struct TrustWait {
 pub(super) enum Phase {
     /// The call waits in the local queue.
     Queued,
-    /// No other caller of this process blocks the call. Its attempt begins at the end of this event, or after an answer
-    /// with the next event that is not one.
+    /// No other caller of this process blocks the call. Its attempt begins at the end of this event or, if the event is
+    /// an answer, with the next event that is not an answer.
     Starting,
     /// An attempt is in flight.
     Attempting(Attempt),
@@ -135,7 +135,7 @@ impl Call {
     /// The next time at which the call needs attention.
     pub(super) fn due(&self) -> Option<BootTime> {
         let phase = match &self.phase {
-            // Has no deadline: the attempt begins with the next event, and then the call checks its time.
+            // No deadline: the attempt begins with the next event, and then the call checks its time.
             Phase::Starting => return None,
             Phase::Queued => None,
             Phase::Attempting(attempt) => attempt.deadline(),
@@ -319,7 +319,7 @@ impl Call {
             (Some(free_in), Delay::Adaptive { ceiling }) if watched => {
                 free_in.min(soonest.unwrap_or(free_in).saturating_add(ceiling)) + after_expiry(word)
             }
-            // A foreign key without expiry. A push may never come.
+            // A key without an expiry is no lock of this library. A push may never arrive, so the call polls.
             (None, Delay::Adaptive { ceiling }) if watched => ceiling,
             _ => retry.delay(self.contention.polls, word, round_trip, self.free_in),
         }

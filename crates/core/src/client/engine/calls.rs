@@ -148,7 +148,6 @@ impl Engine {
         self.refuse(lock, kind, cx);
     }
 
-    /// Ends a call without the lock.
     pub(super) fn refuse(&mut self, lock: LockId, kind: RefusalKind, cx: &mut Context<'_>) {
         let Some(mut call) = self.remove_call(lock) else {
             return;
@@ -176,7 +175,6 @@ impl Engine {
         }
     }
 
-    /// Schedules the next attempt of a call.
     pub(super) fn start(
         deadlines: &mut Deadlines,
         begins: &mut VecDeque<LockId>,

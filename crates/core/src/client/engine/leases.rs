@@ -380,7 +380,7 @@ impl Engine {
         let Some(extension) = lease.extension_mut() else {
             return;
         };
-        // A node whose vote would not count is not asked for one.
+        // A node whose vote would not count is not healed, because a heal asks for a vote.
         let mut healable = extension.take_healable();
         excluded.iter().for_each(|node| healable.remove(node));
         let (over, round) = (extension.is_reported() && extension.is_over(), extension.round());
@@ -445,7 +445,6 @@ impl Engine {
         deadlines.put(Owner::Lease(lock), &mut lease.wake, due);
     }
 
-    /// The report of a release without a lease.
     fn nothing_held(&self) -> ReleaseReport {
         let nodes = self.quorum.node_ids().map(|_| NodeReleased::NeverGranted).collect();
         ReleaseReport { outcome: Outcome::Expired, handed_over: false, nodes }

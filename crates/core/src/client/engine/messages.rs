@@ -93,7 +93,8 @@ pub enum Event {
         /// The timeout of the nodes' answers.
         timeout: Duration,
     },
-    /// The client closes: it accepts no new calls, ends waiting calls, releases held locks, and waits for owed releases.
+    /// The client closes: it accepts no new calls, ends waiting calls, releases held locks, and waits for owed
+    /// releases, which have failed and are sent again.
     Close,
     /// Time has passed.
     Wake,
@@ -119,7 +120,7 @@ pub enum Effect {
     Send {
         /// The receiving nodes.
         nodes: NodeSet,
-        /// The ticket that each answer must bring back.
+        /// The ticket (lock, round and verb) that each answer must bring back.
         ticket: Ticket,
         /// The command.
         command: Command,
@@ -195,8 +196,9 @@ pub enum Effect {
         /// The new state.
         trust_state: TrustState,
     },
-    /// A node that lost its counters of fencing tokens received a floor from the clocks of fewer nodes than a quorum, because
-    /// no more nodes could be reached. If all of these clocks are slow, the node's fencing tokens may be too small.
+    /// A node that lost its counters of fencing tokens received its floor, the smallest token that it gives out, from
+    /// the clocks of fewer nodes than a quorum, because no more nodes could be reached. If all of these clocks are
+    /// slow, the node's fencing tokens may be too small.
     FloorOfFew {
         /// The node with the floor.
         node: NodeId,

@@ -1,4 +1,4 @@
-//! Trust: the restart guard checks the evidence of a batch before its answers count.
+//! Trust: the restart guard checks the evidence of a batch (the node's `INFO` and marker) before its answers count.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -76,8 +76,8 @@ impl Engine {
             Verb::Heal => !mutant!(HealCountsInQuarantine),
             Verb::Inspect | Verb::Release | Verb::Trust | Verb::Announce => false,
         };
-        // The answer that the key is gone counts only on a node that stays distrusted. A node in quarantine gives its
-        // vote to no other client, and the state of an unverified node is unknown.
+        // The answer that the key is gone counts only on a node that stays distrusted. A node in quarantine, whose
+        // votes do not count yet, gives its vote to no other client, and the state of an unverified node is unknown.
         let is_gone = |distrust_reason: &Failure, answer: &Answer| {
             distrust_reason.kind().is_for_good() && matches!(answer, Answer::Absent | Answer::Other)
         };
@@ -337,7 +337,7 @@ impl Engine {
 }
 
 impl Call {
-    /// Reports the untrusted nodes as the call's last attempt.
+    /// Records the untrusted nodes as the report of the call's last attempt.
     pub(super) fn note_untrusted(
         &mut self,
         quorum: Quorum,

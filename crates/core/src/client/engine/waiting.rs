@@ -137,7 +137,6 @@ impl Engine {
         self.announce(lock, self.quorum.all(), announcement, cx);
     }
 
-    /// Sends a command about the call's intent.
     pub(super) fn announce(
         &mut self,
         lock: LockId,

@@ -31,7 +31,7 @@ fn sent(
     exchange
 }
 
-/// Whether the first command is repeated after its script was unknown. `moves_on`: another exchange follows.
+/// Whether the first command is repeated after its script was unknown. With `moves_on`, another exchange is sent first.
 fn is_asked_again(commands: &[Command], moves_on: bool) -> bool {
     let mut session = Session::new(false);
     let mut answers = vec![Ok(Answer::Deleted); commands.len()];

@@ -134,9 +134,9 @@ impl NodeMonitor {
         trust.trust_state = TrustState::Quarantined { until: plan.grown_at, why: plan.why.clone() };
         if !left.is_zero() || !writes {
             trust.review.step = Step::Rest;
-            // One millisecond late, because ages are in whole milliseconds. But every [`LOOK_AGAIN`] at least, because
-            // an operator may vouch for the node. A client that only observes waits for another client to write the
-            // marker.
+            // The next examination is one millisecond late, because ages are in whole milliseconds. It follows after
+            // [`LOOK_AGAIN`] at the latest, because an operator may vouch for the node. If the wait is over, this
+            // client only observes, and waits for another client to write the marker.
             let wait = match left.is_zero() {
                 true => LOOK_AGAIN,
                 false => (left + Duration::from_millis(1)).clamp(LOOK_SOONEST, LOOK_AGAIN),
@@ -157,7 +157,8 @@ impl NodeMonitor {
         self.review_gathering(now, todo);
     }
 
-    /// Marks the nodes that wait for the clocks of other nodes, as soon as enough clocks are known or no more will be.
+    /// Marks the nodes that wait for the clocks of other nodes, once enough clocks are known or no further clock will
+    /// arrive.
     pub(super) fn review_gathering(&mut self, now: Reading, todo: &mut Todo) {
         // If no node is being asked, no further clock will arrive.
         let is_asked = |trust: &NodeTrust| trust.review.step == Step::Identifying;
@@ -181,7 +182,6 @@ impl NodeMonitor {
         self.quorum.needed().min(self.quorum.nodes() - 1)
     }
 
-    /// The number of other nodes whose clocks are known.
     pub(super) fn clocks_beside(&self, node: NodeId, now: Reading) -> usize {
         let others = self.quorum.node_ids().filter(|other| *other != node);
         others.filter(|other| self.node(*other).clock.is_well_known(now)).count()

@@ -94,8 +94,8 @@ impl Run {
 
 impl NodeClock {
     /// A lower bound of the node's wall clock, if it was read lately. The elapsed time counts from the arrival of the
-    /// answer. If it counted from the sending, a late answer would give a bound that is too high, and a floor above one
-    /// that is computed later.
+    /// answer. If it counted from the sending, a late answer would give a bound that is too high. The node's floor, its
+    /// smallest fencing token, would then be above a floor that is computed later.
     pub(super) fn time_us(&self, now: Reading) -> Option<u64> {
         let (time_us, at) = self.told?;
         let passed = now.boot().as_nanos().saturating_sub(at.as_nanos()) / 1000;

@@ -25,9 +25,9 @@ pub enum FailureReason {
 
 /// The reason why there is no quorum. `granted` and `refused` nodes answered, and `open` nodes may still answer.
 ///
-/// Contention is never inferred from an I/O error (S26): the refusals must have been decisive. That is, without them a
-/// quorum would be possible together with the votes that are still open. Otherwise the first decisive refusal would
-/// report too few nodes for a lock that is held, because the holder's other nodes have not answered yet.
+/// Contention is never inferred from an I/O error (S26): a quorum must be possible if the refusals had been grants. The
+/// `open` nodes count as grants too. Otherwise an attempt that fails at an early refusal would report too few nodes for
+/// a lock that is held, because the holder's other nodes have not answered yet.
 fn reason(
     quorum: Quorum,
     distrusted: usize,
@@ -140,9 +140,9 @@ impl Attempt {
         self.quorum.node_ids().filter(move |node| refused(&self.slots[node.index()]))
     }
 
-    /// The nodes that should push a change of the lock: all that refused. If these are too few, because other nodes
-    /// failed or were faster, as many other nodes as are needed. On a node that granted or may have granted, the
-    /// request follows the release, so the push is about the next holder.
+    /// The nodes that should push a change of the lock: all nodes that refused. If these are too few, because other
+    /// nodes failed or were faster, as many other nodes as are needed. On a node that granted or may have granted, the
+    /// request for the push follows the release, so the push is about the next holder.
     pub(crate) fn telling(&self) -> NodeSet {
         let outstanding = |slot: &Slot| matches!(slot, Slot::Outstanding { .. });
         let outstanding =

@@ -70,7 +70,7 @@ impl Lease {
         if self.lost.is_some() || self.votes.is_stale(node, sent) {
             return false;
         }
-        // The guard's number never changes (S18). The next guard's number must be larger than this one.
+        // The guard's number never changes (S18). A later guard's number must be larger than the number of this vote.
         if let (Some(fenced), Some(number)) = (&mut self.fenced, number) {
             fenced.note(number);
         }

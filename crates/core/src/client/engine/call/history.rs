@@ -11,7 +11,6 @@ use crate::redlock::release::Leftover;
 use crate::time::Reading;
 use crate::token::Token;
 
-/// The attempts of a call, and the report of the last one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::client::engine) struct AttemptHistory {
     pub(in crate::client::engine) count: u32,
@@ -49,7 +48,8 @@ impl AttemptHistory {
             let said = &mut nodes[node.index()].said;
             let is_own = match said {
                 NodeOutcome::Refused(Some(holding)) => holding.is_of(value),
-                // No look at the lock has shown the holder.
+                // No look at the lock has found another holder, so the vote that this call's earlier attempt got
+                // explains the refusal.
                 NodeOutcome::Refused(None) => *was_granted,
                 _ => false,
             };
