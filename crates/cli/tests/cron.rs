@@ -1,5 +1,5 @@
-//! Calls without a wait, as a cron job makes them, take new nodes into use: the first call begins the adoption, and
-//! the first call after the quarantine gets its lock.
+//! Calls without a wait, as a cron job makes them, take new nodes into use: the first call begins the adoption of the
+//! nodes, which do not vote during the quarantine. The first call after the quarantine gets its lock.
 
 mod common;
 

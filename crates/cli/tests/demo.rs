@@ -84,7 +84,7 @@ fn assert_clean_verdict(output: &Output) {
     assert!(verdict.starts_with("VERDICT: "), "{said}");
     assert!(verdict.contains(" acquisitions, 0 overlaps, 0 lost updates"), "{said}");
     assert!(!said.contains("WRONG"), "{said}");
-    // The demo breaks the error message into lines and puts a bar before each. Both are undone here.
+    // The demo breaks the error message into lines and puts a bar before each line. The test reverts both.
     let words: Vec<&str> = said.split_whitespace().filter(|word| *word != "|").collect();
     let in_one_line = words.join(" ");
     assert!(in_one_line.contains("no quorum, 3 of 5 nodes must grant"), "{said}");

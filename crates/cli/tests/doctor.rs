@@ -79,7 +79,8 @@ fn five_healthy_servers_are_five_lines() {
         (&examined["together"], &examined["nodes"][0]["votes"]),
         (&Value::Null, &"count".into())
     );
-    // The marker and the registration are the only keys. The doctor has removed its trial keys.
+    // The marker, which shows that no data was lost, and the registration of the database are the only keys. The doctor
+    // has removed its trial keys.
     for node in testbed.nodes.iter() {
         assert_eq!(command(node, &["DBSIZE"]), Reply::Int(2));
     }
@@ -168,7 +169,8 @@ fn different_settings_and_damaged_markers_are_named() {
     let both = what(&examined, 0, "configuration");
     assert!(both.contains("quorum=3 ") && both.contains("quorum=4 "), "{both}");
 
-    // Node a lost its data, b and c have keys of other programs, and d has a floor far in the future.
+    // Node a lost its data, b and c have keys of other programs, and d has a floor (a smallest fencing token) far in
+    // the future.
     let [a, b, c, d, _] = &testbed.nodes[..] else { panic!("five") };
     command(a, &["FLUSHALL"]);
     command(b, &["SET", "quorlock:node", "mine"]);

@@ -123,7 +123,7 @@ fn locks_in_the_old_database_count() {
     assert!(said.contains("stop all clients with the old ones, then give --force\n"), "{said}");
     code(&other(&["--force"]), 0);
 
-    // The same happens if the key prefix changes too, because the registration names the old prefix.
+    // The old lock is also found if the key prefix changes too, because the registration names the old prefix.
     testbed.on_all(&["FLUSHALL"]);
     code(&fresh(&testbed, &[]), 0);
     testbed.on_all(&key);

@@ -1,4 +1,5 @@
-//! `quorlock init` and the restart guard on real servers. The largest ttl is 900 ms, so the quarantine is 2.909 s.
+//! `quorlock init` and the restart guard on real servers. The largest ttl is 900 ms, so the quarantine, in which a new
+//! node does not vote, is 2.909 s: the ttl, 1 % of it, and 2 s.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -197,7 +198,8 @@ fn three_nodes_become_five() {
     assert!(stderr(&again).contains("counted before"), "{}", stderr(&again));
 }
 
-/// The larger ttl of both settings decides the wait. The adoption continues after the command that began it was killed.
+/// The larger ttl of both settings decides the wait. The adoption, which is this wait for new nodes, continues after
+/// the command that began it was killed.
 #[test]
 fn an_interrupted_change_is_finished_by_a_client_or_a_second_run() {
     let Some(testbed) = Testbed::new() else { return };
@@ -270,7 +272,7 @@ fn parts(marker: &str) -> (&str, &str) {
 fn a_reconfiguration_needs_so_many_old_nodes_that_the_others_are_no_quorum() {
     let Some(testbed) = Testbed::new() else { return };
     ends(&testbed, 3, "900ms", FRESH, 0);
-    // From a, b, c to a, d, e: b and c could still grant locks to the old clients.
+    // The nodes change from a, b, c to a, d, e. Nodes b and c could still grant locks to the old clients.
     let urls = testbed.nodes.urls();
     let new = format!("a={},d={},e={}", urls[0], urls[3], urls[4]);
     let before = markers(&testbed);
@@ -281,7 +283,7 @@ fn a_reconfiguration_needs_so_many_old_nodes_that_the_others_are_no_quorum() {
     assert!(said.contains("URLs of b, c"), "{said}");
     assert_eq!(markers(&testbed), before);
 
-    // Simulates a run that was killed before it reached b. It has taken a out of use, which then votes for no client.
+    // Simulates a run that was killed before it reached b. The run has taken node a out of use: a votes for no client.
     let (cluster, rest) = parts(&before[0]);
     let blocked = format!("{cluster} becomes nodes=a,d,e quorum=2 max_ttl_ms=900{rest}");
     mark(&testbed, 0, &blocked);
@@ -302,7 +304,7 @@ fn a_reconfiguration_needs_so_many_old_nodes_that_the_others_are_no_quorum() {
     assert!(after[2].contains(" becomes nodes=a,d,e ") && after[1].is_empty(), "{after:?}");
 }
 
-/// Otherwise two disjoint sets of nodes would grant the same locks.
+/// Otherwise the old nodes and the new nodes, which are disjoint sets, would grant the same locks.
 #[test]
 fn a_reconfiguration_onto_other_nodes_needs_the_old_nodes() {
     let Some(testbed) = Testbed::new() else { return };
@@ -390,7 +392,7 @@ fn an_adoption_for_settings_that_were_never_in_force_does_not_block_a_reconfigur
     assert!(markers(&testbed).iter().all(|marker| marker.contains(" nodes=a,b,c,d,e quorum=3 ")));
 }
 
-/// The floor stays below the largest fencing token even if a marker has a floor far ahead.
+/// The floor, a node's smallest fencing token, stays below the limit of tokens even if a marker has a floor far ahead.
 #[test]
 fn a_floor_leaves_room_for_fencing_tokens() {
     let Some(testbed) = Testbed::new() else { return };

@@ -24,7 +24,6 @@ impl Testbed {
         self.start(&[&["run"], args, &["--", "sh", "-c", script]].concat())
     }
 
-    /// The exit code and the messages of a single attempt.
     fn tries(&self, args: &[&str]) -> (i32, String) {
         let output = self.output(&[&["run", "--wait", "0s"], args, &["--", "true"]].concat());
         (output.status.code().unwrap(), stderr(&output))
@@ -242,8 +241,8 @@ fn a_crashed_reader_keeps_a_writer_out_only_until_its_ttl_ends() {
     all_succeed([testbed.run(&["k", "--ttl", "30s", "--wait", "20s"], "true")]);
 }
 
-/// Starts readers of these keys again and again until the writer has had its lock. Returns the number of readers
-/// between the writer's intents and its lock.
+/// Starts readers of these keys again and again until the writer has had its lock. Returns the number of readers that
+/// ran after the writer had set its intents, which keep new readers out, and before it had its lock.
 fn writer_among_readers(testbed: &Testbed, keys: &[&str], writer: &[&str]) -> usize {
     /// Ends the readers, also if the test fails.
     struct Ends<'a>(&'a AtomicBool);
@@ -307,7 +306,8 @@ fn a_leftover_key_on_one_node_keeps_no_writer_waiting() {
     }
 }
 
-/// Every intent expires. One without expiry is left over, and keeps readers out for ever.
+/// An intent, by which a waiting writer keeps new readers out, expires. An intent without an expiry is left over, and
+/// keeps readers out for ever.
 #[test]
 fn the_printed_line_removes_an_intent_that_never_expires() {
     let Some(testbed) = Testbed::sized(3) else { return };

@@ -115,7 +115,7 @@ fn the_wait_is_reported_when_the_first_attempt_has_failed() {
     let told = stderr(&output);
     assert_eq!((output.status.code(), told.lines().count()), (Some(69), 2), "{told}");
     let first = told.lines().next().unwrap();
-    // This must be the first message: in a second one, less than a second would be left.
+    // This must be the first message: a second message would come when less than a second is left.
     assert!(first.starts_with("quorlock: waiting for 1."), "{told}");
     assert!(first.contains("s more for \"k\": no quorum: nodes a, b, c failed: "), "{told}");
 }

@@ -168,7 +168,8 @@ fn a_lock_below_the_quorum_is_marked_and_can_be_listed_alone() {
     assert_eq!((nodes(0), nodes(1)), (json!(["a", "b"]), json!(["c"])));
 }
 
-/// An intent is not a lock, but an intent without expiry keeps readers out.
+/// An intent, by which a waiting writer keeps new readers out, is not a lock. Without an expiry it keeps them out for
+/// ever.
 #[test]
 fn an_intent_without_expiry_is_listed() {
     let Some(testbed) = Testbed::sized(3) else { return };

@@ -108,7 +108,6 @@ impl Scene {
         running
     }
 
-    /// Starts `quorlock` without waiting.
     fn begin(&self, args: &[&str]) -> Running {
         Running::start(&mut self.command(args))
     }
@@ -137,7 +136,6 @@ impl Scene {
         writeln!(self.record, "= {code}\n").unwrap();
     }
 
-    /// Adds a remark to the record.
     fn say(&mut self, what: &str) {
         writeln!(self.record, "# {what}\n").unwrap();
     }

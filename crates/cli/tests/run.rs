@@ -59,7 +59,7 @@ fn a_wrong_password_ends_the_call_without_a_wait() {
     code(&run("right"), 0);
 }
 
-/// In a PID namespace, session and group may belong to a process outside. Their numbers are 0 then.
+/// In a PID namespace, session and group may belong to a process outside. Their ids inside are then 0.
 #[test]
 fn in_a_container_the_command_ends_with_its_lock() {
     ends_in_a_container(&["--pid", "--fork", "--mount-proc"]);
@@ -97,7 +97,7 @@ fn a_signal_ends_a_wait_and_no_key_stays() {
         run.await_line("waiting for ever");
         run.signal(signal);
         let status = run.end().status;
-        // SIGINT kills it, so that a loop in a shell around it ends. A shell reports 130.
+        // SIGINT kills `quorlock`, so that a shell loop around it ends. A shell reports the code 130.
         let shown = status.code().or(status.signal().map(|signal| 128 + signal));
         assert_eq!((shown, status.signal().is_some()), (Some(code), signal == Signal::INT));
         assert_eq!(testbed.holders_of("k"), 3, "only the other client's keys");

@@ -77,7 +77,7 @@ async fn a_thread_that_ends_may_release_extend_and_call() {
     assert!(client.acquire("dropped").await.unwrap().release().await.is_released());
 }
 
-/// A thread that is ending cannot poll the driver. The client's own thread does, so all three calls complete.
+/// A thread that is ending cannot poll the driver. The client's own thread polls it, so all three calls complete.
 #[test]
 fn a_thread_that_ends_may_make_blocking_calls() {
     let Some(nodes) = five() else { return };

@@ -158,7 +158,7 @@ pub(crate) fn value(token: u8, owner: &str) -> String {
 pub(crate) fn quorlock(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quorlock"));
     for (name, _) in std::env::vars_os() {
-        // A build for mutation tests reads the name of the active mutant from this variable.
+        // A build for mutation tests reads the name of the active mutant, a deliberate bug, from this variable.
         let names_a_mistake = cfg!(quorlock_mutants) && name == "QUORLOCK_MUTANT";
         if name.to_string_lossy().starts_with("QUORLOCK_") && !names_a_mistake {
             command.env_remove(name);
@@ -195,7 +195,6 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a program and captures its output.
     pub(crate) fn start(command: &mut Command) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         Self::of(child.expect("the program starts"))
@@ -242,7 +241,6 @@ impl Running {
         })
     }
 
-    /// Waits until the process ends.
     pub(crate) fn end(mut self) -> Output {
         eventually("the process ends", || (!self.is_running()).then_some(()));
         let status = self.child.wait().expect("the process has ended");
@@ -279,7 +277,6 @@ pub(crate) fn await_end_of_group(group: i32) {
     eventually("the group is gone", || test_kill_process_group(group).err());
 }
 
-/// Asserts the exit code.
 pub(crate) fn code(output: &Output, expected: i32) {
     assert_eq!(output.status.code(), Some(expected), "{}{}", stdout(output), stderr(output));
 }

@@ -1,4 +1,4 @@
-//! Endings and deadlines.
+//! The ways in which a command ends, and the deadlines by which the guardian ends it.
 
 use std::path::PathBuf;
 

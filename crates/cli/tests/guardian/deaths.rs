@@ -1,4 +1,4 @@
-//! Guardian and keeper are stopped or killed.
+//! The guardian, which is the parent of the command, or the keeper, which holds the lock, is stopped or killed.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -116,7 +116,7 @@ pub(crate) fn a_guardian_that_continues_late_applies_the_newest_deadlines() {
     assert!((0..3).any(|_| a_late_guardian_applies_the_newest_deadlines()));
 }
 
-/// The guardian was stopped while the lock was extended. Then another process kills the command, which is no loss.
+/// The guardian was stopped while the lock was extended. Then another process kills the command; the lock is not lost.
 fn a_late_guardian_applies_the_newest_deadlines() -> bool {
     let lease = ["--term", "3000", "--kill", "3300"];
     let renewed = ["--renew-every", "100", "--renew-times", "600"];

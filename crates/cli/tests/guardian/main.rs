@@ -168,7 +168,6 @@ fn shell(script: &str) -> Vec<PathBuf> {
     ["sh", "-c", script, "sh"].map(PathBuf::from).to_vec()
 }
 
-/// Quotes the words for a shell.
 fn quoted(words: &[OsString]) -> String {
     let word =
         |word: &OsString| format!("'{}'", word.to_str().expect("text").replace('\'', "'\\''"));

@@ -147,13 +147,11 @@ impl Run {
         self.events(kind, 1).remove(0)
     }
 
-    /// The newest deadlines.
     pub(crate) fn deadlines(&self) -> (u64, u64) {
         let newest = self.events("deadlines", 1).pop().expect("at least one");
         (newest.number(0), newest.number(1))
     }
 
-    /// Waits for the keeper's end.
     pub(crate) fn code(&mut self) -> i32 {
         let keeper = self.keeper.as_mut().expect("it was started");
         let mut status = None;

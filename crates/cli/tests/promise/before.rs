@@ -1,4 +1,4 @@
-//! The rows "before" of the table: the command is dead before the next holder begins.
+//! The rows "before" of the table in docs/cli.md: the command is dead before the next holder begins.
 
 use std::fs;
 use std::io::PipeWriter;

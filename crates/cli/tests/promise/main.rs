@@ -118,7 +118,6 @@ fn no_node_answers_in_time(testbed: &Testbed, first: Running, second: Running) {
     they_do_not_overlap(testbed, second);
 }
 
-/// Asserts that the lock was lost for this reason.
 fn lost_because(output: &Output, cause: &str) {
     lost_because_of(output, &[cause]);
 }

@@ -1,4 +1,4 @@
-//! The rows of the table without a promise.
+//! The rows of the table in docs/cli.md that promise nothing.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use crate::{
     IN_ANOTHER_GROUP, TTL, escaped, first, guardian_of, lost_because, second, testbed, times,
 };
 
-/// Whichever of guardian and keeper continues first ends the command.
+/// Guardian and keeper, the two processes of `quorlock run`, are both stopped. The first one that continues ends the
+/// command.
 #[test]
 fn guardian_and_keeper_are_stopped() {
     let Some(testbed) = testbed() else { return };

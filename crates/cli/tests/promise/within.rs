@@ -1,4 +1,4 @@
-//! The rows "within" of the table: the command is dead within a bound after the cause.
+//! The rows "within" of the table in docs/cli.md: the command is dead within a bound after the cause.
 
 use std::fs;
 

@@ -127,7 +127,8 @@ pub(crate) const ALL: &[Case] = &[
         call: |scene| {
             scene.will_be_shut_down();
             Box::pin(async move {
-                // The result does not matter, because owed releases may take longer than `WAIT`.
+                // The result does not matter: owed releases, which failed and are sent again, may take longer than
+                // `WAIT`.
                 let _ = scene.client().shutdown(WAIT).await;
             })
         },

@@ -69,11 +69,10 @@ impl NodeFault {
         }
     }
 
-    /// The duration of the fault after the drop.
     pub(crate) fn lasts(self) -> Duration {
         match self {
             Self::SilentForLong => TTL + TTL / 10,
-            // Short, so that the client can retry owed releases before they expire.
+            // Short, so that the client can retry owed releases, which failed during the fault, before they expire.
             Self::Failing | Self::FailingSinceTheDrop => TTL / 20,
             _ => TTL / 4,
         }

@@ -150,7 +150,7 @@ impl Scene {
             assert!(ended.elapsed() <= self.node_fault.keys_are_gone_after(), "a key stays");
             self.wait(MS).await;
         }
-        // A release may still be owed although the node has lost the key already.
+        // The client may still owe a release, which failed before, although the node has lost the key already.
         self.wait(TTL + TTL / 10).await;
         assert_eq!(self.our_keys(), 0, "no key comes back");
         self.nothing_is_owed();

@@ -122,7 +122,6 @@ pub(crate) fn pttl(node: &Server, key: &str) -> i64 {
     }
 }
 
-/// Runs a command that must succeed.
 pub(crate) fn run<A: AsRef<[u8]>>(node: &Server, command: &[A]) -> Reply {
     match node.command(command).unwrap() {
         Reply::Error(error) => panic!("{error}"),

@@ -217,7 +217,6 @@ impl RespConnection {
         }
     }
 
-    /// The next message to pass on.
     fn next(&mut self) -> Option<(Message, Fate, Vec<u8>)> {
         for lane in [&mut self.commands, &mut self.replies, &mut self.pushes] {
             while let Some((message, _)) = lane.front() {

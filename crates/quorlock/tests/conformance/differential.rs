@@ -88,7 +88,7 @@ struct Pair {
     side: RespConnection,
     /// The stores with the earliest and with the latest time.
     stores: [Store; 2],
-    /// Pushes that arrived and were not compared yet: the subject and the key.
+    /// Pushes that arrived and were not compared yet: the index of the subject that received it, and the key.
     received: BTreeSet<(usize, Key)>,
     /// The commands that each subject has executed so far: subject, command, and whether it had a single key.
     known: BTreeSet<(usize, String, bool)>,
@@ -288,7 +288,7 @@ impl Pair {
 
     /// Collects all pushes. Redis sends a push before the reply to a later command, here an inspection.
     async fn receive(&mut self) {
-        // An expiry may have been pushed to one connection and not yet to the other, so each is asked twice.
+        // An expiry may have been pushed to one connection and not yet to the other, so each connection is asked twice.
         for (place, subject) in [0, 1, 0, 1].map(|place| (place, &self.subjects[place])) {
             let barrier = Command::Inspect { keys: "barrier".into(), intents: None };
             subject.execute(vec![barrier]).await;

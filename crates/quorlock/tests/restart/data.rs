@@ -19,7 +19,7 @@ async fn follow(replica: &Server, master: &Server) {
     .await;
 }
 
-/// A promoted replica may lack the master's last votes, so the node is adopted first.
+/// A promoted replica may lack the master's last votes. So it is quarantined: it does not vote until they have expired.
 #[tokio::test]
 async fn a_promoted_replica_is_quarantined() {
     let Some(nodes) = start(2, with_args(&[])) else { return };
@@ -47,7 +47,7 @@ async fn a_flush_is_noticed() {
     for node in &nodes {
         run(node, &["FLUSHALL"]);
     }
-    // An attempt right after the flush must not count the votes, because the marker is gone.
+    // An attempt right after the flush must not count the votes, because the flush has deleted the marker.
     let rival = strict(&nodes).build().unwrap();
     let error = rival.try_acquire("orders").await.unwrap_err();
     assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{error}");

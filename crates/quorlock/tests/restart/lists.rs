@@ -46,7 +46,8 @@ async fn clients_with_different_lists_get_an_error_with_both() {
     assert!(without_a_wait(&five).await.is_valid(), "the others are not disturbed");
 }
 
-/// Each database has its own marker. Database 0 registers which database contains the locks.
+/// Each database has its own marker, the key that shows that no data was lost. Database 0 registers which database
+/// contains the locks.
 #[tokio::test]
 async fn clients_with_different_databases_get_an_error_with_both() {
     let servers = all_servers();

@@ -29,7 +29,8 @@ async fn a_durable_node_with_its_marker_votes_at_once() {
         .await
         .unwrap();
     assert!(guard.release().await.is_released());
-    // Otherwise this client would write a marker before the contradiction is visible.
+    // The shutdown prevents that this client writes a marker, and so trusts the node, before the contradiction is
+    // visible.
     client.shutdown(Duration::from_secs(5)).await.unwrap();
     // The server's settings contradict the operator's declaration.
     nodes[0].restart().unwrap();

@@ -1,4 +1,4 @@
-//! Releases that the client owes when it ends.
+//! Releases that have failed, and that the client still owes when it ends.
 
 use std::future::IntoFuture as _;
 

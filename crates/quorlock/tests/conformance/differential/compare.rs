@@ -8,7 +8,6 @@ use quorlock::node::{Answer, Command, Holding};
 use quorlock_core::store::{Content, Stored};
 use quorlock_servers::Reply;
 
-/// The name of the enum variant.
 pub(super) fn name(shown: &impl Debug) -> String {
     let shown = format!("{shown:?}");
     shown.chars().take_while(|letter| letter.is_alphanumeric()).collect()
