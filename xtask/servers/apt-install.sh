@@ -1,6 +1,6 @@
-# Installs the distribution's redis-server for somebody who wants a binary and not a service:
-# nothing is started, now or at the next boot, and nothing listens on port 6379.
-# Read by `sh`, as root. Whatever ends this script, the machine's own policy is in place again.
+# Installs the distribution's redis-server as a binary, not as a service: nothing is started, now or at the next boot,
+# and nothing listens on port 6379. `sh` reads this script as root. However the script ends, it restores the machine's
+# own policy about services.
 set -eu
 export DEBIAN_FRONTEND=noninteractive
 
@@ -13,7 +13,7 @@ put_back() {
     if [ -e "$kept" ]; then mv "$kept" "$policy"; fi
 }
 
-# The mark tells that an earlier run was killed before it could clean up.
+# If the policy contains the mark, an earlier run was killed before it restored the machine's policy.
 if [ -e "$policy" ] && grep -qsF "$mark" "$policy"; then put_back; fi
 
 log=$(mktemp)
@@ -23,7 +23,8 @@ trap 'exit 143' HUP TERM
 
 answer=0
 if [ -x "$policy" ]; then "$policy" redis-server start > "$log" 2>&1 || answer=$?; fi
-# 101 forbids the start of a service: such a policy, usual in containers, already does it.
+# A policy that answers 101 forbids the start of a service. In containers such a policy is usual, and no other is
+# needed.
 if [ "$answer" != 101 ]; then
     trap 'put_back; rm -f "$log"' EXIT
     if [ -e "$policy" ]; then mv "$policy" "$kept"; fi
@@ -38,7 +39,7 @@ install() {
 }
 
 if ! installed; then
-    # The lists of packages may be missing or out of date, as on a new machine.
+    # On a new machine, the lists of packages may be missing or out of date.
     if ! install && ! { apt-get update -qq >> "$log" 2>&1 && install; }; then
         tail -n 5 "$log" >&2
         exit 1

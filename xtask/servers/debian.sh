@@ -1,11 +1,11 @@
-# Extracts a server from packages of Debian 13 on a machine with another Debian version. Nothing is installed,
-# and apt's configuration, lists and cache are those of the folder given, not the machine's.
-# Read by `sh` with: FOLDER PACKAGE VERSION SHA256. The unpacked tree is FOLDER/root.
+# Extracts a server from packages of Debian 13 on a machine with another Debian version. Nothing is installed, and apt
+# uses a configuration, lists and a cache in the given folder instead of the machine's. `sh` reads this script.
+# Arguments: FOLDER PACKAGE VERSION SHA256. The unpacked tree is FOLDER/root.
 set -eu
 folder=$1 package=$2 version=$3 sha256=$4
 suite=trixie
-# The libraries of the server, because those of the machine may be too old. Their versions are not
-# pinned, because Debian updates them. apt checks Debian's signature.
+# The libraries of the server, because the machine's libraries may be too old. Their versions are not pinned, because
+# Debian updates them. apt checks Debian's signature.
 libraries='libc6 libatomic1 libjemalloc2 liblzf1 libssl3t64 libstdc++6 libgcc-s1 libsystemd0 libcap2
     libzstd1 zlib1g'
 
@@ -20,7 +20,7 @@ mkdir -p "$folder/sources" "$folder/lists/partial" "$folder/cache/archives/parti
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 echo "deb [signed-by=$keys] $mirror $suite main" > "$folder/sources/$suite.list"
 
-# PROGRAM ARGUMENTS
+# Runs an apt program with the folder's configuration. Arguments: PROGRAM ARGUMENTS.
 of_ours() {
     program=$1
     shift
@@ -31,10 +31,10 @@ of_ours() {
 }
 of_ours apt-get update
 cd "$folder/packages"
-# shellcheck disable=SC2086 # They are many words.
+# shellcheck disable=SC2086 # The list of libraries must be split into words.
 of_ours apt-get download $libraries
-# An update of Debian's takes the pinned package away. What is there then is believed by Debian's signature, as
-# the libraries are.
+# Debian removes the pinned package when it updates the package. Then the new package is trusted because of Debian's
+# signature, like the libraries.
 if of_ours apt-cache madison "$package" | grep -qF " $version "; then
     of_ours apt-get download "$package=$version"
     echo "$sha256 $(echo "$package"_*.deb)" | sha256sum --check --quiet

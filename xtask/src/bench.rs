@@ -7,7 +7,7 @@ use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
 use crate::{cargo, install};
 
-/// Passes the command line to the benchmark, for the report. `machine.rs` of the benchmark has the same constant.
+/// Environment variable with the command line for the report. The benchmark's `machine.rs` has the same constant.
 const COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
 
 /// Replaces this process by the benchmark (exec). Returns only if exec fails.

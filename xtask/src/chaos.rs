@@ -15,18 +15,18 @@ use crate::program;
 use crate::runner::clock;
 use crate::special_build::{MUTANTS, STEPPED, Special, UNOPTIMIZED};
 
-/// Build arguments. They include a small test, so that dependencies have the same features as for the tests, and are
-/// not compiled again. The programs are not optimized, because debug assertions are then on.
+/// Build arguments. They include a small test, so that dependencies get the same features as in the build of the tests
+/// and are not compiled again. The programs are not optimized, because debug assertions are on in such a build.
 const PROGRAMS: &[&str] =
     &["--workspace", "--bin", "quorlock-chaos", "--bin", "quorlock", "--test", "proxy"];
 
-/// Time in minutes to find a mutant in `KNOWN`.
+/// Time in minutes for chaos to find a mutant (a deliberate bug) in `KNOWN`.
 const MINUTES: u32 = 10;
 
 /// Time in minutes per mutant with `--all`. Chaos cannot find many of these.
 const MINUTES_OF_ALL: u32 = 1;
 
-/// A program that exceeds its time by this much counts as hanging because of the mutant.
+/// A program that runs for this much longer than its time counts as hanging because of the mutant.
 const GRACE: Duration = Duration::from_secs(180);
 
 /// Replaces this process by chaos (exec), which gets its signals. Returns only if exec fails.

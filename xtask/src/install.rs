@@ -19,7 +19,7 @@ const RIVALS_TARGET: &str = "target/bench-rivals";
 pub(crate) fn ensure_server(workspace: &Path) -> Result<ServerBinary, NotFound> {
     match find_in(Some(workspace)) {
         Err(NotFound::Nowhere) => {}
-        // Also returns if QUORLOCK_SERVER is unusable: the user asked for that server, not for another one.
+        // There is a server, or QUORLOCK_SERVER is unusable: the user asked for that server, not for another one.
         settled => return settled,
     }
     for way in [server_with_apt, server_with_pip] {
@@ -155,7 +155,7 @@ fn npm(folder: &Path, lists: &Path) -> Result<(), String> {
     })
 }
 
-/// Empties the folder and installs the packages of a list, unless the same list is already installed.
+/// Empties the folder and installs the packages of a list, unless the folder already has the packages of the same list.
 fn once(
     folder: &Path,
     list: &Path,

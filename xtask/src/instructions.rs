@@ -12,7 +12,7 @@ use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
 use crate::cargo;
 
-/// A number of lockers, and two numbers of pairs. The difference of the two counts is the cost of the additional pairs.
+/// Lockers, and two numbers of pairs. The difference of the two counts is the cost of the additional pairs.
 struct Run {
     lockers: u64,
     few: u64,
@@ -22,7 +22,7 @@ struct Run {
     margin: u64,
 }
 
-/// With one locker, the number of answers per poll of the client depends on the machine, and so does the count.
+/// With one locker, the number of answers per poll depends on the machine, and so does the instruction count.
 const RUNS: [Run; 2] = [
     Run { lockers: 64, few: 2_048, many: 10_240, pinned: 25_100, margin: 5 },
     Run { lockers: 1, few: 400, many: 2_000, pinned: 64_000, margin: 15 },

@@ -97,7 +97,7 @@ impl Parts {
     }
 }
 
-/// Runs the work on one core beside a busy loop. All processes that the work starts stay on that core.
+/// Runs the work on one core, on which a busy loop runs too. All processes that the work starts stay on that core.
 fn on_one_loaded_core<T: Send>(
     work: impl FnOnce() -> Result<T, String> + Send,
 ) -> Result<T, String> {

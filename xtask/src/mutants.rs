@@ -1,5 +1,5 @@
-//! `cargo xtask mutants`: checks that the simulator catches every mutant of the engine, that the cancellation sweep
-//! catches mutants of the shipped code, and that every negative model finds its counterexample.
+//! `cargo xtask mutants`: checks that the simulator catches every mutant (deliberate bug) of the engine, that the
+//! cancellation sweep catches mutants of the shipped code, and that every negative model finds its counterexample.
 
 mod cancellation;
 mod library;
@@ -15,12 +15,12 @@ use std::time::Duration;
 use crate::program::{self, Ended};
 use crate::special_build::MUTANTS;
 
-/// Seeds in which each mutant must be caught. The seed in the table of `docs/proof.md` runs before them. Some mutants
-/// show only in statistics over many runs, so a whole range runs. The first range must pass without a mutant.
+/// Seeds in which the simulator must catch each mutant, after the recorded seed in the table of `docs/proof.md`. Some
+/// mutants show only in statistics over many runs, so a whole range runs. The first range must pass without a mutant.
 const SEEDS: [Range<u64>; 2] = [0..2_000, 2_000..20_000];
 
-/// Seeds in which two holders of one lock are searched. Some mutants never cause two holders: they only delay calls or
-/// leave keys behind.
+/// The seeds that are searched for two holders of one lock. Some mutants never cause two holders: they only delay calls
+/// or leave keys behind.
 const TWO_HOLD_SEEDS: Range<u64> = 0..1_000;
 
 /// Timeout of the sweep with a mutant. A sweep that exceeds it counts as hanging because of the mutant.

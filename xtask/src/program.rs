@@ -8,7 +8,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The result of a program.
 #[derive(Debug)]
 pub(crate) struct Ended {
     /// `None` if the timeout killed the program.

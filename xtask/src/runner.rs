@@ -35,9 +35,9 @@ pub(crate) struct Totals {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
     pub(crate) ignored: usize,
-    /// Tests that did not run because something that they need is missing.
+    /// Tests that did not run because the machine lacks something, such as a server.
     pub(crate) skipped: usize,
-    /// Tests about another version of the server.
+    /// Tests that did not run because they are about another version of the server.
     pub(crate) not_for: usize,
     /// For each failure, the command that runs it again.
     pub(crate) failures: Vec<String>,
@@ -53,7 +53,7 @@ pub(crate) fn run_all(jobs: Vec<Job>, at_a_time: usize) -> Totals {
     thread::scope(|scope| {
         for _ in 0..at_a_time.max(1) {
             scope.spawn(|| {
-                // A separate statement: `while let` would hold the queue's lock during the run.
+                // A separate statement, because a call in the `while let` would hold the queue's lock during the run.
                 let next = || lock(&queue).next();
                 while let Some((number, mut job)) = next() {
                     let job_began = Instant::now();
@@ -253,8 +253,8 @@ impl Binary {
     }
 }
 
-/// A command for a program that starts with the default actions for HUP, INT and QUIT. A script that runs in the
-/// background ignores them, and its descendants inherit that. Some tests send these signals.
+/// A command for a program that starts with the default actions for HUP, INT and QUIT, because some tests send these
+/// signals. A script that runs in the background ignores the signals, and its descendants inherit that.
 pub(crate) fn with_default_signals(program: &Path) -> Command {
     const RESET: &str = "--default-signal=HUP,INT,QUIT";
     let works = Command::new("env").args([RESET, "true"]).stderr(Stdio::null()).status();

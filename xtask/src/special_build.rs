@@ -1,9 +1,9 @@
-//! Builds programs that are not shipped: with mutants, or with a wall clock that tests can set forward or back.
+//! Builds programs that are not shipped: with mutants (deliberate bugs), or with a wall clock that tests can set.
 //!
 //! `RUSTC_WORKSPACE_WRAPPER` makes cargo run a script instead of rustc for the packages of the workspace. The script
-//! adds a `--cfg`. All builds share the compiled dependencies. The artifacts of the workspace get different hashes,
-//! except the programs. The programs are moved to a separate folder, so that they are never confused with the shipped
-//! ones.
+//! adds a `--cfg`. All builds share the compiled dependencies. The names of the workspace's artifacts contain a hash
+//! that depends on the script. The programs have no hash, so they are moved to a separate folder, where they are never
+//! confused with the shipped programs.
 
 use std::fs;
 use std::io;

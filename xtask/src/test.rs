@@ -37,8 +37,8 @@ fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
         command.args(&words[1..]).current_dir(workspace).env(SERVER_VARIABLE, &server.path);
         Job { again, command, is_harness: false }
     };
-    // These jobs only compute: they need no server, and no result depends on their speed. They start before the tests
-    // are built because the two profiles build side by side.
+    // These jobs need no server, and their results do not depend on their speed. They start before the tests are built,
+    // because cargo can build their profile and that of the tests side by side.
     let computed = [
         format!("{SIMULATOR} --seeds {SEEDS}"),
         format!("{SIMULATOR} --seeds {SEEDS} --from {fresh}"),

@@ -15,7 +15,7 @@ import time
 
 TTL_S = 10
 
-# Interpreters slow down and connections open in the first moments; these are not measured.
+# Code warms up and connections open during this time, which is not measured.
 WARM_UP_S = 0.5
 
 
@@ -40,7 +40,7 @@ def measure(given, lock):
 
 
 async def pairs(given, lock):
-    # Ends this program some time after it should have ended, whatever it is stuck in.
+    # Ends this program 20 s after its time, even if it hangs.
     watchdog = threading.Timer(given.seconds + 20, lambda: os._exit(3))
     watchdog.daemon = True
     watchdog.start()
@@ -87,7 +87,7 @@ async def sleep_beside(lockers, seconds):
 
 
 async def handover(given, lock):
-    # Connects.
+    # This first pair opens the connections.
     async with lock(f"{given.key}:{os.getpid()}"):
         pass
     end = await_go()
@@ -120,7 +120,7 @@ def await_go():
         sys.stdin.read()
         os._exit(1)
 
-    # From here on it says nothing more; its end, however, must end us too.
+    # The benchmark sends nothing more. If it ends, this program must end too.
     threading.Thread(target=watch, daemon=True).start()
     return int(end)
 

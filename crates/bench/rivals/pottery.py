@@ -9,7 +9,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-# This file bears the name of the library it uses: the library must be found, not this file.
+# This file has the same name as the library, so its folder must not be searched for the library.
 here = str(Path(__file__).resolve().parent)
 sys.path.remove(here)
 import redis.asyncio  # noqa: E402
@@ -20,8 +20,8 @@ import common  # noqa: E402
 
 
 async def main(given):
-    # AIORedlock returns at the majority while its other commands are still under way, so that it
-    # uses more connections than it has lockers.
+    # AIORedlock returns when a majority has answered, while its other commands are still in flight. So it
+    # uses more connections than there are lockers.
     limit = 8 * given.concurrency + 8
     masters = {
         redis.asyncio.Redis(host=host, port=int(port), max_connections=limit)

@@ -13,7 +13,7 @@ import { parseArgs } from "node:util";
 
 const TTL_MS = 10_000;
 
-// Code is compiled and connections open in the first moments; these are not measured.
+// Code is compiled and connections open during this time, which is not measured.
 const WARM_UP_MS = 500;
 
 const require = createRequire(`${process.cwd()}/`);
@@ -64,7 +64,7 @@ async function redlock5() {
   const clients = nodes.map(({ host, port }) => new Redis({ host, port }));
   await Promise.all(clients.map((client) => once(client, "ready")));
   const redlock = new Redlock(clients, { retryCount: -1 });
-  // A lock that somebody else has is no error here.
+  // A lock that another locker holds is no error here.
   redlock.on("error", (error) => {
     if (!(error instanceof ResourceLockedError)) fail(`redlock 5: ${error}`);
   });
@@ -85,7 +85,7 @@ function cpuSeconds() {
 }
 
 async function pairs({ acquire, release }) {
-  // Ends this program some time after it should have ended, whatever it is stuck in.
+  // Ends this program 20 s after its time, even if it hangs.
   setTimeout(() => process.exit(3), (seconds + 20) * 1000).unref();
   const took = [];
   let measuring = false;
@@ -128,7 +128,7 @@ async function pairs({ acquire, release }) {
 async function handover({ acquire, release }) {
   // Nanoseconds, which a number holds exactly while the machine is up for less than 104 days.
   const now = () => Number(process.hrtime.bigint());
-  // Connects.
+  // This first pair opens the connections.
   await release(await acquire(`${values.key}:${process.pid}`));
   const end = await awaitGo();
   const turns = [];
@@ -153,10 +153,10 @@ async function handover({ acquire, release }) {
   await new Promise((done) => process.stdout.write(told, done));
 }
 
-// Says that all is prepared, and waits for the word. Returns the end of the work.
+// Prints `ready` and waits for `go`. Returns the end of the work.
 async function awaitGo() {
   process.stdin.setEncoding("utf8");
-  // Its end, before or after the word, is the benchmark's, and must be ours too.
+  // If the input ends, before or after `go`, the benchmark has ended, so this program must end too.
   process.stdin.on("end", () => fail("the benchmark is gone"));
   process.stdout.write("ready\n");
   const [order] = await once(process.stdin, "data");

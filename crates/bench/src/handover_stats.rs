@@ -21,8 +21,8 @@ pub(crate) struct HandoverStats {
     pub(crate) handovers: Histogram<u64>,
     /// Times from the acquire call to the grant. Incomplete waits count up to the end.
     pub(crate) waits: Histogram<u64>,
-    /// Sum over all acquisitions: the releases by other contenders during the wait. Each is an occasion on which the
-    /// waiting contender can retry.
+    /// For each acquisition, the number of releases by other contenders during the wait; the sum over all acquisitions.
+    /// At each such release the waiting contender can retry.
     pub(crate) wakeups: u64,
 }
 
@@ -116,7 +116,7 @@ mod tests {
         // Only 200 to 230 counts. 100 to 110 is the same process; the holder from 900 on asked after the release.
         assert_eq!((handover_stats.handovers.len(), handover_stats.handovers.max()), (1, 30));
         assert_eq!((handover_stats.waits.len(), handover_stats.waits.max()), (5, 649));
-        // Two releases fall into the waits of the second process, and none into those of the first.
+        // Two releases, at 100 and 200, fall into the first wait of the second process.
         assert_eq!(handover_stats.wakeups, 2);
     }
 

@@ -19,8 +19,8 @@ const AT_A_TIME: usize = 64;
 pub(crate) struct HeldFigures {
     /// CPU time as a fraction of one core, while the process only extended locks.
     pub(crate) cpu_fraction: f64,
-    /// Locks that were lost or once had less than half of their ttl left. Automatic extension is due after a third of
-    /// the ttl, so this means a delay of more than a sixth.
+    /// Locks that were lost, or once had less than half of their ttl left. An automatic extension is due after a third
+    /// of the ttl, so such an extension was late by more than a sixth of the ttl.
     pub(crate) missed: usize,
     /// Resident memory in bytes per lock.
     pub(crate) bytes_per_lock: f64,

@@ -9,7 +9,7 @@ use std::time::UNIX_EPOCH;
 use crate::clock;
 use crate::report::Machine;
 
-/// The command line of `cargo xtask bench`, which sets this variable.
+/// The environment variable with the command line of `cargo xtask bench`, which sets it.
 const COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
 
 pub(crate) fn machine() -> Machine {

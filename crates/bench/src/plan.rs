@@ -21,7 +21,7 @@ pub(crate) enum Scope {
     Quick,
     /// All figures that have targets, in less than ten minutes.
     Targets,
-    /// Also how the cost grows with nodes and lockers. Without a time limit.
+    /// Like `Targets`, and how the cost grows with nodes and lockers. Without a time limit.
     Full,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct BenchPlan {
 
 impl BenchPlan {
     fn wants(&self, workload: &str) -> bool {
-        // Workloads that take minutes and have no comparison run only on request.
+        // These workloads take minutes and compare quorlock with no other library, so they run only on request.
         let is_extra =
             [recovery::NAME, kinds::NAME].contains(&workload) && self.scope != Scope::Full;
         match self.only.is_empty() {
@@ -116,7 +116,8 @@ fn all(bench: &mut Bench, plan: &BenchPlan) {
         }
     }
     if wanted(open_loop::NAME) {
-        // Rates derived from `raw` depend on the machine alone, so all subjects get the same rate.
+        // The open-loop rate follows from `raw`, which depends on the machine alone, so it is the same for all
+        // subjects.
         let raw = Cell { workload: pairs::NAME, subject: "raw", nodes: 5, concurrency: 64 };
         if bench.figures.median(raw, "pairs_per_s").is_none() {
             pairs::run(bench, &["raw"], 5, 64);
@@ -164,7 +165,7 @@ fn contention(bench: &mut Bench, plan: &BenchPlan) {
             of("rslock", 5, 2, 3 * sample),
         ]);
         if plan.rivals && plan.scope == Scope::Full {
-            // With one node all rivals can run, with five all but redis-py.
+            // With one node all rivals can run. With five nodes all except redis-py can.
             let both = [1, 5].map(|nodes| {
                 subjects::EXTERNAL.iter().map(move |name| of(name, nodes, 2, 3 * sample))
             });
@@ -232,7 +233,7 @@ pub(crate) fn summary(report: &Report) -> Value {
         "p50_us_n5_c1": of(&MAIN, 1, "p50_us"),
         "cpu_us_per_pair_n5_c64": of(&["quorlock", "raw", "rslock"], 64, "cpu_us_per_pair"),
         "handover_p50_us_n5": figures.median(handover, "p50_us"),
-        // The reference of the hand-over targets, see targets.rs.
+        // The reference of the hand-over targets; see targets.rs.
         "ping_p50_us": figures.median(ping::PAUSED, "p50_us"),
         "ping_without_pause_p50_us": figures.median(ping::CELL, "p50_us"),
     })

@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 
 use crate::clock::{self, micros};
 
-/// Upper bound of histogram values. Longer times count as this.
+/// The largest value in a histogram. A longer time is recorded as this value.
 const LONGEST_NS: u64 = 120_000_000_000;
 
 /// The work of one subject during one turn.

@@ -101,8 +101,8 @@ impl Judge<'_> {
     }
 
     fn handover(&self) -> Vec<Target> {
-        // The ping with a pause, because client and server sleep before a hand-over too. Without the pause, the time of
-        // a ping varies by a factor of three with the placement of client and server on cores.
+        // The reference is the ping with a pause, because client and server sleep before a hand-over too. Without the
+        // pause, the time of a ping varies by a factor of three, depending on the cores on which client and server run.
         let ping = self.0.median(ping::PAUSED, "p50_us");
         let of = |nodes, processes, metric| {
             let workload = handover::NAME;
@@ -118,7 +118,7 @@ impl Judge<'_> {
             }
         }
         for processes in [2, 8] {
-            // Four times the bound of the median at N=5, the ratio of the measured 2 ms (p99) and 0.5 ms (p50).
+            // Four times the p50 bound at N=5, because the measured p99 (2 ms) is four times the p50 (0.5 ms).
             let name = format!("hand-over p99, N=5, {processes} processes");
             targets.push(AtMost(24.0).target(&name, "PING", of(5, processes, "p99_us")));
         }
@@ -214,8 +214,8 @@ impl Judge<'_> {
         let row = |subject, concurrency, metric| {
             self.0.row(Cell { workload: guard::NAME, subject, nodes: 5, concurrency }, metric)
         };
-        // The medians of two equal clients may agree by chance, so the reference is their largest difference in a
-        // round.
+        // The reference is the noise: the largest difference in a round between the two clients without the guard.
+        // Their medians would not do, because they may agree by chance.
         let apart = |lockers| {
             let on = row(guard::STRICT, lockers, "rate_ratio")?;
             let off = row(guard::OFF_AGAIN, lockers, "rate_ratio")?;

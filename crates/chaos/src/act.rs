@@ -1,4 +1,4 @@
-//! Kinds of faults, the acts that begin and end faults, and their texts.
+//! Kinds of faults, the acts that begin and end faults, and the texts that describe them.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
     Flush,
     /// The node saves its data and loads it. Nothing is lost, but the node does not answer for a moment.
     Reload,
-    /// The node drops its data in the same process, on the same connections.
+    /// The node loses its data, but its process and its connections stay.
     Forget,
     ScriptFlush,
     ReplicaOf,
@@ -59,7 +59,7 @@ pub(crate) enum Act {
     StartClient(usize),
     /// These nodes restart at once without data.
     Amnesia(Places),
-    /// These nodes restart at once without this number of bytes at the end of their logs.
+    /// These nodes restart at once. Each loses this number of bytes at the end of its append-only log.
     LogTail(Places, u64),
     Flush(Places),
     Reload(usize),
@@ -83,7 +83,7 @@ pub(crate) enum Act {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) at: Time,
-    /// The fault that the act begins; `None` if it ends one.
+    /// The kind of the fault that the act begins; `None` if the act ends a fault.
     pub(crate) begins: Option<Kind>,
     pub(crate) act: Act,
 }

@@ -72,7 +72,7 @@ pub(crate) fn overlaps(holds: &[Hold]) -> Vec<Pair<'_>> {
     for resource in 0..RESOURCES.len() {
         let (mut longest, mut longest_writer) = (None::<&Hold>, None::<&Hold>);
         for second in of(holds, resource) {
-            // No reader becomes a writer later, so the modes at the start of the second hold decide.
+            // No reader becomes a writer later, so the two holders' modes at the start of the second hold decide.
             let is_writer = second.from < second.writes_to();
             let written = longest_writer.filter(|before| second.from < before.writes_to());
             let held = longest.filter(|before| is_writer && second.from < before.to);
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn every_overlap_is_found_also_with_a_long_hold() {
-        // The first, long hold still exists when the third begins, although the second has ended.
+        // The first hold is long: it still overlaps the third hold, although the second has ended.
         let holds = [hold("a", 0, 0, 100), hold("b", 0, 10, 20), hold("c", 0, 99, 120)];
         assert_eq!(found(&holds), [("a", "b"), ("a", "c")]);
         let holds = [hold("a", 0, 0, 11), hold("b", 0, 10, 30), hold("c", 0, 29, 31)];

@@ -28,7 +28,7 @@ type Caller = (usize, u32, usize);
 #[derive(Debug, Default)]
 struct Held {
     all: Vec<Hold>,
-    /// Indexes of the present holds, which have no known end yet.
+    /// Indexes into `all` of the holds that have not ended yet.
     open: BTreeMap<Caller, usize>,
 }
 
@@ -69,7 +69,7 @@ impl Held {
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     granted: BTreeSet<(usize, usize)>,
-    /// The time of the healing, and for each client the time from the healing to its next lock.
+    /// The time of the healing (the end of all faults), and for each client the time from then to its next lock.
     healed: Option<Time>,
     granted_after: BTreeMap<(usize, usize), Time>,
     pub(crate) owed: usize,
@@ -105,7 +105,7 @@ pub(crate) struct Findings {
     pub(crate) journal: Vec<String>,
 }
 
-/// Sections and names of counts that other code reads.
+/// Counts that other code reads: names of sections, and names of counts in them.
 pub(crate) const CALLS: &str = "what callers saw";
 pub(crate) const LOST: &str = "locks lost while held, by cause";
 pub(crate) const GRANTED: &str = "locks granted";
@@ -366,7 +366,7 @@ mod tests {
     use super::*;
     use crate::holds::overlaps;
 
-    /// Records a hold. The hold ended long ago, so every write comes too late.
+    /// Records a hold that ended long ago, so that every write comes too late.
     fn holds(ledger: &mut Ledger, process: usize, at: Time, until: Time) {
         let grant = Grant { asked: at, at, until, ..Grant::default() };
         ledger.said(process, 0, WorkerMessage::Holds { caller: 0, resources: vec![0], grant });

@@ -148,7 +148,7 @@ fn rounds(
                 break 'all;
             }
         }
-        // The next seed runs only if each of its rounds can take as long as the longest so far and end in time.
+        // The next seed starts only if its rounds can end in time, even if each takes as long as the longest so far.
         if now() + longest_round * kinds.len() as i64 > end {
             break;
         }
@@ -222,8 +222,8 @@ fn negative(
         Ok::<_, String>(outcome)
     };
     let mut without = round(false)?;
-    // A run sees two holders only if a client asks for a lock that another client holds, which is rare on a busy
-    // machine.
+    // Clients come to share a lock only if one asks for it while another holds it. That is rare on a busy machine, so
+    // the round is repeated.
     for attempt in 2..=ATTEMPTS {
         if overlaps(&without) > 0 || without.totals.interrupted > 0 {
             break;

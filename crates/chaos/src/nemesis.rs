@@ -102,7 +102,7 @@ impl Nemesis {
                 let new = servers.promote(*node)?;
                 for proxies in &self.proxies {
                     proxies[*node].lead_to(new);
-                    // Closes the connections to the old server, including held connections.
+                    // Closes the connections to the old server, including those whose messages are held back.
                     proxies[*node].strike(Blow::Close);
                 }
             }
@@ -169,7 +169,7 @@ impl Nemesis {
         Ok(())
     }
 
-    /// The number of times that the proxies produced this effect.
+    /// The number of times that the proxies recorded this effect on a connection.
     pub(crate) fn count(&self, effect: Effect) -> u64 {
         self.proxies.iter().flatten().map(|proxy| proxy.count(effect)).sum()
     }

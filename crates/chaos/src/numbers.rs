@@ -1,4 +1,4 @@
-//! The numbers that holders write and read. A store checks fencing tokens; a witness does not.
+//! The numbers that holders of locks read and increment. A store checks fencing tokens; a witness does not.
 
 use quorlock_sim::time::Time;
 

@@ -1,5 +1,5 @@
-//! The oracles judge a round by observations from outside. They ask neither quorlock nor its engine. The oracles about
-//! holds are in [`holds`](crate::holds).
+//! The oracles: checks that judge a round by observations from outside. They ask neither quorlock nor its engine. The
+//! oracles about holds are in [`holds`](crate::holds).
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(crate) struct Witness {
 pub(crate) enum Written {
     Yes,
     TooLate,
-    /// The write replaced a number that another holder had written in the meantime.
+    /// The number had changed since the holder read it, so the write undid another holder's write.
     OverAnothers {
         was: u64,
     },

@@ -64,7 +64,7 @@ pub(crate) struct RoundPlan {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) events: Vec<Event>,
     pub(crate) faults: Time,
-    /// The reason why mutual exclusion is not promised, if so. All other promises stay.
+    /// The reason why the round does not promise mutual exclusion; `None` if it does. The other promises stay.
     pub(crate) outside: Option<&'static str>,
 }
 
@@ -83,7 +83,7 @@ impl RoundPlan {
         }
         kinds.retain(|kind| clocks || !kind.moves_clock());
         let nodes = if random.percent(if jumps { 20 } else { 40 }) { 3 } else { 5 };
-        // With a quorum of four of five, two votes may vanish.
+        // With a quorum of four of five nodes, two votes may vanish.
         let quorum = if nodes == 5 && random.percent(if jumps { 80 } else { 20 }) {
             4
         } else {
@@ -99,8 +99,8 @@ impl RoundPlan {
         Self { seed, nodes, quorum, max_ttl, exact, guarded: true, kinds, events, faults, outside }
     }
 
-    /// Draws a round with commands. Half of these rounds have no faults of servers and connections, so that effects of
-    /// the other faults show. Server clocks stay correct, because all promises are checked.
+    /// Draws a round with commands. Half of these rounds have no faults of servers and connections, so that the faults
+    /// of processes, keys and clocks show their results. Server clocks stay correct, because all promises are checked.
     pub(crate) fn commands(seed: u64, clocks: bool) -> Self {
         let mut random = Random::new(seed, 2);
         let mut kinds = KINDS.concat();
@@ -149,8 +149,8 @@ impl RoundPlan {
         self.kinds.contains(&kind)
     }
 
-    /// The time for which a node without its data does not vote: a quarantine, the rounding of its uptime to seconds,
-    /// and the identifications (every two seconds) before and after it.
+    /// The time for which a node without its data does not vote: a quarantine (the longest ttl and 2 s), the rounding
+    /// of its uptime to seconds, and the identifications (every two seconds) before and after the quarantine.
     pub(crate) fn quarantine(&self) -> Time {
         if self.guarded { over(self.max_ttl) + 2 * SECOND + 4 * SECOND } else { 0 }
     }
@@ -183,7 +183,7 @@ impl Draw {
             Self { random, nodes, quorum, max_ttl, events, nodes_out, processes_out, jumped };
         for &kind in kinds {
             for _ in 0..draw.count(kind) {
-                // At the drawn time there may be no room for the fault, so the draw is repeated.
+                // Another fault may occupy the node or process at the drawn time, so the draw is repeated.
                 let before = draw.events.len();
                 (0..50).find(|_| {
                     draw.fault(kind);
@@ -222,7 +222,7 @@ impl Draw {
                 self.weather(kind, (at, span), Traffic::Split(piece));
             }
             Kind::HoldOldConnections => {
-                // The hold is long enough for clients to make new connections besides the old ones.
+                // Messages are held back for long enough for clients to replace the connections.
                 let (at, span) = (at / 2, self.random.between(FAULTS / 2, FAULTS * 4 / 5));
                 let (ways, direction) = (self.ways(), self.direction());
                 self.event(at, Some(kind), Act::Strike(ways.clone(), Blow::Hold(direction)));
@@ -269,8 +269,8 @@ impl Draw {
                 self.takes(kind, (node, at, 0), Act::ScriptFlush(node), None);
             }
             Kind::ReplicaOf => {
-                // A node only becomes a replica of an earlier node. Two nodes that become each other's replicas one
-                // after the other could restore their own old data.
+                // A node becomes a replica only of a node with a smaller index. If two nodes became each other's
+                // replicas, one after the other, they could get their own old data back.
                 let node = 1 + self.random.index(self.nodes - 1);
                 let of = self.random.index(node);
                 let (at, span) = (at * 2 / 3, span / 2);
@@ -293,7 +293,7 @@ impl Draw {
         }
     }
 
-    /// Some nodes that have no other fault at that time lose data.
+    /// Draws some nodes without another fault at that time. They lose data.
     fn at_once(&mut self, kind: Kind, act: impl FnOnce(Places) -> Act) {
         // The loss is in the first half, so that the nodes vote again before the end.
         let at = self.random.between(FAULTS / 20, FAULTS / 2);
@@ -307,7 +307,7 @@ impl Draw {
         }
     }
 
-    /// Adds a fault of a node, unless the node's server has another fault at that time.
+    /// Adds a fault of a node, unless the node has another fault at that time.
     fn takes(
         &mut self,
         kind: Kind,

@@ -33,14 +33,14 @@ pub(crate) enum WorkerMessage {
     Holds { caller: usize, resources: Vec<usize>, grant: Grant },
     /// The caller's lock is valid until this time.
     StillHolds { caller: usize, until: Time },
-    /// The hold ended at this time, or the caller noticed the loss at this time.
+    /// The hold ended at this time. After a loss, it is the last time at which the caller could rely on the lock.
     Held { caller: usize, until: Time, lost: Option<String> },
     /// The caller did not get the lock.
     Refused { caller: usize, why: Refused },
     /// The caller requests the numbers of its resources, and presents its fencing token if it has one.
     Reads { caller: usize },
-    /// The caller writes to each number the value that it has read, plus one. The fencing token permits the write, or,
-    /// for a lock without one, the validity.
+    /// The caller writes each number that it has read, plus one. The fencing token permits the write; without a token,
+    /// the validity of the lock does.
     Writes { caller: usize, read: Vec<u64>, until: Time },
     /// The caller becomes a reader at this time. Sent before the downgrade, because other readers may come at once.
     Downgrades { caller: usize, at: Time },

@@ -29,7 +29,7 @@ use crate::workers::{Shared, Workers, lock};
 /// Extra time in every bound, because the machine may be busy.
 const BUSY: Time = 10 * SECOND;
 
-/// The time beyond the bound within which clients must stop replacing connections. Later replacements would never end.
+/// The time after the bound within which clients must stop replacing connections. Otherwise they never would.
 const REST: Time = 30 * SECOND;
 
 const END: Time = 30 * SECOND;
@@ -39,7 +39,7 @@ const BEFORE: Time = 2 * SECOND;
 const AFTER: Time = 200 * MS;
 const LINES: usize = 200;
 
-/// Sections and names of the counts of a round.
+/// Counts of a round: names of sections, and names of counts in them.
 pub(crate) const FAULTS: &str = "faults injected";
 const TOUCHED: &str = "effects of the faults";
 const SEEN: &str = "what the oracles looked at";
@@ -59,7 +59,7 @@ const REFUSED: &str = "writes and reads refused because of an old fencing token"
 const FENCED: &str = "holders with a fencing token";
 const AT_ONCE: &str = "rounds in which keys were looked for at once";
 
-/// The effects that the proxies count, and their names.
+/// The effects on connections that the proxies count, and their names.
 const EFFECTS: [(Effect, &str); 10] = [
     (Effect::Accepted, "connections made"),
     (Effect::NoServer, "connections to a node that was down"),
@@ -155,8 +155,8 @@ impl<'a> Round<'a> {
         self.plan.kinds == [Kind::Amnesia]
     }
 
-    /// Waits until all new servers vote and each client has had a lock. Clients treat new servers like servers that
-    /// lost their data. Returns false if the round was interrupted.
+    /// Waits for the first adoption of all servers (their wait until they vote), and until each client has had a lock.
+    /// Clients treat new servers like servers that lost their data. Returns false if the round was interrupted.
     fn adoption(&mut self) -> Result<bool, String> {
         let bound = bound(self.plan);
         let deadline = now() + bound;
@@ -199,7 +199,7 @@ impl<'a> Round<'a> {
         Ok(self.sleep_until(begin + self.plan.faults))
     }
 
-    /// Heals everything and waits for recovery. Returns false if the round was interrupted.
+    /// Ends all faults and waits for recovery. Returns false if the round was interrupted.
     fn healing(&mut self) -> Result<bool, String> {
         self.nemesis.heal()?;
         self.nemesis.workers.send(&ControllerMessage::Calm);
@@ -238,7 +238,7 @@ impl<'a> Round<'a> {
             self.keys.excused = !settled || new_connections || owed > 0 || !all_closed;
         }
         let left = keys(&self.nemesis.servers)?;
-        // Ignores intents of waiting writers, which stay for at most a second even if they are not withdrawn.
+        // Ignores intents (waiting writers' notes): if not withdrawn, they expire after at most a second.
         self.keys.at_once = left
             .iter()
             .map(|(node, keys)| {
@@ -411,7 +411,7 @@ fn jobs(plan: &RoundPlan, proxies: &[Vec<Proxy>]) -> Vec<Job> {
 
 const MARKER: &str = "quorlock:node";
 
-/// The prefix of all keys of the library that are no locks: markers and counters.
+/// The prefix of all keys of the library that are no locks: markers (which show that a node lost no data) and counters.
 const OWN: &str = "quorlock:";
 
 const INTENT: &str = "quorlock:intent:";

@@ -103,7 +103,7 @@ impl Servers {
 
     /// Drops all data of a running server. Clients see no other change.
     pub(crate) fn forget(&self, place: usize) -> Result<(), String> {
-        // Removes the saved data, because loading it would restore the marker too.
+        // Removes the saved data. Loading it would restore the marker, which shows that no data was lost.
         let saved = self.node(place).home().join("dump.rdb");
         fs::remove_file(saved).or_else(absent_is_fine).map_err(|error| error.to_string())?;
         // The server drops its data, finds nothing to load, and reports this as an error. The error is expected.

@@ -1,6 +1,6 @@
-/* Preloaded into a server, so that its wall clock can be moved without anybody else's: what it reads
-   is ahead of the true time by as much as the file `clock` in its working directory says, which may
-   change while it runs. Its monotonic clocks are as they are. (libfaketime hangs redis-server.) */
+/* This library is preloaded into a server, so that the wall clock of this server alone can be moved.
+   The file `clock` in the server's working directory contains the offset from the true time, and may
+   change while the server runs. Monotonic clocks do not change. (libfaketime hangs redis-server.) */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* As shim.rs writes it. `version` is odd while the others change. */
+/* The content of `clock`, as shim.rs writes it. `version` is odd while the other fields change. */
 struct shift {
   volatile int64_t version, ahead_ns, ppm, since_boot_ns;
 };
@@ -31,7 +31,7 @@ static int64_t ahead_ns(void) {
     if (map == MAP_FAILED) return 0;
     shift = map;
   }
-  /* Its writer may be killed in between: then anything is as good. */
+  /* If the writer is killed during a change, `version` stays odd, and any value is good enough. */
   for (int tries = 0;; tries++) {
     int64_t version = shift->version;
     __sync_synchronize();

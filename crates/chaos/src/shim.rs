@@ -20,7 +20,7 @@ pub(crate) struct Shim {
 }
 
 impl Shim {
-    /// Compiles the library and checks that the server works with it. An error says why clocks cannot be moved here.
+    /// Compiles `shim.c` and checks that the server works with it. An error says why clocks cannot be moved here.
     pub(crate) fn build(binary: &ServerBinary) -> Result<Self, String> {
         let home = tempfile::tempdir().map_err(|error| error.to_string())?;
         let source = home.path().join("shim.c");

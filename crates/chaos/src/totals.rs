@@ -1,4 +1,4 @@
-//! The counts of one round or of many, with the library or with commands.
+//! The counts of one round or of several rounds, with the library or with commands.
 
 use std::collections::BTreeMap;
 use std::fmt;

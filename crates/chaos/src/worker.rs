@@ -24,7 +24,7 @@ use crate::protocol::{
     CALLERS, CLIENTS, ControllerMessage, Grant, Job, RESOURCES, Refused, WorkerMessage, is_fenced,
 };
 
-/// The longest time for which a shutdown waits for owed releases. All keys have expired by then.
+/// The longest time for which a shutdown waits for owed (failed) releases. All keys have expired by then.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -178,7 +178,7 @@ impl Caller {
             let all = 0..RESOURCES.len();
             let sort: Vec<_> = all.filter(|it| is_fenced(*it) == is_fenced(first)).collect();
             let count = 2 + self.random.index(sort.len() - 1);
-            // The resources are in random order.
+            // Their order is random, because a caller may name resources in any order.
             while resources.len() < count {
                 let other = self.random.pick(&sort);
                 if !resources.contains(&other) {
@@ -310,8 +310,8 @@ impl Caller {
         relied: &Relied,
         numbers: Option<Vec<u64>>,
     ) -> Option<Vec<u64>> {
-        // Sometimes the caller does not check its lock, so that the witness must notice. With a fencing token it never
-        // checks, because the store checks only the token.
+        // Sometimes the caller writes without a check of its lock, so that the witness must refuse the write. With a
+        // fencing token it never checks, because the store checks only the token.
         let careless = fence.is_some() || self.random.percent(20);
         let read = numbers.filter(|_| careless || guard.is_valid())?;
         let larger = read.iter().map(|number| number + 1).collect();
@@ -329,7 +329,7 @@ impl Caller {
         ttl: Time,
     ) {
         let caller = self.number;
-        // Sometimes the caller does not wait for the confirmation. It is a reader nevertheless.
+        // Sometimes the caller does not wait for the confirmation, but is a reader nevertheless.
         let patience = match self.random.percent(20) {
             true => self.random.between(0, 2 * MS),
             false => Time::MAX,
@@ -395,9 +395,9 @@ struct Asked {
     ttl: Time,
 }
 
-/// The times for which a holder may rely on its lock.
+/// The times that decide how long a holder may rely on its lock.
 struct Relied {
-    /// The last time at which the lock was seen to be valid.
+    /// The last time at which the guard said that the lock was valid.
     at: Time,
     /// The latest end of the validity that the guard reported.
     until: Time,

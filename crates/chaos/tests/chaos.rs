@@ -113,7 +113,7 @@ fn nonsense_is_refused() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_quorlock-chaos"));
         let Output { status, stdout, stderr } = command.args(args).output().unwrap();
         assert_eq!((status.code(), text(&stdout).as_str()), (Some(2), ""), "{args:?}");
-        // The message must name the wrong value, and not report an unknown option.
+        // For a negative number, the message must name the value, and not report an unknown option.
         let negative = args.contains(&"-1");
         assert!(
             text(&stderr).contains(if negative { "invalid value '-1'" } else { " " }),

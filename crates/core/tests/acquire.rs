@@ -11,14 +11,13 @@ use quorlock_core::{
 use quorlock_core::{Attempt, Decision};
 
 const MS: i64 = 1_000_000;
-/// The times of the attempts, in nanoseconds. The node timeout is the largest that is allowed.
+/// The times of the attempts, in nanoseconds. The node timeout has the largest allowed value.
 const TTL: i64 = 1000 * MS;
 const TERM: i64 = TTL - (TTL / 100 + 2 * MS);
 const MARGIN: i64 = 20 * MS;
 const NODE_TIMEOUT: i64 = TTL / 4;
 const CONNECT_TIMEOUT: i64 = TTL;
 
-/// The behaviour of a simulated node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Does {
     Grant,
@@ -39,7 +38,6 @@ const ALL: [Does; 6] = [
     Does::GrantLate,
 ];
 
-/// An event of the attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Answer(usize, Does),
@@ -80,7 +78,6 @@ fn answer(does: Does) -> Answer {
     }
 }
 
-/// The decision of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Decided {
     /// The remaining validity, in nanoseconds.
@@ -99,7 +96,7 @@ impl Oracle {
     fn decided(&self, elapsed: i64) -> Option<Decided> {
         let silent = self.heard.iter().filter(|heard| heard.is_none()).count();
         let yes = self.yes();
-        // The numbers of votes for every combination of grants and refusals of the silent nodes.
+        // For every combination of grants and refusals of the silent nodes, the resulting number of votes.
         let futures = (0_u32..1 << silent).map(|future| yes + future.count_ones() as usize);
         let possible = futures.clone().any(|votes| votes >= self.needed);
         let certain = futures.clone().all(|votes| votes >= self.needed);
@@ -113,8 +110,8 @@ impl Oracle {
         }
     }
 
-    /// The reason is contention if the attempt could have succeeded without the refusals. Otherwise it is a missing
-    /// quorum.
+    /// The reason is contention if grants in the place of the refusals could have made a quorum. Otherwise it is a
+    /// missing quorum.
     fn why_not(&self) -> FailureReason {
         let may_say_yes = |heard: &&Option<Does>| {
             matches!(heard, None | Some(Does::Grant | Does::GrantLate | Does::Refuse))
@@ -195,7 +192,7 @@ fn prompt(does: &[Does], time: i64, order: &[usize]) -> Schedule {
     Schedule { connecting: vec![false; does.len()], steps }
 }
 
-/// Late answers arrive after their nodes' timeout but count as votes, because other nodes are still connecting.
+/// Late answers arrive after their nodes' timeout. They count, because the attempt still waits for connecting nodes.
 fn connecting(does: &[Does], time: i64, order: &[usize]) -> Schedule {
     let [prompt, late] = answers(does, order);
     let after = time.max(NODE_TIMEOUT);
@@ -216,7 +213,6 @@ fn answers(does: &[Does], order: &[usize]) -> [Vec<Step>; 2] {
     })
 }
 
-/// All combinations of behaviours.
 fn all_answers(nodes: usize) -> impl Iterator<Item = Vec<Does>> {
     let count = ALL.len();
     (0..count.pow(nodes as u32)).map(move |number| {

@@ -80,12 +80,12 @@ fn outside_its_tests_the_core_does_not_mention_std() -> io::Result<()> {
         if path.ends_with("tests.rs") {
             continue;
         }
-        // Only the tests at the end of a file may be behind a `cfg`.
+        // Only the tests at the end of a file may have a `cfg`.
         let production = source.split("#[cfg(test)]\nmod tests").next().unwrap_or(&source);
         for line in production.lines().map(str::trim_start).filter(|line| !line.starts_with("//")) {
             assert!(!line.contains("std::"), "{}: {line}", path.display());
             let conditional = line.contains("cfg(") || line.contains("cfg_attr(");
-            // `doctest` is for the example of the README, and the last two are for the build with mutants.
+            // `doctest` is for the example of the README. The last two are for builds with mutants (deliberate bugs).
             let known = [
                 "#[cfg(test)]",
                 "#[cfg(doctest)]",

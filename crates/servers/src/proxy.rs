@@ -53,7 +53,7 @@ pub enum Blow {
     Hold(Direction),
     /// The receiver in this direction gets a FIN. The other direction stays open.
     HalfClose(Direction),
-    /// Of the next bytes in this direction, this number modulo their count arrives. Then the connection closes.
+    /// Of the next n bytes in this direction, the first (number modulo n) arrive. Then the connection closes.
     Truncate(Direction, usize),
     /// Both ends get a FIN.
     Close,
@@ -91,10 +91,10 @@ pub enum Effect {
 /// The number of effects.
 const EFFECTS: usize = Effect::Reset as usize + 1;
 
-/// Bytes per read.
+/// The largest number of bytes per read.
 const BUFFER: usize = 16 * 1024;
 
-/// Interval between pieces, and timeout when the proxy looks for data behind buffered data.
+/// Interval between pieces. Also the time for which the proxy looks for more data behind buffered data.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A proxy with its own address in front of a server.
@@ -105,7 +105,7 @@ pub struct Proxy {
     counts: Arc<Counts>,
 }
 
-/// The commands to a proxy. All of its connections share them.
+/// The settings of a proxy, which all of its connections share.
 #[derive(Clone, Copy, Debug, Default)]
 struct Orders {
     ways: [Traffic; 2],
@@ -285,7 +285,7 @@ struct Lane<'a> {
     counts: &'a Counts,
     /// Number of the last fault that was handled here or came before the connection.
     blows: u64,
-    /// The number of releases so far when a fault began to buffer data. The next release ends this.
+    /// The number of releases when a fault began to buffer data here. The next release ends the buffering.
     holds: Option<u64>,
     /// The argument of [`Blow::Truncate`], which applies to the next data.
     truncates: Option<usize>,
@@ -311,7 +311,7 @@ impl<'a> Lane<'a> {
         let mut was_held = false;
         loop {
             let read = if was_held {
-                // Read data that the sender sent before it closed the connection.
+                // Reads the data that the sender sent before it closed the connection, if any.
                 timeout(PAUSE, from.read(&mut buffer)).await.ok()
             } else {
                 tokio::select! {
@@ -423,7 +423,7 @@ impl<'a> Lane<'a> {
             return Ok(());
         }
         if let Some(keep) = self.truncates {
-            // The connection ends in any case.
+            // The connection ends even if this write fails.
             let _ = to.write_all(&bytes[..keep % bytes.len()]).await;
             return Err(End::Truncated);
         }

@@ -259,7 +259,7 @@ impl Server {
         let running = child.insert(run().map_err(|source| self.not_prepared(source))?);
         let result = self.await_answer(running);
         if result.is_err() {
-            // The earlier error is the one to report.
+            // The earlier error is reported, not an error of this clean-up.
             let _ = end(child);
         }
         result

@@ -97,8 +97,8 @@ async fn what_is_delayed_comes_later_and_in_pieces_it_comes_whole() {
     testbed.proxy.set(ToServer, Traffic::Split(1));
     assert_eq!(ask(&mut stream, "ECHO abcdef", 12).await, "$6\r\nabcdef\r\n");
     assert_eq!((testbed.proxy.count(Effect::Delayed), testbed.proxy.count(Effect::Split)), (1, 1));
-    // Data that the proxy delivers byte by byte, a millisecond apart, arrives at once when the treatment ends. Here
-    // the rest would take a minute.
+    // When the treatment ends, the rest arrives at once. Until then the proxy delivers single bytes, a millisecond
+    // apart, so the rest would take a minute.
     send(&mut stream, &format!("SET large {}", "x".repeat(60_000))).await;
     testbed.until("it comes in pieces", |testbed| testbed.proxy.count(Effect::Split) > 1).await;
     testbed.proxy.set(ToServer, Traffic::Open);

@@ -43,7 +43,7 @@ impl Checker {
         self.invariants.check(fact, &view, counts)
     }
 
-    /// Shifts all recorded times, because models count time from the present. Drops state that cannot matter any more.
+    /// Shifts all recorded times, because models count time from the present. Drops records that can no longer matter.
     pub(crate) fn rebase(&mut self, by: Time, base: impl Fn(ClientId) -> Reading) {
         self.guards.rebase(&base);
         self.ledger.rebase(&base);

@@ -1,5 +1,5 @@
 //! A simulated client: the production engine, ticks, pipelines and supervisors. Like the library's driver
-//! (`crates/quorlock/src/driver.rs`), the client carries out the effects of a tick in order.
+//! (`crates/quorlock/src/driver.rs`), the client carries out the effects (the engine's outputs) of a tick in order.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

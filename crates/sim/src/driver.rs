@@ -1,4 +1,4 @@
-//! Carries out the engine's effects and the callers' actions on guards. The simulator and the models share this code.
+//! Carries out effects (the engine's outputs) and callers' actions on guards. Simulator and models share this code.
 
 use quorlock_core::{
     Effect, Event, Evidence, LockId, NodeId, Reading, TicketedCommand, Token, Verb,
@@ -72,7 +72,7 @@ pub(crate) trait Driver {
             self.carry_out(client, effect);
             self.carried_out(client, effect);
         }
-        // The remaining attempts inspect the lock before they send an acquire.
+        // No acquire has been sent for these attempts yet, because they begin with an inspection of the lock.
         for (lock, token) in begun {
             self.begun(client, lock, token);
         }

@@ -1,4 +1,4 @@
-//! Determines which votes must not count, from facts alone and without the engine.
+//! Determines from facts alone, without the engine, which votes must not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,7 +11,8 @@ use crate::plan::Modes;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Void {
-    /// The client had not verified the connection, or no marker followed the batch (S9).
+    /// The connection was not verified, or no marker (the key that shows that no data was lost) followed the batch
+    /// (S9).
     Unverified,
     /// The node lost its data so recently that votes from before the loss may still count (S10).
     Quarantined,
@@ -26,7 +27,7 @@ impl fmt::Display for Void {
     }
 }
 
-/// The evidence that nodes gave to each client. Recorded only if the restart guard is strict.
+/// The evidence (`INFO` and marker) that nodes gave to each client. Recorded only if the restart guard is strict.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct EvidenceLog {
     /// The prefix that all valid markers share.

@@ -51,14 +51,14 @@ pub(crate) enum Fact<'a> {
         zombie: bool,
         /// The network delivered the command a second time.
         duplicate: bool,
-        /// The node is in quarantine, so its vote must not count.
+        /// The node is in quarantine (the wait after a restart without data), so its vote must not count.
         early: bool,
     },
     /// An answer reaches the client. The engine gets it in a later tick.
     Arrived { client: ClientId, node: NodeIndex, ticket: Ticket },
-    /// A client reads a different text than the node's marker. Only a mutant does this.
+    /// A client misreads a node's marker (the key that shows that no data was lost). Only a mutant does this.
     Misread { client: ClientId, node: NodeIndex },
-    /// The engine gets the evidence that came with answers.
+    /// The engine gets the evidence (`INFO` and marker) that came with answers.
     Evidence { client: ClientId, node: NodeIndex, sent: Reading, evidence: &'a Evidence },
     /// The engine gets an answer.
     Answered {
@@ -82,7 +82,7 @@ pub(crate) enum Fact<'a> {
     Superseded { guard: GuardId, fence: u64 },
     /// The engine reports whether a node is trusted.
     TrustState { client: ClientId, node: NodeIndex, trust_state: &'a TrustState },
-    /// The engine sets a node's floor from the clocks of only a few other nodes.
+    /// The engine sets a node's floor (a lower bound for its fencing tokens) from the clocks of only a few other nodes.
     FloorOfFew { client: ClientId, node: NodeIndex },
     /// A present or former holder writes to the resource that the lock protects.
     Written { guard: GuardId },
@@ -98,9 +98,9 @@ pub(crate) enum Fact<'a> {
     Woken { client: ClientId, lock: LockId },
     /// The answers of a node did not arrive within the node timeout.
     TimedOut { client: ClientId, node: NodeIndex },
-    /// The client has no owed release left.
+    /// The client owes no release any more: no release that failed is waiting to be sent again.
     Drained { client: ClientId },
-    /// The driver has carried out all effects of a tick.
+    /// The driver has carried out all effects (outputs of the engine) of a tick.
     TickOver { client: ClientId },
     /// A client has connected to a node.
     Connected { client: ClientId, node: NodeIndex, replaces: bool },

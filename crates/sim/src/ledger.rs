@@ -64,10 +64,10 @@ pub(crate) struct NodeRecord {
     pub(crate) released: bool,
     /// The sending time of the command that the node's latest vote answers.
     pub(crate) yes: Option<Reading>,
-    /// The sending times of earlier votes. An earlier vote matters if the client lacks the evidence for the latest
-    /// vote, or if a clock jump made the earlier vote last longer.
+    /// The sending times of earlier votes. An earlier vote matters if the client lacks the evidence (`INFO` and marker)
+    /// for the latest vote, or if a clock jump made the earlier vote last longer.
     earlier: Vec<Reading>,
-    /// The sending time of the command that found the vote gone.
+    /// The sending time of the command whose answer showed that the node no longer has the vote.
     pub(crate) gone: Option<Reading>,
     /// The latest vote that must not count: the sending time of its command, and the reason.
     pub(crate) void: Option<(Reading, Void)>,
@@ -138,7 +138,7 @@ impl Ledger {
         values.filter_map(|value| self.tokens.get(value))
     }
 
-    /// The token in the command with this ticket.
+    /// The token in the command with this ticket (lock, round and verb of a command).
     pub(crate) fn of_ticket(&self, client: ClientId, ticket: Ticket) -> Option<&TokenRecord> {
         self.tokens.get(self.commands.get(&(client, ticket))?)
     }
@@ -147,7 +147,7 @@ impl Ledger {
         self.tokens.values()
     }
 
-    /// The longest time for which the token's votes make a lock valid: the Q-th largest remaining time (protocol, 2).
+    /// The time for which the token's votes make a lock valid: the Q-th largest remaining time (quorum Q; protocol, 2).
     pub(crate) fn valid_for(&self, token: &TokenRecord, now: Reading) -> i64 {
         let left = |sent: Reading| (token.term - elapsed(sent, now)).max(0);
         let best = |node: &NodeRecord| {

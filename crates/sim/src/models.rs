@@ -110,7 +110,7 @@ impl Model for Timed {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        // Of several violations in one block of states, stateright keeps the last. This property keeps only the first.
+        // Stateright keeps the last violation of a block of states, so this property fails only at the first one.
         vec![Property::always("every invariant holds", |model: &Self, world: &ModelWorld| {
             world.violation.is_none() || model.failed.swap(true, Ordering::Relaxed)
         })]
@@ -118,7 +118,7 @@ impl Model for Timed {
 }
 
 impl Timed {
-    /// Takes one step. Also returns its trace if `traced`.
+    /// Takes one step. The second result is the trace of the step, empty unless `traced`.
     fn step(&self, world: &ModelWorld, action: Action, traced: bool) -> (ModelWorld, Vec<String>) {
         let mut step = Step {
             world: world.clone(),
@@ -199,8 +199,8 @@ impl Timed {
         }
     }
 
-    /// Whether the numbering fits this command. Nodes are interchangeable, and clients may be, so they are numbered in
-    /// the order in which the first commands leave their links.
+    /// Whether the numbering fits this command. Nodes are interchangeable, and clients may be interchangeable. So each
+    /// gets its number in the order in which its first command leaves a link.
     fn is_in_order(&self, world: &ModelWorld, client: ClientId, node: NodeIndex) -> bool {
         let first = |link: &ModelLink| {
             let front = link.commands.front();
@@ -302,7 +302,7 @@ impl Timed {
     }
 
     /// Whether the client's votes end with the next tick of its clocks. A clock that falls behind does most harm at
-    /// this moment. After it, the lock is over. Before it, later votes end as if the clock had not fallen behind.
+    /// this moment. Later, the lock is over. Earlier, the lag would not affect the votes that are answered after it.
     fn is_last_tick(&self, world: &ModelWorld, client: ClientId) -> bool {
         let age = ticks(self.bounds.ttl - self.bounds.drift - 1);
         match world.clients[client].call {
@@ -331,8 +331,8 @@ fn apart(pace: Pace) -> bool {
 }
 
 /// Whether the node's vote may vanish. The protocol promises mutual exclusion while fewer than 2Q − N votes of a holder
-/// with exactly Q votes vanish early. With Q = 2 of N = 3 this is no vote. So only the third vote may vanish: all nodes
-/// have the same value, and no other node loses the value sooner than this one.
+/// with exactly Q votes vanish early. With Q = 2 of N = 3 no vote may vanish. So only a third vote may: all nodes have
+/// the same value, and no other node loses it sooner than this node.
 fn is_surplus(world: &ModelWorld, node: NodeIndex) -> bool {
     let Some((value, left)) = world.stored(node) else { return false };
     (0..NODES).all(|other| {

@@ -1,8 +1,8 @@
-//! The network: delays messages, holds them back, and breaks connections.
+//! The network delays messages, holds them back, and breaks connections.
 //!
 //! Clients and nodes are joined by connections. A connection keeps the order of its messages in each direction.
-//! Messages on different connections have no order. A live connection loses nothing: a message that the network lost is
-//! delivered later, or the connection breaks.
+//! Messages on different connections have no order. A live connection loses nothing: a lost packet only delays its
+//! message, or the connection breaks.
 
 use crate::fact::{ClientId, NodeIndex};
 use crate::plan::Plan;
@@ -21,9 +21,9 @@ pub(crate) enum Direction {
 pub(crate) struct Wire {
     pub(crate) client: ClientId,
     pub(crate) node: NodeIndex,
-    /// The client still uses the connection.
+    /// The client has not given up the connection.
     pub(crate) open_here: bool,
-    /// The node still uses the connection.
+    /// The node has not given up the connection.
     pub(crate) open_there: bool,
     /// The number of times that the node reported lost or replaced data on this connection.
     pub(crate) flushes: u64,

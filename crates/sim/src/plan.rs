@@ -35,7 +35,7 @@ pub struct Plan {
     pub faults: Faults,
     /// Faults and settings that were added later.
     pub later: Later,
-    /// The assumption of mutual exclusion that the run violates, if any.
+    /// The assumption of mutual exclusion that the run violates on purpose, if any.
     pub outside: Option<Outside>,
     /// The clients' restart guard.
     pub guard: RestartGuard,
@@ -65,11 +65,11 @@ pub struct Load {
 pub struct Servers {
     /// The number of nodes, and the size of a quorum.
     pub quorum: Quorum,
-    /// The nodes got their markers before the start, and have been running for a long time.
+    /// At the start the nodes have markers (which show that no data was lost) and have been running for a long time.
     pub prepared: bool,
     /// The first two node names in the list lead to the same server.
     pub duplicates: bool,
-    /// The nodes that may lose votes early: at most 2Q − N − 1 within the assumptions.
+    /// The nodes that may lose votes early. Within the assumptions: at most 2Q − N − 1 of N nodes, with quorum Q.
     pub lossy: Vec<usize>,
     /// The nodes that stay broken until the end of the run: a minority.
     pub down_to_the_end: Vec<usize>,
@@ -220,8 +220,8 @@ impl Plan {
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Distrust | Fault::Losses));
         }
         if *merges {
-            // The second name moves to another server, which uses up the one vote that may be lost. No fault may bring
-            // the absent first node back early.
+            // The second name moves to another server, which uses up the one vote that may be lost. No other fault may
+            // bring the absent first node back early.
             plan.faults.last_for = plan.faults.last_for.max(30 * SECOND);
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Crashes | Fault::Freezes));
             plan.outside = plan.outside.filter(|outside| *outside != Outside::Losses);
@@ -285,8 +285,8 @@ impl Plan {
         let quorum = quorum(nodes, needed);
         let ttl = match guard {
             RestartGuard::Off => random.pick(&[100, 150, 300, 500, 1000, 2000]) * MS,
-            // The ttl is long compared with the quarantine, so that runs do more than wait. It is not a whole number of
-            // seconds, because servers report their uptime in seconds.
+            // The ttl is long compared with the quarantine (the wait of a restarted node), so that runs do more than
+            // wait. It is not a whole number of seconds, because servers report their uptime in seconds.
             _ => random.pick(&[900, 1500, 1500, 1900, 1900, 2900]) * MS,
         };
         let one_way = random.pick(&[50 * US, 200 * US, MS, 3 * MS, 10 * MS]).min(ttl / 40);
@@ -391,13 +391,13 @@ impl Plan {
         }
     }
 
-    /// The time for which a restarted or adopted node does not vote.
+    /// The time for which a node without its earlier data does not vote.
     pub fn quarantine(&self) -> Time {
         i64::try_from(self.rules().quarantine().as_nanos()).unwrap_or(i64::MAX)
     }
 
-    /// The largest number of nodes that may lose their counters: all nodes, if every floor is above all tokens given
-    /// out. Without floors, any two quorums must share a node that kept its counters.
+    /// The largest number of nodes that may lose their counters: all, if every floor (a node's lower bound for tokens)
+    /// is above all tokens given out. Without floors, any two quorums must share a node that kept its counters.
     pub(crate) fn spare_counters(&self) -> usize {
         let (nodes, needed) = (self.servers.quorum.nodes(), self.servers.quorum.needed());
         match self.guard {

@@ -5,8 +5,8 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::time::Time;
 
-/// A stream of random words. Each part of the world has its own stream, so that runs without one fault draw the same
-/// numbers for the other faults.
+/// A stream of random words. Each part of the world has its own stream, so that a run without one kind of fault draws
+/// the same numbers for the other kinds.
 #[derive(Clone, Debug)]
 pub struct Random(ChaCha8Rng);
 
@@ -61,7 +61,7 @@ impl Random {
         from[self.index(from.len())]
     }
 
-    /// Returns a span with this mean, as between independent events: mostly shorter, sometimes several times longer.
+    /// Returns an exponentially distributed span with this mean, of at most twenty times the mean.
     pub fn span(&mut self, mean: Time) -> Time {
         let even = ((self.word() >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
         ((-even.ln() * mean as f64) as Time).min(20 * mean).max(1)

@@ -78,8 +78,8 @@ pub(crate) fn many(args: &Args) -> ExitCode {
 }
 
 /// Whether waiting calls retry at the first push, instead of waiting one round trip for the pushes of the other nodes
-/// (protocol, 3). A few calls do so by chance, because their delay has passed anyway, so this function uses the share
-/// over all runs.
+/// (protocol, 3). A few calls do so by chance, because their delay has passed anyway, so this tests their share in all
+/// runs.
 fn is_hasty(counts: &Counts) -> bool {
     counts.of(Count::AfterPush) >= 1_000
         && counts.of(Count::Hasty) * HASTY_SHARE > counts.of(Count::AfterPush)

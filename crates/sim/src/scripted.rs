@@ -1,8 +1,8 @@
-//! The simulator's world under the control of an engine test. A test sets each step of callers, nodes and connections.
-//! The result is the same every time.
+//! A simulated world that an engine test controls: the test sets each step of callers, nodes and connections. The
+//! result is the same every time.
 //!
-//! Ticks, pipelines, sessions, nodes, guards and invariants are those of the simulator's runs. In place of random
-//! numbers, the test sets how long everything takes, makes and breaks connections, and holds messages back. There is no
+//! Ticks, pipelines, sessions, nodes, guards and invariants are those of the simulator's random runs. In place of
+//! random numbers, the test sets all durations, makes and breaks connections, and holds messages back. There is no
 //! supervisor. A driver begins its tick as soon as it has input.
 
 pub mod asking;
@@ -48,7 +48,7 @@ pub(crate) struct ByHand {
     words: u64,
     /// Repeats each step on a copy of the engine with shifted times, and compares the results.
     is_shadowed: bool,
-    /// The effects of all engines: the time in milliseconds, the client, and the effect.
+    /// The effects (outputs) of all engines: the time in milliseconds, the client, and the effect.
     log: Vec<(i64, usize, Effect)>,
     held_back: Vec<Vec<HeldBack>>,
     /// The time at which commands of a broken connection still arrive; `None` loses such commands.
@@ -68,7 +68,7 @@ pub struct ScriptedWorld {
     frozen: Vec<bool>,
     mute: Vec<bool>,
     parked: Vec<SimEvent>,
-    /// A node has carried out a command of a dead connection.
+    /// A node has carried out a command that arrived after its connection had broken.
     has_orphans: bool,
     /// The answers that clients got from nodes, each as an event.
     history: Vec<(ClientId, Event)>,
@@ -271,7 +271,7 @@ impl ScriptedWorld {
         self.turn(guard.client);
     }
 
-    /// Gives an engine an event and carries out the effects.
+    /// Passes an event to an engine and carries out the effects.
     pub fn tell(&mut self, client: usize, event: Event) {
         self.world.ask(client, event);
         self.turn(client);
@@ -300,7 +300,7 @@ impl ScriptedWorld {
         self.asleep_until[client] = Time::MAX;
     }
 
-    /// Makes the clients' wall clocks jump.
+    /// Makes the wall clocks of all clients jump.
     pub fn step_wall(&mut self, ms: i64) {
         (0..self.clients()).for_each(|client| self.world.step_wall(client, ms * MS));
     }
@@ -381,8 +381,8 @@ impl ScriptedWorld {
         false
     }
 
-    /// Drops every guard, heals everything, and checks that nothing is left: no key of ours on a node (unless
-    /// an orphaned command set one), no record, no deadline, no place in a queue.
+    /// Drops every guard, ends all faults, and checks that nothing is left: no key of ours on a node (unless a command
+    /// from a broken connection set it), no record, no deadline, no place in a queue.
     ///
     /// # Panics
     /// If something is left.

@@ -1,6 +1,6 @@
 //! Time: the true time, which no process can read, and the clocks that approximate it.
 //!
-//! All events happen at a point of true time. Each client's machine has a boot clock and a wall clock, and each node
+//! Every event happens at a point of true time. Each client's machine has a boot clock and a wall clock, and each node
 //! has a wall clock. Clocks run a little fast or slow, jump, or stop.
 
 use std::time::Duration;
@@ -79,12 +79,12 @@ impl Clock {
     }
 }
 
-/// The clocks of the machine that a client runs on.
+/// The clocks of a client's machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
-    /// Includes the time of a suspend. quorlock's timers use this clock.
+    /// Counts the time of a suspend too. quorlock's timers use this clock.
     pub boot: Clock,
-    /// May jump. After a pause of a virtual machine, the clock includes the pause once it has been set right.
+    /// May jump. After a pause of a virtual machine it is behind, until somebody sets it right.
     pub wall: Clock,
 }
 

@@ -27,14 +27,14 @@ pub(crate) struct Terms<'a> {
     pub(crate) outside: Option<Outside>,
     /// The number of nodes that may lose their counters without breaking the order of fencing tokens.
     pub(crate) spare_counters: usize,
-    /// The time for which a node does not vote, with the restart guard.
+    /// The time for which a restarted node does not vote if its clients have the restart guard.
     pub(crate) quarantine: Time,
     /// The nodes that are declared durable and keep their data.
     pub(crate) durable: &'a [NodeIndex],
 }
 
 impl Terms<'_> {
-    /// Terms for runs in which nodes lose nothing and clients have no restart guard.
+    /// The terms of runs in which nodes lose nothing and clients have no restart guard.
     pub(crate) const fn sound(quorum: Quorum) -> Self {
         Self { quorum, outside: None, spare_counters: 0, quarantine: 0, durable: &[] }
     }

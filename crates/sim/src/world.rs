@@ -40,7 +40,7 @@ use crate::view::{Surroundings, Terms};
 pub(crate) enum SimEvent {
     /// The driver runs a tick.
     Tick(ClientId),
-    /// The driver continues a tick in which it had stalled.
+    /// The driver continues its tick after a stall.
     Carry(ClientId),
     /// The engine's deadline has come. Only the event with the latest number counts.
     Timer(ClientId, u64),
@@ -77,7 +77,7 @@ pub(crate) enum Mend {
     KeepKeys(NodeIndex),
     /// A foreign key occupies the key of a lock permanently, as soon as the lock is free on this node.
     Litter(NodeIndex, Key),
-    /// Sets the clock of a node in quarantine, or of a client that waits for it.
+    /// Sets the clock of a node in quarantine (the wait after a restart), or of a client that waits for it.
     SetNode(NodeIndex, Time),
     SetWall(ClientId, Time),
     Pause(ClientId, Time),
@@ -107,13 +107,13 @@ pub(crate) struct Reply {
     pub(crate) unknown: Vec<usize>,
 }
 
-/// Evidence that a batch requests beside its commands.
+/// Evidence (`INFO`, marker) that a batch requests in addition to its commands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AskedEvidence {
     pub(crate) epoch: u64,
     /// `INFO`, read before the commands.
     pub(crate) info: bool,
-    /// The marker, read after the commands.
+    /// The marker (the key that shows that the node lost no data), read after the commands.
     pub(crate) marker: bool,
 }
 
@@ -153,7 +153,7 @@ pub(crate) struct Streams {
     pub(crate) kinds: Random,
 }
 
-/// The clocks and nodes, in the form that invariants use.
+/// The clocks and nodes, as a view for the invariants.
 struct Stage<'a> {
     now: Time,
     clients: &'a [Client],
@@ -402,8 +402,8 @@ impl World {
             trace.push(format!("{}  {fact}", point(self.now)));
         }
         let stage = Stage { now: self.now, clients: &self.clients, servers: &self.servers };
-        // Uses the reading of the engine's tick, not a reading taken after a pause of the client. If a wall clock
-        // jumped in between, the reading decides which of two votes lasts longer.
+        // The reading of the engine's tick. A pause of the client and a jump of its wall clock may have followed it, so
+        // a new reading could change which of two votes lasts longer.
         let reading = match fact {
             Fact::Answered { client, .. } => Some(stage.tick_reading(*client)),
             _ => None,

@@ -45,31 +45,31 @@ fn every_invariant_holds_in_every_seed() {
 }
 
 /// Nodes had been frozen, and the engine took their long round trips as normal. The resulting back-off kept a process
-/// away from a free lock until the end of the healing (8d52fc4). First found in seed 487, later in seed 870 of another
-/// version of the simulator.
+/// away from a free lock until the end of the healing (8d52fc4). Seed 487 first showed this; in a later version of the
+/// simulator, seed 870 shows it.
 #[test]
 fn seed_870_a_frozen_node_does_not_lengthen_the_back_off() {
     holds(&Plan::draw_plain(870));
 }
 
-/// The driver gave the engine the token for an attempt before it had carried out all effects of the same event. So
-/// another call's attempt was sent before the release of the previous attempt (3665a86). The simulator's driver had the
-/// same bug. The engine begins attempts by itself now.
+/// The driver gave the engine the token for an attempt before it had carried out all effects (the engine's outputs) of
+/// the same event. So another call's attempt was sent before the release of the previous attempt (3665a86). The
+/// simulator's driver had the same bug. The engine begins attempts by itself now.
 #[test]
 fn seed_45610_an_attempt_begins_after_all_earlier_effects() {
     holds(&Plan::draw_plain(45_610));
 }
 
-/// A node got older data with its own marker while connections stayed open. Later votes counted, because clients read
-/// `INFO` only every 15 s. The node now sends a push before its next reply, and this push ends the verification of the
-/// connection.
+/// A node's data was replaced by older data with its own marker (the key that shows that it lost no data) while
+/// connections stayed open. Later votes counted, because clients read `INFO` only every 15 s. Now the node sends a push
+/// before its next reply, and the push ends the verification of the connection.
 #[test]
 fn seed_28161012801_a_reply_after_a_flush_push_is_not_verified() {
     holds_without_later_faults(28_161_012_801);
 }
 
 /// A quorum had granted, but one of its nodes could not record the fencing token, because its connection was broken or
-/// the node was busy. When the engine learned of the failure, the validity was too short too. The engine reported
+/// the node was busy. When the engine learned of the failure, the validity was also too short. The engine reported
 /// "granted too late" although a node had failed.
 #[test]
 fn seeds_of_a_node_that_grants_and_cannot_record_the_fencing_token() {
@@ -78,30 +78,31 @@ fn seeds_of_a_node_that_grants_and_cannot_record_the_fencing_token() {
     }
 }
 
-/// A client was paused between reading the clock and acting on it, and its wall clock jumped meanwhile. The reading
-/// decides which of two votes of a node lasts longer. The checker used the reading after the pause.
+/// A client was paused between reading the clock and acting on it, and its wall clock jumped meanwhile. The tick's
+/// reading decides which of two votes of a node lasts longer. The checker used a reading from after the pause.
 #[test]
 fn seed_50079000_votes_are_compared_by_the_reading_of_their_turn() {
     holds_without_later_faults(50_079_000);
 }
 
-/// A node's clock, and with it the node's uptime, ran 50 % too fast. The checker measured the quarantine by true time.
+/// A node's clock, and with it the node's uptime, ran 50 % too fast. The checker measured the quarantine (the wait of a
+/// restarted node) by true time, but clients measure it by the uptime.
 #[test]
 fn seed_50009027_a_quarantine_is_measured_by_the_clock_of_its_node() {
     holds_without_later_faults(50_009_027);
 }
 
-/// A client was shut down and had reported no owed release. Then one of its guards was released, and the release went
-/// to a node that died silently at that moment. The engine must keep such a release for a minute. The checker reported
-/// it as left over after 0.6 s.
+/// A client was shut down and had reported that it owed no release (none that failed and must be sent again). Then one
+/// of its guards was released, and the release went to a node that died silently at that moment. The engine must keep
+/// such a release for a minute. The checker reported it as left over after 0.6 s.
 #[test]
 fn seed_1795355166365189_a_release_after_shutdown_may_be_owed() {
     holds(&Plan::draw(1_795_355_166_365_189));
 }
 
 /// The clocks of two of three nodes were five hours behind. The third clock jumped back by 7 s while all three nodes
-/// lost their counters. The next floors were below the last tokens. A floor is only as good as the clocks that it rests
-/// on. Clocks that jump by more than a quarantine do not agree (GUARANTEES.md).
+/// lost their counters. The next floors (lower bounds for tokens) were below the last tokens. A floor is only as good
+/// as its clocks. Clocks that jump by more than a quarantine do not agree (GUARANTEES.md).
 #[test]
 fn seed_1795357018933923_fencing_floors_need_clocks_that_agree() {
     let mut plan = Plan::draw(1_795_357_018_933_923);
@@ -119,8 +120,8 @@ fn seed_1795357018933923_fencing_floors_need_clocks_that_agree() {
     assert!(lost.any(|count| count > 0));
 }
 
-/// A node was adopted, trusted, flushed and adopted again with the same adoption text, while a client's boot clock
-/// stopped twice. The checker confused the second adoption with the first.
+/// A node was flushed and adopted (it waited and then got a new marker) twice, with the same adoption text, while a
+/// client's boot clock stopped twice. The checker confused the second adoption with the first.
 #[test]
 fn seed_1795368106810887_an_adoption_ends_with_its_marker() {
     holds_without_later_faults(1_795_368_106_810_887);
@@ -142,17 +143,17 @@ fn seed_1795384976722503_a_fencing_floor_uses_the_earliest_possible_clock() {
     holds(&Plan::draw(1_795_384_976_722_503));
 }
 
-/// One node's clock is two minutes ahead of all other clocks. A floor rested on it, and ten seconds later another
-/// node's floor did not. Floors rest on clocks that agree (GUARANTEES.md). The checker excused only clocks that jump or
-/// that are hours apart.
+/// One node's clock was two minutes ahead of all other clocks. A floor was computed from it, and ten seconds later
+/// another node's floor was not. Floors need clocks that agree (GUARANTEES.md). The checker excused only clocks that
+/// jump or that are hours apart.
 #[test]
 fn seed_1795382354359029_a_fencing_floor_is_as_accurate_as_its_clocks() {
     holds_without_later_faults(1_795_382_354_359_029);
 }
 
-/// The clocks of three nodes are minutes apart. One node lost its counters while the node with the latest clock was
-/// down, and the client reported that the new floor rests on few clocks. The checker excused this only for clocks that
-/// were drawn hours apart. (This run has faults of `plan.later`.)
+/// The clocks of three nodes were minutes apart. One node lost its counters while the node with the latest clock was
+/// down, and the client reported that it computed the new floor from few clocks. The checker excused this only for
+/// clocks that were drawn hours apart. (This run has faults of `plan.later`.)
 #[test]
 fn seed_1795395092798731_a_fencing_floor_from_few_clocks_may_be_too_low() {
     holds(&Plan::draw(1_795_395_092_798_731));
@@ -195,30 +196,30 @@ fn seed_1795425041537954_the_back_off_bound_counts_late_answers_and_slow_clocks(
 }
 
 /// A node granted a vote late and forgot its scripts. A second later the same batch was sent again, and the node
-/// answered that the key had expired. The engine reported first the vote and then its end to the guard, and the checker
-/// checked the guard between the two reports. (This run has faults of `plan.later`.)
+/// answered that the key had expired. The engine reported first the vote and then the end of the vote to the guard, and
+/// the checker checked the guard between the two reports. (This run has faults of `plan.later`.)
 #[test]
 fn seed_1795425041702940_votes_are_checked_at_the_end_of_a_turn() {
     holds(&Plan::draw(1_795_425_041_702_940));
 }
 
 /// As in seed 1795425041702940, but with an extension and a downgrade in one repeated batch, after the key had been
-/// deleted: the checker checked the validity before the engine reported its end. (This run has kinds of locks.)
+/// deleted: the checker checked the validity before the engine reported its end. (This run draws kinds of locks.)
 #[test]
 fn seed_1795568838658511_validity_is_checked_at_the_end_of_a_turn() {
     holds(&Plan::draw(1_795_568_838_658_511));
 }
 
-/// A client saw one server under two node names. So the client did not count the node's confirmations, and kept the
-/// node's earlier vote. The checker counted the latest vote instead. Then the wall clock jumped ahead, which made the
-/// earlier vote last longer. (This run has faults of `plan.later`.)
+/// A client saw one server under two node names, so it did not count the node's confirmations and kept the node's
+/// earlier vote. The checker counted the latest vote instead. Then the wall clock jumped ahead, which made the earlier
+/// vote last longer. (This run has faults of `plan.later`.)
 #[test]
 fn seed_1795439800538938_an_earlier_vote_may_last_longer_after_a_clock_step() {
     holds(&Plan::draw(1_795_439_800_538_938));
 }
 
-/// A client had requested an adoption for an earlier run when the connection broke. The client learned of another run
-/// and dropped the request, but the request was still sent. The checker took its answer for one that the client uses.
+/// A client had requested an adoption for an earlier run when the connection broke. It learned of another run and
+/// dropped the request, which was sent nevertheless. The checker took the answer for one that the client uses.
 #[test]
 fn seed_4066_a_client_ignores_the_answer_to_a_dropped_adoption_request() {
     holds(&Plan::draw(4066));
@@ -232,7 +233,7 @@ fn seed_1795363931392764_a_loading_replica_still_reports_its_promotion() {
     holds_without_later_faults(1_795_363_931_392_764);
 }
 
-/// Older seeds that tests and documents refer to keep the same runs, because their plans draw no later faults.
+/// Older seeds that tests and documents refer to still give the same runs, because their plans draw no later faults.
 #[test]
 fn named_seeds_have_no_later_faults() {
     // docs/proof.md names these two seeds. Other old seeds are checked by `holds_without_later_faults`.
@@ -265,7 +266,7 @@ fn two_clients_hold_one_lock_if_nodes_vote_at_once_after_data_loss() {
     assert!(overlaps > 10, "{overlaps}");
 }
 
-/// If its intent reaches no node, readers that come and go keep a writer waiting. This shows that the intent matters.
+/// Without intents (a writer's notes on nodes), readers that come and go starve a writer. So intents matter.
 #[test]
 fn readers_starve_a_writer_if_its_intent_reaches_no_node() {
     let starving = (0..).map(Plan::draw).filter(|plan| plan.later.kinds.readers_stay).take(40);

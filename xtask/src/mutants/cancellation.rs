@@ -1,4 +1,4 @@
-//! Mutants in the shipped code: runs the cancellation sweep with each.
+//! Mutants (deliberate bugs) in the shipped code: runs the cancellation sweep with each.
 
 use std::path::Path;
 use std::process::Command;

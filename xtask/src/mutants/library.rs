@@ -1,4 +1,4 @@
-//! Mutants in the shipped code: finds the first test of the library that fails with each.
+//! Mutants (deliberate bugs) in the shipped code: finds the first test of the library that fails with each.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -9,8 +9,8 @@ use super::{TIME_OUT, output};
 use crate::program;
 use crate::special_build::{MUTANTS, is_called};
 
-/// The test binaries of the library, fastest first. Their names are unique in the workspace. The first is the unit
-/// tests.
+/// The test binaries of the library, fastest first. The first contains the unit tests. No other package has a test
+/// binary with one of these names.
 const TESTS: &[&str] = &[
     "quorlock",
     "order",

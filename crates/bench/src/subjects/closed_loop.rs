@@ -58,8 +58,8 @@ impl<L: Locker> AsyncSubject<L> {
         let started = Started::now();
         let until = clock::now() + time;
         let latencies = self.runtime.block_on(async {
-            // Tasks, like the requests of a server. The future of `block_on` itself would move between threads at every
-            // step.
+            // Each locker is a task, like a request of a server. The future of `block_on` itself would move between
+            // threads at every step.
             let tasks: Vec<_> = keys
                 .map(|key| tokio::spawn(closed_loop(self.locker.clone(), key, until)))
                 .collect();
@@ -105,7 +105,7 @@ impl<L: Locker> Subject for AsyncSubject<L> {
                     let place = under_way.clone();
                     tokio::spawn(async move {
                         let result = locker.pair(&key(name, nth)).await;
-                        // After the first error there is no receiver, so a failed `send` is no error.
+                        // After the first error the receiver no longer exists, so a failed `send` is no error.
                         let _ = done.send(result.map(|()| clock::now().saturating_sub(due)));
                         drop(place);
                     });
@@ -119,7 +119,7 @@ impl<L: Locker> Subject for AsyncSubject<L> {
             pump.await.map_err(|panic| panic.to_string())??;
             Ok::<_, String>(all)
         });
-        // The thread ends when the time is over, or when its receiver is gone.
+        // The thread ends when the time is over, or when the receiver no longer exists.
         let _ = clock.join();
         started.end(&latencies?)
     }

@@ -1,4 +1,4 @@
-//! The reference: the same commands through plain sockets, without a lock client.
+//! The reference: the same commands as quorlock's, sent through plain sockets without a lock client.
 //!
 //! One thread has a blocking connection per node, with Nagle's algorithm off. A round writes the SETs of all lockers to
 //! every node and reads all replies, then does the same with the compare-and-delete that quorlock uses. There are no
@@ -39,7 +39,7 @@ pub(crate) enum Release {
 }
 
 impl Release {
-    /// Returns the command that quorlock uses on this server, observed by the server's counters.
+    /// Returns the command with which quorlock releases on this server. The server's command counters show it.
     ///
     /// # Errors
     /// If quorlock fails or uses an unknown command.
@@ -70,7 +70,7 @@ pub(crate) struct Raw {
     batch: Batch,
 }
 
-/// Encoded requests for a number of lockers. A prefix contains the requests of fewer lockers.
+/// Encoded requests for a number of lockers, in their order. Fewer lockers use a prefix.
 #[derive(Debug, Default)]
 struct Batch {
     acquire: Vec<u8>,
@@ -231,7 +231,7 @@ impl Subject for Raw {
     }
 }
 
-/// A minimal lock client of another library.
+/// Another library's lock client, reduced to what the workload `woken` needs.
 pub(crate) struct Stranger {
     streams: Vec<TcpStream>,
     reply: Vec<u8>,

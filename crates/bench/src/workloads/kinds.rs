@@ -138,8 +138,8 @@ fn add(
     bench.figures.add(cell, "cpu_us_per_pair", sample.cpu_us_per_pair());
 }
 
-/// Readers and a writer hold the lock in turn, and each acquires again at once. Each has a client of its own, like
-/// separate processes.
+/// Readers and a writer take turns with the lock, and each acquires again as soon as it has released. Each has its own
+/// client, as if it were a separate process.
 fn writer_among_readers(bench: &mut Bench) -> Result<(), String> {
     let lockers = |kind, count| (0..count).map(move |_| ("client", kind));
     let clients: Result<Vec<_>, String> = lockers(Kind::Shared, READERS)

@@ -10,9 +10,9 @@ use super::writer::OWN_CODE;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Run {
     pub(crate) key: usize,
-    /// The fault of the run's keeper or guardian.
+    /// The fault that was injected into the run's keeper or guardian process.
     pub(crate) fault: Option<Fault>,
-    /// Nobody read the run's events until the run had ended.
+    /// The events of the run were not read until it had ended.
     pub(crate) is_stalled: bool,
     pub(crate) was_termed: bool,
     /// The time during which keeper and guardian were both stopped, so that neither could end the command.
@@ -36,7 +36,7 @@ pub(crate) struct Meddling {
     pub(crate) at: Time,
 }
 
-/// The time from the first line that a run's command wrote to its last line.
+/// The time span from the first to the last line that a run's command wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wrote {
     pub(crate) run: usize,
@@ -70,8 +70,8 @@ pub(crate) struct Overlap {
     pub(crate) excuse: Option<&'static str>,
 }
 
-/// Finds runs that wrote under a key at the same time. In a `calm` round nothing else disturbs the nodes, so an
-/// extension notices in time that another program changed the key.
+/// Finds runs that wrote under a key at the same time. An overlap after another program changed the key is excused for
+/// a ttl, or, in a `calm` round and without a fault of the two runs, until the next extension.
 pub(crate) fn overlaps(
     wrote: &[Wrote],
     runs: &[Run],
@@ -111,13 +111,13 @@ fn excuse(
     excused.then_some("the key had been deleted or overwritten from outside")
 }
 
-/// The longest life of a command after its loss was noticed: the kill margin, and time for a busy machine.
+/// The longest life of a command after the loss of its lock was noticed: kill margin plus 400 ms (busy machine).
 const DYING: Time = TTL / 20 + 400 * MS;
 
-/// The longest life of a command after keeper or guardian continued. On a busy core, killing a chain took 0.6 s.
+/// A command's longest life after keeper or guardian continued. On a busy core, killing a process chain took 0.6 s.
 const AWAKENING: Time = DYING + 600 * MS;
 
-/// The longest time between an answer and its record.
+/// The longest time between a node's answer to a change of a key and the record of the change.
 const BREATH: Time = 50 * MS;
 
 /// Describes how an exit code contradicts the events, if it does.

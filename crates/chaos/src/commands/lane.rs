@@ -17,7 +17,7 @@ use crate::clock::now;
 use crate::plan::nanos;
 use crate::workers::{Shared, lock};
 
-/// Phases. `CHAOS`: faults are injected. `CALM`: all is healed, commands are short. `OVER`: no new command starts.
+/// Phases. `CHAOS`: faults are injected. `CALM`: no faults, and commands are short. `OVER`: no new command starts.
 pub(crate) const CHAOS: u8 = 0;
 pub(crate) const CALM: u8 = 1;
 pub(crate) const OVER: u8 = 2;
@@ -25,7 +25,7 @@ pub(crate) const OVER: u8 = 2;
 /// State that lanes and the nemesis share.
 pub(crate) struct RoundContext {
     pub(crate) quorlock: PathBuf,
-    /// This program, which also writes for the commands.
+    /// The path of this program, which the scripts of commands run as the writer.
     pub(crate) writer: PathBuf,
     pub(crate) home: PathBuf,
     pub(crate) machines: Vec<Machine>,
@@ -36,7 +36,7 @@ pub(crate) struct RoundContext {
 
 pub(crate) struct Machine {
     pub(crate) nodes: String,
-    /// The file with the offset of its wall clock.
+    /// The file with the offset of the machine's wall clock.
     pub(crate) clock: PathBuf,
 }
 

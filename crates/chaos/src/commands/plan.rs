@@ -10,8 +10,8 @@ pub(crate) const KEYS: [&str; 3] = ["backup", "report", "import"];
 
 pub(crate) const LANES: usize = 2;
 
-/// The ttl of the locks. A command that wrongly survives the loss of its lock runs for the rest of this time, so the
-/// time is long enough to detect this on a busy machine.
+/// The ttl of the locks. A command that wrongly survives the loss of its lock runs for the rest of the ttl, so the ttl
+/// is long enough to detect this on a busy machine.
 pub(crate) const TTL: Time = 3 * SECOND;
 
 pub(crate) const FAULTS: Time = 20 * SECOND;
@@ -83,7 +83,7 @@ impl Fault {
         )
     }
 
-    /// Whether a bug would show in commands of this kind.
+    /// Whether commands of this kind would show a bug in the handling of the fault.
     pub(crate) fn suits(self, kind: Kind) -> bool {
         self != Self::StopGuardianAndStep || kind == Kind::Spawning
     }

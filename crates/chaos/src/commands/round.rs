@@ -31,7 +31,7 @@ use crate::shim::Shim;
 use crate::totals::{Outcome, Totals};
 use crate::workers::{Workers, lock};
 
-/// The time for which a fault waits for a command that would run for another ttl. Every bug shows within a ttl.
+/// The time for which a fault waits for a command that still runs for a ttl or longer. Every bug shows within a ttl.
 const PICKY: Time = 1000 * MS;
 
 /// The time for which a fault waits for any command that holds a lock.
@@ -39,7 +39,7 @@ const TARGET: Time = 2000 * MS;
 
 const END: Time = 75 * SECOND;
 
-/// Sections and names of the counts of a round with commands.
+/// Counts of a round with commands: names of sections, and names of counts in them.
 pub(crate) const KINDS: &str = "commands that held a lock and wrote";
 pub(crate) const STRUCK: &str = "faults injected while a command held a lock";
 const SAID: &str = "what `quorlock run` reported";

@@ -23,7 +23,7 @@ use crate::clock::now;
 /// The longest time for one run: waiting, running, ending, and a delay for stopped processes and a busy machine.
 const PATIENCE: Time = 60 * SECOND;
 
-/// The longest time for which the run's events are read after its end. A process that still has the pipe open then is
+/// The longest time for which the run's events are read after its end. A process that has the pipe open for longer is
 /// not part of the run.
 const EVENTS: Time = 2 * SECOND;
 

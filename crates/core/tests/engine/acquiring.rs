@@ -169,7 +169,7 @@ fn a_deadline_that_was_put_off_passes_without_effect_and_is_followed_by_the_true
         &mut out,
     );
     out.clear();
-    // The deadline of node 0 has passed without effect, because only the connecting nodes are outstanding.
+    // The deadline of node 0 passes and changes nothing, because the attempt waits only for the connecting nodes.
     engine.handle(Event::Wake, at(NODE_TIMEOUT), &mut entropy, &mut out);
     assert_eq!(out, []);
     assert_eq!(engine.deadline(), Some(at(CONNECT_TIMEOUT + NODE_TIMEOUT).boot()));
@@ -305,7 +305,7 @@ fn answers_that_have_come_are_counted_before_their_time_outs() {
     world.finish();
 }
 
-/// A busy client must not treat late answers to an inspection, an extension or a release as silence.
+/// A client that was busy itself must not treat late answers to an inspection, an extension or a release as silence.
 #[test]
 fn a_client_that_was_slow_itself_does_not_take_it_for_silence() {
     let sleep = |world: &mut ScriptedWorld| {
@@ -428,7 +428,7 @@ fn a_want_of_rights_on_a_majority_ends_the_call_at_once() {
     world.finish();
 }
 
-/// S26. The first refusal decides. Slower nodes have not answered, but they have not failed, so this is contention.
+/// S26. The lock is contended: the first refusal decides, and the slower nodes have not answered but have not failed.
 #[test]
 fn a_lock_held_on_the_nodes_that_are_left_is_contended_whatever_answers_first() {
     for slow in 2..5 {

@@ -21,7 +21,7 @@ use quorlock_sim::scripted::asking::{
 };
 use quorlock_sim::{Guard, Random};
 
-/// Offset of counters that are ahead of the wall clock of each test, in microseconds.
+/// The offset that puts counters ahead of the wall clock in every test, in microseconds.
 const AHEAD: u64 = 10_000_000_000;
 
 /// A world in which the counters of the nodes are above all clocks.
@@ -39,7 +39,7 @@ fn held_and_wanted(world: &mut ScriptedWorld) -> (LockId, LockId) {
     (first, second)
 }
 
-/// The tokens that the attempts of this lock proposed to the first node.
+/// The fencing tokens that this lock's attempts proposed to the first node.
 fn proposals(world: &ScriptedWorld, lock: LockId) -> Vec<u64> {
     let proposals = world.log().iter().filter_map(|(_, _, effect)| match effect {
         Effect::Send { ticket, command: Command::AcquireFenced { proposal, .. }, .. }
@@ -135,7 +135,7 @@ fn a_raise_that_fails_decides_at_once() {
     world.refuse(0, Some(FailureKind::Rejected));
     world.run_until(20);
     let (at, refusal) = world.refused(lock).unwrap();
-    // Without the other holder, node 2 could have recorded the number, so the reason is contention.
+    // Without the other holder, node 2 could have recorded the number. So the reason is contention.
     assert_eq!((at, refusal.kind), (6, RefusalKind::Contended), "and a look at who has it");
     world.finish();
 }
@@ -198,8 +198,8 @@ fn it_is_too_late_if_the_number_is_recorded_when_the_votes_have_run_out() {
     world.finish();
 }
 
-/// The simulator found this (seed 50037399 and others). A node granted but could not record the number, and the votes
-/// expired before its answer. The refusal must name the node and not the expired votes.
+/// The simulator found this bug (seed 50037399 and others). A node granted but could not record the number, and the
+/// votes expired before its answer. The refusal must name the node and not the expired votes.
 #[test]
 fn a_node_that_cannot_record_the_number_is_the_reason_however_late_it_is() {
     let mut world = with_counters(&[10, 20, 30]);

@@ -152,7 +152,7 @@ fn with_fewer_votes_than_a_quorum_left_the_lock_is_lost_now() {
     }
 }
 
-/// A node that refuses is reported at its answer, and a silent node after the node timeout.
+/// The client reports a node that refuses when the refusal arrives, and a silent node after the node timeout.
 #[test]
 fn its_holder_is_notified_when_no_quorum_confirms_and_when_one_confirms_again() {
     let mut world = ScriptedWorld::new(3);
@@ -210,8 +210,8 @@ fn answers_that_end_a_lock_are_reported_before_the_loss() {
     world.finish();
 }
 
-/// Node 2 is silent, so its vote has expired. Then the answer of node 0 proves that its key was deleted. That answer
-/// ends the lock, so it is the cause.
+/// Node 2 is silent, so its vote expires. Then the answer of node 0 proves that its key was deleted. That answer ends
+/// the lock, so the client reports the deleted key as the cause of the loss.
 #[test]
 fn a_loss_by_an_answer_is_reported_as_such_although_another_vote_has_expired() {
     let mut world = ScriptedWorld::new(3);

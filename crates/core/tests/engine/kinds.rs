@@ -20,12 +20,10 @@ fn several(keys: &[&str]) -> Request {
     Request { keys, ..automatic("k") }
 }
 
-/// A request for `key` as a reader.
 fn reader(key: &str) -> Request {
     Request { mode: Mode::Shared, ..automatic(key) }
 }
 
-/// Two clients and `nodes` nodes.
 fn two_clients(nodes: usize) -> ScriptedWorld {
     ScriptedWorld::with(2, Quorum::majority(nodes).expect("there are nodes"))
 }
@@ -53,7 +51,7 @@ fn a_lock_of_two_keys_is_one_command_per_node() {
     world.finish();
 }
 
-/// A call for several keys (a set) waits for its held key. It does not block calls for its other keys meanwhile.
+/// A set (a call for several keys) waits for its held key, and does not block calls for its other keys.
 #[test]
 fn a_set_waits_at_the_key_that_is_held_and_holds_nobody_back_at_the_others() {
     let mut world = ScriptedWorld::new(3);
@@ -77,7 +75,7 @@ fn a_set_waits_at_the_key_that_is_held_and_holds_nobody_back_at_the_others() {
     world.finish();
 }
 
-/// Another process holds key `a`. While the set pauses, other calls of this process can acquire key `b`.
+/// Another process holds key `a`. While the set (a call for both keys) pauses, other calls here can acquire `b`.
 #[test]
 fn a_set_that_was_refused_steps_aside_and_comes_back() {
     let mut world = two_clients(3);
@@ -220,7 +218,8 @@ fn an_intent_is_removed_when_its_writer_gives_up() {
     world.finish();
 }
 
-/// If an intent belonged to one writer only, readers would get the lock whenever the other writer is next.
+/// Both writers want the key and share one intent (a note on nodes that keeps readers out). Otherwise readers would get
+/// the lock whenever the other writer is next.
 #[test]
 fn writers_of_one_process_share_the_intent_for_a_key_that_both_want() {
     let mut world = ScriptedWorld::with(3, Quorum::majority(3).expect("three nodes"));
@@ -251,7 +250,7 @@ fn writers_of_one_process_share_the_intent_for_a_key_that_both_want() {
     world.finish();
 }
 
-/// The sets also wait behind `between` in their own process, so they must not set an intent for key `a`.
+/// The sets also wait for `between` of their own process, so they must not keep readers out of key `a`.
 #[test]
 fn a_writer_that_waits_in_its_own_process_keeps_no_reader_waiting() {
     let mut world = two_clients(3);
@@ -270,8 +269,8 @@ fn a_writer_that_waits_in_its_own_process_keeps_no_reader_waiting() {
     assert!(world.granted_at(nested).is_some());
 }
 
-/// Two writers pause while a third one tries. The third writer takes over their intents, and they renew the intents
-/// when it gives up.
+/// Two writers pause while a third writer tries. The third takes over their intents, and the two renew the intents when
+/// it gives up.
 #[test]
 fn intents_go_with_the_turns_of_several_writers() {
     let mut world = two_clients(3);
@@ -313,7 +312,7 @@ fn a_call_that_only_tries_leaves_the_intent_of_one_that_waits() {
     assert!(world.is_valid(waits));
 }
 
-/// Readers of `a` and `b` wait for the writer of `a`, and at `b` for a paused call, which must let them go first.
+/// The call `reads` waits for the writer of `a`, and at `b` for a paused call, which must let `reads` go first.
 #[test]
 fn after_a_downgrade_calls_that_must_step_aside_do() {
     let mut world = two_clients(3);
@@ -330,7 +329,7 @@ fn after_a_downgrade_calls_that_must_step_aside_do() {
     assert!(world.granted_at(reads).is_some());
 }
 
-/// The quorum is three nodes, and one stops answering the writer, so the writer no longer waits for readers.
+/// The quorum is all three nodes. One no longer answers the writer, so keeping readers out would not help it.
 #[test]
 fn a_writer_that_no_reader_keeps_waiting_lets_readers_in() {
     let mut world = ScriptedWorld::with(2, Quorum::new(3, 3).expect("all of three"));

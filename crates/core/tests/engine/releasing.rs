@@ -1,4 +1,4 @@
-//! Releases: their reports, owed releases, and the shutdown of the client.
+//! Releases: their reports, owed releases (those that failed and are sent again), and the shutdown of the client.
 
 use std::time::Duration;
 
@@ -239,7 +239,7 @@ fn a_node_that_refuses_to_release_is_asked_again() {
     world.run_until(60);
     assert_eq!(world.sent(lock, Verb::Release, 2), [2, 54]);
     assert!(world.engine(0).is_idle());
-    // After a success, the back-off of the next failure begins again with the shortest pause.
+    // After a successful release, the back-off of the next failed release begins again with the shortest pause.
     let lock = world.hold(request("k"));
     world.refuse(2, Some(FailureKind::Busy));
     world.release(lock, false);

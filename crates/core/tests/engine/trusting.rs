@@ -1,4 +1,5 @@
-//! Nodes that a client does not trust: just started, without a marker, or with the marker of other settings.
+//! Nodes that a client does not trust: just started, without a marker (the key that shows that a node lost no data), or
+//! with the marker of other settings.
 
 mod beginnings;
 mod refused;
@@ -21,7 +22,7 @@ use quorlock_sim::time::MS;
 /// One second in milliseconds.
 const SECOND: i64 = 1_000;
 const MAX_TTL: u64 = 10_000;
-/// The quarantine is a little longer than the largest ttl. In milliseconds.
+/// The quarantine (the wait of a restarted node) is a little longer than the largest ttl. In milliseconds.
 const QUARANTINE: i64 = 12_100;
 const MARKER: &str = "quorlock:node";
 const ADOPTION: &str = "quorlock:adopt";
@@ -99,7 +100,6 @@ fn another(world: &mut ScriptedWorld) -> usize {
     client
 }
 
-/// The first client makes a call for the lock.
 fn acquire(world: &mut ScriptedWorld, wait: Wait) -> LockId {
     acquire_by(world, 0, wait)
 }
@@ -146,7 +146,7 @@ fn asked_for_votes(world: &ScriptedWorld, node: usize) -> usize {
     world.orders(0).filter(votes).count()
 }
 
-/// The number of times that the first client has asked a node for its evidence.
+/// The number of times that the first client has asked a node for its evidence (`INFO` and the marker).
 fn looks(world: &ScriptedWorld) -> usize {
     world.orders(0).filter(|(_, command)| **command == Command::Identify).count()
 }
@@ -174,7 +174,7 @@ fn fresh_nodes_wait_once_and_waiting_calls_learn_for_how_long() {
     assert_eq!(refusal(&world, first).kind, RefusalKind::NodesUntrusted);
     let quarantine = Duration::from_millis(QUARANTINE as u64);
     assert_eq!(refusal(&world, first).retry_after, Some(quarantine));
-    // Answers of two of three nodes decide the call. All three adoptions have begun too.
+    // Two of three answers decide the call. The adoption (the wait for a new marker) of all three has begun too.
     assert_eq!(failures(&world, first), [FailureKind::Quarantined; 3]);
     assert!((0..3).all(|node| world.has(node, ADOPTION)));
     let text = failure(&world, first, 0).to_string();

@@ -156,12 +156,12 @@ fn many_callers_without_a_quorum_try_no_more_often_than_one() {
     assert!(kinds.contains(&RefusalKind::NoQuorum), "calls that had a turn report the nodes");
 }
 
-/// Each attempt gets the vote of the first node and releases it, and that node pushes the release to the other waiting
-/// calls. The other nodes form no quorum, so these pushes must not wake them.
+/// Each attempt gets the vote of the first node and releases it. That node then pushes the release to the other waiting
+/// calls. The other two nodes fail, so there is no quorum, and these pushes must not wake the calls.
 #[test]
 fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
     let mut world = ScriptedWorld::new(3);
-    // These nodes refuse every command, after the answer of the first node has arrived.
+    // These nodes refuse every command, and their answers arrive after the answer of the first node.
     for node in 1..3 {
         world.set_one_way(node, 2);
         world.refuse(node, Some(FailureKind::Rejected));
@@ -182,7 +182,7 @@ fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
     world.finish();
 }
 
-/// Two of five nodes refuse and one fails, which decides the attempt. Whether the lock is held depends on the others.
+/// Two of five nodes refuse and one fails, which decides the attempt. The late answers show whether it is contention.
 #[test]
 fn two_refusals_are_no_holder_where_the_other_nodes_are_dead() {
     for dead in [true, false] {
@@ -204,7 +204,7 @@ fn two_refusals_are_no_holder_where_the_other_nodes_are_dead() {
     }
 }
 
-/// A waiting call also reports failures that it learns after the decision of its attempt.
+/// A waiting call reports failures of nodes even if it learns of them after the decision of its attempt.
 #[test]
 fn by_the_end_of_a_wait_the_dead_have_failed() {
     let mut world = ScriptedWorld::new(5);

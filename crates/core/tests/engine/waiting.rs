@@ -275,7 +275,7 @@ fn a_lock_is_tried_when_a_quorum_of_nodes_is_free_by_expiry() {
     }
     let lock = world.acquire(request("k"));
     world.run_for(200);
-    // The call tries when a quorum is free: the key on node 1 expires at 100 ms. At 86 ms its remaining ttl was 15 ms.
+    // The call tries when a quorum is free: at 86 ms node 1's key had 15 ms left, and 1 ms is added.
     assert_eq!(world.sent(lock, Verb::Acquire, 0).last(), Some(&(86 + 15 + 1)));
     assert_eq!(world.granted_at(lock), Some(104));
     world.finish();
@@ -321,7 +321,7 @@ fn two_clients_that_split_the_votes_come_apart_by_jitter() {
         }
         world.settle();
         let began = world.now() / 1_000_000;
-        // Each client reaches two of the nodes faster than the other client does.
+        // Each client reaches two nodes faster than the other client does, so each gets two of four votes.
         for (client, near) in [(0, [0, 1]), (1, [2, 3])] {
             near.iter().for_each(|node| world.set_one_way_of(client, *node, 0));
         }
@@ -368,7 +368,7 @@ fn a_waiting_caller_that_asks_for_progress_gets_it_after_each_failed_attempt() {
     }
 }
 
-/// The call's own vote blocks its next attempt, because a release failed. It must not count as another holder.
+/// A release failed, so the call's own vote blocks its next attempt. It must not report that as another holder.
 #[test]
 fn a_call_does_not_report_its_own_vote_as_that_of_another() {
     for wait in 12..48 {

@@ -1,4 +1,4 @@
-//! A holder is notified when a quorum does not confirm its lock, before the lock ends, and when a quorum confirms again.
+//! A holder is notified if a quorum stops confirming its lock, before the lock ends, and if a quorum confirms it again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,8 +16,8 @@ pub(crate) const SENTENCE: &str = "V15: when it is clear that no quorum confirms
      node timeout after it was sent, the holder is notified while the lock is held. It is notified when a quorum \
      confirms again. (protocol, 4 and 12)";
 
-/// Rounds of extensions, keyed by the lock in their tickets. Models have no `Started` facts, so this invariant records
-/// nothing there.
+/// Rounds of extensions. The key is the lock in the tickets (lock, round and verb) of their commands. Models report no
+/// `Fact::Started`, which sets `is_watching`, so this record stays empty there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Announced {
     is_watching: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Announced {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Rounds {
-    /// The last report to the holder was that no quorum confirms.
+    /// The last notification of the holder was that no quorum confirms the lock.
     is_unconfirmed: bool,
     latest: Option<Round>,
 }
@@ -36,7 +36,7 @@ struct Round {
     number: u32,
     began: Reading,
     answers: usize,
-    /// A quorum confirmed, or the holder was notified that no quorum confirms.
+    /// A quorum confirmed the lock, or the holder was notified that no quorum does.
     is_decided: bool,
 }
 

@@ -1,5 +1,5 @@
-//! After each tick, a lock's validity is exactly what the answers so far allow: every vote counts, every vote
-//! that was proved gone is dropped, and an unknown reply changes nothing.
+//! After each tick, a lock's validity is exactly as long as the answers so far allow: every vote counts, unless the
+//! node reported its key missing or overwritten. An unknown reply changes nothing.
 
 use quorlock_core::{Answer, Extended, Verb};
 
@@ -21,7 +21,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
                 let Some(token) = view.ledger.of_guard(guard).filter(|_| live) else { continue };
                 let claimed = guard.hold.validity().valid_for(now).as_nanos() as i64;
                 let backed = view.ledger.valid_for(token, now);
-                // A client that needs evidence ignores all answers of untrusted nodes, so it may claim less.
+                // Clients that need evidence (`INFO`, marker) ignore answers of untrusted nodes and may claim less.
                 if claimed > backed || claimed < backed && !view.ledger.needs_evidence(*client) {
                     let (claimed, backed) = (span(claimed), span(backed));
                     return Err(format!("{id} claims {claimed}, and has votes for {backed}"));

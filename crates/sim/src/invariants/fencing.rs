@@ -16,8 +16,8 @@ use crate::view::View;
 
 pub(crate) const NAME: &str = "fencing";
 
-/// The longest expected time between reading a clock and writing a floor that rests on that reading. Half of a
-/// quarantine is another bound, because the client reads a clock again if its reading is older.
+/// The longest time between reading a clock and writing a floor (a lower bound for a node's tokens) computed from it.
+/// Half of a quarantine (a restarted node's wait) is a bound too: the client then reads the clock again.
 const READ_BEFORE: Time = 10 * SECOND;
 
 pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without any timing assumption \
@@ -33,7 +33,7 @@ pub(crate) struct Fencing {
     /// The largest token that a holder had seen before an attempt began, and before a hand-over.
     before: BTreeMap<(ClientId, LockId), u64>,
     handed: BTreeMap<Token, u64>,
-    /// Each node's counters when last checked.
+    /// The counters of each node at its last check.
     counters: Vec<BTreeMap<Key, u64>>,
     lost: BTreeSet<NodeIndex>,
     floors: Floors,
@@ -41,16 +41,16 @@ pub(crate) struct Fencing {
     accepted: BTreeMap<Key, (u64, GuardId)>,
 }
 
-/// Reasons why a floor may be too low.
+/// Reasons why a floor may be lower than tokens that were already given out.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Floors {
-    /// The sum of all jumps of each node's clock.
+    /// For each node, the sum of all jumps of its clock, each counted as positive.
     set: Vec<Time>,
-    /// A clock jumped so far that it no longer agrees with its reading at the time of a floor.
+    /// A clock jumped so far that a floor computed from its earlier time may be too low.
     is_low: bool,
-    /// Records for clocks that do not agree. `marks`: the marker that each client last wrote to each node. `untrusted`:
-    /// the markers with floors that may be too low, because the client reported few clocks or an earlier floor rests on
-    /// other clocks. `lowest`: the lowest of these floors that a node has taken.
+    /// Records for clocks that do not agree. `marks`: the last marker (the key with the floor) of each client on each
+    /// node. `untrusted`: markers whose floors may be too low, because the client reported few clocks or an earlier
+    /// floor used other clocks. `lowest`: the lowest of these floors that a node has taken.
     marks: BTreeMap<(ClientId, NodeIndex), Arc<str>>,
     untrusted: BTreeSet<Arc<str>>,
     lowest: Option<u64>,
@@ -134,7 +134,7 @@ impl Fencing {
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
-            // A floor must be above the previous floor. Between the two the node waits for the longest ttl and two
+            // A floor must be above the previous floor. Between the two, the node waits for the longest ttl and two
             // seconds, so jumps of up to half a ttl are harmless. Models have no floors.
             Fact::FaultEvent(FaultEvent::NodeStepped { node, by }) if view.terms.quarantine > 0 => {
                 self.floors.set[*node] += by.abs();
@@ -159,8 +159,8 @@ impl Fencing {
         }
     }
 
-    /// Whether the losses allow tokens up to this one to be out of order. While any two quorums share a node that kept
-    /// its counters, the order of tokens rests on no floor.
+    /// Whether the lost counters allow tokens up to this one to be out of order. While any two quorums share a node
+    /// that kept its counters, the order of tokens depends on no floor.
     fn is_beyond(&self, fence: u64, view: &View<'_>) -> bool {
         let (nodes, needed) = (view.terms.quorum.nodes(), view.terms.quorum.needed());
         let (lost, in_common) = (self.lost.len(), 2 * needed - nodes);
@@ -274,7 +274,7 @@ fn floor(marker: &str) -> u64 {
 }
 
 /// Whether the floor is above the clocks of more than a quorum of nodes, but not of all nodes. Then an earlier floor
-/// may rest on other clocks.
+/// may have been computed from other clocks.
 fn rests_on_some(floor: u64, view: &View<'_>) -> bool {
     let ahead = Marker::FLOOR_AHEAD_US.cast_signed() * US;
     let read_before = READ_BEFORE.min(view.terms.quarantine / 2);

@@ -17,8 +17,8 @@ pub(crate) const NAME: &str = "hold limit";
 pub(crate) const SENTENCE: &str = "Per node token ≤ 64 turns and ≤ T/10 in all. max_hold counts per guard \
      and per node token. Automatic extension every T/3, bounded by max_hold. (protocol, 3 and 4)";
 
-/// The first grant of each token, and the limits of its extensions. Models have no `Started` facts, so this invariant
-/// records nothing there.
+/// The first grant of each token, and the limits of its extensions. Models report no `Fact::Started`, which sets
+/// `is_watching`, so this record stays empty there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct HoldLimit {
     is_watching: bool,
@@ -28,7 +28,7 @@ pub(crate) struct HoldLimit {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Term {
     began: Reading,
-    /// Limits on the boot clock: for all holders of the token together, and for the present guard.
+    /// Limits on the boot clock: `token_until` for all holders of the token together, `guard_until` for this guard.
     token_until: i64,
     guard_until: i64,
 }

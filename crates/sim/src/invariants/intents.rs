@@ -1,4 +1,4 @@
-//! The intent of a waiting writer is no vote. The intent only keeps new readers waiting, and is withdrawn in time.
+//! An intent (a waiting writer's note on nodes) is no vote. It only keeps new readers out, and is withdrawn in time.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ pub(crate) const SENTENCE: &str = "Heal: as acquire, but ignores intents. No vot
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Intents {
-    /// The intents on nodes, and the call of each. A call can hand its intent over to another call.
+    /// The intents on nodes, each with its call. A call can hand its intent over to another call.
     said: BTreeMap<(ClientId, Key, Value), LockId>,
-    /// Calls that have ended, and whether the client has had a tick since then in which it could withdraw the intent.
+    /// Calls that have ended. True if the client has had a tick since then, in which it could withdraw the intent.
     over: BTreeMap<(ClientId, LockId), bool>,
 }
 

@@ -20,14 +20,14 @@ pub(crate) const SENTENCE: &str = "S13: loss and release are terminal and latche
 pub(crate) struct Latched {
     ended: BTreeSet<GuardId>,
     lost: BTreeSet<GuardId>,
-    /// The votes in the last report.
+    /// The votes in the latest report on each lock.
     reported: BTreeMap<GuardId, Validity>,
-    /// Guards that noticed their own end, and whether a tick has passed since then. After the tick the engine knows.
+    /// Guards that noticed their own end. True if a tick has passed since then, so the engine knows of the end.
     over: BTreeMap<GuardId, bool>,
 }
 
 impl Latched {
-    /// Drops the records of released guards, because the engine reports nothing more about them.
+    /// Drops the records of released guards, because the engine does not report on them any more.
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading, guards: &Guards) {
         self.reported.retain(|id, _| guards.of(*id).is_some());
         self.over.retain(|id, _| guards.of(*id).is_some());
@@ -72,7 +72,7 @@ impl Latched {
         Ok(())
     }
 
-    /// A guard that notices its end notifies the engine, which knows after its next tick.
+    /// A guard that notices its end notifies the engine, which handles the notification in its next tick.
     fn check_extended(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         match fact {
             Fact::Tick { client } => {
@@ -90,7 +90,7 @@ impl Latched {
             Fact::Ordered { client, ticket, command, .. }
                 if matches!(ticket.verb, Verb::Extend | Verb::Heal) =>
             {
-                // A ticket names only the first guard that had the token, so this compares the value instead.
+                // A ticket (lock, round, verb) names only a token's first guard, so this compares the value.
                 let value = subject(command).map(|(_, value)| value);
                 let is_its = |(id, guard): &(GuardId, &Guard)| {
                     id.client == *client && Some(&guard.value()) == value

@@ -14,7 +14,7 @@ pub(crate) const NAME: &str = "mode first";
 pub(crate) const SENTENCE: &str = "Downgrade exclusive → shared: mode() turns to shared and fence() to none, \
      latched, before the first byte; a failed or unknown downgrade never turns back. (kinds, 1)";
 
-/// Guards that were readers' guards at the last check.
+/// The guards that were readers' guards when last checked.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct ModeFirst(BTreeSet<GuardId>);
 

@@ -2,9 +2,9 @@
 //! come later, on every key of its lock.
 //!
 //! Two checks show this together. In runs in which readers keep coming, the healing phase bounds the time until every
-//! writer has its lock, unless no intent reaches a node. The check in this file is exact and covers every run: a node
-//! that stores a writer's intent for a key lets no later reader in, until the last intent has expired. Only these
-//! events end that:
+//! writer has its lock, unless the faults of the run keep intents (notes of waiting writers) off the nodes. The check
+//! in this file covers every run: a node that stores a writer's intent for a key admits no new reader until the last
+//! intent expires. Only these events end that:
 //!
 //! - The writer's call ends.
 //! - Another call of the same process wants one of the keys, and may get the lock first.
@@ -32,7 +32,7 @@ const INTENT: &str = "quorlock:intent:";
 
 type CallId = (ClientId, LockId);
 
-/// Waiting calls and their intents. Models have no `Started` facts, so this invariant records nothing there.
+/// Waiting calls and intents. Models report no `Fact::Started`, which sets `is_watching`, so this stays empty there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct NoStarvation {
     is_watching: bool,
@@ -45,13 +45,13 @@ pub(crate) struct NoStarvation {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Writer {
     words: BTreeMap<(NodeIndex, Key), Word>,
-    /// Numbers of commands about intents: the newest, and the newest with intents that may be ignored.
+    /// Rounds of commands that write intents: the newest, and the newest whose intents need not stop readers.
     ordered: u32,
     excused: u32,
-    /// The last inspection: for each key, the nodes with holders other than readers. If there are too many such nodes,
-    /// the intents sent before the end of the inspection may be ignored too.
+    /// The number of the last inspection, and, for each key, the nodes with holders other than readers. If there are
+    /// too many such nodes, intents sent before the end of the inspection need not stop readers either.
     look: (u32, BTreeMap<usize, BTreeSet<NodeIndex>>),
-    /// The last attempt, and whether a node has refused it.
+    /// The round number of the last attempt, and whether a node has refused it.
     attempt: (u32, bool),
 }
 
@@ -223,7 +223,7 @@ impl NoStarvation {
 }
 
 /// If an attempt fails without a refusal, readers are not the reason why the writer waits. A client that needs evidence
-/// decides by itself which refusals count.
+/// (`INFO` and marker) decides by itself which refusals count.
 fn ordered(writer: &mut Writer, ticket: Ticket, needs_evidence: bool) {
     match ticket.verb {
         Verb::Announce => writer.ordered = writer.ordered.max(ticket.round),

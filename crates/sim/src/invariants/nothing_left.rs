@@ -1,5 +1,5 @@
-//! At the end of a run nothing is left: no key of ours on a node, no owed release, no record in an engine. The
-//! simulator checks this after the last ttl of every run.
+//! At the end of a run nothing is left: no key of ours on a node, no owed release (a failed release that is to be sent
+//! again), no record in an engine. The simulator checks this after the last ttl of every run.
 
 use quorlock_core::Key;
 

@@ -16,8 +16,8 @@ pub(crate) const SENTENCE: &str =
 pub(crate) struct NothingResent(BTreeSet<(ClientId, NodeIndex, Ticket, Option<u64>)>);
 
 impl NothingResent {
-    /// In models, the numbers of commands about trust start again when no such command is in flight, so this drops
-    /// them.
+    /// Models restart the numbering of commands about trust when no such command is in flight, so this drops their
+    /// records.
     pub(crate) fn rebase(&mut self) {
         self.0.retain(|(_, _, ticket, _)| ticket.verb != Verb::Trust);
     }
@@ -35,7 +35,7 @@ impl NothingResent {
     }
 }
 
-/// A raise to a different number is a different command.
+/// The new number in a raise. Two raises of one lock are different commands if their numbers differ.
 const fn raised_to(command: &Command) -> Option<u64> {
     match command {
         Command::Raise { to, .. } => Some(*to),

@@ -21,7 +21,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
             let Some(request) = view.ledger.request(*client, *lock) else { return Ok(()) };
             let most = match request.wait {
                 Wait::Once => Some(1),
-                // At least one attempt is made.
+                // A limit of zero attempts still allows one attempt.
                 _ => request.retry.attempts_max.map(|most| most.max(1)),
             };
             if most.is_some_and(|most| refusal.attempts > most) {
@@ -40,29 +40,29 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Checked {
     let count = |is: fn(&NodeOutcome) -> bool| {
         refusal.nodes.iter().filter(|report| is(&report.said)).count()
     };
-    // A call that only inspected has seen free keys on nodes that would have granted.
+    // In a call that only inspected, a node whose keys are all free counts as a node that would have granted.
     let granted =
         count(|said| matches!(said, NodeOutcome::Granted | NodeOutcome::Seen(Holding::Free)));
     let refused = count(|said| matches!(said, NodeOutcome::Refused(_)));
     let untrusted = count(
         |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_about_trust()),
     );
-    // One node is enough to show that clients disagree.
+    // One such node is enough, because it shows that two clients have different configurations.
     let disagreed = count(
         |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_disagreement()),
     );
     let open = count(|said| matches!(said, NodeOutcome::Nothing));
     let wrong = match refusal.kind {
-        // Without the refusals there would have been a quorum.
+        // The call is contended only if the nodes that refused and the nodes with free keys together are a quorum.
         RefusalKind::Contended if refusal.attempts == 0 => !quorum.is_reached(granted + refused),
-        // A node without an answer at the end counts as failed.
+        // A node refused, and without refusals there would be a quorum. A node without an answer counts as failed.
         RefusalKind::Contended => refused == 0 || !quorum.is_reached(granted + refused),
         RefusalKind::NoQuorum => refused > 0 && quorum.is_reached(granted + refused),
         // A node that granted and did not record the fencing token counts as failed. A node without an answer
         // may still record it.
         RefusalKind::TooSlow if fenced => !quorum.is_reached(granted + open),
         RefusalKind::TooSlow => !quorum.is_reached(granted),
-        // The trusted nodes alone would have been a quorum.
+        // Wrong if the trusted nodes alone are a quorum and the configurations agree.
         RefusalKind::NodesUntrusted => {
             disagreed == 0 && quorum.is_reached(quorum.nodes() - untrusted)
         }

@@ -17,16 +17,16 @@ pub(crate) const SENTENCE: &str = "Unknown = no vote, release owed. S15: every a
      by success releases on all nodes. (protocol, 2 and 12) — What is owed is sent again within a second, and \
      as soon as the node answers, until the key has expired.";
 
-/// The longest time until a failed release is sent again, by the client's boot clock.
+/// The longest time until a client sends a failed release again, by its boot clock.
 const RETRY_MAX: Time = SECOND;
 
-/// Keys that may be on nodes. Models have no `Started` facts, so this invariant records nothing there.
+/// Keys that may be on nodes. Models report no `Fact::Started`, which sets `is_watching`, so this stays empty there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Owed {
     is_watching: bool,
     /// Values that were sent to a node and may be stored there, until the answer to a release arrives.
     keys: BTreeMap<(ClientId, NodeIndex, Vec<u8>), Set>,
-    /// The value in each command under way.
+    /// The value in each command in flight.
     commands: BTreeMap<(ClientId, NodeIndex, Ticket), Vec<u8>>,
 }
 
@@ -36,7 +36,7 @@ struct Set {
     first: Ticket,
     /// The earliest time at which the key has expired, by the client's boot clock.
     until: Time,
-    /// The time at which a release failed, unless the client has sent it again.
+    /// The time at which the last release failed. `None` if none failed, or if the client has sent it again.
     failed: Option<Time>,
     /// The release failed because the node was unreachable, and the node has answered since then.
     is_back: bool,

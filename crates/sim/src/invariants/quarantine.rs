@@ -16,8 +16,8 @@ pub(crate) const SENTENCE: &str = "S9: no vote before verification and marker. S
      quarantine. (protocol, 12) — By true time: none that a node gives within the longest ttl and 1 % \
      after it was started or lost what it knew. S3: nodes are distinct servers.";
 
-/// The server behind each vote, because a node's name may later lead to another server. Models have no `Started` facts
-/// and no such names, so this invariant records nothing there.
+/// The server behind each vote, because a node's name may later lead to another server. Models report no
+/// `Fact::Started`, which sets `is_watching`, and have no such names, so this record stays empty there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Quarantine {
     is_watching: bool,

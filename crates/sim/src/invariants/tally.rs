@@ -1,4 +1,4 @@
-//! Counts events. The counts show whether the runs put the invariants to the test.
+//! Counts events. The counts show whether the runs exercise the invariants.
 
 mod kinds;
 
@@ -132,8 +132,8 @@ impl Tally {
 }
 
 impl Tally {
-    /// An attempt begins. After a push, an attempt waits until pushes of the other nodes can have arrived (protocol,
-    /// 3). Otherwise the push of each node would cause an attempt.
+    /// Counts attempts after a push, and hasty ones among them: an attempt should wait until the pushes of the other
+    /// nodes can have arrived (protocol, 3). Otherwise each node's push would start an attempt.
     fn begun(
         &mut self,
         client: ClientId,

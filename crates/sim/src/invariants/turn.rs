@@ -1,5 +1,5 @@
-//! Checks guards when they are granted, and at the end of a tick in which their votes changed, but not in between: a
-//! node's answers to several commands arrive together, and the engine reports on them one by one.
+//! Selects the guards to check: at a grant, and at the end of a tick the guards whose votes changed. Within the tick a
+//! check would fail, because the engine reports one by one on answers that arrived together.
 
 use std::collections::BTreeSet;
 

@@ -18,8 +18,8 @@ pub(crate) const SENTENCE: &str = "S1: a vote exists only after a positive reply
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Votes {
-    /// The present connection of each client to each node. It exists from the first `Connected` fact on. Models have no
-    /// such facts, because their broken connections drop the commands in flight.
+    /// The present connection of each client to each node, from the first `Connected` fact on. Models have no such
+    /// facts: when a connection of a model breaks, its commands in flight are dropped.
     epochs: BTreeMap<(ClientId, NodeIndex), Epoch>,
     turn: Turn,
 }

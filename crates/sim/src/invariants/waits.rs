@@ -1,5 +1,5 @@
-//! A client writes a marker to a node only after the adoption wait. The clock of the waiting client measures this wait,
-//! whatever the node's clock shows.
+//! A client writes a marker (the key that shows that a node lost no data) only after the wait of an adoption, in which
+//! the node does not vote. The boot clock of the client measures this wait, whatever the node's clock shows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ pub(crate) const SENTENCE: &str = "Uptime ≥ max_ttl·(1+ε) + 2 s, bounded als
 
 type Channel = (ClientId, NodeIndex);
 
-/// Each client's information about each node, in times of the client's boot clock. Models have no `Started` facts, so
-/// this invariant records nothing there.
+/// Each client's information about each node, in times of the client's boot clock. Models report no `Fact::Started`,
+/// which sets `is_watching`, so this record stays empty there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Waits {
     is_watching: bool,
-    /// The newest connection with evidence from the node, and the number of flush pushes on it.
+    /// The newest connection with evidence (`INFO` and marker) from the node, and the number of flush pushes on it.
     epochs: BTreeMap<Channel, (u64, u64)>,
     /// The earliest possible start of each server run, by the uptime in its first identification.
     runs: BTreeMap<(Channel, String), Time>,
@@ -33,8 +33,8 @@ pub(crate) struct Waits {
     adoptions: BTreeMap<Channel, Seen>,
     /// The newest command about trust: its number, and the adoption that it requests.
     asked: BTreeMap<Channel, (u32, Option<Arc<str>>)>,
-    /// Adoptions that arrived in this tick. Such an adoption counts unless the evidence beside it makes the engine send
-    /// a new request.
+    /// Adoptions that arrived in this tick. Such an adoption counts, unless evidence in the same batch makes the engine
+    /// send a new request.
     heard: BTreeMap<Channel, Seen>,
 }
 
@@ -72,7 +72,7 @@ impl Waits {
             Fact::Ordered { client, node, ticket, command } if ticket.verb == Verb::Trust => {
                 return self.ordered((*client, *node), *ticket, command, view);
             }
-            // A client that refuses the node for another reason ignores the adoption.
+            // A client that refuses a node ignores the node's adoption.
             Fact::TrustState { client, node, trust_state: TrustState::Refused(_) } => {
                 let channel = (*client, *node);
                 self.heard.remove(&channel);

@@ -17,7 +17,7 @@ use crate::time::{MS, SECOND, Time};
 /// never how many hold the lock, and exploring it would multiply the states.
 pub(crate) const TICK: Time = 20 * SECOND;
 
-/// The bounds of one model. They are flat, so that a model can be written as a difference to another one (`..M1`).
+/// The bounds of one model. The fields are flat, so that a model can be written as a change of another model (`..M1`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) clients: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Bounds {
     pub(crate) node_fast: u32,
     /// If not zero, a client's clock may stop for one tick, and again after this number of ticks.
     pub(crate) client_slow: u8,
-    /// The number of times that one of a client's two clocks stops while the other continues; for all clients together.
+    /// The number of times that one of a client's two clocks stops while the other continues, for all clients together.
     pub(crate) suspends: u8,
     pub(crate) attempts: [u32; CLIENTS],
     pub(crate) extensions: [u8; CLIENTS],
@@ -58,7 +58,7 @@ pub(crate) struct Bounds {
     /// The largest age of a command that arrives after its connection broke.
     pub(crate) zombie_age: u32,
     /// Nodes answer inspections too, in any order with other answers, and a refused client uses the adaptive delay. The
-    /// nodes promise pushes and never send one.
+    /// nodes promise pushes but never send any.
     pub(crate) looks: bool,
     /// Answers are processed at once.
     pub(crate) prompt: bool,
@@ -79,7 +79,7 @@ impl Bounds {
             max_ttl: ticks(self.ttl),
             drift_ppm: u32::try_from(self.assumed().ppm).unwrap_or(0),
             drift_constant: Duration::ZERO,
-            // With a zero margin, an engine error of one tick becomes visible.
+            // With a zero margin, an error of the engine of one tick becomes visible.
             margin: Some(Duration::ZERO),
             node_timeout: Some(ticks(1).min(ticks(self.ttl) / 4)),
             ..TimingOptions::default()
@@ -131,7 +131,7 @@ impl Bounds {
         Rules { guard: self.guard, cluster, names, marker, adoption, durable, words }
     }
 
-    /// Uptime in seconds, rounded up to ticks, after which a quarantine is over. A longer uptime makes no difference.
+    /// Uptime in seconds, rounded up to ticks, that ends a quarantine (a restarted node's wait). More changes nothing.
     pub(crate) fn grown_s(&self) -> i64 {
         let quarantine = self.rules(1, 1).quarantine().as_nanos();
         let ticks = quarantine.div_ceil(TICK.unsigned_abs().into());

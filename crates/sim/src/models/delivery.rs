@@ -1,4 +1,4 @@
-//! Passes events to the engines of a model, and carries out their effects.
+//! Passes events to the engines of a model, and carries out their effects (the engine's outputs).
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ impl Driver for Step<'_> {
     fn order(&mut self, client: ClientId, node: NodeIndex, (ticket, command): TicketedCommand) {
         self.note(&Fact::Sent { client, node, ticket, command: &command });
         let said = match ticket.verb {
-            // Inspections fail here, because they change nothing on the nodes and the retry delay is fixed.
+            // Without `looks`, inspections fail, because they change nothing on the nodes and the retry delay is fixed.
             Verb::Inspect if !self.bounds.looks => {
                 (Answer::Failed(Failure::new(FailureKind::Rejected)), Evidence::NotRequired)
             }
@@ -101,7 +101,7 @@ impl Driver for Step<'_> {
         }
     }
 
-    /// Queues an event of this step's client. No other client receives an event in between.
+    /// Queues an event of the client that takes this step. No other client receives an event in between.
     fn ask(&mut self, _: ClientId, event: Event) {
         self.events.push_back(event);
     }

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! rare {
     ($($name:ident $text:literal,)*) => {
-        /// An event that must happen sometimes.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub(crate) enum Rare { $($name,)* }
 

@@ -95,7 +95,7 @@ const M4: Bounds =
 const M2: Bounds = Bounds { node_fast: 0, vanishing: Some(2), ..M1 };
 
 /// One node restarts without its vote, and another node has just done so. Answers arrive at once. The longest ttl is
-/// two ticks, and a quarantine is three ticks.
+/// two ticks, and a quarantine (the wait of a restarted node) is three ticks.
 const M3: Bounds = Bounds {
     ttl: 2,
     drift: 0,
@@ -283,7 +283,7 @@ pub fn positives() -> Vec<Scenario> {
     ]
 }
 
-/// Models in which two clients must come to hold the lock.
+/// Models in which two clients must come to hold the lock, because an assumption is violated or a mutant is on.
 pub fn negatives() -> Vec<Scenario> {
     let new = |name, about, mutant, bounds, after| {
         let pinned = Pinned::Overlap { after };

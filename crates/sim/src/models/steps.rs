@@ -43,7 +43,7 @@ impl Step<'_> {
         (self.world, self.trace.unwrap_or_default())
     }
 
-    /// Resets a client whose call is over and which has nothing under way: its engine becomes as new. So worlds that
+    /// Resets a client whose call is over and which has nothing in flight: its engine becomes as new. So worlds that
     /// differ only in such a client are one state. This hides nothing: the client would only inspect nodes, and release
     /// its lock again on nodes that lost it in a restart. Neither action changes the holders of the lock.
     fn forget(&mut self, client: ClientId) {
@@ -57,7 +57,6 @@ impl Step<'_> {
         }
     }
 
-    /// A caller wants the lock.
     pub(crate) fn want(&mut self, client: ClientId) {
         self.go_on(client);
         let request = self.bounds.request(client);
@@ -85,7 +84,6 @@ impl Step<'_> {
         }
     }
 
-    /// The holder wants the lock extended.
     pub(crate) fn extend(&mut self, client: ClientId) {
         self.go_on(client);
         self.world.clients[client].extensions += 1;
@@ -93,7 +91,6 @@ impl Step<'_> {
         self.tell(client, Event::Extend { lock: LOCK });
     }
 
-    /// The holder, a writer, becomes a reader.
     pub(crate) fn downgrade(&mut self, client: ClientId) {
         self.go_on(client);
         self.seen.add(Rare::Downgrade);
@@ -118,8 +115,8 @@ impl Step<'_> {
         }
         if matches!(ticket.verb, Verb::Release | Verb::Trust) || self.bounds.prompt {
             // The client gets these answers at once, and other orders are not explored. Nothing waits for the answer to
-            // a release. The answer to a command about trust (`INFO`, adoption, marker) depends only on the node; see
-            // `tick`. With `bounds.prompt`, every answer arrives at once.
+            // a release. The answer to a command about trust (`INFO`, marker, or adoption: the wait for a new marker)
+            // depends only on the node; see `tick`. With `bounds.prompt`, every answer arrives at once.
             return self.answer(client, node, (sent, ticket, answer));
         }
         self.world.links[client][node].change().answers.push_back((sent, ticket, answer));
@@ -151,11 +148,11 @@ impl Step<'_> {
         } else {
             MarkerSeen::NotAsked
         };
-        // The nodes of a model send no flush pushes. This is the harder case for the client.
+        // The nodes of a model send no flush pushes, which makes a loss of data harder for the client to notice.
         (answer, Evidence::Seen { epoch, flushes: 0, info, marker })
     }
 
-    /// A node carries out a command that was still under way on a connection that has ended.
+    /// A node carries out a command that was still in flight on a connection that has ended.
     pub(crate) fn execute_zombie(&mut self, client: ClientId, node: NodeIndex) {
         let zombie = self.world.links[client][node].change().zombies.pop_front();
         let Some((_, ticket, command)) = zombie else { return };

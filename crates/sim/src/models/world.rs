@@ -28,7 +28,7 @@ use crate::time::{Clock, Time};
 pub(crate) const NODES: usize = 3;
 pub(crate) const CLIENTS: usize = 3;
 
-/// The number of each client's only call.
+/// The lock id of each client's only call.
 pub(crate) const LOCK: LockId = LockId(0);
 
 pub(crate) const RESOURCES: [&str; 3] = ["orders", "jobs", "mails"];
@@ -77,7 +77,7 @@ pub(crate) enum Call {
     Over,
 }
 
-/// A message with its ticket, and the sending time of its command.
+/// A message, the ticket (lock, round and verb) of its command, and the sending time of the command.
 pub(crate) type Sent<T> = (Reading, Ticket, T);
 
 /// Messages between a client and a node, in order. Commands of a dead connection are `zombies`.

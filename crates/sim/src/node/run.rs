@@ -59,7 +59,7 @@ impl ModelNode {
         .into())
     }
 
-    /// Reads the marker, as a batch does after its commands.
+    /// Reads the marker (the key that shows that the node lost no data), as a batch does after its commands.
     pub fn marker(&mut self, by: ConnectionId, key: &Key, now: Time) -> MarkerSeen {
         let now_us = self.now_us(now);
         match self.store.get(by, key, now_us) {

@@ -1,4 +1,4 @@
-//! The kinds of locks that callers want. Separate streams draw them, because they are newer than the first faults.
+//! The kinds of locks that callers want. Their random streams are separate, so that older seeds keep their draws.
 
 use quorlock_core::RestartGuard;
 
@@ -14,7 +14,7 @@ pub struct Kinds {
     pub shared: u64,
     /// The chance in percent that a writer downgrades when it checks its guard.
     pub downgrades: u64,
-    /// Intents of writers reach no node.
+    /// Intents (notes of waiting writers, which keep new readers out) reach no node.
     pub is_deaf: bool,
     /// After the end of the faults, readers keep coming.
     pub readers_stay: bool,

@@ -11,13 +11,13 @@ use crate::time::Time;
 /// Faults and settings besides [`Fault`](super::Fault)s.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Later {
-    /// Nodes whose clocks are hours behind while clients' clocks are right. They are few enough that any floor
-    /// rests on at least one right clock.
+    /// Nodes whose clocks are hours behind while clients' clocks are right. They are few enough that at least one right
+    /// clock contributes to any floor (the lower bound for a node's fencing tokens).
     pub behind: Vec<usize>,
-    /// The largest clock jump during a quarantine. A node's clock jumps back; it jumps ahead only in runs with worse
-    /// clocks than assumed. A client's clock jumps in either direction.
+    /// The largest clock jump during a quarantine (the wait of a restarted node). A node's clock jumps back; it jumps
+    /// ahead only in runs with worse clocks than assumed. A client's clock jumps in either direction.
     pub jumps: Option<Time>,
-    /// Clients' wall clocks make small jumps, which may take a lock into its margin without ending it.
+    /// Clients' wall clocks make small jumps, which may leave a lock with less than its margin without ending it.
     pub small_steps: bool,
     /// Nodes that the operator declared `durable`.
     pub declared: Vec<usize>,
@@ -149,12 +149,12 @@ impl Later {
         shuffle(&mut order, random);
         let small_steps = random.coin();
         let jumps = random.coin() && is_strict;
-        // If every node may lose its counters, the order of tokens rests on clocks that agree, so clock jumps are
+        // If every node may lose its counters, the order of tokens depends on clocks that agree, so clock jumps are
         // small. Otherwise a jump may be long enough to make a quarantine appear over.
         let rests_on_clocks = plan.clocks.sober && plan.load.fenced > 0;
         let most = if rests_on_clocks { plan.load.max_ttl / 4 } else { 2 * plan.quarantine() };
         let jumps = jumps.then_some(most);
-        // A floor rests on `needed` other clocks and the node's own clock, so at least one of them is right.
+        // A floor is computed from `needed` other clocks and the node's own clock, so at least one of them is right.
         let behind = order[..needed.min(nodes - 1)].to_vec();
         let has_behind =
             random.percent(70) && is_strict && plan.clocks.sober && plan.load.fenced > 0;

@@ -55,7 +55,7 @@ pub fn request(key: &str) -> Request {
     }
 }
 
-/// The same request with a fencing token.
+/// The same request, but with a fencing token.
 pub fn fenced(request: Request) -> Request {
     let counter = Counter {
         keys: request.keys.map(|key| counter_of(key).into()),
@@ -125,7 +125,7 @@ impl ScriptedWorld {
         self.world.record.counts.of(Count::Overlaps) as usize
     }
 
-    /// Finds effects in the log, with their times in milliseconds.
+    /// Finds effects (outputs of the engine) in the log, with their times in milliseconds.
     fn said<'a, T>(
         &'a self,
         of: impl Fn(&'a Effect) -> Option<T> + 'a,

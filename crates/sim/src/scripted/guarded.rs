@@ -1,4 +1,5 @@
-//! Clients with a restart guard: answers come with evidence, and nodes restart, lose data, are promoted or replaced.
+//! Clients with a restart guard: answers come with evidence (`INFO` and marker), and nodes restart, lose data, are
+//! promoted or replaced.
 
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ impl World {
         }
     }
 
-    /// Whether a test has taken away the right to read locks.
+    /// Whether a test has taken away the clients' right to read locks.
     pub(crate) fn is_blind(&self) -> bool {
         self.by_hand.as_ref().is_some_and(|by_hand| by_hand.is_blind)
     }

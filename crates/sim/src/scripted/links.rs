@@ -57,7 +57,7 @@ impl ScriptedWorld {
         self.go_on();
     }
 
-    /// Holds a node's answers back until it is no longer mute.
+    /// Holds back a node's answers while `mute` is true.
     pub fn mute(&mut self, node: usize, mute: bool) {
         self.mute[node] = mute;
         self.go_on();
@@ -183,7 +183,7 @@ impl ScriptedWorld {
         self.world.by_hand_mut().held_back[client][node].which = Some(which);
     }
 
-    /// Sends the commands that were held back.
+    /// Sends the commands that were held back, and holds back no more.
     pub fn let_go(&mut self, client: usize, node: usize) {
         let held_back = std::mem::take(&mut self.world.by_hand_mut().held_back[client][node]);
         self.world.clients[client].transports[node].outbox.extend(held_back.orders);

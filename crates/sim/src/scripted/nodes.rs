@@ -7,12 +7,12 @@ use crate::fact::{Fact, FaultEvent};
 use crate::node::{Health, Stored};
 
 impl ScriptedWorld {
-    /// Makes a node answer every command with this error instead of carrying it out; `None` ends that.
+    /// Makes a node answer every command with this error instead of carrying it out. With `None` it works again.
     pub fn refuse(&mut self, node: usize, with: Option<FailureKind>) {
         self.world.servers[node].node.health = with.map_or(Health::Good, Health::Refusing);
     }
 
-    /// Takes away the right to read locks, or gives it back. Locks can still be set and deleted.
+    /// Takes away the clients' right to read locks, or gives it back. Locks can still be set and deleted.
     pub fn blind(&mut self, is_blind: bool) {
         self.world.by_hand_mut().is_blind = is_blind;
     }

@@ -11,9 +11,9 @@ use crate::node::Stored;
 use crate::world::{Server, World};
 
 impl World {
-    /// No acquire is sent after its release. A key that is extended, healed or raised is neither released nor expired.
-    /// A raise for the next holder is sent only when the lock has no holder (S14). Random runs cannot check this,
-    /// because there a guard may have noticed its end before its engine.
+    /// Checks the order of commands to a node. No acquire, extension, heal or raise follows its release. An extension
+    /// or heal is sent only before its lock ends, a raise for the next holder only when the lock has no holder (S14).
+    /// Random runs cannot check this, because there a guard may have noticed its end before its engine.
     pub(super) fn check_order(
         &mut self,
         client: ClientId,
@@ -48,13 +48,13 @@ impl World {
         }
         let is_left = |guard: &Guard| match ticket.verb {
             Verb::Heal => guard.is_valid(now),
-            // The guard may already be invalid: the engine sends a due extension before it handles the release.
+            // The guard may already be released: the engine sends a due extension before it handles the release.
             _ => !guard.hold.validity().remaining(now).is_zero(),
         };
         assert!(last.is_some_and(is_left), "extended or healed while valid");
     }
 
-    /// Only a held lock changes or is lost.
+    /// The engine reports changes only of locks that are held, and losses only of locks that were granted.
     pub(super) fn check_effect(&self, client: ClientId, effect: &Effect) {
         let guard = |lock: &LockId| self.watch.guards.of(GuardId { client, lock: *lock });
         match effect {

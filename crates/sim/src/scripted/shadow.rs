@@ -1,4 +1,4 @@
-//! Checks that an engine with shifted times behaves like the original. Models rely on this.
+//! Checks that an engine behaves the same when all of its times are shifted. Models depend on this.
 
 use quorlock_core::{Effect, Engine, Event, LockId, Reading, Ticket, Token};
 
@@ -20,7 +20,7 @@ impl Shadow {
         let Self(before, mut event) = self;
         let (mut shadow, map) = before.rebased(now, 10);
         let next = LockId(10 + map.len() as u64);
-        // A lock that the map does not contain is new, or the engine has dropped its record.
+        // A lock that `map` does not contain is new, or the engine has dropped its record.
         let to = |lock: LockId| map.get(&lock).copied().unwrap_or(next);
         match &mut event {
             Event::Acquire { lock, .. }

@@ -2,8 +2,8 @@
 //!
 //! A tick is one iteration of the client's driver. [`World::tick`] takes in everything that has arrived and reads the
 //! clock. [`World::carry_on`] gives the events to the engine and sends the commands; after a stall, `SimEvent::Carry`
-//! calls it. For each event, `Driver::carry_out_all` carries out the engine's effects. After each effect it calls
-//! `Driver::carried_out`, which does the work that only this world needs.
+//! calls it. For each event, `Driver::carry_out_all` carries out the effects (the engine's outputs). After each effect
+//! it calls `Driver::carried_out`, which does the work that only this world needs.
 
 use quorlock_core::{
     Effect, Engine, Event, LockId, Reading, RestartGuard, Rules, TicketedCommand, Token,
@@ -88,7 +88,7 @@ impl World {
         let wall = DATE + random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
         let wall = Clock::new(self.client_wall(wall), ppm);
         let mut machine = Machine { boot, wall };
-        // A jump by 0 does not change the time that a clock shows. The clock only counts its drift from now on.
+        // A jump by 0 does not change the time that a clock shows, but lets its error of rate count from now on.
         machine.boot.step(0, self.now);
         machine.wall.step(0, self.now);
         let engine = Engine::guarded(self.plan.servers.quorum, self.rules_of(id));
@@ -125,7 +125,7 @@ impl World {
         self.plan.later.modes.of(client).unwrap_or(self.plan.guard)
     }
 
-    /// The wall clock of a client at its start. `drawn` is a random time. It also chooses the case, which saves a draw.
+    /// The wall clock of a client at its start. `drawn` is a random time, which also selects one of the cases below.
     fn client_wall(&self, drawn: Time) -> Time {
         const HOUR: Time = 3_600 * SECOND;
         match drawn / SECOND % 3 {
@@ -189,14 +189,14 @@ impl World {
         let mut events = Vec::new();
         tick.tick.for_each(|event, request| events.push((event, request)));
         for (event, request) in events {
-            // A test made up this answer, so it came on no connection.
+            // A test made up this answer, so no connection carried it.
             let is_made_up = request.is_some() && matches!(event, Event::Answered { .. });
             if !is_made_up {
                 self.note_event(client, &event);
             }
             self.tell(client, event, now);
         }
-        // Carrying out effects kills no client today. A dead client must not send.
+        // The client may have been killed meanwhile. A dead client must not send.
         if !self.clients[client].life.alive {
             return;
         }

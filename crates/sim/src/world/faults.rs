@@ -24,7 +24,7 @@ impl World {
     fn mean_of(&self, fault: Fault) -> Time {
         match fault {
             Fault::Distrust => self.plan.load.max_ttl * 2,
-            // A run outside of the assumptions tests losses of votes, so losses are frequent.
+            // A run outside of the assumptions is about lost votes, so losses are frequent.
             Fault::Losses if self.plan.outside.is_some() => self.plan.load.max_ttl / 2,
             _ => self.plan.faults.every,
         }
@@ -154,7 +154,7 @@ impl World {
             Health::OutOfMemory,
             Health::Garbled,
         ]);
-        // A replica keeps refusing writes until it is promoted.
+        // The node is a replica, which refuses writes until it is promoted.
         if self.servers[node].node.health == Health::ReadOnly(FailureKind::ReadOnly) {
             return;
         }
@@ -358,8 +358,8 @@ impl World {
         }
     }
 
-    /// Plans one jump of the node's clock during its quarantine. A single jump keeps the length of the quarantine
-    /// known. If the plan allows it, the clock of a waiting client jumps too.
+    /// Plans one jump of the node's clock during its quarantine (the wait after its restart). A single jump keeps the
+    /// length of the quarantine known. If the plan allows it, the clock of a waiting client jumps too.
     fn plan_jumps(&mut self, node: NodeIndex, most: Time) {
         let (long, clients) = (self.plan.quarantine(), self.clients.len());
         let (may_set_walls, wild) =
@@ -411,7 +411,7 @@ impl World {
             // Only later nodes take over the data of earlier ones, so that nodes keep different data.
             choice if choice == 1 || other >= node => {
                 self.servers[node].node.flush();
-                // Clients notice the loss without a push, because the marker is missing.
+                // Without a push, clients notice by the missing marker (the key that shows that no data was lost).
                 is_told = true;
                 true
             }

@@ -29,7 +29,7 @@ impl World {
         self.leave_litter();
         let healed_at = self.now;
         let mut bound = 0;
-        // Late answers raise the measured round trips and so the back-off, so the bound is computed again.
+        // Late answers lengthen the measured round trips and with them the back-off, so the bound is computed again.
         while bound < self.plan.bound() + self.backoff() {
             bound = self.plan.bound() + self.backoff();
             self.run_until(healed_at + bound, |world| world.all_is_well(newcomer, &waiting));
@@ -51,13 +51,13 @@ impl World {
     }
 
     /// The longest contention back-off: 38 round trips for each recent holder and 64 for each other caller. A round
-    /// trip counts at most 100 ms (`contention.rs` in the core), by the client's own clocks.
+    /// trip counts as at most 100 ms (`contention.rs` in the core), by the client's own clocks.
     fn backoff(&self) -> Time {
         let alive = || self.clients.iter().enumerate().filter(|(_, it)| it.life.alive);
         let longest = alive().map(|(_, it)| it.slowest.as_nanos() as Time).max().unwrap_or(0);
         let ppm = alive().map(|(id, _)| self.ppm_of(id)).min().unwrap_or(0);
         let stays = self.plan.load.callers as Time + 1;
-        // A client that has had the lock repeatedly backs off for up to 8 ms more.
+        // A client that held the lock several times in a row backs off for up to 8 ms more.
         let longer = stays * 8 * MS;
         let round_trips = 38 * stays + 2 * 64;
         (longest.clamp(MS / 10, 100 * MS) * round_trips + longer) * 1_000_000 / (1_000_000 + ppm)
@@ -87,7 +87,7 @@ impl World {
                 continue;
             }
             if self.servers[node].process == Process::Down {
-                // A node without its data must stay down for a quarantine.
+                // A node that loses its data must stay down until none of its earlier votes counts.
                 let down = super::SimEvent::Mend(super::Mend::StartNode(node));
                 self.plan_in(self.quarantine(), down);
             }
@@ -178,8 +178,8 @@ impl World {
         format!("client {client} (due in {due:?}, round trip {round_trip:?})")
     }
 
-    /// Ends the faults of all nodes and shuts all clients down. Every owed release must be delivered, and no
-    /// key of ours may stay on a node.
+    /// Ends the faults of all nodes and shuts all clients down. Every owed release (one that failed and is sent again)
+    /// must be delivered, and no key of ours may stay on a node.
     pub(crate) fn end(&mut self) {
         self.progress.closing = true;
         self.plan.servers.down_to_the_end.clear();
@@ -194,7 +194,7 @@ impl World {
             }
         }
         // An engine retries an unanswered release for a minute and a ttl. If a guard is released after its client has
-        // reported that no release is owed, its release may still be owed.
+        // reported that it owes no release, that guard's release may still fail and be owed.
         let until = self.now + self.plan.bound() + 70 * SECOND;
         self.run_until(until, |world| {
             world.clients.iter().all(|it| !it.life.alive || it.life.drained && it.engine.is_idle())

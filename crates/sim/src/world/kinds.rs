@@ -15,7 +15,7 @@ use crate::node::Content;
 use crate::plan::{Fault, Plan};
 use crate::time::{MS, Time};
 
-/// Two clients keep reading during the healing phase; the number of callers of each.
+/// Two clients keep reading during the healing phase. Each has this number of callers.
 const READERS: [usize; 2] = [2, 2];
 
 impl Setting {
@@ -77,7 +77,8 @@ impl World {
         wishes
     }
 
-    /// Starts readers that keep coming. Every key then always has a reader, and only an intent lets a writer in.
+    /// Starts readers that keep coming. Every key then always has a reader, and only an intent (the note of a waiting
+    /// writer, which keeps new readers out) lets a writer in.
     pub(super) fn start_readers(&mut self) {
         if !self.plan.later.kinds.readers_stay {
             return;

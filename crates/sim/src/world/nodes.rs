@@ -29,7 +29,8 @@ impl World {
         for node in 0..self.plan.servers.quorum.nodes() {
             let random = &mut self.random.clients;
             let wall = DATE + random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
-            // With fencing tokens, the clocks differ by less than an hour, because floors allow for an hour.
+            // With fencing tokens, clocks differ by under an hour, because floors (lower bounds for tokens) allow for
+            // that.
             let wall = match self.plan.load.fenced {
                 0 => wall,
                 _ if self.plan.clocks.sober => WALL + wall % (2 * SECOND) - SECOND,
@@ -45,7 +46,7 @@ impl World {
             };
             let mut node = ModelNode::new(clock, kind);
             self.progress.runs += 1;
-            // Two names of one server report the same run.
+            // Two names of one server report the same `run_id`.
             let one = self.plan.servers.duplicates && self.servers.len() == 1;
             node.run = Run::new(if one { 1 } else { self.progress.runs }, wall);
             if self.plan.guard == RestartGuard::Strict {
@@ -370,8 +371,8 @@ impl World {
     }
 
     /// Whether the node restarted or lost data so recently that its votes must not count. The node's own clock measures
-    /// its uptime and the age of an adoption. If that clock jumped ahead by more than the assumptions allow, nothing is
-    /// promised. If it runs too fast, the time that it shows counts.
+    /// its uptime and the age of an adoption (the wait for a new marker). If that clock jumped ahead by more than the
+    /// assumptions allow, this returns false. If it runs too fast, the time that it shows counts.
     fn is_early(&self, node: NodeIndex) -> bool {
         let server = &self.servers[node];
         let is_off = server.ahead > MS;

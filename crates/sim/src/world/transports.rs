@@ -81,7 +81,7 @@ impl World {
         self.send_exchange(client, node, id);
     }
 
-    /// Sends the commands of a batch, also when they are sent again.
+    /// Sends the commands of a batch, or repeats them.
     fn send_exchange(&mut self, client: ClientId, node: NodeIndex, id: BatchId) {
         let Transport { unanswered, pipeline, session, epoch, .. } =
             &mut self.clients[client].transports[node];
@@ -116,7 +116,7 @@ impl World {
         for (ticket, command) in &parcel.orders {
             self.note(&Fact::Sent { client, node, ticket: *ticket, command });
         }
-        // The sending time was read before. The process may still pause before the first byte leaves.
+        // The client read the sending time earlier. Its process may have been paused since then.
         let arrival = self.network.arrival(parcel.wire, Direction::There, self.now);
         self.plan_at(arrival, SimEvent::Request(Box::new(parcel)));
     }
@@ -243,7 +243,7 @@ impl World {
                 pipeline.failed(*id, failure, now, answered);
                 return false;
             }
-            // Some commands may already have answers, because only the others were sent again. Those answers stay.
+            // If the batch was sent again in part, some commands already have answers. Those answers stay.
             loop {
                 exchange.fail(failure);
                 if !session.conclude(exchange, Evidence::NotRequired) {

@@ -9,7 +9,7 @@ fn attempts_in(world: &mut ScriptedWorld, ms: i64) -> usize {
     count(world, 0, is_attempt) - before
 }
 
-/// Another process reads key `a`. The call for both keys waits and does not retry often. A call for `b` does not wait.
+/// Another process reads key `a`. The call for both keys waits and retries rarely. A call for `b` does not wait.
 #[test]
 fn a_set_that_waits_for_readers_keeps_nobody_waiting_and_does_not_hurry() {
     let mut world = two_clients(3);
@@ -48,7 +48,7 @@ fn sets_that_overlap_take_turns_and_do_not_wake_each_other() {
     world.finish();
 }
 
-/// The third set wants one key of each paused set, but not the keys for which these two wait.
+/// Each paused set waits for a key. The third set wants the other key of each, and must not wait for the two.
 #[test]
 fn two_sets_that_pause_make_way_for_a_third_between_them() {
     let mut world = two_clients(3);

@@ -1,4 +1,4 @@
-//! Intents: how long and on which keys a waiting writer keeps readers out.
+//! Intents (notes of a waiting writer on the nodes): how long and for which keys they keep readers out.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn a_key_that_is_free_keeps_the_intent_while_readers_leave_another() {
     world.finish();
 }
 
-/// The intent stays although one node has a foreign key. Each node, each ttl and each type of key is tested.
+/// The intent stays although one node has a foreign key. The test tries each node, each ttl and each type of key.
 #[test]
 fn a_foreign_key_on_a_minority_of_nodes_ends_no_intent() {
     let text = Some(&b"foreign"[..]);
@@ -61,7 +61,7 @@ fn a_foreign_key_on_a_minority_of_nodes_ends_no_intent() {
     }
 }
 
-/// Foreign keys on two of three nodes block the writer, so readers must not wait for it.
+/// Foreign keys on two of three nodes block the writer, so it must withdraw its intents and let readers in.
 #[test]
 fn an_intent_ends_where_a_quorum_of_one_key_is_out_of_reach() {
     let mut world = three_clients();

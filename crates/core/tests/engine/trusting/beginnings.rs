@@ -1,4 +1,5 @@
-//! How a client dates a run or an adoption. Also floors, promotions, and servers that change addresses.
+//! How a client dates a run or an adoption (a node's wait for a new marker). Also floors (lower bounds for tokens),
+//! promotions, and servers that change addresses.
 
 use super::*;
 
@@ -10,7 +11,7 @@ fn jump(world: &mut ScriptedWorld, node: usize) {
     world.server_mut(node).clock.step(JUMP, now);
 }
 
-/// An adoption is deleted and begins again with the same value. Then a jump of the server's clock makes it look old.
+/// An adoption is deleted and begins again. Then a jump of the server's clock makes the new adoption look old.
 #[test]
 fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new() {
     let mut world = fresh();
@@ -25,8 +26,8 @@ fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new()
     assert_eq!((world.trusted(0), world.outcome(lock)), (3, Some(Ok(()))));
 }
 
-/// Another client begins the adoption again, and the clock of the server jumps ahead. This client knows only the first
-/// adoption. It must not count the time before its last look at that one.
+/// Another client begins the adoption again, and the clock of the server jumps ahead. This client knows only the
+/// earlier adoption. The new one cannot be older than this client's last look at the earlier one.
 #[test]
 fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_before() {
     let mut world = fresh();
@@ -46,7 +47,7 @@ fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_
     assert_eq!((world.trusted(0), world.outcome(lock)), (3, Some(Ok(()))));
 }
 
-/// A client with a largest ttl of two hours, and nodes with a longer uptime and a marker for the given run.
+/// A client with a largest ttl of 2 h. Nodes run for longer; their markers (proof of no data loss) name this run.
 fn with_a_long_ttl(run: impl Fn(&ScriptedWorld, usize) -> String) -> ScriptedWorld {
     let cluster = Cluster::new(names(), 2, 7_200_000);
     let mut world = with(Rules { cluster: cluster.clone(), ..rules(RestartGuard::Strict) });
@@ -59,8 +60,8 @@ fn with_a_long_ttl(run: impl Fn(&ScriptedWorld, usize) -> String) -> ScriptedWor
     world
 }
 
-/// A server forgets after an hour that it was a replica. If locks may live longer than that, no uptime makes up for a
-/// marker of another run.
+/// A server forgets after an hour that it was a replica. If locks may live longer than that, a long uptime does not
+/// replace the adoption of a node whose marker names another run.
 #[test]
 fn with_a_long_ttl_a_replica_that_was_promoted_long_ago_is_adopted() {
     let mut world = with_a_long_ttl(|_, _| "another".into());
@@ -71,7 +72,7 @@ fn with_a_long_ttl_a_replica_that_was_promoted_long_ago_is_adopted() {
     assert_eq!(world.trusted(0), 3);
 }
 
-/// A call whose wait is too short ends at once, even if no caller listens to its progress.
+/// A call whose wait is shorter than the quarantine ends at once, even if no caller listens to its progress.
 #[test]
 fn a_call_that_waits_in_vain_ends_as_soon_as_that_is_known() {
     for progress in [true, false] {
@@ -103,8 +104,8 @@ fn a_floor_that_rests_on_the_clocks_of_few_is_reported() {
     }
 }
 
-/// A client is suspended between its question for the clocks and the answers, while another client adopts a node. The
-/// answers are ten seconds old then. A floor computed from them could be below the floor of the other client.
+/// A client asks the other nodes for their clocks, and is suspended before it reads the answers. Meanwhile another
+/// client adopts a node. A floor computed from the old answers could be below the floor of the other client.
 #[test]
 fn a_floor_rests_on_no_clock_that_was_heard_late() {
     let mut world = settled();
@@ -126,7 +127,7 @@ fn a_floor_rests_on_no_clock_that_was_heard_late() {
     assert!(i64::try_from(marker(&world, 0).floor).unwrap() >= least, "{}", marker(&world, 0));
 }
 
-/// After the client has seen an uptime of 4 s, the server's clock jumps, so the next uptime is too long.
+/// After the client has seen an uptime of 4 s, the server's clock jumps ahead, so the next reported uptime is too long.
 #[test]
 fn an_uptime_that_jumps_after_it_was_seen_makes_no_run_older() {
     let mut world = settled();
@@ -153,8 +154,8 @@ fn a_promotion_that_the_server_has_forgotten_still_counts() {
     assert_eq!(world.trusted(0), 0, "half of the quarantine has passed");
 }
 
-/// The server becomes a replica of its own lagging replica, and a master again. It now has the data of that replica,
-/// with an older adoption or none. Neither may count.
+/// The server becomes a replica of its own lagging replica, and then a master again. It now has the replica's data,
+/// with an older adoption or none. In both cases it must not vote yet.
 #[test]
 fn an_adoption_from_before_a_promotion_is_none() {
     for keeps_adoption in [true, false] {
@@ -181,7 +182,7 @@ fn an_adoption_from_before_a_promotion_is_none() {
     }
 }
 
-/// Waits until the client asks the first node for its evidence, and answers that the node is suspended.
+/// Waits for the client's question for node 0's evidence (`INFO`, marker), and answers that the node is suspended.
 fn suspended_at_a_look(world: &mut ScriptedWorld) {
     let of_first = |world: &ScriptedWorld| {
         let tickets = world.log().iter().filter_map(|(_, _, effect)| match effect {
@@ -240,8 +241,8 @@ fn lead_to_the_first(world: &mut ScriptedWorld, node: usize) {
     world.reconnect(node);
 }
 
-/// The simulator found this. The second name leads to the first server while that server's first name is down. The
-/// server's earlier vote still counts, so it must not get a second one.
+/// The simulator found this bug. The second name leads to the first server while that server's first name is down. The
+/// server's earlier vote still counts, so it must not get a second vote under the second name.
 #[test]
 fn a_server_that_is_away_under_its_name_has_no_second_vote_under_another() {
     let mut world = settled();
@@ -282,8 +283,8 @@ fn look(world: &mut ScriptedWorld) {
     release(world, lock);
 }
 
-/// The second name leads to the first server, and the first name leads to another one. The server's vote under its
-/// first name still counts, so it must not get a second one.
+/// The second name leads to the first server, and the first name leads to another server. The first server's vote under
+/// its first name still counts, so it must not get a second vote.
 #[test]
 fn a_server_has_no_second_vote_under_another_name_when_its_first_leads_elsewhere() {
     let mut world = settled();
@@ -370,7 +371,7 @@ fn a_server_is_not_held_back_for_what_did_not_count() {
     assert_eq!(world.trusted(0), 3);
 }
 
-/// A client remembers a bounded number of servers per name. If a name has had more, it waits until their votes end.
+/// A client remembers a bounded number of servers per name. After more, a name waits until the first votes have ended.
 #[test]
 fn a_name_that_leads_to_ever_other_servers_waits_until_the_first_ones_votes_cannot_count() {
     let mut world = settled();
@@ -430,7 +431,7 @@ fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     assert!(!is_held(&world, rivals), "two hold the lock");
 }
 
-/// The server's clock was set back, but the client itself has seen the run for longer than the quarantine.
+/// The server's clock was set back, but the client has seen the run for longer than a restarted node must wait.
 #[test]
 fn a_client_that_has_seen_a_run_for_long_enough_does_not_ask_its_clock() {
     let mut world = settled();

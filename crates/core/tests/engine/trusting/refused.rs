@@ -86,7 +86,7 @@ fn a_node_that_turns_read_only_and_back_is_looked_at_again() {
     let mut world = settled();
     acquire(&mut world, Wait::Once);
     assert_eq!(world.trusted(0), 3);
-    // Nothing else makes the client ask for the evidence. The call for another lock is answered with an error.
+    // Only the error of a call for another lock makes the client ask for the evidence (`INFO`, marker) here.
     world.server_mut(0).health = Health::ReadOnly(FailureKind::ReadOnly);
     let before = looks(&world);
     world.acquire(Request { wait: Wait::Once, ..request("jobs") });
@@ -178,7 +178,7 @@ fn an_answer_that_comes_late_does_not_shorten_the_quarantine() {
 fn an_observer_does_not_ask_all_the_time() {
     let mut world = with(rules(RestartGuard::Observe));
     mark_all(&mut world);
-    // The nodes were restarted long ago, and no client has set a new marker since then.
+    // The nodes were restarted long ago, and no client has set a new marker (which names the server's run) since then.
     for node in 0..3 {
         world.restart(node, true);
         started_ago(&mut world, node, 100 * SECOND);
@@ -191,7 +191,7 @@ fn an_observer_does_not_ask_all_the_time() {
     assert!(looks <= 3 * 6, "{looks} looks in ten seconds");
 }
 
-/// Most of the quarantine is over, so a call that can wait for the rest of it is not refused.
+/// Most of the quarantine (the wait of a restarted node) is over, so a call that can wait for the rest is not refused.
 #[test]
 fn a_call_with_time_for_the_rest_of_an_adoption_waits_for_it() {
     let mut world = fresh();

@@ -1,4 +1,4 @@
-//! The quarantine of a node that was restarted or emptied, and the clocks that measure it.
+//! The quarantine (time without a vote) of a node that was restarted or emptied, and the clocks that measure it.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn short_lived_clients_wait_together() {
         let client = another(&mut world);
         let lock = acquire_by(&mut world, client, Wait::Once);
         world.run_for(1);
-        // The first client that comes after the quarantine completes the adoption and gets its lock.
+        // The first client after the quarantine ends the adoption (writes the new marker) and gets its lock.
         let has_it = world.outcome(lock).is_some_and(|outcome| outcome.is_ok());
         assert_eq!(has_it, second > 12, "second {second}");
         assert_eq!(world.trusted(client) == 3, second > 12, "second {second}");
@@ -175,8 +175,8 @@ fn data_that_vanishes_on_a_living_connection_is_noticed() {
     assert_eq!(world.trusted(0), 3, "adopted again");
 }
 
-/// The node was briefly a replica of its own lagging replica, so it has older data with its own marker. A push between
-/// the answers reports this. Later answers must not count before a new verification (F12).
+/// The node was briefly a replica of its own lagging replica, so it has older data with its own marker, as if no data
+/// was lost. A push between the answers reports this. Later answers need a new verification (F12).
 #[test]
 fn data_that_are_replaced_on_a_living_connection_are_noticed_by_the_push() {
     let mut world = settled();
@@ -194,7 +194,7 @@ fn data_that_are_replaced_on_a_living_connection_are_noticed_by_the_push() {
     let third = acquire(&mut world, Wait::Once);
     assert!(matches!(world.outcome(third), Some(Err(_))), "and so does the old one");
     assert_eq!(world.trusted(0), 1);
-    // If no data was lost, the client asks for the evidence only once more.
+    // If no data was lost, the client asks for the evidence (`INFO` and marker) only once more.
     let mut world = settled();
     let first = acquire(&mut world, Wait::Once);
     (0..3).for_each(|node| world.say_flushed(node));
@@ -205,7 +205,7 @@ fn data_that_are_replaced_on_a_living_connection_are_noticed_by_the_push() {
     assert_eq!(world.trusted(0), 3);
 }
 
-/// After a flush push the client asks for the evidence at once, and not only with its next call.
+/// After a flush push the client asks for the evidence at once, without waiting for its next call.
 #[test]
 fn a_flush_push_is_followed_by_a_look() {
     use quorlock_core::Event;
@@ -222,7 +222,8 @@ fn a_flush_push_is_followed_by_a_look() {
     assert_eq!(world.trusted(0), 2);
 }
 
-/// If it did, two writers of a client would pass their intent to each other at each answer of a node in quarantine.
+/// An answer that does not change the trust in a node must not wake waiting calls. Otherwise two writers of a client
+/// would pass their intent (the note that keeps readers out) to each other at each answer of a node in quarantine.
 #[test]
 fn an_answer_that_changes_no_trust_wakes_no_call() {
     use quorlock_core::Event;

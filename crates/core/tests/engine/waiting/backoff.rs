@@ -52,7 +52,7 @@ fn an_inspection_before_the_first_attempt_is_reported() {
     world.finish();
 }
 
-/// A call lets others go first for at most half of its wait.
+/// A call backs off in favour of other clients for at most half of its wait.
 #[test]
 fn manners_take_no_more_than_half_of_the_wait() {
     let (mut world, rival) = left_to_a_rival();
@@ -161,18 +161,18 @@ fn a_call_that_could_not_see_the_free_lock_has_not_been_outrun() {
     let occupy = |world: &mut ScriptedWorld, nodes: std::ops::Range<usize>| {
         nodes.for_each(|node| world.occupy(node, "k", b"another", None));
     };
-    // The votes are split between clients, so the call draws a slot instead of trying as soon as the lock is free.
+    // Two nodes have another's key, so the votes are split, and the call draws a random slot for its next attempt.
     occupy(&mut world, 2..4);
     let lock = world.acquire(request("k"));
     world.run_until(20);
     (2..4).for_each(|node| world.forget_key(node, "k"));
-    // When its slot comes, no node reports the holder, so the call tries and is refused.
+    // When its slot comes, the call cannot see that the lock is held, so it tries and is refused.
     occupy(&mut world, 0..4);
     world.blind(true);
     world.run_until(40);
     world.blind(false);
     world.run_until(1000);
-    // The lock is free. The number of slots has not grown, because no other client was faster than this call.
+    // The lock is free. The call has not increased its number of slots, because no other client was faster.
     (0..4).for_each(|node| world.forget_key(node, "k"));
     world.run_for(200);
     assert_eq!(world.granted_at(lock), Some(1011), "1013: one of more slots");

@@ -1,4 +1,4 @@
-//! Pushes wake waiting calls, and a lock is handed over within the process.
+//! Pushes wake waiting calls, and a process hands a lock over from one of its callers to another.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn a_waiter_has_the_lock_two_round_trips_after_its_release() {
     world.finish();
 }
 
-/// Tests each time of the release and each order of pushes and replies.
+/// Whatever the time of the release, and in whatever order pushes and replies arrive, the waiting call gets the lock.
 #[test]
 fn no_release_goes_unnoticed_whatever_overtakes_what() {
     for nodes in [1, 3, 5] {
@@ -217,8 +217,8 @@ fn held_with_two_of_five_frozen() -> (ScriptedWorld, LockId, LockId) {
     (world, holder, waiter)
 }
 
-/// With two failed nodes, one refusal decides the attempt. The client must ask the remaining nodes for a push too,
-/// because otherwise it would have to poll.
+/// With two failed nodes, one refusal decides the attempt. The client must ask the remaining nodes for a push too.
+/// Otherwise it would have to poll.
 #[test]
 fn when_nodes_fail_all_others_are_asked_for_a_push() {
     let (mut world, holder, waiter) = held_with_two_of_five_frozen();
