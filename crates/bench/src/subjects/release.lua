@@ -1,5 +1,5 @@
--- Releases a lock: those of KEYS that hold ARGV[1] are deleted.
--- Answers 1 all were; else 0 some key has another value or another type, else -1 some key is absent.
+-- Releases a lock: deletes each of KEYS that holds ARGV[1].
+-- Returns 1 if all did. Otherwise 0 if a key has another value or type, else -1 if a key is absent.
 local is_absent, is_other, failed = false, false, false
 for _, key in ipairs(KEYS) do
   local value = redis.pcall('GET', key)
@@ -8,7 +8,7 @@ for _, key in ipairs(KEYS) do
   elseif value == false then
     is_absent = true
   elseif type(value) == 'table' and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
-    -- An error other than that of another type says nothing about the key: it is handed on.
+    -- An error other than WRONGTYPE says nothing about the key, so it is returned.
     failed = value
   else
     is_other = true

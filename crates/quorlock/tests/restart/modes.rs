@@ -29,8 +29,7 @@ async fn a_durable_node_with_its_marker_votes_at_once() {
         .await
         .unwrap();
     assert!(guard.release().await.is_released());
-    // The shutdown prevents that this client writes a marker, and so trusts the node, before the contradiction is
-    // visible.
+    // Without the shutdown, this client would write a marker, and trust the node, before the contradiction is visible.
     client.shutdown(Duration::from_secs(5)).await.unwrap();
     // The server's settings contradict the operator's declaration.
     nodes[0].restart().unwrap();

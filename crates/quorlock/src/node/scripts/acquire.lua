@@ -1,5 +1,5 @@
--- Acquires a lock of several keys: if all of KEYS are absent, each is set to ARGV[1] for ARGV[2]
--- milliseconds. Answers 1 set, 0 some key is there; then nothing is written.
+-- Acquires a lock of several keys: if all KEYS are absent, sets each to ARGV[1] for ARGV[2] milliseconds.
+-- Returns 1, or 0 if a key exists; nothing is written then.
 if redis.call('EXISTS', unpack(KEYS)) > 0 then
   return 0
 end

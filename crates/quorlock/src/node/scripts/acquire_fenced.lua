@@ -1,9 +1,8 @@
--- Acquires a lock that has a fence. KEYS are its keys, as many counters, one for each, and the node's marker:
--- if all keys are absent, each is set to ARGV[1] for ARGV[2] milliseconds, and the counters move on, all to
--- one number, to live for ARGV[3] milliseconds: to what is largest of the next number after all of them, the
--- floor in the marker, and the number ARGV[4] that the client proposes; of that, no more than an hour ahead
--- of this server's clock, for clients' clocks err. Answers the number; or, with nothing written, the
--- largest counter and what each key holds: {counter, told...}.
+-- Acquires a lock with a fencing token. KEYS are the lock's keys, a counter for each key, and the node's marker. If all
+-- keys are absent, sets each key to ARGV[1] for ARGV[2] milliseconds, and all counters to the token, for ARGV[3]
+-- milliseconds. The token is the largest of: the largest counter + 1, the floor in the marker, and the client's
+-- proposal ARGV[4]. The proposal is bounded by this server's clock + 1 hour, because clients' clocks err.
+-- Returns the token. If a key exists, writes nothing and returns {largest counter, state of each key...}.
 local locks = (#KEYS - 1) / 2
 local largest = 0
 for place = locks + 1, 2 * locks do
@@ -29,7 +28,7 @@ local floor = tonumber(string.match(marker, 'floor=(%d+)$')) or 0
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local fence = math.max(largest + 1, floor, math.min(tonumber(ARGV[4]), now + 3600000000))
--- From here on numbers are not exact any more.
+-- Numbers from here on are not exact.
 if fence >= 9007199254740992 then
   return redis.error_reply('ERR the fence counter is at its end')
 end

@@ -1,8 +1,8 @@
--- Writes the adoption ARGV[1] to KEYS[1] for two days, if there is none, or if it is ARGV[2]; with the time
--- of day behind it, for no two adoptions may be the same. Takes the marker KEYS[2] away, which must be ARGV[3]
--- ('' nothing); else nothing is written, and the answer is 0. Answers {adoption, age in milliseconds}.
+-- Writes the adoption ARGV[1], which starts a node's wait for a marker, to KEYS[1] for two days, if there is none or if
+-- it is ARGV[2]. Appends the time of day, so no two adoptions are equal. Deletes the marker KEYS[2], which must be
+-- ARGV[3] ('' if absent); otherwise writes nothing and returns 0. Returns {adoption, age in milliseconds}.
 local LIFE = 172800000
--- First, for if it may not be asked for, nothing is to be taken away.
+-- TIME comes first: if the user may not call it, the script fails before it deletes the marker.
 local time = redis.call('TIME')
 local marker = redis.call('GET', KEYS[2])
 if (marker or '') ~= ARGV[3] then
@@ -17,7 +17,7 @@ if not text or text == ARGV[2] then
   redis.call('SET', KEYS[1], text, 'PX', LIFE)
 end
 local left = redis.call('PTTL', KEYS[1])
--- Its age is told by its expiry. One without, or with a later one than it can have, counts anew.
+-- The age follows from the expiry. An adoption without a plausible expiry starts its life again.
 if left < 0 or left > LIFE then
   redis.call('PEXPIRE', KEYS[1], LIFE)
   left = LIFE

@@ -1,6 +1,6 @@
--- Says that a writer waits: those of KEYS that are absent are set to ARGV[1] for ARGV[2] milliseconds, and if ARGV[3]
--- is 1 also those that hold ARGV[1]. Another writer's word is left as it is, because it keeps readers out too. Answers 1
--- if all of KEYS hold ARGV[1] now, 0 if any holds something else.
+-- Sets a waiting writer's intents, which keep new readers out: sets each of KEYS that is absent to ARGV[1] for ARGV[2]
+-- milliseconds, and, if ARGV[3] is 1, also each that holds ARGV[1]. Another writer's intent stays, because it keeps
+-- readers out too. Returns 1 if all KEYS hold ARGV[1] now, otherwise 0.
 local is_ours = 1
 for _, key in ipairs(KEYS) do
   local value = redis.pcall('GET', key)
@@ -9,7 +9,7 @@ for _, key in ipairs(KEYS) do
       redis.call('SET', key, ARGV[1], 'PX', ARGV[2])
     end
   elseif type(value) == 'table' and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
-    -- An error other than that of another type says nothing about the key: it is handed on.
+    -- An error other than WRONGTYPE says nothing about the key, so it is returned.
     return value
   else
     is_ours = 0

@@ -1,7 +1,7 @@
--- Makes a reader of a writer: each of KEYS that holds ARGV[1] as a writer's is made to hold it as a reader's, that
--- counts until the key would have expired. One that does not expire stays as it is: it is the writer's until an
--- extension gives it an end, for nobody may be a reader for ever. Answers 1 done, or it was a reader already; or, with
--- nothing written, 0 some key is another writer's or of another type, else -1 under some key it is not there.
+-- Makes a reader of a writer. At each of KEYS that holds ARGV[1] as a writer's value, ARGV[1] becomes a reader until
+-- the key would have expired. A key without expiry stays the writer's until an extension gives it an expiry, because no
+-- reader may stay for ever. Returns 1, also if ARGV[1] was a reader already. If nothing is written: 0 if a key is
+-- another writer's or of another type, otherwise -1 if ARGV[1] is missing at a key.
 local found, is_absent = {}, false
 for _, key in ipairs(KEYS) do
   local it = look_at(key, ARGV[1])

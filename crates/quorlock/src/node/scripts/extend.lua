@@ -1,8 +1,7 @@
--- Extends a lock: if its keys hold ARGV[1], each lives for ARGV[2] milliseconds from now, never
--- shorter than it would. A key of ours that has lost its expiry gets one again, or a holder that
--- crashes would block others for ever. The keys are KEYS; but if the lock has a fence, their first half,
--- and the others are their counters, which live on as well, for ARGV[3] milliseconds.
--- Answers 1 extended; or, with nothing changed, 0 some key has another value or type, else -1 some key is absent.
+-- Extends a lock: if all its keys hold ARGV[1], each lives for at least ARGV[2] milliseconds from now. A key of ours
+-- without expiry gets one again, because a holder that crashes would otherwise block others for ever. KEYS are the
+-- lock's keys. If the lock has a fencing token, the second half are its counters, which live for ARGV[3] milliseconds.
+-- Returns 1. If nothing is written: 0 if a key has another value or type, otherwise -1 if a key is absent.
 local locks = ARGV[3] and #KEYS / 2 or #KEYS
 local is_absent = false
 for place = 1, locks do
@@ -10,7 +9,7 @@ for place = 1, locks do
   if value == false then
     is_absent = true
   elseif value ~= ARGV[1] then
-    -- An error other than that of another type says nothing about the key: it is handed on.
+    -- An error other than WRONGTYPE says nothing about the key, so it is returned.
     if type(value) == 'table' and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
       return value
     end

@@ -1,6 +1,6 @@
--- Extends a reader: if ARGV[1] is one of all KEYS, it counts for ARGV[2] milliseconds from now, never shorter than it
--- would. A key that holds it as a writer's becomes a reader's. Answers 1 extended; or, with nothing written, 0 some key
--- is another writer's or of another type, else -1 under some key it is not there.
+-- Extends a reader: if ARGV[1] is at all of KEYS, it counts for at least ARGV[2] milliseconds from now. A key that
+-- holds ARGV[1] as a writer's value becomes a reader's. Returns 1. If nothing is written: 0 if a key is another
+-- writer's or of another type, otherwise -1 if ARGV[1] is missing at a key.
 local found, is_absent = {}, false
 for place, key in ipairs(KEYS) do
   local it = look_at(key, ARGV[1])

@@ -1,11 +1,10 @@
--- Gives a vote for several keys again that was lost, wholly or in part: if each of KEYS is absent or
--- holds ARGV[1], all are made to hold it for ARGV[2] milliseconds from now, never shorter than they would.
--- Answers 1 set, 0 some key is another's; then nothing is written.
+-- Restores a lost vote for several keys: if each of KEYS is absent or holds ARGV[1], each then holds ARGV[1] for at
+-- least ARGV[2] milliseconds. Returns 1, or 0 if a key has another value; nothing is written then.
 local held = {}
 for place, key in ipairs(KEYS) do
   local value = redis.pcall('GET', key)
   if value and value ~= ARGV[1] then
-    -- An error other than that of another type says nothing about the key: it is handed on.
+    -- An error other than WRONGTYPE says nothing about the key, so it is returned.
     if type(value) == 'table' and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
       return value
     end

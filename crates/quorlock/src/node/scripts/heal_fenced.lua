@@ -1,15 +1,15 @@
--- Gives a vote again that was lost. The first half of KEYS are the lock's keys, the others their counters: if
--- a single key is absent, or each of several is absent or holds ARGV[1], and no counter is above ARGV[3], the
--- keys are made to hold ARGV[1] for ARGV[2] milliseconds from now, never shorter than they would, and the
--- counters are set to ARGV[3] for ARGV[4]. Answers 1 set; or, with nothing written, 0 some key is there
--- that must not be, or {the largest counter} if that is above.
+-- Restores a lost vote with a fencing token. The first half of KEYS are the lock's keys, the second half their
+-- counters. A single key must be absent, each of several must be absent or hold ARGV[1], and no counter may be above
+-- ARGV[3]. Then each key holds ARGV[1] for at least ARGV[2] milliseconds, and each counter is ARGV[3] for ARGV[4]
+-- milliseconds. Returns 1. If nothing is written: 0 if a key is in the way, or {largest counter} if it is above
+-- ARGV[3].
 local locks = #KEYS / 2
 local held = {}
 for place = 1, locks do
   if redis.call('EXISTS', KEYS[place]) == 1 then
     local value = locks > 1 and redis.pcall('GET', KEYS[place])
     if value ~= ARGV[1] then
-      -- An error other than that of another type says nothing about the key: it is handed on.
+      -- An error other than WRONGTYPE says nothing about the key, so it is returned.
       if type(value) == 'table' and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
         return value
       end

@@ -1,17 +1,16 @@
--- What keys hold: this text comes before those of the scripts that deal with readers. Readers of a key are a
--- sorted set: each member is a holder's value, and its score the time at which it ends, in milliseconds of
--- this server's clock; it counts as long as that time is not over. The key expires when the last of them ends.
+-- Functions for readers, in front of the scripts that use them. The readers of a key are a sorted set: each member is a
+-- reader's value, and its score the reader's end in milliseconds of this server's clock. The key expires with the last.
 
--- This server's time of day in milliseconds. Some servers' clock moves while a script runs.
+-- This server's time of day in milliseconds. On some servers it advances while a script runs.
 local function clock()
   local time = redis.call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
--- Says what `key` holds: its kind, 'none', 'text', 'readers' or 'other'; its `ttl` as PTTL has it; a `time` that was
--- read after that; and of readers when the `last` of them ends, and the `next` to last. `is_ours`: the text is
--- `value`, or that is a reader that counts; then it counts until `ends`, which a text without expiry does not have. A
--- reader's `score` tells that it is there, also if it has ended; then `next` is the end of the last of the others.
+-- Returns the state of `key`. kind: 'none', 'text', 'readers' or 'other'. ttl: as PTTL returns it. time: read after
+-- ttl. is_ours: the text is `value`, or `value` is a reader that has not ended; ends: its end, nil if the key never
+-- expires. For readers, last: the largest end; score: the end of the reader `value`, even if past; next: the largest
+-- end of the other readers.
 local function look_at(key, value)
   local ttl = redis.call('PTTL', key)
   local time = clock()
@@ -20,7 +19,7 @@ local function look_at(key, value)
   end
   local readers = redis.pcall('ZRANGE', key, -2, -1, 'WITHSCORES')
   if readers.err then
-    -- An error other than that of another type says nothing about the key: it is handed on, for it comes again.
+    -- An error other than WRONGTYPE says nothing about the key. The same call raises it again and ends the script.
     if not string.find(readers.err, 'WRONGTYPE', 1, true) then
       redis.call('ZRANGE', key, -2, -1, 'WITHSCORES')
     end
@@ -31,24 +30,24 @@ local function look_at(key, value)
       end
       return {key = key, kind = 'other', ttl = ttl, time = time}
     end
-    -- The expiry was read before the clock: so it is not earlier than that of the key.
+    -- The ttl was read before the clock, so this end is not before the key's expiry.
     return {
       key = key, kind = 'text', ttl = ttl, time = time, is_ours = text == value, ends = ttl >= 0 and ttl + time or nil
     }
   end
   if #readers == 0 then
-    -- It has expired since.
+    -- The key has expired after PTTL.
     return {key = key, kind = 'none', ttl = -2, time = time}
   end
   local last = tonumber(readers[#readers])
   local before = time
   if last < before + ttl - 1 then
-    -- The clock may have moved since the expiry was read.
+    -- The clock may have advanced since PTTL.
     before = clock()
     ttl = redis.call('PTTL', key)
     time = clock()
   end
-  -- A sorted set that does not expire with its largest score is not of this family.
+  -- A sorted set that does not expire with its largest score is not one of readers.
   if ttl < 0 or last < before + ttl - 1 or time + ttl + 1 < last then
     return {key = key, kind = 'other', ttl = ttl, time = time}
   end
@@ -67,7 +66,7 @@ local function look_at(key, value)
   }
 end
 
--- The keys that were looked at, texts first: whether these may be deleted shows only when it is done.
+-- Returns the keys with texts first: only a DEL itself shows whether the user may delete a text.
 local function texts_first(found)
   if #found == 1 then
     return found
@@ -86,20 +85,20 @@ local function texts_first(found)
   return sorted
 end
 
--- Whether `value` may be added to a key, by a command that changes nothing. Returns an error, or nothing.
+-- Checks the right to add `value` to a key, by a command that changes nothing. Returns an error, or nothing.
 local function try_to_add(it, value)
   local tried = redis.pcall('ZADD', it.key, 'XX', it.score or 0, value)
-  -- A text cannot be added to; that it is allowed is all there is to know.
+  -- WRONGTYPE for a text shows that the user has the right.
   if type(tried) == 'table' and not (it.kind == 'text' and string.find(tried.err, 'WRONGTYPE', 1, true)) then
     return tried
   end
 end
 
--- Makes `value` a reader of the keys that were looked at, each until the time `to`. Readers that have ended are
--- dropped. What is not allowed must fail before anything is done, for a key that is left halfway might never expire, or
--- too late: so each command is given first such that it changes nothing. A server whose memory is full refuses a command
--- that may need more, unless another write came before it in the script. So a new reader is refused there, and one
--- that holds the lock goes on. Returns 1, or an error.
+-- Makes `value` a reader of these keys, each until the time `to`. Drops readers that have ended. A half-done change
+-- might leave a key that expires too late or never. So each command is first called such that it changes nothing, and
+-- fails if the user lacks the right. A server whose memory is full refuses a command that may need memory, unless the
+-- script has written before. So it refuses a new reader, but extends a reader that holds the lock. Returns 1, or an
+-- error.
 local function add(found, value)
   for _, it in ipairs(found) do
     local refused = not it.is_ours and try_to_add(it, value)
@@ -127,9 +126,8 @@ local function add(found, value)
   return 1
 end
 
--- Says what `key`, one of `count`, holds, for the answer: -2 nothing, {'held', ttl, value}, {'other', ttl}, or
--- {'shared', ttl, readers, value, its ttl...} with as many of the readers as there is room for: the last of them, in
--- the order in which they end.
+-- Returns the state of `key`, one of `count` keys, for the answer: -2 if absent, {'held', ttl, value}, {'other', ttl},
+-- or {'shared', ttl, readers, value, its ttl...} with as many readers as there is room for: those that end last.
 local function tell(key, count)
   local ttl = redis.call('PTTL', key)
   if ttl == -2 then
@@ -139,11 +137,11 @@ local function tell(key, count)
   if type(value) == 'string' then
     return {'held', ttl, value}
   end
-  -- An error other than that of another type says nothing about the key: it is handed on, for it comes again.
+  -- An error other than WRONGTYPE says nothing about the key. The same call raises it again and ends the script.
   if not string.find(value.err, 'WRONGTYPE', 1, true) then
     redis.call('GETRANGE', key, 0, 511)
   end
-  -- Who only ever has locks of its own need not have the rights to look closer.
+  -- pcall, because a user who never shares locks may lack the rights to TYPE and the commands below.
   if redis.pcall('TYPE', key).ok ~= 'zset' then
     return {'other', ttl}
   end
@@ -153,7 +151,7 @@ local function tell(key, count)
   end
   local readers = redis.call('ZCOUNT', key, it.time, '+inf')
   if readers == 0 then
-    -- The last of them has ended while this script ran.
+    -- The last reader has ended while this script ran.
     return -2
   end
   local listed = redis.call('ZRANGE', key, -64, -1, 'WITHSCORES')

@@ -1,6 +1,6 @@
--- Says what keys hold, without changing anything. The first ARGV[1] of KEYS are a lock's keys. If there are more,
--- the others are where writers that wait leave word, in the same order: then of a key that is free, or held by
--- readers alone, that word is told instead, whosever it is, as {'announced', ttl, value}. Answers {told...}.
+-- Returns the state of a lock's keys, and changes nothing. The first ARGV[1] of KEYS are the lock's keys. If there are
+-- more KEYS, these are the keys' intents, by which waiting writers keep new readers out. For a key that is free or held
+-- by readers alone, but has an intent, the state is {'announced', ttl, value} of the intent.
 local locks = tonumber(ARGV[1])
 local answer = {}
 for place = 1, locks do

@@ -1,6 +1,6 @@
--- Writes the marker ARGV[1] to KEYS[1], if what is there is ARGV[3] (ARGV[2] 'instead') or nothing
--- (ARGV[2] 'new'); and if there is a KEYS[2], only if that is the adoption ARGV[4] and at least ARGV[5]
--- milliseconds old, and then it is deleted. Answers 1 written, 0 not.
+-- Writes the marker ARGV[1] to KEYS[1] if the present text is ARGV[3] (ARGV[2] is 'instead') or absent (ARGV[2] is
+-- 'new'). If there is a KEYS[2], it must also hold the adoption ARGV[4], at least ARGV[5] milliseconds old. The script
+-- then deletes the adoption. Returns 1 if written, otherwise 0.
 local LIFE = 172800000
 local text = redis.call('GET', KEYS[1])
 if text ~= (ARGV[2] == 'instead' and ARGV[3]) then

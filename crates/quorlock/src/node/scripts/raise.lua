@@ -1,7 +1,6 @@
--- Raises a lock's fence. The first half of KEYS are its keys, the others their counters: if all keys hold
--- ARGV[1] and no counter is above ARGV[2], those that are below are set to that, to live for ARGV[3]
--- milliseconds. Answers {the largest counter then}; or, with nothing written, 0 some key has another value
--- or type, else -1 some key is absent.
+-- Raises a lock's counters to its fencing token ARGV[2]. The first half of KEYS are the lock's keys, the second half
+-- their counters. If all keys hold ARGV[1] and no counter is above ARGV[2], sets lower counters to ARGV[2] for ARGV[3]
+-- milliseconds. Returns {largest counter}. 0 if a key has another value or type, otherwise -1 if a key is absent.
 local locks = #KEYS / 2
 local is_absent = false
 for place = 1, locks do
@@ -9,7 +8,7 @@ for place = 1, locks do
   if value == false then
     is_absent = true
   elseif value ~= ARGV[1] then
-    -- An error other than that of another type says nothing about the key: it is handed on.
+    -- An error other than WRONGTYPE says nothing about the key, so it is returned.
     if type(value) == 'table' and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
       return value
     end
@@ -31,7 +30,7 @@ for place = locks + 1, #KEYS do
     table.insert(below, KEYS[place])
   end
 end
--- With one counter above, the lock cannot have this fence on this server.
+-- This server cannot record the token if a counter is above it.
 if largest > to then
   return {largest}
 end

@@ -1,7 +1,6 @@
--- Which of the server's databases has the locks and the markers? That is written to KEYS[1] in the first one,
--- from whichever database it is asked: ARGV[1] if there is nothing yet (ARGV[2] 'new') or in any case
--- ('instead'); otherwise ('look') nothing is written. Answers what is there then. A server whose memory is full has
--- nothing there if it cannot write 'new': that is no error, because its locks must live on.
+-- Registers in database 0 which database has the locks and the markers. Writes ARGV[1] to KEYS[1] if KEYS[1] is absent
+-- (ARGV[2] is 'new') or in any case ('instead'), and nothing with 'look'. Returns the registration. If the memory is
+-- full, 'new' writes nothing, which is no error, because the locks must live on.
 if ARGV[1] ~= '0' then
   redis.call('SELECT', 0)
 end

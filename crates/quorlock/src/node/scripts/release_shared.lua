@@ -1,6 +1,6 @@
--- Releases a reader: ARGV[1] is taken from the readers of KEYS, and a key expires with the last of those that are
--- left. One that holds it as a writer's is deleted. Answers 1 it was there under all; else 0 some key is
--- another writer's or of another type, else -1 under some key it is not there.
+-- Releases a reader: removes ARGV[1] from the readers of KEYS. Each key then expires with its last reader. Deletes a
+-- key that holds ARGV[1] as a writer's value. Returns 1 if ARGV[1] was at all keys. Otherwise 0 if a key is another
+-- writer's or of another type, otherwise -1 if ARGV[1] was missing at a key.
 local ours, is_absent, is_other = {}, false, false
 for _, key in ipairs(KEYS) do
   local it = look_at(key, ARGV[1])
@@ -12,9 +12,8 @@ for _, key in ipairs(KEYS) do
     is_other = true
   end
 end
--- What is not allowed must fail before anything is done: so each command is given first such that it changes
--- nothing, unless there is a single one to give. No reader's value is ours with a '?' behind it, and readers that have
--- ended count no more.
+-- A missing right must show before the first change. So each command is first called such that it changes nothing,
+-- unless there is only one call. No reader's value is ARGV[1] with a '?' behind it, and ended readers do not count.
 for _, it in ipairs(ours) do
   if it.kind == 'readers' and (#ours > 1 or it.next) then
     redis.call('ZREM', it.key, ARGV[1] .. '?')
