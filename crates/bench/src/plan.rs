@@ -21,7 +21,7 @@ pub(crate) enum Scope {
     Quick,
     /// All figures that have targets, in less than ten minutes.
     Targets,
-    /// Like `Targets`, and how the cost grows with nodes and lockers. Without a time limit.
+    /// The figures of `Targets`, and how the cost grows with nodes and lockers. Without a time limit.
     Full,
 }
 

@@ -1,9 +1,11 @@
 //! Rounds in which commands hold the locks: `quorlock run` as it is shipped, in separate processes. Its keeper process
 //! holds the lock, and its guardian process ends the command in time if the keeper fails.
 //!
-//! ```text machines ── each its proxies to the nodes, and a wall clock of its own lanes  ── one `quorlock run` after
-//! the other: keeper, guardian, command command ── writes the time into the lock's file, again and again events  ── its
-//! status descriptor, and how it ends
+//! ```text
+//!   machines ── each its proxies to the nodes, and a wall clock of its own
+//!     lanes  ── one `quorlock run` after the other: keeper, guardian, command
+//!                 command ── writes the time into the lock's file, again and again
+//!                 events  ── its status descriptor, and how it ends
 //! ```
 //!
 //! [`checks`] tests two promises: two commands never write under one lock at the same time where this is excluded, and

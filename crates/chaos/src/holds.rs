@@ -1,4 +1,4 @@
-//! Records of holds, and their checks: no two holds at a time, and fencing tokens in order.
+//! Records of holds (times for which a lock was held), and their checks: no overlaps, and fencing tokens in order.
 
 use quorlock_sim::time::Time;
 

@@ -83,7 +83,7 @@ impl RoundPlan {
         }
         kinds.retain(|kind| clocks || !kind.moves_clock());
         let nodes = if random.percent(if jumps { 20 } else { 40 }) { 3 } else { 5 };
-        // With a quorum of four of five nodes, two votes may vanish.
+        // With a quorum of four of five nodes, mutual exclusion allows two votes to vanish.
         let quorum = if nodes == 5 && random.percent(if jumps { 80 } else { 20 }) {
             4
         } else {

@@ -18,7 +18,7 @@ pub(crate) const CLIENTS: usize = 2;
 
 pub(crate) const CALLERS: usize = 2;
 
-/// The resources. A call asks for one of them, for several with fencing tokens, or for several without.
+/// The resources; the second half has fencing tokens. A call asks for one resource, or for several of the same half.
 pub(crate) const RESOURCES: [&str; 6] = ["orders", "stock", "shelf", "till", "vault", "safe"];
 
 pub(crate) const fn is_fenced(resource: usize) -> bool {

@@ -1,4 +1,4 @@
-//! One round with the library: servers, processes, faults, healing, calm, the end, and the oracles.
+//! A round with the library: starts servers and processes, injects faults, ends them, and asks the oracles at the end.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

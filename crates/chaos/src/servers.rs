@@ -96,7 +96,6 @@ impl Servers {
         })
     }
 
-    /// Sends a command that must succeed.
     pub(crate) fn command(&self, place: usize, words: &[&str]) -> Result<(), String> {
         ask(self.node(place), words).map_err(|why| format!("node {}: {why}", node_name(place)))
     }

@@ -87,7 +87,6 @@ impl ServerClock {
         self.set(at, |clock| clock.step(by, at))
     }
 
-    /// From now on the clock runs `ppm` parts per million fast.
     pub(crate) fn run(&mut self, ppm: i64) -> io::Result<()> {
         let at = now();
         self.set(at, |clock| clock.run(ppm, at))

@@ -272,7 +272,7 @@ impl Caller {
             self.stay(&guard, &mut relied, end).await;
         }
         if long && guard.is_valid() && self.random.percent(20) {
-            // The result is ignored here, because the validity shows it.
+            // The result is ignored, because the guard's validity shows whether the extension succeeded.
             let _ = guard.extend().await;
             self.stay(&guard, &mut relied, now() + ttl / 4).await;
         }

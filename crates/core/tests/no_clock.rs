@@ -7,7 +7,6 @@ use std::{fs, io};
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The path and the content of every source file.
 fn sources() -> io::Result<Vec<(PathBuf, String)>> {
     let mut folders = vec![PathBuf::from("src")];
     let mut sources = Vec::new();

@@ -137,7 +137,8 @@ impl Network {
 
     pub(crate) fn heal(&mut self, now: Time) {
         self.blocks.iter_mut().flatten().for_each(|blocks| *blocks = [0; 2]);
-        // Messages in flight arrive at once, in order; see `World::hurry`.
+        // `World::hurry` delivers the messages in flight now, so later messages need not arrive after their planned
+        // times.
         let last = self.wires.iter_mut().flat_map(|wire| &mut wire.last);
         last.for_each(|last| *last = (*last).min(now + MS));
         self.healed = true;

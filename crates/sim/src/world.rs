@@ -92,7 +92,7 @@ pub(crate) struct Parcel {
     pub(crate) wire: WireId,
     pub(crate) batch: Option<BatchId>,
     pub(crate) orders: Vec<TicketedCommand>,
-    /// Scripts are sent as text, not by their hashes.
+    /// The batch contains the text of each script instead of its hash.
     pub(crate) whole: bool,
     pub(crate) asked_evidence: Option<AskedEvidence>,
     pub(crate) duplicate: bool,

@@ -137,7 +137,7 @@ fn seed_1795382354268190_a_late_marker_does_not_end_a_later_adoption() {
 
 /// A node had been frozen for seconds. The client assumed that the node had read its clock at the time of the request,
 /// seconds too early, so the client's floor was seconds ahead. The next floor, set by another client, was below a token
-/// of the first floor. (This run has faults of `plan.later`. A different draw of these faults makes it another run.)
+/// of the first floor.
 #[test]
 fn seed_1795384976722503_a_fencing_floor_uses_the_earliest_possible_clock() {
     holds(&Plan::draw(1_795_384_976_722_503));
@@ -153,7 +153,7 @@ fn seed_1795382354359029_a_fencing_floor_is_as_accurate_as_its_clocks() {
 
 /// The clocks of three nodes were minutes apart. One node lost its counters while the node with the latest clock was
 /// down, and the client reported that it computed the new floor from few clocks. The checker excused this only for
-/// clocks that were drawn hours apart. (This run has faults of `plan.later`.)
+/// clocks that were drawn hours apart.
 #[test]
 fn seed_1795395092798731_a_fencing_floor_from_few_clocks_may_be_too_low() {
     holds(&Plan::draw(1_795_395_092_798_731));
@@ -161,7 +161,7 @@ fn seed_1795395092798731_a_fencing_floor_from_few_clocks_may_be_too_low() {
 
 /// A node without pushes became a replica of another node, got older data with its own marker, and its clock jumped
 /// back. It confirmed an extension without writing, because the key had enough time left. The simulator closed the
-/// connections of such a node only at its promotion. (This run has faults of `plan.later`.)
+/// connections of such a node only at its promotion.
 #[test]
 fn seed_1795397625883331_a_replica_confirms_an_extension_that_writes_nothing() {
     holds(&Plan::draw(1_795_397_625_883_331));
@@ -170,8 +170,7 @@ fn seed_1795397625883331_a_replica_confirms_an_extension_that_writes_nothing() {
 /// A batch contained a heal and then an extension. The node had forgotten the script of the heal, but not that of the
 /// extension. The heal was sent again, so the node carried it out after the extension. The engine still got the heal's
 /// "granted" before the extension's "absent", and in between the guard counted a vote that was about to end. Now a
-/// command that sets a lock is sent again only if no later command about the lock was sent. (Both runs have faults of
-/// `plan.later`.)
+/// command that sets a lock is sent again only if no later command about the lock was sent.
 #[test]
 fn seeds_of_a_heal_that_was_resent_after_an_extension() {
     for seed in [3_780, 1_795_423_988_145_881] {
@@ -180,8 +179,7 @@ fn seeds_of_a_heal_that_was_resent_after_an_extension() {
 }
 
 /// The replacement of a silent connection failed just when the old connection answered again, and the simulator treated
-/// the node as down. Its releases failed unsent, while an acquire was sent again on the live connection. (This run has
-/// faults of `plan.later`.)
+/// the node as down. Releases to the node failed unsent, while an acquire was sent again on the live connection.
 #[test]
 fn seed_1795423988136557_a_node_is_not_down_while_it_has_a_connection() {
     holds(&Plan::draw(1_795_423_988_136_557));
@@ -189,7 +187,7 @@ fn seed_1795423988136557_a_node_is_not_down_while_it_has_a_connection() {
 
 /// Answers that had been in flight for a long time arrived after the end of the faults, and showed round trips of 63
 /// ms. A client with clocks at half speed backed off from a free lock by these round trips. The checker computed its
-/// bound from earlier round trips and by true time. (This run has faults of `plan.later`.)
+/// bound from earlier round trips and by true time.
 #[test]
 fn seed_1795425041537954_the_back_off_bound_counts_late_answers_and_slow_clocks() {
     holds(&Plan::draw(1_795_425_041_537_954));
@@ -197,14 +195,14 @@ fn seed_1795425041537954_the_back_off_bound_counts_late_answers_and_slow_clocks(
 
 /// A node granted a vote late and forgot its scripts. A second later the same batch was sent again, and the node
 /// answered that the key had expired. The engine reported first the vote and then the end of the vote to the guard, and
-/// the checker checked the guard between the two reports. (This run has faults of `plan.later`.)
+/// the checker checked the guard between the two reports.
 #[test]
 fn seed_1795425041702940_votes_are_checked_at_the_end_of_a_turn() {
     holds(&Plan::draw(1_795_425_041_702_940));
 }
 
 /// As in seed 1795425041702940, but with an extension and a downgrade in one repeated batch, after the key had been
-/// deleted: the checker checked the validity before the engine reported its end. (This run draws kinds of locks.)
+/// deleted: the checker checked the validity before the engine reported its end.
 #[test]
 fn seed_1795568838658511_validity_is_checked_at_the_end_of_a_turn() {
     holds(&Plan::draw(1_795_568_838_658_511));
@@ -212,7 +210,7 @@ fn seed_1795568838658511_validity_is_checked_at_the_end_of_a_turn() {
 
 /// A client saw one server under two node names, so it did not count the node's confirmations and kept the node's
 /// earlier vote. The checker counted the latest vote instead. Then the wall clock jumped ahead, which made the earlier
-/// vote last longer. (This run has faults of `plan.later`.)
+/// vote last longer.
 #[test]
 fn seed_1795439800538938_an_earlier_vote_may_last_longer_after_a_clock_step() {
     holds(&Plan::draw(1_795_439_800_538_938));
@@ -244,7 +242,8 @@ fn named_seeds_have_no_later_faults() {
     assert!(count > 200, "{count}");
 }
 
-/// Checks a seed that has no later faults, so its run is the same as when it was found.
+/// Checks a seed without faults of `plan.later` (added to the simulator later). So no change of their draw changes its
+/// run, unlike the runs of seeds that `holds` checks.
 fn holds_without_later_faults(seed: u64) {
     let plan = Plan::draw(seed);
     assert!(!plan.later.is_any(), "seed {seed}");
@@ -281,8 +280,8 @@ fn readers_starve_a_writer_if_its_intent_reaches_no_node() {
     assert!(count > 0);
 }
 
-/// A writer of two keys had announced an intent and let a reader of its own process go first. The intent blocked this
-/// reader, so each waited for the other for ever.
+/// A writer of two keys had announced an intent (which keeps readers out) and let a reader of its own process go first.
+/// The intent blocked this reader, so writer and reader waited for each other for ever.
 #[test]
 fn seed_290_a_writer_that_steps_aside_withdraws_its_intent() {
     holds(&Plan::draw(290));

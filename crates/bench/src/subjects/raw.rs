@@ -22,7 +22,7 @@ const NAME: &str = "raw";
 /// A token as quorlock stores it: 20 bytes in hex.
 const TOKEN: &str = "53cf4a701e433f4bc54ca620611a9b92f2809553";
 
-/// quorlock's script. A test compares the two.
+/// The script with which quorlock releases a lock. A test compares this copy with quorlock's script.
 const RELEASE: &str = include_str!("release.lua");
 
 /// Maximum number of pairs per round of an open loop.

@@ -1,4 +1,4 @@
-//! Checks of the promises of `docs/cli.md` about commands.
+//! Checks the promises of `docs/cli.md` about commands.
 
 use std::collections::BTreeMap;
 

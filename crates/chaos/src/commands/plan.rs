@@ -1,4 +1,4 @@
-//! Draws the faults of keepers, guardians, keys and clocks.
+//! Draws the faults of keepers (processes that hold a lock), guardians (which end commands), keys and clocks.
 
 use quorlock_sim::Random;
 use quorlock_sim::time::{MS, SECOND, Time};
@@ -115,7 +115,7 @@ pub(crate) struct Strike {
     pub(crate) fault: Fault,
     pub(crate) span: Time,
     pub(crate) step: Time,
-    /// The random number that selects the target.
+    /// The random number that selects the target of the fault, such as a run or a node.
     pub(crate) word: u64,
 }
 

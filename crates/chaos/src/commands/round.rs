@@ -1,4 +1,4 @@
-//! A round with commands: servers, machines, faults, healing, calm, the end, the checks.
+//! A round with commands: starts servers and machines, injects faults, ends them, and checks after a calm phase.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -395,7 +395,7 @@ fn a_call_does_not_report_its_own_vote_as_that_of_another() {
     }
 }
 
-/// The call left a vote of its own behind on one node, and another client holds the lock on the other nodes.
+/// A vote of the call is left on one node, and another client holds the lock on the others. So the lock is contended.
 #[test]
 fn a_lock_that_another_has_is_held_whatever_the_call_left_behind() {
     let mut world = ScriptedWorld::new(3);

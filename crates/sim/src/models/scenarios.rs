@@ -135,7 +135,7 @@ const M6: Bounds = Bounds {
     ..M1
 };
 
-/// Two sets with one key in common, with fencing tokens and without clocks: keys vanish one by one.
+/// The clients' sets of keys have one key in common. There are fencing tokens and no clocks. Keys vanish one by one.
 const SETS: Bounds = Bounds { keys: [&[0, 1], &[1, 2], &[0]], vanishing: Some(1), ..M2 };
 
 /// Models in which every invariant holds in every state.

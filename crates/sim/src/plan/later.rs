@@ -8,7 +8,7 @@ use crate::fact::ClientId;
 use crate::random::Random;
 use crate::time::Time;
 
-/// Faults and settings besides [`Fault`](super::Fault)s.
+/// Faults and settings that [`Fault`](super::Fault) does not contain.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Later {
     /// Nodes whose clocks are hours behind while clients' clocks are right. They are few enough that at least one right
@@ -55,8 +55,8 @@ impl Modes {
     }
 }
 
-/// Seeds that tests and documents refer to, and that are older than these faults. Plans of these seeds draw none of the
-/// faults, so that their runs stay the same.
+/// Seeds that tests and documents refer to, and that are older than the draws of `Later::faults`. Their plans skip
+/// these draws, so that their runs stay the same.
 const NAMED: [u64; 10] = [
     37,
     72,
@@ -70,7 +70,7 @@ const NAMED: [u64; 10] = [
     28_161_012_801,
 ];
 
-/// Seeds that tests refer to, and that are older than these settings.
+/// Seeds that tests refer to, and that are older than the draws of `Later::settings`.
 const NAMED_LATER: [u64; 2] = [1_795_355_166_365_189, 1_795_357_018_933_923];
 
 /// Seeds that tests refer to, and that are older than the loss of scripts.

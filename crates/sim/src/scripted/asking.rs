@@ -223,7 +223,7 @@ impl ScriptedWorld {
         sent.map(|(at, ())| at).collect()
     }
 
-    /// The times at which an attempt failed and the call went on to retry.
+    /// The times at which an attempt failed and the call continued with a retry.
     pub fn retried(&self, wanted: LockId) -> Vec<i64> {
         let retried = self.said(move |effect| match effect {
             Effect::Waiting { lock, .. } => (*lock == wanted).then_some(()),

@@ -14,8 +14,8 @@ use crate::node::{ConnectionId, Health, Kind, ModelNode, Run};
 use crate::plan::{Fault, HALF_DRIFT_PPM};
 use crate::time::{Clock, MS, SECOND, Time};
 
-/// The base of wall clocks: a day in 2025, because the engine writes dates into values. The time is a multiple of 6 h,
-/// because seeds choose cases by remainders of it.
+/// The base of wall clocks: a day in 2025, because the engine writes dates into values. As a multiple of 6 h, it does
+/// not change the remainders of drawn times, by which seeds select cases.
 pub(super) const DATE: Time = 81_670 * 21_600 * SECOND;
 
 /// The time on correct wall clocks at the start.
@@ -194,7 +194,7 @@ impl World {
         if forgets && self.random.scripts.below(40) == 0 {
             self.record.counts.add(Count::ScriptFlushes);
             let (kinds, random) = (&self.plan.later.kinds, &mut self.random.kinds);
-            // The node keeps some scripts at random, because another client may have loaded them again.
+            // The node keeps some scripts, selected at random, as if another client had loaded them again.
             let is_told = |_: &Script| kinds.is_any() && random.coin();
             self.servers[node].known_scripts.retain(is_told);
         }

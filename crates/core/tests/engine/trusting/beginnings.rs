@@ -11,7 +11,8 @@ fn jump(world: &mut ScriptedWorld, node: usize) {
     world.server_mut(node).clock.step(JUMP, now);
 }
 
-/// An adoption is deleted and begins again. Then a jump of the server's clock makes the new adoption look old.
+/// An adoption is deleted and begins again. A jump of the server's clock must not make the new adoption look old
+/// enough.
 #[test]
 fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new() {
     let mut world = fresh();
@@ -127,7 +128,7 @@ fn a_floor_rests_on_no_clock_that_was_heard_late() {
     assert!(i64::try_from(marker(&world, 0).floor).unwrap() >= least, "{}", marker(&world, 0));
 }
 
-/// After the client has seen an uptime of 4 s, the server's clock jumps ahead, so the next reported uptime is too long.
+/// After the client has seen an uptime of 4 s, the server's clock jumps ahead. The longer uptime must not end the wait.
 #[test]
 fn an_uptime_that_jumps_after_it_was_seen_makes_no_run_older() {
     let mut world = settled();
@@ -141,7 +142,7 @@ fn an_uptime_that_jumps_after_it_was_seen_makes_no_run_older() {
     assert_eq!((world.trusted(0), world.outcome(lock)), (0, None), "it started 8 s ago");
 }
 
-/// The server was promoted with older data and its own marker, and an hour later no longer reports the promotion.
+/// A server with older data was promoted, and an hour later does not report this. The wait (7274 s) must not end.
 #[test]
 fn a_promotion_that_the_server_has_forgotten_still_counts() {
     let mut world = with_a_long_ttl(run_id);
@@ -216,7 +217,7 @@ fn votes_after_extending(world: &mut ScriptedWorld, lock: LockId) -> Option<usiz
     votes.next_back()
 }
 
-/// A suspended node answers again on its old connection, but meanwhile the second name leads to the same server.
+/// A suspended node answers again, but meanwhile the second name leads to the same server. It must have one vote.
 #[test]
 fn a_node_that_was_away_may_be_another_names_server_when_it_is_back() {
     let mut world = settled();
@@ -265,7 +266,7 @@ fn a_server_that_is_away_under_its_name_has_no_second_vote_under_another() {
     assert_eq!(world.trusted(0), 3, "no vote from before counts any more");
 }
 
-/// Lets the name of a node lead to another server with a long uptime and a marker.
+/// Lets the name of a node lead to another server with a long uptime and a valid marker.
 fn lead_to_another(world: &mut ScriptedWorld, node: usize, run: u64) {
     let mut server = world.server(2).clone();
     server.run = Run::new(run, world.reading().real_ns() - 100 * SECOND * MS);
@@ -276,7 +277,7 @@ fn lead_to_another(world: &mut ScriptedWorld, node: usize, run: u64) {
     world.reconnect(node);
 }
 
-/// Makes a call for another lock, because the nodes send their evidence with its answers.
+/// Makes a call for another lock, because its answers contain the nodes' evidence.
 fn look(world: &mut ScriptedWorld) {
     let lock = world.acquire_by(0, Request { wait: Wait::Once, ..request("other") });
     world.run_for(0);
@@ -309,7 +310,8 @@ fn a_server_has_no_second_vote_under_another_name_when_its_first_leads_elsewhere
     assert_eq!(world.trusted(0), 3, "no vote from before counts any more");
 }
 
-/// The server answers again on its old connection under its first name, when the second name leads elsewhere.
+/// The server has a vote under the second name, which then leads elsewhere. When the server answers again under its
+/// first name, it must not get a second vote.
 #[test]
 fn a_server_that_was_away_has_no_second_vote_when_the_other_name_leads_elsewhere() {
     let mut world = settled();
@@ -330,7 +332,7 @@ fn a_server_that_was_away_has_no_second_vote_when_the_other_name_leads_elsewhere
     assert_eq!(world.trusted(0), 2);
 }
 
-/// The first server is durable. It is restarted, and then the second name leads to it.
+/// The first server is durable, and has voted. It restarts, and the second name leads to it: no second vote.
 #[test]
 fn a_durable_server_that_was_restarted_has_no_second_vote_under_another_name() {
     let durable = (0..3).map(NodeId::new).collect();
@@ -387,7 +389,7 @@ fn a_name_that_leads_to_ever_other_servers_waits_until_the_first_ones_votes_cann
     assert_eq!(world.trusted(0), 3);
 }
 
-/// Another server, which has just started with an old copy of the data, replaces a node.
+/// Another server, which has just started with an old copy of the data, replaces a node. It must not vote.
 #[test]
 fn a_server_with_a_copy_that_has_just_started_does_not_vote() {
     let mut world = settled();

@@ -90,7 +90,7 @@ fn an_inspection_before_an_interrupted_attempt_is_reported() {
     assert!(cut_short > 0);
 }
 
-/// At the first inspection the lock is free, and at the second one it is held. The call reports the second one.
+/// At the first inspection the lock is free, and at the second it is held. The call must report the second result.
 #[test]
 fn the_last_inspection_before_the_first_attempt_is_reported() {
     let mut looked_twice = 0;
