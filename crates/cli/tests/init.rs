@@ -316,8 +316,8 @@ fn a_reconfiguration_onto_other_nodes_needs_the_old_nodes() {
     code(&refused, 69);
     assert!(stderr(&refused).contains("ever marked for other nodes"), "{}", stderr(&refused));
     assert_eq!(command(&testbed.nodes[2], &["DBSIZE"]), Reply::Int(0));
-    // An adoption by a client with the new settings does not replace the old nodes. A call ends as soon as too few
-    // nodes can vote, perhaps before the first adoption.
+    // A client with the new settings adopts a node: the node waits before it votes. The reconfiguration still needs the
+    // old nodes. A call ends as soon as too few nodes can vote, perhaps before the first adoption.
     eventually("a node is adopted", || {
         code(&with(&testbed, &new, RUN), 69);
         testbed.nodes[2..].iter().find_map(|node| get(node, "quorlock:adopt"))

@@ -276,7 +276,7 @@ fn invalid_arguments_are_refused_before_a_command_is_sent() {
     ] {
         scene.quorlock_with(&[variable], &["run", "k", "--", "true"]);
     }
-    // `INFO` counts itself.
+    // The one additional command is the `INFO` of this check.
     assert_eq!(processed_commands(&scene), before + 1, "a command was sent");
     scene.compare(&expect_file!["outside/refused.txt"]);
 }
@@ -310,7 +310,7 @@ fn commands_and_how_they_end() {
     scene.compare(&expect_file!["outside/commands.txt"]);
 }
 
-/// One node, because with three nodes the first two answers decide, in either order.
+/// The scene has one node: with three, the first two answers decide, and their order differs from run to run.
 #[test]
 fn held_by_another() {
     let Some(mut scene) = Scene::new(1) else { return };

@@ -134,7 +134,7 @@ fn a_later_holder_is_not_awaited_and_an_earlier_one_only_until_the_wait_ends() {
     code(&output, 0);
     assert_eq!(json_lines(&stdout(&output)).last().unwrap()["event"], "holder_ended");
 
-    // Nodes that do not answer may still have the value.
+    // Nodes that do not answer may still have the holder's value, so the call continues to wait.
     let mut run = waits();
     testbed.nodes[..3].iter().for_each(|node| node.pause().unwrap());
     testbed.on(3..5, &["DEL", "k"]);

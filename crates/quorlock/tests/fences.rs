@@ -54,7 +54,7 @@ async fn an_uncontended_fenced_acquire_is_one_command_per_node() {
     let Some(nodes) = five() else { return };
     let client = builder(&nodes).key_prefix("app:").build().unwrap();
     all_up(&client).await;
-    // Twice: without counters on the nodes, and with the equal counters of the first acquire.
+    // The loop runs first without counters on the nodes, and then with the equal counters of the first acquire.
     for _ in 0..2 {
         for node in &nodes {
             run(node, &["CONFIG", "RESETSTAT"]);
@@ -83,7 +83,7 @@ async fn a_fenced_acquire_works_when_the_scripts_are_gone() {
         for node in &nodes {
             run(node, &["SCRIPT", "FLUSH"]);
         }
-        // A single attempt, and no other command in flight.
+        // This call makes a single attempt, and no other command is in flight.
         let guard = client.acquire_fenced("orders").options(ONCE).await.unwrap();
         assert!(guard.fencing_token() > 0);
         assert!(guard.release().await.is_released());

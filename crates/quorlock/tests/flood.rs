@@ -174,7 +174,7 @@ async fn flooded(nodes: &[Server], flood: Flood) {
     let expected = match flood {
         Flood::Pushes | Flood::LongPushes => Some(FailureKind::Flooding),
         Flood::Replies | Flood::Line => Some(FailureKind::Protocol),
-        // The value has an allowed length, so no certain failure is expected.
+        // The value has an allowed length, so the test expects no particular failure.
         Flood::Value => seen.as_ref().map(quorlock::node::Failure::kind),
     };
     assert_eq!(seen.as_ref().map(quorlock::node::Failure::kind), expected, "{flood:?}");

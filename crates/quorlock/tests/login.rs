@@ -344,7 +344,7 @@ async fn tls_with_our_own_authority_and_client_certificates() {
             assert!(error.to_string().to_lowercase().contains("certificate"), "{error}");
         } else {
             does_everything(&with(ca())).await;
-            // By host name, with an authority for each node.
+            // The URLs have host names, and each node has its own certificate authority.
             let named = nodes.iter().map(|node| {
                 let url = node.url().replace("127.0.0.1", "localhost");
                 NodeConfig::parse(&url).unwrap().tls(ca())
@@ -403,7 +403,7 @@ async fn a_certificate_of_an_unknown_authority_is_refused_with_the_cause() {
         let error = builder(&nodes).tls(tls).build().unwrap_err().to_string();
         assert!(error.contains(said) && error.contains(&nodes[0].address()), "{error}");
     }
-    // Plain text to a TLS port.
+    // The client sends plain text to a TLS port.
     let plain = nodes.iter().map(|node| node.url().replace("rediss://", "redis://"));
     let client = common::unguarded().nodes(plain).build().unwrap();
     assert_eq!(kind(&client.try_acquire("orders").await.unwrap_err()), FailureKind::Unreachable);

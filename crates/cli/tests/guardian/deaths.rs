@@ -80,7 +80,8 @@ fn is_done_before_a_stopped_guardian_is(script: &str) -> bool {
     let guards = || run.marked().iter().any(|process| process.pid == guardian);
     kill(guardian, Signal::STOP);
     wait_for("the command's end", || run.marked().len() <= usize::from(guards()));
-    // The keeper kills the guardian when it gives up. A process that the keeper missed would be killed only then.
+    // While the guardian lives, the keeper has not given up on it. A process that survived the kills of the keeper
+    // would only die after that, when the keeper kills the guardian.
     thread::sleep(50 * LOOK_AGAIN);
     let is_done = guards();
     assert_eq!(run.code(), 79, "{}", run.log());

@@ -25,7 +25,8 @@ use rustix::process::{Pid, Signal, kill_process};
 const PLAIN: &str = "exec sh writer";
 const IN_ANOTHER_GROUP: &str = "timeout 60 sh writer; true";
 
-/// SIGKILL is due 200 ms before the end of the lock. A busy machine may delay guardian and keeper by this time.
+/// With this ttl, SIGKILL is due 200 ms before the end of the lock. A busy machine may delay guardian and keeper by 200
+/// ms.
 const TTL: &str = "4s";
 
 /// A process of the command. Dropping it kills the process.

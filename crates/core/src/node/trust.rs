@@ -209,7 +209,7 @@ struct MarkerPlan {
     adoption: Option<Adopted>,
 }
 
-/// Formats the end of a wait.
+/// Formats the time until a wait ends, for messages.
 pub fn in_time(left: Duration) -> String {
     if left.is_zero() { "at the next use".into() } else { format!("in {} s", seconds(left)) }
 }

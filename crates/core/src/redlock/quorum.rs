@@ -137,8 +137,8 @@ impl Quorum {
         (0..self.nodes).map(NodeId)
     }
 
-    /// The number of nodes to ask for the state of a lock: a quorum may be free among them, and a holder of a quorum has
-    /// at least one of them.
+    /// The number of nodes to ask for the state of a lock: enough for a quorum of free nodes, and enough to include a
+    /// node of every holder.
     pub(crate) const fn telling(self) -> usize {
         let for_held = self.nodes() - self.needed() + 1;
         if self.needed() > for_held { self.needed() } else { for_held }

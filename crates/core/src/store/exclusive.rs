@@ -16,7 +16,8 @@ impl Store {
         is_heal: bool,
         turn: Turn,
     ) -> Result<Answer, FailureKind> {
-        // The server refuses `SET` before it reads the key. A script reads first, and fails at its first write.
+        // A server that refuses writes fails `SET` before it reads the key. A script reads first, and fails at its
+        // first write.
         if keys.single().is_some() {
             self.check_write(true)?;
         }

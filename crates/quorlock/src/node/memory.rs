@@ -53,7 +53,8 @@ struct Inner {
     stuck: VecDeque<Stuck>,
     /// The clients. Each client gets a push for every change.
     listeners: Vec<PushSink>,
-    /// The time of the last adoption. No two adoptions have the same time, even while tokio's clock is paused.
+    /// The time of the last adoption, with which a node without a marker starts to wait. No two adoptions have the same
+    /// time, even while tokio's clock is paused.
     adopted_us: i64,
 }
 

@@ -164,7 +164,7 @@ impl Lock {
             match before {
                 Nothing => {}
                 Readers => self.past.set_sorted_set(key, &[ended, other], Some(long / 2)),
-                // Earlier than the end of an extension, so that the test sees an extension.
+                // This reader ends earlier than an extended reader would, so that the test sees an extension.
                 Reader => {
                     let ours = (self.value.as_bytes(), long / 4 * 3);
                     self.past.set_sorted_set(key, &[ended, other, ours], Some(long / 4 * 3));

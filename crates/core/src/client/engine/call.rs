@@ -85,7 +85,7 @@ pub(super) struct TrustWait {
     /// Times until which the call waits for checks of untrusted nodes, even if its own wait is shorter. The second time
     /// applies while the client reads the clocks of other nodes.
     pub(super) settles_by: Option<[BootTime; 2]>,
-    /// Whether the call's own wait is over, and the call continues only because of these checks.
+    /// Whether the call's own wait is over, and the call only waits for checks of untrusted nodes.
     pub(super) settling: bool,
 }
 

@@ -63,7 +63,8 @@ impl Engine {
         if release.is_over() {
             self.forget_release(id, cx);
         } else if owed {
-            // Other answers never make the deadline earlier, so the deadline index stays as it is.
+            // If no release is owed, the answer has not made the deadline earlier, so the deadline index stays as it
+            // is.
             Self::index_release(&mut self.deadlines, id, release);
         }
     }

@@ -25,9 +25,9 @@ pub enum FailureReason {
 
 /// The reason why there is no quorum. `granted` and `refused` nodes answered, and `open` nodes may still answer.
 ///
-/// Contention is never inferred from an I/O error (S26): a quorum must be possible if the refusals had been grants. The
-/// `open` nodes count as grants too. Otherwise an attempt that fails at an early refusal would report too few nodes for
-/// a lock that is held, because the holder's other nodes have not answered yet.
+/// Contention is never inferred from an I/O error (S26). A failure is contention only if some node refused, and if the
+/// `refused` and `open` nodes would make a quorum possible as grants. The `open` nodes count because the first refusal
+/// may decide the attempt, before the holder's other nodes have answered.
 fn reason(
     quorum: Quorum,
     distrusted: usize,

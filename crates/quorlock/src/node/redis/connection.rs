@@ -16,7 +16,7 @@ pub(super) struct Connection {
     pub(super) epoch: u64,
     pub(super) wire: Wire,
     pub(super) capabilities: Capabilities,
-    /// The bytes that ask for the server's marker. `None` without a restart guard.
+    /// The bytes that ask for the marker, which shows that no data was lost. `None` without a restart guard.
     pub(super) marker: Option<Box<[u8]>>,
     /// The database that this client uses on the server.
     pub(super) registration: Option<Registration>,

@@ -1,5 +1,5 @@
-//! Evidence beside the answers of a batch, so that votes may count: the server's `INFO` before all commands, and its marker
-//! behind them, on the same connection.
+//! Evidence beside the answers of a batch, which decides whether votes count. On the same connection, the server's
+//! `INFO` is read before all commands, and its marker (the key that shows that no data was lost) behind them.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(super) struct Beside {
     settings: bool,
     /// The registered database: read with `INFO`, and written with a marker.
     registration: Option<Do>,
-    /// Number of replies before those to the commands.
+    /// Number of replies that precede the replies to the commands.
     pub(super) before: usize,
 }
 
@@ -47,7 +47,7 @@ impl Beside {
         Self { before, ..Self::default() }
     }
 
-    /// Number of replies behind those to the commands.
+    /// Number of replies that follow the replies to the commands.
     pub(super) fn behind(self) -> usize {
         self.evidence_request.marker.into()
     }
@@ -75,8 +75,8 @@ impl Beside {
         }
     }
 
-    /// Takes the replies before those to the commands. Returns `INFO`, with the settings appended in the same form, and the
-    /// registered database. If the user may not read the settings, they are left out.
+    /// Takes the replies that precede the replies to the commands. Returns `INFO`, with the settings appended in the
+    /// same form, and the registered database. If the user may not read the settings, they are left out.
     pub(super) fn take_before(
         self,
         replies: &mut impl Iterator<Item = Reply>,
@@ -155,7 +155,7 @@ fn info_of(reply: Reply) -> Option<Result<Arc<str>, Failure>> {
     }
 }
 
-/// The marker from the reply behind those to the commands. `None` if the stream is out of step.
+/// The marker, from the reply that follows the replies to the commands. `None` if the stream is out of step.
 pub(super) fn marker_of(reply: &Reply, exchange: &Exchange) -> Option<MarkerSeen> {
     match reply {
         Reply::Nil => Some(MarkerSeen::Missing),

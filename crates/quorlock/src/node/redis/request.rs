@@ -18,7 +18,7 @@ pub(super) struct Request {
     pub(super) exchange: Exchange,
     pub(super) encoding: Encoding,
     pub(super) beside: Beside,
-    /// The replies that come before those to the commands.
+    /// The replies that precede the replies to the commands.
     pub(super) before: Vec<Reply>,
     pub(super) marker: MarkerSeen,
     /// The replies so far to a command that gets several.
@@ -337,7 +337,7 @@ mod tests {
         else {
             panic!("{answers:?}")
         };
-        // The reply behind those to the commands is the marker.
+        // The reply that follows the replies to the commands is the marker.
         request.take(Reply::Nil);
         assert_eq!((&request.marker, request.in_step), (&MarkerSeen::Missing, true));
         request.take(Reply::Okay);
