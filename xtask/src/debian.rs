@@ -10,7 +10,7 @@ use quorlock_servers::ServerBinary;
 
 use crate::server_wheels;
 
-/// The folder in `target/servers`, and the stem of the file of hashes.
+/// The server's folder in `target/servers`, and the name without extension of the file with its hashes.
 pub(crate) const FOLDER: &str = "redis-8.0.2";
 
 /// A script that starts the server with its own loader, because the machine's loader may be older than the server's

@@ -162,7 +162,7 @@ fn once(
     install: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), String> {
     let cannot = |error: std::io::Error| format!("{}: {error}", folder.display());
-    // A copy of the list, written after the installation.
+    // A copy of the list. It is written at the end of the installation.
     let stamp = folder.join("installed-from");
     let wanted = fs::read(list).map_err(|error| format!("{}: {error}", list.display()))?;
     if fs::read(&stamp).is_ok_and(|installed| installed == wanted) {

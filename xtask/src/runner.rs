@@ -41,7 +41,7 @@ pub(crate) struct Totals {
     pub(crate) not_for: usize,
     /// For each failure, the command that runs it again.
     pub(crate) failures: Vec<String>,
-    /// The command and the duration of each job that is no harness.
+    /// The command and the duration of each job that is no test harness.
     pub(crate) durations: Vec<(String, Duration)>,
 }
 

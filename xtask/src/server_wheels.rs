@@ -17,7 +17,7 @@ use crate::debian;
 
 /// A wheel that contains a server.
 pub(crate) struct Wheel {
-    /// The folder in `target/servers`, and the stem of the file of hashes.
+    /// The server's folder in `target/servers`, and the name without extension of the file with its hashes.
     pub(crate) folder: &'static str,
     /// The server's file name.
     binary: &'static str,

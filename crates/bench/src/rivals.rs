@@ -14,7 +14,7 @@
 //!   `{"pairs":…,"seconds":…,"cpu_seconds":…,"p50_us":…,"p99_us":…,"p999_us":…}`, where
 //!   `cpu_seconds` is its own CPU time.
 //! - `handover`: a worker process as in `worker.rs`. The program prints `ready` and waits for `go END`. Until END it
-//!   acquires K, holds the lock and releases it, repeatedly. It prints each turn as `[asked,acquired,released]`, in
+//!   acquires K, holds the lock and releases it, repeatedly. It prints each wait as `[asked,acquired,released]`, in
 //!   nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine share.
 //!
 //! `cargo xtask bench` installs pinned versions of the libraries into `target/bench-rivals`. The report lists a library

@@ -7,7 +7,7 @@ use crate::clock::{self, micros};
 /// The largest value in a histogram. A longer time is recorded as this value.
 const LONGEST_NS: u64 = 120_000_000_000;
 
-/// The work of one subject during one turn.
+/// One measurement of one subject.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     /// Pairs of acquire and release.
@@ -36,7 +36,7 @@ impl Sample {
     }
 }
 
-/// The clocks at the start of a turn.
+/// The clocks at the start of a measurement.
 pub(crate) struct Started {
     now: Duration,
     cpu: Duration,
@@ -47,7 +47,7 @@ impl Started {
         Self { now: clock::now(), cpu: clock::cpu() }
     }
 
-    /// Ends the turn.
+    /// Ends the measurement.
     ///
     /// # Errors
     /// If no pair was completed.

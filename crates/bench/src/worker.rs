@@ -2,7 +2,7 @@
 //!
 //! The worker gets its job as an argument, prints `ready`, and waits for `go END` on standard input. It works until
 //! END, in nanoseconds of the monotonic clock. Then it prints its results as lines of JSON. If its input ends, the
-//! benchmark is gone, and the worker exits.
+//! benchmark has ended, and the worker exits.
 
 use std::future::Future;
 use std::io::{self, BufRead as _, Write as _};

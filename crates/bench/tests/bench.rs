@@ -1,4 +1,4 @@
-//! Runs the benchmark with turns too short for meaningful figures. The tests do not check the figures.
+//! Runs the benchmark with measurements too short for meaningful figures. The tests do not check the figures.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 

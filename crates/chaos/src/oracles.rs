@@ -12,7 +12,7 @@ use quorlock_sim::time::Time;
 pub(crate) struct Witness {
     pub(crate) number: u64,
     pub(crate) writes: u64,
-    /// The number of writes that arrived after the end of their lock.
+    /// The number of writes that arrived after the lock had ended.
     pub(crate) too_late: u64,
 }
 
@@ -94,7 +94,7 @@ impl Store {
 pub(crate) struct Rereading {
     pub(crate) compared: u64,
     pub(crate) changed: u64,
-    /// The number of comparisons that arrived after the end of their lock.
+    /// The number of comparisons that arrived after the lock had ended.
     pub(crate) too_late: u64,
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct RoundPlan {
     pub(crate) nodes: usize,
     pub(crate) quorum: usize,
     pub(crate) max_ttl: Time,
-    /// Locks are valid until the very end of their ttl: no margin and no drift, because all clocks are one clock.
+    /// Locks are valid to the very end of their ttl, without margin and drift, because all processes use one clock.
     pub(crate) exact: bool,
     pub(crate) guarded: bool,
     pub(crate) kinds: Vec<Kind>,

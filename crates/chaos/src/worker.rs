@@ -397,7 +397,7 @@ struct Asked {
 
 /// The times that decide how long a holder may rely on its lock.
 struct Relied {
-    /// The last time at which the guard said that the lock was valid.
+    /// The time of the last check at which the guard was valid.
     at: Time,
     /// The latest end of the validity that the guard reported.
     until: Time,

@@ -174,7 +174,7 @@ impl Proxy {
         self.orders.send_modify(|orders| orders.releases += 1);
     }
 
-    /// Ends all treatments. Buffered data arrives first.
+    /// Lets data pass in both directions again. Buffered data arrives first.
     pub fn open(&self) {
         self.orders.send_modify(|orders| {
             orders.ways = [Traffic::Open; 2];
@@ -434,7 +434,8 @@ impl<'a> Lane<'a> {
             }
             _ => to.write_all(bytes).await,
         };
-        // The receiver is gone. The other direction stays open, because data may still come from there.
+        // The receiver has closed the connection. The other direction stays open, because data may still come from
+        // there.
         self.swallows |= written.is_err();
         Ok(())
     }

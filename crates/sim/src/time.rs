@@ -84,7 +84,7 @@ impl Clock {
 pub struct Machine {
     /// Counts the time of a suspend too. quorlock's timers use this clock.
     pub boot: Clock,
-    /// May jump. After a pause of a virtual machine it is behind, until somebody sets it right.
+    /// May jump. After a pause of a virtual machine, the clock is behind until it is set right.
     pub wall: Clock,
 }
 

@@ -287,8 +287,8 @@ fn seed_290_a_writer_that_steps_aside_withdraws_its_intent() {
     holds(&Plan::draw(290));
 }
 
-/// A writer gave up its call during an inspection. The engine notified the waiting calls of the process, including this
-/// one, and the writer announced its intent again.
+/// A writer gave up its call during an inspection. The engine notified the waiting calls of the process, including the
+/// ended call, and the writer announced its intent again.
 #[test]
 fn seed_12633_the_intent_of_a_writer_ends_with_its_call() {
     holds(&Plan::draw(12_633));

@@ -13,7 +13,6 @@ use crate::special_build::{MUTANTS, is_called};
 const VOUCHED: &str = "answers that are vouched for";
 const VOUCHED_TEST: [&str; 2] = ["--exact", "data::a_flush_is_noticed"];
 
-/// The result for a mutant.
 pub(super) struct Row {
     mutant: String,
     layer: String,

@@ -33,7 +33,6 @@ const TESTS: &[&str] = &[
     "restart",
 ];
 
-/// The result for a mutant.
 pub(super) struct Row {
     mutant: String,
     layer: String,

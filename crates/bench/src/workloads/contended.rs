@@ -1,4 +1,4 @@
-//! Many callers in one process contend for one key. One caller alone is the comparison.
+//! Many callers in one process contend for one key. For comparison, one caller alone is measured too.
 
 use super::{Bench, progress};
 use crate::report::Cell;

@@ -1,5 +1,5 @@
-//! The workloads. Each runs in rounds, and in every round each subject has its turn, so that a disturbance of the
-//! machine affects all subjects.
+//! The workloads. Each runs in rounds, and each round measures every subject once, so that a disturbance of the machine
+//! affects all subjects.
 
 pub(crate) mod contended;
 pub(crate) mod frozen;
@@ -27,7 +27,7 @@ pub(crate) struct Bench {
     pub(crate) binary: ServerBinary,
     pub(crate) testbed: Testbed,
     pub(crate) rounds: usize,
-    /// The length of a turn.
+    /// The length of one measurement.
     pub(crate) sample: Duration,
     pub(crate) flavor: Flavor,
     pub(crate) figures: Figures,
@@ -51,7 +51,7 @@ impl Bench {
         subjects
     }
 
-    /// Measures each subject in every round. A subject that fails has no further turns.
+    /// Measures each subject in every round. A subject that fails is not measured again.
     pub(crate) fn interleave(
         &mut self,
         workload: &str,
@@ -64,7 +64,7 @@ impl Bench {
                 if let Err(why) = &result {
                     self.figures.not_run(subject.name(), workload, why);
                 }
-                // Requests of this subject that are still in flight must not overlap with the next turn.
+                // Requests of this subject that are still in flight must not overlap with the next measurement.
                 thread::sleep(Duration::from_millis(20));
                 result.is_ok()
             });
@@ -75,7 +75,7 @@ impl Bench {
         }
     }
 
-    /// The time before a turn in which connections open and caches warm up.
+    /// The time before a measurement in which connections open and caches warm up.
     pub(crate) fn warm_up(&self) -> Duration {
         (self.sample / 5).max(Duration::from_millis(20))
     }

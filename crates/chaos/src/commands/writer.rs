@@ -81,7 +81,7 @@ impl Kind {
     }
 }
 
-/// Appends lines of the time and a name to the file, each with one write.
+/// Appends lines with the time and a name to the file, each in one write.
 pub(crate) fn main(mode: &str, args: &[String]) -> Result<(), String> {
     let [file, who, ms] = args else { return Err("a writer is started by commands".to_owned()) };
     let ms: Time = ms.parse().map_err(|_| "not a number of milliseconds".to_owned())?;

@@ -1,4 +1,4 @@
-//! After a downgrade, the guard is a reader's guard before any node learns of the downgrade, and it stays one.
+//! A downgraded guard is a reader's guard before any node learns of the downgrade. It never becomes a writer's again.
 
 use std::collections::BTreeSet;
 

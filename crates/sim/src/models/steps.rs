@@ -220,7 +220,7 @@ impl Step<'_> {
     }
 
     /// A connection breaks, and a new one is made at once. The client learns that every command on the old one has
-    /// failed. A command that was under way may still reach the node, even after commands on the new connection.
+    /// failed. A command that was in flight may still reach the node, even after commands on the new connection.
     pub(crate) fn cut(&mut self, client: ClientId, node: NodeIndex) {
         self.seen.add(Rare::Break);
         self.world.breaks -= 1;

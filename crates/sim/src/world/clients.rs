@@ -196,7 +196,7 @@ impl World {
             }
             self.tell(client, event, now);
         }
-        // The client may have been killed meanwhile. A dead client must not send.
+        // No effect kills its client today. This check remains, because a dead client must not send.
         if !self.clients[client].life.alive {
             return;
         }

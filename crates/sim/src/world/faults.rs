@@ -408,7 +408,7 @@ impl World {
             // A durable node keeps its data here. After a restart it would have forgotten that it was a replica, and
             // clients would trust it (GUARANTEES.md).
             _ if self.forgets_nothing(node) => false,
-            // Only later nodes take over the data of earlier ones, so that nodes keep different data.
+            // A node takes over only the data of a node with a smaller index, so that nodes keep different data.
             choice if choice == 1 || other >= node => {
                 self.servers[node].node.flush();
                 // Without a push, clients notice by the missing marker (the key that shows that no data was lost).

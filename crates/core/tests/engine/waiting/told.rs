@@ -210,7 +210,7 @@ fn a_lost_lock_is_not_handed_over() {
 fn held_with_two_of_five_frozen() -> (ScriptedWorld, LockId, LockId) {
     let (mut world, holder) = held_by_another(5);
     (0..2).for_each(|node| world.down(node));
-    // Node 2 refuses first, which decides the attempt.
+    // Node 2 refuses first, and that refusal decides the attempt.
     (3..5).for_each(|node| world.set_one_way_of(1, node, 3));
     let waiter = world.acquire_by(1, request("k"));
     world.run_for(100);
