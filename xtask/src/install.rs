@@ -76,8 +76,9 @@ fn apt(package: &str, script: &str) -> Result<(), String> {
     }
 }
 
-/// Returns the `PYTHONPATH` of redis-py, which the tests of mutual exclusion with redis-py's lock need. Returns `None` if
-/// Python finds redis-py without that variable, or if redis-py cannot be installed. The tests then count as skipped.
+/// Returns the `PYTHONPATH` of redis-py, which tests of mutual exclusion with redis-py's lock need. Returns `None` if
+/// Python finds redis-py without that variable, or if redis-py cannot be installed. In the latter case these tests
+/// count as skipped.
 pub(crate) fn redis_py(workspace: &Path) -> Option<PathBuf> {
     let is_found = || {
         let mut import = Command::new("python3");

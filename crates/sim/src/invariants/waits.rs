@@ -38,8 +38,7 @@ pub(crate) struct Waits {
     heard: BTreeMap<Channel, Seen>,
 }
 
-/// An adoption that a client has read: its text, its earliest possible beginning, and the time of the client's last request
-/// for it.
+/// An adoption that a client has read: its text, its earliest possible start, and the time of the client's request.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Seen {
     text: Arc<str>,
