@@ -31,7 +31,7 @@ fn takes_new_nodes_into_use(testbed: &Testbed, nodes: &[Server]) {
     let call = || -> Output {
         let mut run = testbed.quorlock(&["run", "k", "--wait", "0s", "--", "echo", "ran"]);
         run.env("QUORLOCK_RESTART_GUARD", "strict").env("QUORLOCK_MAX_TTL", "4s");
-        // The largest node timeout that is allowed, because a busy machine may answer slowly.
+        // This is the largest node timeout that is allowed. A busy machine may answer slowly.
         run.env("QUORLOCK_NODE_TIMEOUT", "1s").output().expect("quorlock starts")
     };
     let refused = call();

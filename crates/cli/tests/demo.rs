@@ -46,8 +46,8 @@ impl Room {
         Some(command)
     }
 
-    /// The demo's processes, each with its command line and its state. A process is the demo's if this folder is its
-    /// working directory, or stands in its command line or environment.
+    /// The demo's processes, each with its command line and its state. A process belongs to the demo if this folder is
+    /// its working directory, or occurs in its command line or environment.
     fn processes(&self) -> Vec<(String, char)> {
         let folder = self.0.path().to_str().expect("the path is UTF-8");
         let of = |process: &Path| {

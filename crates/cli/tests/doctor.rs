@@ -106,7 +106,7 @@ fn replicas_evicting_and_silent_servers_are_named() {
     let found = found(&examined);
     assert!(found[0].contains(&"error role".to_owned()), "{found:?}");
     assert_eq!(found[1], ["warning promoted"]);
-    // The first advice is to list its master, because few users want to end the replication.
+    // The first advice for a replica is to list its master instead, because few users want to end the replication.
     let role = &examined["nodes"][0]["findings"];
     let role = role.as_array().unwrap().iter().find(|finding| finding["check"] == "role").unwrap();
     assert!(role["fix"].as_str().unwrap().starts_with("list its master 127.0.0.1:1 "), "{role}");

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 const QUARANTINE: Duration = Duration::from_millis(2909);
 
-/// `quorlock` with the first `nodes` nodes, a strict guard, and this largest ttl.
+/// `quorlock` with the first `nodes` nodes, the strict restart guard, and this largest ttl.
 fn strict(testbed: &Testbed, nodes: usize, max_ttl: &str, args: &[&str]) -> Command {
     let mut command = testbed.quorlock(args);
     command.env("QUORLOCK_NODES", testbed.named(0..nodes));
@@ -382,7 +382,7 @@ fn an_adoption_for_settings_that_were_never_in_force_does_not_block_a_reconfigur
     assert!(adopted.contains("nodes=a,b,c,d,e"));
     ends(&testbed, 4, "900ms", RECONFIGURE, 0);
     ends(&testbed, 4, "900ms", RUN, 0);
-    // The markers of a killed run that moved to d and e do not block the reconfiguration either.
+    // A killed run to d and e may have left its markers. They do not block the reconfiguration either.
     let marker = markers(&testbed)[3].clone();
     let (cluster, rest) = parts(&marker);
     let left = format!("{cluster} becomes nodes=d,e quorum=2 max_ttl_ms=900{rest}");

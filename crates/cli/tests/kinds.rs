@@ -142,7 +142,7 @@ fn keys_of_other_types_are_refused_and_stay() {
     let all = |words: &[&str]| -> Vec<Reply> {
         testbed.nodes.iter().map(|node| command(node, words)).collect()
     };
-    // The keys are a lock of Redisson, and a sorted set of an application without and with an expiry.
+    // The keys are a lock of Redisson, and sorted sets of an application, one without and one with an expiry.
     let redisson = ["HSET", "k", "8f1b:1", "1"];
     let scores = ["ZADD", "k", "1790000000000", "alice", "3", "bob"];
     let read_scores: &[&str] = &["ZRANGE", "k", "0", "-1", "WITHSCORES"];
@@ -286,7 +286,7 @@ fn a_writer_of_two_keys_is_next_although_readers_of_each_take_turns() {
     let Some(testbed) = Testbed::sized(3) else { return };
     let keys = ["a", "a", "a", "b", "b", "b"];
     let later = writer_among_readers(&testbed, &keys, &["a", "--also", "b"]);
-    // A reader may get its lock before the intents, and write its line after them: one line per key.
+    // A reader may get its lock before the intents are set, and write its line after them: one line per key.
     assert!(later <= keys.len(), "{later} later readers");
 }
 

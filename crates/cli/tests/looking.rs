@@ -168,7 +168,7 @@ fn under_a_lock(testbed: &Testbed) -> Running {
     run
 }
 
-/// Asserts that the lock was lost. Returns the cause for programs, the cause for people, and how the command was ended.
+/// Asserts that the lock was lost. Returns the cause in the event, the cause in the message, and how the command ended.
 fn lost(output: &Output) -> (String, String, Value) {
     code(output, 79);
     let events = json_lines(&stdout(output));

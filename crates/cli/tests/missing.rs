@@ -87,7 +87,8 @@ fn says(finding: &Value, severity: &str, command: &str) {
     assert!(told("fix", &format!("rename-command {command} ")), "{finding}");
 }
 
-/// The guard is strict, as it is by default. On complete servers each call would wait for the quarantine.
+/// The restart guard is strict, as it is by default. On complete servers each call would wait for the quarantine, in
+/// which new nodes do not vote.
 #[test]
 fn without_a_command_that_every_lock_needs_no_lock_is_granted() {
     let Some(binary) = server() else { return };

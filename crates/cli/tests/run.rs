@@ -90,7 +90,7 @@ fn ends_in_a_container(namespaces: &[&str]) {
 #[test]
 fn a_signal_ends_a_wait_and_no_key_stays() {
     let Some(testbed) = Testbed::new() else { return };
-    // With each attempt, the waiting call may hold the other two keys for a moment.
+    // Each attempt of the waiting call may set the key on the other two nodes for a moment.
     testbed.on(0..3, &["SET", "k", "other", "PX", "60000"]);
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let run = testbed.start(&["run", "k", "--wait", "forever", "--", "true"]);

@@ -192,8 +192,8 @@ impl Store {
         any
     }
 
-    /// Copies the keys of another store, as a replica does. The clock of this store is `ahead_ms` ahead, so the ends of
-    /// the keys are moved by that.
+    /// Copies the keys of another store, as a replica does. The clock of this store is `ahead_ms` ahead, so all
+    /// expiries move by this time.
     pub fn copy(&mut self, other: &Self, ahead_ms: i64) {
         self.keys = other.keys.clone();
         self.keys.values_mut().for_each(|stored| stored.shift(ahead_ms));

@@ -90,7 +90,7 @@ async fn a_fenced_acquire_works_when_the_scripts_are_gone() {
         for node in &nodes {
             run(node, &["SCRIPT", "FLUSH"]);
         }
-        // Many calls at once: on some nodes the client cannot repeat the command, so these calls retry.
+        // Many calls run at once. On some nodes the client cannot repeat the command, so these calls retry.
         let calls = (0..50).map(|number| client.acquire_fenced(format!("job {number}")));
         let calls: Vec<_> = calls.map(|call| tokio::spawn(call.into_future())).collect();
         for call in calls {
@@ -177,7 +177,7 @@ async fn the_permissions_that_doctor_prints_suffice_for_fencing() {
                 "{binary}"
             );
         }
-        // One node gives a larger token than the others. The client raises the others to that token.
+        // One node gives a larger token than the others. The client raises the counters of the others to that token.
         assert!(guard.release().await.is_released());
         run(&nodes[2], &["SET", &format!("locks:{COUNTER}"), &(fence + 7).to_string()]);
         let next = client.acquire_fenced("orders").await.unwrap();

@@ -31,7 +31,7 @@ fn a_holder_that_was_stopped_too_long_is_refused_by_the_store() {
     story::run(withdraw).expect("the store refuses the earlier holder");
 }
 
-/// Not a test by itself: the work of the child processes of the test above.
+/// This is no test by itself: it is the work of the child processes of the other test.
 #[test]
 fn child_process_of_the_example() {
     if withdraw::is_wanted() {

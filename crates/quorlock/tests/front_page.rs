@@ -74,7 +74,7 @@ fn the_front_page_says_what_to_do_about_each_error() {
     }
 }
 
-/// Rustdoc links names to their documentation. The file itself links them to the source.
+/// In rustdoc, names link to their documentation. In the file itself, they link to the source.
 #[test]
 fn each_link_of_the_front_page_works() {
     let page = read("README.md");

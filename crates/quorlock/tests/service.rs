@@ -1,4 +1,5 @@
-//! The example `service` on real servers: no deposit is lost, refusals have their status, a shutdown leaves no key.
+//! The example `service` on real servers: no deposit is lost, each refusal has its HTTP status, a shutdown leaves no
+//! key.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails panics")]
 

@@ -61,7 +61,7 @@ pub(crate) fn the_keeper_does_not_kill_earlier_children_of_its_process() {
 /// The command forks while the keeper kills it, so a single round of SIGKILL is not enough. The keeper sends further
 /// rounds before it gives up on the stopped guardian.
 pub(crate) fn processes_that_fork_do_not_outlive_a_stopped_guardian() {
-    // First with one process group for all children, then with one group for each child.
+    // The command runs first with one process group for all children, then with one group for each child.
     let forks = "while :; do sleep 60 & sleep 0.01; done";
     for shell in ["sh -c", "bash -m -c"] {
         let one = format!("timeout 60 {shell} '{forks}' 2>/dev/null &");

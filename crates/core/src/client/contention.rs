@@ -279,8 +279,8 @@ mod tests {
         assert!(!give_back(&mut backoff, 20_000, 20_001), "the rivals were seen long ago");
     }
 
-    /// Regression test for a failure of the simulator: stopped nodes had raised the measured round trip to 0.7 s, so a
-    /// process backed off for 26 s from a lock without rivals.
+    /// Regression test for a failure that the simulator found: stopped nodes had raised the round trip to 0.7 s, so
+    /// a process backed off for 26 s from a lock without rivals.
     #[test]
     fn stopped_nodes_do_not_make_the_backoff_long() {
         let mut backoff = KeyBackoff::default();

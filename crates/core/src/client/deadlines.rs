@@ -28,7 +28,7 @@ pub(crate) enum Owner {
 /// A sweep removes all stale entries if the index has this many entries beyond twice the number of records.
 const SLACK: usize = 64;
 
-/// The deadline index. It follows from the records, so two indexes always compare equal.
+/// The deadline index. The engine's records determine it, so a comparison of engines ignores it.
 ///
 /// Most new entries are later than all existing entries for the same kind of record. They are appended to a sorted row
 /// for this kind. A heap holds all other entries.

@@ -20,7 +20,7 @@ pub struct Info {
     pub is_cluster: bool,
     /// Whether the server is loading its data.
     pub is_loading: bool,
-    /// Offset at which the server was promoted, if it was a replica since its start.
+    /// Replication offset at which the server was promoted; `None` if it was no replica since its start.
     pub promoted_at: Option<i64>,
     /// The server's eviction policy; `None` if the server deletes no keys when its memory is full.
     pub evicts_by: Option<Box<str>>,

@@ -478,7 +478,7 @@ mod tests {
             now += ms(*pauses.last().unwrap());
         }
         assert_eq!(pauses, [25, 50, 100, 200, 400, 800, 1600]);
-        // If the old connection still exists, a replacement that fails in this way does not take the node down.
+        // If the old connection still exists, an invalid message on its replacement does not take the node down.
         let mut it = connected();
         assert_eq!(it.look(ms(2_400), awaited(100)), Some(Task::Connect));
         it.not_connected(ms(2_400), Failure::new(FailureKind::Protocol), 0);

@@ -54,7 +54,7 @@ pub enum RestartGuard {
     Strict,
     /// The client examines nodes as with `Strict`, and reports the outcome. All votes count, and nothing is written.
     Observe,
-    /// Nodes are not examined. For tests, and for servers without important locks.
+    /// Nodes are not examined. Use this mode for tests, and for servers without important locks.
     Off,
 }
 
@@ -161,8 +161,8 @@ pub(crate) struct NodeTrust {
     pub(crate) review: Review,
     /// The trust state that was last reported.
     pub(crate) told: Option<TrustState>,
-    /// Number of clocks that the floor was computed from, if they are fewer than a quorum and this was not reported
-    /// yet.
+    /// Number of clocks that the floor (the smallest fencing token) was computed from, if they are fewer than a quorum
+    /// and this was not reported yet.
     pub(crate) few_clocks: Option<usize>,
 }
 

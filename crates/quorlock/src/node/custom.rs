@@ -66,7 +66,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// - The futures may be polled within a caller's call, on the caller's thread and within the client's runtime. They must
 ///   not wait for a mutex that the caller holds during the call.
 pub trait Node: fmt::Debug + Send + Sync + 'static {
-    /// Returns the node's name in messages: distinct among the nodes of a client, and never a secret.
+    /// Returns the name that messages show for the node: distinct among the nodes of a client, and never a secret.
     fn name(&self) -> &str;
 
     /// Whether the node can be used now. The client calls this method before each batch, so it must be quick.

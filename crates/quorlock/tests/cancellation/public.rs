@@ -2,8 +2,8 @@
 //! function counts if it is an `async fn`, if its return type is `impl Future` or `BoxFuture`, or if that type
 //! implements `Future` or `IntoFuture`.
 //!
-//! Left out: `node::Node`, because the driver polls its futures; the conformance suite, which is a test; and `admin`,
-//! the connections of `quorlock-admin`, which take no lock.
+//! The sweep leaves out `node::Node`, because the driver polls its futures; the conformance suite, which is a test; and
+//! `admin`, the connections of `quorlock-admin`, which take no lock.
 
 use std::collections::BTreeSet;
 use std::fs;

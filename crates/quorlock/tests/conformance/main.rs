@@ -24,8 +24,8 @@ async fn the_memory_node_passes_the_conformance_suite() {
     assert_eq!(node.key_count(), 0, "the suite leaves nothing behind");
 }
 
-/// All servers in one test, because the list of installed servers is known only at run time. The message names the
-/// server.
+/// One test covers all servers, because the list of installed servers is known only at run time. The message of a
+/// failure names the server.
 #[tokio::test]
 async fn the_redis_node_passes_the_conformance_suite_on_every_server() {
     let servers = common::all_servers();

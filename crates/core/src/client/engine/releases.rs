@@ -63,8 +63,7 @@ impl Engine {
         if release.is_over() {
             self.forget_release(id, cx);
         } else if owed {
-            // If no release is owed, the answer has not made the deadline earlier, so the deadline index stays as it
-            // is.
+            // Without an owed release, the deadline is no earlier than before, so the index needs no new entry.
             Self::index_release(&mut self.deadlines, id, release);
         }
     }

@@ -346,7 +346,8 @@ impl Call {
     ) {
         let took = now.elapsed_since(self.started);
         let mut nodes = alloc::vec![NodeResult::new(NodeOutcome::NotAsked, took); quorum.nodes()];
-        // Nodes that load data or miss rights do not count as untrusted, as in an attempt.
+        // As in an attempt, a node does not count as untrusted if it is loading data, or if the user lacks a right
+        // there.
         let distrusted =
             excluded.iter().filter(|(_, failure)| failure.kind().is_about_trust()).count();
         let is_untrusted = quorum.is_out_of_reach(quorum.nodes() - distrusted, 0);

@@ -211,7 +211,7 @@ pub enum NodeOutcome {
     Nothing,
     /// The node granted. If the attempt failed, the vote was released.
     Granted,
-    /// Another value is under the key; with its holder if the command asked for it.
+    /// Another value is under the key. `Some` describes the holder, if the command asked for it.
     Refused(Option<Holding>),
     /// The state of the key in an inspection.
     Seen(Holding),

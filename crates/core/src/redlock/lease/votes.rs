@@ -103,8 +103,8 @@ impl Lease {
         }
     }
 
-    /// Whether a command belongs to the time before the downgrade. The node may have executed it after the downgrade, when
-    /// the value was a reader's already, so "absent" proves nothing. A later command as a reader proves it.
+    /// Whether a command belongs to the time before the downgrade. The node may have executed it after the downgrade,
+    /// when the value was a reader's already, so "absent" proves nothing. The answer to a later command does.
     fn is_before_downgrade(&self, round: u32) -> bool {
         self.downgraded_in.is_some_and(|downgraded_in| round < downgraded_in)
             && !mutant!(OldAnswersDrop)

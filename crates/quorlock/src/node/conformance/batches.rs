@@ -184,7 +184,7 @@ pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
         see(&other).await;
         change(&key);
         assert_eq!(subject.next_push().await, *std::slice::from_ref(&key));
-        // No command watches the key any more, so this change causes no push. The push for the next change shows that.
+        // No command watches the key any more, so this change causes no push: the next push is about the other key.
         outside.set(&key, b"unasked", None);
         outside.set(&other, b"2", None);
         assert_eq!(subject.next_push().await, *std::slice::from_ref(&other), "told once");

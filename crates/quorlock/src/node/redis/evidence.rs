@@ -28,7 +28,7 @@ pub(super) struct Beside {
 const SETTINGS: [&str; 2] = ["appendfsync", "no-appendfsync-on-rewrite"];
 
 impl Beside {
-    /// The questions for this evidence, on a connection to a server that is durable or not.
+    /// The questions for this evidence. They include the settings of a server that was declared durable.
     pub(super) fn new(
         evidence_request: EvidenceRequest,
         is_durable: bool,

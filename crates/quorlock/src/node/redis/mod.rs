@@ -1,7 +1,7 @@
 //! A node that is a real Redis or Valkey server.
 //!
 //! There is one connection per node, so the server executes commands in the order of sending: a release never overtakes
-//! its acquire. Each connection is an epoch. A reply comes from the connection of its command, or the command has failed.
+//! its acquire. Each connection is an epoch. A command gets its reply on the connection that sent it, or it fails.
 //! No command is sent twice here: the effect of a command on a broken connection is unknown, and its answer says so
 //! (S8). No timeout here ends a command: deadlines belong to the engine.
 //!

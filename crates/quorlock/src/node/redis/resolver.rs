@@ -1,4 +1,4 @@
-//! Looks up the host name of a node. If the system's resolver hangs, each node has one thread that waits for it.
+//! Looks up the host name of a node. If the system's resolver hangs, at most one thread per node waits for it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};

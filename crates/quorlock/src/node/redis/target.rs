@@ -189,7 +189,7 @@ fn is_bare(text: &str) -> bool {
     looks_like_a_host(text) && !is_number && !is_cut
 }
 
-/// Whether the text is `host` or `host:port`, either with a path, or only a path such as that of a socket.
+/// Whether the text has the form `host` or `host:port`, with or without a path, or is only a path, as for a socket.
 pub(in crate::node) fn looks_like_a_host(text: &str) -> bool {
     let authority = text.split('/').next().unwrap_or_default();
     let (host, port) = match authority.rsplit_once(':') {

@@ -93,7 +93,7 @@ fn parts(holding: &Holding) -> (Vec<(String, Vec<u8>)>, Vec<Duration>) {
             Holding::Shared { readers, count, ttl } => {
                 holders.push((format!("Shared {count}"), Vec::new()));
                 times.push(*ttl);
-                // With many keys, a server lists only the first readers of each. Only complete lists are compared.
+                // With many keys, a server does not list all readers of each key. Only complete lists are compared.
                 let shown_max = Holding::READERS_MAX / all.len();
                 let mut readers: Vec<_> = readers.iter().map(|it| (&it.value, it.ttl)).collect();
                 readers.sort();
