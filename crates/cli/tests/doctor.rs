@@ -358,7 +358,7 @@ fn a_durable_node_needs_settings_that_persist_every_write() {
     assert_eq!(exit, 0);
     assert!(what(&examined, 0, "persistence").contains("appendonly no"));
     let drop_in = testbed.output(&["doctor", "--systemd", "--max-ttl", "10s"]);
-    // The quarantine is 10 s × 1.01 + 2 s, rounded up: the largest ttl, 1 % of it, and 2 s.
+    // The quarantine, the time without votes, is 10 s × 1.01 + 2 s, rounded up: the largest ttl, 1 % of it, and 2 s.
     assert!(stdout(&drop_in).contains("ExecStartPre=/bin/sleep 13\n"), "{}", stdout(&drop_in));
     assert!(stdout(&drop_in).contains("about twice as long"), "{}", stdout(&drop_in));
     let (promised, exit) =

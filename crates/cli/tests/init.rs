@@ -229,7 +229,7 @@ fn an_interrupted_change_is_finished_by_a_client_or_a_second_run() {
 #[test]
 fn new_nodes_with_a_marker_wait_during_a_reconfiguration() {
     let Some(testbed) = Testbed::new() else { return };
-    // The markers of b and c are those that a client with the new settings writes.
+    // The markers of b and c, which show that no data was lost, are those that a client with the new settings writes.
     ends(&testbed, 3, "900ms", FRESH, 0);
     ends(&testbed, 1, "4s", FORCE, 0);
     let hold = ["run", "k", "--ttl", "4s", "--", "sleep", "30"];

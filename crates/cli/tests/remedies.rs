@@ -188,7 +188,7 @@ fn a_server_without_free_client_connections_is_named() {
     assert!(told.contains(named) && told.contains("CONFIG SET maxclients NUMBER"), "{told}");
 }
 
-/// After its quarantine, a node votes in the next call.
+/// After its quarantine, in which a node does not vote, the node votes in the next call.
 #[test]
 fn idle_nodes_are_healthy_after_their_quarantine() {
     let Some(testbed) = Testbed::sized(3) else { return };

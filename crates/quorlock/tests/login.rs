@@ -237,7 +237,7 @@ async fn missing_permissions_are_reported_at_once() {
     assert!(failures.iter().all(|failure| failure.kind() == FailureKind::Forbidden), "{error}");
     let text = error.to_string();
     assert!(text.contains("failed: not allowed: the user lacks +eval +evalsha"), "{text}");
-    // The key was certainly not set, so the client owes no release and does not wait for the ttl.
+    // The key was certainly not set, so the client has no release to send again, and does not wait for the ttl.
     client.shutdown(ttl / 2).await.unwrap();
 }
 

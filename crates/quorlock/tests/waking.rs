@@ -276,7 +276,8 @@ impl Setting {
     async fn give_back(&self, guard: Guard, key: &str) {
         self.proxies.iter().for_each(|proxy| proxy.rule(|_, _| Fate::Pass));
         assert!(guard.release().await.is_released());
-        // When no release is owed, no message is in flight that the rules of the next scenario could affect.
+        // When no release is owed (to be sent again), no message is in flight that the rules of the next scenario
+        // affect.
         let started = Instant::now();
         while self.waiter.stats().releases_owed > 0 {
             assert!(started.elapsed() < PATIENCE, "something was not released");

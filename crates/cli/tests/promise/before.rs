@@ -211,7 +211,6 @@ fn no_process_reads_the_messages_or_events() {
     }
 }
 
-/// A full pipe, and its reader.
 fn full_pipe() -> (std::io::PipeReader, PipeWriter) {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     let (reader, writer) = std::io::pipe().unwrap();

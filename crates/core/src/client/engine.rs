@@ -90,7 +90,7 @@ struct Paths {
 struct Closing {
     has_begun: bool,
     /// Time until which a closing client waits for adoptions (nodes that it takes into use) and for withdrawals of
-    /// intents.
+    /// intents (waiting writers' keys, which keep new readers out).
     drains_by: Option<BootTime>,
     /// Withdrawals of waiting writers' intents in flight, and the nodes without an answer.
     withdrawals: BTreeMap<Ticket, NodeSet>,

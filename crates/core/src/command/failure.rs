@@ -39,8 +39,8 @@ impl Failure {
         self
     }
 
-    /// The time from the failure until the cause ends by itself, if that is known. For a node in quarantine, the time
-    /// until its votes count.
+    /// The time from the failure until the cause ends by itself, if that is known. For a node in quarantine, whose
+    /// votes do not count yet, the time until they count.
     pub const fn clears_in(&self) -> Option<Duration> {
         self.clears_in
     }
@@ -135,7 +135,7 @@ pub enum FailureKind {
     Quarantined,
     /// The node's votes are worthless: it is a replica, part of a cluster, or evicts keys.
     UnsafeNode,
-    /// The node's marker names other nodes, another quorum or another `max_ttl` (S17).
+    /// The node's marker, the key that names its clients, has other nodes, another quorum or another `max_ttl` (S17).
     OtherConfiguration,
     /// The node is the same server as another node of the list (S3).
     SameServer,

@@ -6,7 +6,7 @@ use core::fmt;
 use crate::command::{Failure, FailureKind};
 use crate::shown::shown_text;
 
-/// The evidence beside a batch of answers: their connection, and the node's `INFO` and marker as read on it.
+/// The evidence beside a batch of answers: their connection, and the node's `INFO` and marker, as read on it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Evidence {
     /// There is no evidence: the restart guard is off, or the node cannot lose votes, like a node in memory.

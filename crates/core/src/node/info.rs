@@ -127,7 +127,7 @@ impl Info {
     }
 }
 
-/// Checks a run id. It must be a single word, because markers contain it.
+/// Checks a run id. It must be a single word, because the node's marker, a line of words, contains it.
 fn run_id(name: &str) -> Result<Box<str>, Incomplete> {
     let is_word =
         (1..=RUN_ID_MAX).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());

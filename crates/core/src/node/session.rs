@@ -34,7 +34,7 @@ pub enum Form {
 pub struct EvidenceRequest {
     /// The node's `INFO`, before all commands.
     pub info: bool,
-    /// The node's marker, behind all commands.
+    /// The node's marker, which shows that no data was lost, behind all commands.
     pub marker: bool,
 }
 

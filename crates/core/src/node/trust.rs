@@ -144,8 +144,8 @@ pub(crate) struct NodeMonitor {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct NodeTrust {
-    /// The connection of the last evidence, counted from one, and the number of times that the node had announced on it
-    /// that its data were deleted or replaced.
+    /// The connection of the last evidence (`INFO` and marker), counted from one, and the number of times that the node
+    /// had announced on it that its data were deleted or replaced.
     epoch: (u64, u64),
     trust_state: TrustState,
     /// The text that the marker must have while the node is trusted.

@@ -156,7 +156,6 @@ impl Lease {
         Duration::from_nanos(self.tenure.round_trip_ns)
     }
 
-    /// The guard's copy of the state.
     pub(crate) fn hold(&self) -> Hold {
         Hold::new(self.votes.validity.clone(), self.automatic_limit(), self.mode())
     }

@@ -135,7 +135,7 @@ impl Store {
         }
     }
 
-    /// Returns the floor in the marker: the number below which no token is given out.
+    /// Returns the floor in the node's marker key: the number below which no token is given out.
     fn floor(&mut self, marker: &Key, turn: Turn) -> Result<u64, FailureKind> {
         let digits = |text: &[u8]| {
             let text = core::str::from_utf8(text).ok()?;

@@ -117,7 +117,7 @@ impl Store {
         }
     }
 
-    /// Whether a writer has an intent for any of these keys. A mutant (a deliberate bug) skips this check.
+    /// Whether a waiting writer's intent keeps readers out of any key. A mutant (a deliberate bug) skips this check.
     fn is_any_announced(&self, keys: &Keys) -> bool {
         intents(keys, 0).iter().any(|intent| self.keys.contains_key(intent))
     }

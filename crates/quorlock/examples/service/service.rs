@@ -28,7 +28,7 @@ struct App {
 }
 
 /// Serves until `stop` is ready. Then the listener closes, requests in flight are answered, the job ends, and the
-/// client sends the releases that it still owes.
+/// client sends again the releases that failed.
 pub(crate) async fn serve(
     listener: TcpListener,
     client: Client,

@@ -119,7 +119,7 @@ impl Batch {
     }
 }
 
-/// The answers to a batch, with the evidence that they may count.
+/// The answers to a batch, with the evidence (the node's `INFO` and marker) that they may count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answers {
     /// One answer for each command, in order.

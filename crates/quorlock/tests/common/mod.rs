@@ -35,7 +35,6 @@ pub(crate) fn server() -> Option<ServerBinary> {
     find_or_skip(&test_name())
 }
 
-/// Reports that this machine cannot run the test.
 pub(crate) fn skip(why: &str) {
     quorlock_servers::skip(&test_name(), why);
 }

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-/// A short ttl makes the quarantine short.
+/// A short ttl makes the quarantine, the time without votes, short.
 const TTL: Duration = Duration::from_millis(500);
 
 /// The time for which a restarted node does not vote: `TTL` × 1.01, plus 2 s.

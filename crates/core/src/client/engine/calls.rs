@@ -165,7 +165,7 @@ impl Engine {
         self.calls.remove(&lock)
     }
 
-    /// Ends a call that has its lock, and withdraws its intent.
+    /// Ends a call that has its lock, and withdraws its intent, which kept new readers out.
     pub(super) fn finish_call(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let withdrawal = self.calls.get_mut(&lock).and_then(|call| call.withdrawal(lock));
         self.local.aside.remove(&lock);

@@ -162,8 +162,8 @@ impl Engine {
         // awaits its outcome.
         let release =
             (is_held || is_kept || report).then(|| (lease.next_round(), lease.end(report, cx.now)));
-        // This process backs off in favour of others only after an exclusive lock. A reader blocks only writers, and
-        // waiting writers set an intent.
+        // This process backs off in favour of others only after an exclusive lock. A reader blocks only writers, and a
+        // waiting writer keeps new readers out by an intent.
         let backs_off = is_held && lease.mode() == Mode::Exclusive;
         let had = (lease.began().boot(), lease.is_exhausted(cx.now));
         let pace = lease.pace();

@@ -39,7 +39,7 @@ pub enum Event {
         node: NodeId,
         /// A reading from before the first byte could leave (S4).
         sent: Reading,
-        /// The evidence that the votes in the answers count.
+        /// The evidence (the node's `INFO` and marker) that the votes in the answers count.
         evidence: Evidence,
         /// The answers, in the order of the commands.
         answers: Vec<(Ticket, Answer)>,

@@ -14,14 +14,14 @@ use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::BootTime;
 use crate::time::Reading;
 
-/// Largest number of round trips until a node is trusted, each of which takes at most a node timeout: identity,
-/// adoption, marker, and identity again.
+/// Largest number of round trips until a node is trusted, each of which takes at most a node timeout: `INFO`, adoption
+/// (which starts a wait, if one is needed), marker, and `INFO` again.
 const ROUND_TRIPS: u32 = 4;
 
 /// Time that a closing client waits for adoptions and withdrawals.
 const CLOSE_WITHIN: Duration = Duration::from_millis(250);
 
-/// The lock id in tickets of commands about trust, which belong to no call.
+/// The lock id in the tickets (lock, round and verb) of commands about trust, which belong to no call.
 const NOBODY: LockId = LockId(0);
 
 impl Engine {
@@ -187,7 +187,7 @@ impl Engine {
         }
     }
 
-    /// Lets a closing client wait shortly for its withdrawals of intents.
+    /// Lets a closing client wait shortly for its withdrawals of intents, by which writers keep new readers out.
     pub(super) fn await_withdrawals(&mut self, now: Reading) {
         if !self.closing.withdrawals.is_empty() {
             self.drain_until(now.after(CLOSE_WITHIN));

@@ -43,8 +43,8 @@ impl Engine {
         Self::index_call(&mut self.deadlines, lock, call);
     }
 
-    /// Adds a node to the look at the lock by a writer with an intent, because the node refused after the attempt was
-    /// decided.
+    /// Adds a node to the look at the lock by a writer whose intent keeps new readers out, because the node refused
+    /// after the attempt was decided.
     pub(super) fn look_at_late(&mut self, lock: LockId, node: NodeId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;

@@ -1,4 +1,4 @@
-//! Compares a node's evidence with earlier observations, and decides whether its votes count.
+//! Compares a node's evidence (its `INFO` and marker) with earlier observations, and decides whether its votes count.
 
 use alloc::format;
 use alloc::string::String;
@@ -118,7 +118,8 @@ impl NodeMonitor {
         // proof.
         let would_tell = plan.lasts || rules.would_tell_of_promotions();
         if old.is_some() && info.promoted_at.is_none() && would_tell {
-            // The server restarted with its data, so it needs no adoption: only its uptime counts.
+            // The server restarted with its data, so it needs no adoption, which starts a new wait: only its uptime
+            // counts.
             return self.mark_in_time(node, plan, now, todo);
         }
         self.adopt(node, plan, None, now, todo);

@@ -164,7 +164,7 @@ impl Lease {
         self.votes.drop_vote(node, sent, answer)
     }
 
-    /// Notes that the acquire of `attempt` never reached the node, so the node is owed no release.
+    /// Notes that the acquire of `attempt` never reached the node, so a failed release is not sent there again.
     pub(crate) fn handle_unreached(&mut self, node: NodeId, attempt: u32) {
         if attempt == self.acquire_round {
             self.votes.reached.remove(node);

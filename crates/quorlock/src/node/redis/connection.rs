@@ -26,7 +26,7 @@ pub(super) struct Connection {
     pub(super) is_unregistered: bool,
     /// The operator declared the server durable. Its settings are asked for, and a contradiction is logged.
     pub(super) is_durable: bool,
-    /// Decides which evidence is requested, and in which form commands are sent.
+    /// Decides which evidence (`INFO`, marker) is requested, and in which form commands are sent.
     pub(super) session: Session,
 }
 
@@ -47,8 +47,8 @@ impl Connection {
         let exchange = &request.exchange;
         let (evidence_request, form) = (exchange.evidence_request(), exchange.form());
         let registration = self.registration.as_ref().and_then(|_| {
-            // The client registers its database only on a server that is in use or is being adopted, because it must
-            // write nothing to a server that it refuses.
+            // The client registers its database only on a server that is in use, or that it takes into use now
+            // (adoption), because it must write nothing to a server that it refuses.
             let is_taken_into_use = exchange.to_send().any(writes_a_marker);
             let is_in_use = self.session.has_marker() || is_taken_into_use;
             let what = if is_in_use && self.registers { Do::Register } else { Do::Look };

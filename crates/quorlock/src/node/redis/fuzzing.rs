@@ -104,7 +104,7 @@ fn held_by(reply: &Reply) -> usize {
     }
 }
 
-/// Markers: writing and parsing a marker again gives the same marker, also with names of any kind.
+/// Markers (keys that show that no data was lost): writing and parsing one again gives the same marker, with any names.
 pub fn marker(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Some(marker) = Marker::parse(&text) {
@@ -116,7 +116,7 @@ pub fn marker(data: &[u8]) {
     is_fit_to_be_shown(&text);
 }
 
-/// Adoptions: writing and parsing an adoption again gives the same adoption, also with names of any kind.
+/// Adoptions (texts that start a node's wait): writing and parsing one again gives the same adoption, with any names.
 pub fn adoption(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Some(adoption) = Adoption::parse(&text) {

@@ -1,5 +1,5 @@
-//! The registration: a key in a server's first database that names the database with the locks. Markers alone cannot
-//! detect clients that use different databases.
+//! The registration: a key in a server's first database that names the database with the locks. Markers, keys in the
+//! database with the locks, cannot detect clients that use different databases.
 
 use quorlock_core::shown::shown_text;
 use quorlock_core::{Failure, FailureKind, Key};

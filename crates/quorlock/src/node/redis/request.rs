@@ -1,4 +1,5 @@
-//! A request on the wire: a batch's commands, the evidence that is requested with them, and the answers in the replies.
+//! A request on the wire: a batch's commands, the evidence (`INFO`, marker) that is requested with them, and the
+//! answers.
 
 use std::iter::once;
 

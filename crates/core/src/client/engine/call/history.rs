@@ -14,7 +14,6 @@ use crate::token::Token;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::client::engine) struct AttemptHistory {
     pub(in crate::client::engine) count: u32,
-    /// Start of the last attempt.
     pub(in crate::client::engine) began: Reading,
     pub(in crate::client::engine) token: Option<Token>,
     /// The reason why the last attempt failed, and the answer of each node.

@@ -117,7 +117,7 @@ impl Call {
         (withdrawn, self.renew_intent(now))
     }
 
-    /// The ticket of the next command about the intent.
+    /// The ticket (lock, round and verb) of the next command about the intent.
     pub(in crate::client::engine) const fn announcement(&mut self, lock: LockId) -> Ticket {
         self.contention.announcements += 1;
         Ticket { lock, round: self.contention.announcements, verb: Verb::Announce }

@@ -22,7 +22,7 @@ pub(in crate::node::redis) fn rejected(error: &str) -> Failure {
 }
 
 /// The failure for an error in answer to a command that sets a lock. A server replies with a known error before it
-/// executes anything, so no key was set and no release is owed. An unknown error may come from a proxy that lost its
+/// executes anything, so no key was set and none must be released. An unknown error may come from a proxy that lost its
 /// server, and shows nothing about the key.
 pub(super) fn not_set(error: &str) -> Failure {
     match kind_of(code(error)) {
