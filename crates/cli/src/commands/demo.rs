@@ -6,16 +6,16 @@
 
 mod nodes;
 mod observer;
-mod result;
+mod record;
 mod screen;
 mod script;
 mod stage;
-mod tally;
 mod view;
 mod worker;
 mod workers;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -23,14 +23,14 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use quorlock_servers::{Listen, NotFound, ServerBinary, find};
+use quorlock_servers::Server;
 use rustix::process::Signal;
 
 use self::nodes::FiveNodes;
 use self::observer::NodeView;
-use self::result::DemoResult;
+use self::record::Conclusion;
 use self::screen::{Screen, style, wrapped};
-use self::stage::{DemoEnd, Stage};
+use self::stage::Stage;
 use self::worker::Report;
 use self::workers::{WORKERS, Workers};
 use crate::args::Demo;
@@ -53,30 +53,38 @@ enum Event {
     Report(Report),
     /// A worker or a worker process has ended, or cannot continue.
     Left(Result<(), String>),
-    Seen {
+    Answers {
         /// Time at which the nodes were asked.
         asked: Duration,
-        seen: Box<[NodeView; 5]>,
+        answers: Vec<NodeView>,
     },
     /// The result of the demo's own call for a lock.
     Answer(Result<(), String>),
     Signal(Signal),
 }
 
-enum NodeKind {
-    Servers(ServerBinary, Listen),
-    /// The nodes are in memory; the text is the reason.
-    Memory(String),
+/// The reason for an early end of the demo.
+enum DemoEnd {
+    Signal(Signal),
+    Refused(Refused),
+}
+
+impl DemoEnd {
+    fn failed(error: impl fmt::Display) -> Self {
+        Self::Refused(Refused { message: format!("demo: {error}"), code: ExitCode::Internal })
+    }
+}
+
+impl From<io::Error> for DemoEnd {
+    fn from(error: io::Error) -> Self {
+        Self::failed(error)
+    }
 }
 
 pub(crate) fn main(args: &Demo) -> Result<ExitCode, Refused> {
-    let kind = NodeKind::of(args)?;
-    match play(&kind) {
+    match play(args) {
         Ok(code) => Ok(code),
         Err(DemoEnd::Refused(refused)) => Err(refused),
-        Err(DemoEnd::Failed(why)) => {
-            Err(Refused { message: format!("demo: {why}"), code: ExitCode::Internal })
-        }
         Err(DemoEnd::Signal(signal)) => {
             // A closed standard error cannot be reported anywhere.
             let number = signal.as_raw();
@@ -84,110 +92,86 @@ pub(crate) fn main(args: &Demo) -> Result<ExitCode, Refused> {
                 io::stderr(),
                 "quorlock: demo stopped by signal {number}; its workers, nodes and files are gone"
             );
-            Ok(ExitCode::Signal(signal.as_raw()))
+            Ok(ExitCode::Signal(number))
         }
     }
 }
 
 /// Runs the demo. When it returns, even with an error, its processes have ended and its files are deleted.
-fn play(kind: &NodeKind) -> Result<ExitCode, DemoEnd> {
+fn play(args: &Demo) -> Result<ExitCode, DemoEnd> {
     let (events, received) = channel();
     // Signals are caught from here on, even before a thread reads them.
-    hear_signals(events.clone()).map_err(DemoEnd::failed)?;
+    forward_signals(events.clone())?;
     let folder = tempfile::Builder::new().prefix("quorlock-demo-").tempdir();
     let folder =
-        folder.map_err(|error| DemoEnd::Failed(format!("no temporary folder: {error}")))?;
+        folder.map_err(|error| DemoEnd::failed(format!("no temporary folder: {error}")))?;
     let counter = folder.path().join("counter");
-    fs::write(&counter, "0").map_err(DemoEnd::failed)?;
-    let nodes = kind.start().map_err(DemoEnd::Refused)?;
+    fs::write(&counter, "0")?;
+    let nodes = FiveNodes::start(args).map_err(DemoEnd::Refused)?;
     let mut screen = Screen::new(view::ROWS);
-    introduce(&mut screen, kind, &nodes, &counter);
+    introduce(&mut screen, &nodes, &counter);
+    let in_memory = match &nodes {
+        FiveNodes::Servers(..) => None,
+        FiveNodes::Memory(_, why) => Some(why.clone()),
+    };
     let began = now();
-    let workers = Workers::start(&nodes, &counter, &events).map_err(DemoEnd::Failed)?;
-    observer::start(&nodes, events.clone()).map_err(DemoEnd::Failed)?;
+    let workers = Workers::start(&nodes, &counter, &events).map_err(DemoEnd::failed)?;
+    observer::start(&nodes, events.clone())?;
     let mut stage = Stage::new((nodes, counter), workers, received, screen, began);
     script::play(&mut stage, &events)?;
-    let result = stage.end()?;
-    Ok(conclude(stage.into_screen(), kind, &result))
+    let (screen, conclusion) = stage.end()?;
+    Ok(conclude(screen, in_memory, &conclusion))
 }
 
 pub(crate) fn worker_main(args: Vec<OsString>) -> std::process::ExitCode {
     worker::process(&args)
 }
 
-impl NodeKind {
-    fn of(args: &Demo) -> Result<Self, Refused> {
-        let listen = if args.tcp { Listen::Tcp } else { Listen::UnixSocket };
-        if args.memory && args.tcp {
-            return Err(Refused::usage("--memory and --tcp: nodes in memory have no ports"));
-        }
-        if args.memory {
-            return Ok(Self::Memory("as --memory demands".to_owned()));
-        }
-        match find() {
-            Ok(binary) => Ok(Self::Servers(binary, listen)),
-            Err(help) if args.tcp => {
-                let message = format!("--tcp needs a server: {help}");
-                Err(Refused { message, code: ExitCode::NoQuorum })
-            }
-            Err(help @ NotFound::Nowhere) => Ok(Self::Memory(help.to_string())),
-            // The user has named a server, so the demo does not use nodes in memory instead.
-            Err(help) => Err(Refused::config(help.to_string())),
-        }
-    }
-
-    fn start(&self) -> Result<FiveNodes, Refused> {
-        match self {
-            Self::Memory(_) => Ok(FiveNodes::in_memory()),
-            Self::Servers(binary, listen) => FiveNodes::servers(binary, *listen).map_err(|error| {
-                let message = format!("the demo's servers do not start: {error}");
-                Refused { message, code: ExitCode::NoQuorum }
-            }),
-        }
-    }
-}
-
-fn introduce(screen: &mut Screen, kind: &NodeKind, nodes: &FiveNodes, counter: &Path) {
+fn introduce(screen: &mut Screen, nodes: &FiveNodes, counter: &Path) {
     screen.line(style::BOLD, &format!("One lock, five nodes, {WORKERS} workers."));
-    let mut say = |text: &str| screen.line(style::PLAIN, text);
-    match kind {
-        NodeKind::Memory(why) => {
-            say("  nodes    in memory, not real servers:");
-            wrapped(why, 68).iter().for_each(|line| say(&format!("           {line}")));
+    let mut write = |text: &str| screen.line(style::PLAIN, text);
+    match nodes {
+        FiveNodes::Memory(_, why) => {
+            write("  nodes    in memory, not real servers:");
+            wrapped(why, 68).iter().for_each(|line| write(&format!("           {line}")));
         }
-        NodeKind::Servers(binary, _) => {
-            say(&format!("  nodes    {binary}"));
-            say(&format!("           {}", in_braces(&nodes.addresses())));
-            say("           Restart guard off: they are new, and would not vote for 3 s at first;");
-            say("           one that is killed here stays down for longer than the ttl instead.");
+        FiveNodes::Servers(binary, servers) => {
+            let addresses: Vec<String> = servers.iter().map(Server::address).collect();
+            write(&format!("  nodes    {binary}"));
+            write(&format!("           {}", in_braces(&addresses)));
+            write(
+                "           Restart guard off: they are new, and would not vote for 3 s at first;",
+            );
+            write("           one that is killed here stays down for longer than the ttl instead.");
         }
     }
     let file = counter.display();
-    say(&format!(
+    write(&format!(
         "  workers  Each acquires \"{KEY}\" (ttl {TTL:?}), reads a number from a file, sleeps"
     ));
-    say("           1 to 10 ms, writes the number + 1, releases. Nothing but the lock");
-    say(&format!("           protects the file, {file}"));
-    say("");
+    write("           1 to 10 ms, writes the number + 1, releases. Nothing but the lock");
+    write(&format!("           protects the file, {file}"));
+    write("");
 }
 
-fn conclude(mut screen: Screen, kind: &NodeKind, result: &DemoResult) -> ExitCode {
-    let mut say = |style, text: &str| screen.line(style, text);
-    say(style::PLAIN, "");
-    result.lines.iter().for_each(|line| say(style::PLAIN, line));
-    let mut on = "";
-    if let NodeKind::Memory(why) = kind {
-        on = " (nodes in memory)";
+/// Writes the verdict. `in_memory` is the reason why the nodes are in memory.
+fn conclude(mut screen: Screen, in_memory: Option<String>, conclusion: &Conclusion) -> ExitCode {
+    let mut write = |style, text: &str| screen.line(style, text);
+    write(style::PLAIN, "");
+    conclusion.lines.iter().for_each(|line| write(style::PLAIN, line));
+    let on = if in_memory.is_some() { " (nodes in memory)" } else { "" };
+    if let Some(why) = in_memory {
         for line in wrapped(&format!("nodes in memory, {why}"), 77) {
-            say(style::ODD, &format!("  {line}"));
+            write(style::ODD, &format!("  {line}"));
         }
     }
-    result.faults.iter().for_each(|fault| say(style::BAD, &format!("  WRONG: {fault}")));
-    if result.faults.is_empty() {
-        say(style::GOOD, &format!("VERDICT: {}{on}", result.summary));
+    conclusion.faults.iter().for_each(|fault| write(style::BAD, &format!("  WRONG: {fault}")));
+    let summary = &conclusion.summary;
+    if conclusion.faults.is_empty() {
+        write(style::GOOD, &format!("VERDICT: {summary}{on}"));
         ExitCode::Success
     } else {
-        say(style::BAD, &format!("VERDICT: FAILED, {}{on}", result.summary));
+        write(style::BAD, &format!("VERDICT: FAILED, {summary}{on}"));
         ExitCode::Internal
     }
 }
@@ -212,14 +196,14 @@ fn in_braces(addresses: &[String]) -> String {
     }
 }
 
-fn hear_signals(events: Sender<Event>) -> io::Result<()> {
+fn forward_signals(events: Sender<Event>) -> io::Result<()> {
     let mut signals = Signals::catch()?;
     let runtime = super::runtime()?;
-    let listen = move || {
+    let forward = move || {
         runtime
             .block_on(async { while events.send(Event::Signal(signals.next().await)).is_ok() {} });
     };
-    thread::Builder::new().name("listen".into()).spawn(listen).map(drop)
+    thread::Builder::new().name("forward".into()).spawn(forward).map(drop)
 }
 
 /// Time since the start of the machine.

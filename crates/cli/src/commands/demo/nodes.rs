@@ -1,120 +1,110 @@
 //! The five nodes, which are servers or nodes in memory, and the faults.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use quorlock::node::MemoryNode;
 use quorlock::{Client, ClientBuilder, Delay, LockOptions, RestartGuard, Retry};
-use quorlock_servers::{Listen, Nodes, ServerBinary, ServerOptions, StartError};
+use quorlock_servers::{Listen, Nodes, NotFound, ServerBinary, ServerOptions, find};
 
 use super::TTL;
+use crate::args::Demo;
+use crate::exit_code::ExitCode;
+use crate::options::Refused;
 
 pub(super) const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 /// Waiting clients try again after this time at the latest. The default is longer, because few locks are held only for
 /// milliseconds.
-const LOOK_AGAIN: Duration = Duration::from_millis(30);
+const RETRY_CEILING: Duration = Duration::from_millis(30);
 
 /// Five independent nodes. Dropping them ends the servers and removes their folders.
 pub(super) enum FiveNodes {
-    Servers(Nodes),
-    Memory([MemoryNode; 5]),
+    Servers(ServerBinary, Nodes),
+    /// The text says why the nodes are not servers.
+    Memory([MemoryNode; 5], String),
+}
+
+/// The last fault or repair of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Continued by SIGCONT, or never changed.
+    Up,
+    /// Stopped by SIGSTOP: the node accepts commands and does not answer.
+    Frozen,
+    /// Ended by `kill -9`: the node loses all of its data.
+    Killed,
+    /// Started again after its end, empty, at the same address.
+    Restarted,
 }
 
 impl FiveNodes {
-    pub(super) fn servers(binary: &ServerBinary, listen: Listen) -> Result<Self, StartError> {
+    pub(super) fn start(args: &Demo) -> Result<Self, Refused> {
+        let in_memory = |why: String| Ok(Self::Memory(NAMES.map(MemoryNode::new), why));
+        let no_server = |message| Refused { message, code: ExitCode::NoQuorum };
+        let binary = match find() {
+            _ if args.memory && args.tcp => {
+                return Err(Refused::usage("--memory and --tcp: nodes in memory have no ports"));
+            }
+            _ if args.memory => return in_memory("as --memory demands".to_owned()),
+            Ok(binary) => binary,
+            Err(help) if args.tcp => {
+                return Err(no_server(format!("--tcp needs a server: {help}")));
+            }
+            Err(help @ NotFound::Nowhere) => return in_memory(help.to_string()),
+            // The user has named a server, so the demo does not use nodes in memory instead.
+            Err(help) => return Err(Refused::config(help.to_string())),
+        };
+        let listen = if args.tcp { Listen::Tcp } else { Listen::UnixSocket };
         let options = ServerOptions { listen, ..ServerOptions::default() };
-        Nodes::start(binary, NAMES.len(), options).map(Self::Servers)
-    }
-
-    pub(super) fn in_memory() -> Self {
-        Self::Memory(NAMES.map(MemoryNode::new))
+        let servers = Nodes::start(&binary, NAMES.len(), options)
+            .map_err(|error| no_server(format!("the demo's servers do not start: {error}")))?;
+        Ok(Self::Servers(binary, servers))
     }
 
     /// The servers as `NAME=URL`; empty for nodes in memory.
     pub(super) fn urls(&self) -> Vec<String> {
-        let Self::Servers(servers) = self else { return Vec::new() };
+        let Self::Servers(_, servers) = self else { return Vec::new() };
         let named = NAMES.iter().zip(servers.urls());
         named.map(|(name, url)| format!("{name}={url}")).collect()
-    }
-
-    /// The servers' addresses; empty for nodes in memory.
-    pub(super) fn addresses(&self) -> Vec<String> {
-        let Self::Servers(servers) = self else { return Vec::new() };
-        servers.iter().map(quorlock_servers::Server::address).collect()
     }
 
     /// The cause of a fault, in parentheses. A node in memory only behaves as if it had the fault.
     pub(super) fn by(&self, means: &str) -> String {
         match self {
-            Self::Servers(_) => format!("({means})"),
-            Self::Memory(_) => format!("(as if by {means})"),
+            Self::Servers(..) => format!("({means})"),
+            Self::Memory(..) => format!("(as if by {means})"),
         }
     }
 
-    /// The settings of a client of all five nodes.
-    pub(super) fn client(&self) -> ClientBuilder {
+    /// The settings of a client of these nodes.
+    pub(super) fn client(&self, places: Range<usize>) -> ClientBuilder {
         match self {
-            Self::Servers(_) => client_of(&self.urls()),
-            Self::Memory(nodes) => settings().custom_nodes(nodes.clone()),
+            Self::Servers(..) => client_of(&self.urls()[places]),
+            Self::Memory(nodes, _) => settings().custom_nodes(nodes[places].to_vec()),
         }
     }
 
-    /// Clients of one node each, in order. They run on the current runtime.
-    pub(super) fn clients_of_each(&self) -> Result<[Client; 5], String> {
-        let builders: Vec<ClientBuilder> = match self {
-            Self::Servers(_) => self.urls().into_iter().map(|url| client_of(&[url])).collect(),
-            Self::Memory(nodes) => {
-                nodes.iter().map(|node| settings().custom_nodes([node.clone()])).collect()
+    /// Gives a node a fault, or repairs it.
+    pub(super) fn change(&self, place: usize, fate: Fate) -> Result<(), String> {
+        let changed = match self {
+            Self::Servers(_, servers) => match fate {
+                Fate::Up => servers[place].resume().map_err(|error| error.to_string()),
+                Fate::Frozen => servers[place].pause().map_err(|error| error.to_string()),
+                Fate::Killed => servers[place].kill().map_err(|error| error.to_string()),
+                Fate::Restarted => servers[place].restart().map_err(|error| error.to_string()),
+            },
+            Self::Memory(nodes, _) => {
+                match fate {
+                    Fate::Up => nodes[place].thaw(),
+                    Fate::Frozen => nodes[place].freeze(),
+                    Fate::Killed => nodes[place].stop(),
+                    Fate::Restarted => nodes[place].start(),
+                }
+                Ok(())
             }
         };
-        let clients: Result<Vec<Client>, _> =
-            builders.into_iter().map(ClientBuilder::<Client>::build).collect();
-        let clients = clients.map_err(|error| error.to_string())?;
-        clients.try_into().map_err(|_| "five nodes have five clients".to_owned())
-    }
-
-    /// SIGSTOP or its equivalent: the node accepts commands and does not answer.
-    pub(super) fn freeze(&self, place: usize) -> Result<(), String> {
-        match self {
-            Self::Servers(servers) => servers[place].pause().map_err(|error| error.to_string()),
-            Self::Memory(nodes) => {
-                nodes[place].freeze();
-                Ok(())
-            }
-        }
-    }
-
-    /// SIGCONT or its equivalent: the node continues where it stopped.
-    pub(super) fn resume(&self, place: usize) -> Result<(), String> {
-        match self {
-            Self::Servers(servers) => servers[place].resume().map_err(|error| error.to_string()),
-            Self::Memory(nodes) => {
-                nodes[place].thaw();
-                Ok(())
-            }
-        }
-    }
-
-    /// `kill -9` or its equivalent: the node loses all of its data.
-    pub(super) fn kill(&self, place: usize) -> Result<(), String> {
-        match self {
-            Self::Servers(servers) => servers[place].kill().map_err(|error| error.to_string()),
-            Self::Memory(nodes) => {
-                nodes[place].stop();
-                Ok(())
-            }
-        }
-    }
-
-    /// Starts a killed node again, empty, at the same address.
-    pub(super) fn start_again(&self, place: usize) -> Result<(), String> {
-        match self {
-            Self::Servers(servers) => servers[place].restart().map_err(|error| error.to_string()),
-            Self::Memory(nodes) => {
-                nodes[place].start();
-                Ok(())
-            }
-        }
+        changed.map_err(|error| format!("node {}: {error}", NAMES[place]))
     }
 }
 
@@ -125,7 +115,7 @@ pub(super) fn client_of<S: AsRef<str>>(urls: &[S]) -> ClientBuilder {
 
 /// The settings that all clients of the demo share.
 fn settings() -> ClientBuilder {
-    let retry = Retry { delay: Delay::Adaptive { ceiling: LOOK_AGAIN }, attempts_max: None };
+    let retry = Retry { delay: Delay::Adaptive { ceiling: RETRY_CEILING }, attempts_max: None };
     // No restart guard is needed: no other client uses the servers, and they stay down for longer than the ttl.
     Client::builder()
         .options(LockOptions::new().ttl(TTL).retry(retry))

@@ -6,11 +6,13 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use quorlock::node::NodeState;
 use quorlock::{Client, HolderKind, NodeAnswer, NodeOutcome};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::{Event, FiveNodes, KEY, now};
+use super::nodes::NAMES;
+use super::{DemoEnd, Event, FiveNodes, KEY, now};
 use crate::commands::runtime;
 
 const EVERY: Duration = Duration::from_millis(100);
@@ -19,7 +21,6 @@ const EVERY: Duration = Duration::from_millis(100);
 const LIMIT: Duration = Duration::from_millis(90);
 
 /// A node's last answer, as its client sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeView {
     pub(super) lock: LockView,
     /// The smoothed round trip; `None` before the first.
@@ -27,7 +28,6 @@ pub(super) struct NodeView {
 }
 
 /// A node's answer about the lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LockView {
     Free,
     /// The owner, and the time until the lock ends if it is not extended; `None` if the key never expires.
@@ -43,37 +43,34 @@ impl NodeView {
 }
 
 /// Starts a thread that sends the answers as events until the receiver is dropped.
-pub(super) fn start(nodes: &FiveNodes, events: Sender<Event>) -> Result<(), String> {
-    let runtime = runtime().map_err(|error| error.to_string())?;
+pub(super) fn start(nodes: &FiveNodes, events: Sender<Event>) -> Result<(), DemoEnd> {
+    let runtime = runtime()?;
     let clients = {
         let _inside = runtime.enter();
-        nodes.clients_of_each()?
+        let clients = (0..NAMES.len()).map(|place| nodes.client(place..place + 1).build());
+        clients.collect::<Result<Vec<Client>, _>>().map_err(DemoEnd::failed)?
     };
-    let watch = move || {
-        runtime.block_on(watch(&clients, &events));
-    };
-    let thread = thread::Builder::new().name("observer".into()).spawn(watch);
-    thread.map(drop).map_err(|error| format!("cannot start the observer: {error}"))
+    let observe = move || runtime.block_on(observe(&clients, &events));
+    thread::Builder::new().name("observer".into()).spawn(observe)?;
+    Ok(())
 }
 
-async fn watch(clients: &[Client; 5], events: &Sender<Event>) {
+async fn observe(clients: &[Client], events: &Sender<Event>) {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;
         let asked = now();
-        let [a, b, c, d, e] = clients;
-        let seen = tokio::join!(look(a), look(b), look(c), look(d), look(e));
-        let seen = Box::new(seen.into());
-        if events.send(Event::Seen { asked, seen }).is_err() {
+        let answers = join_all(clients.iter().map(inspect)).await;
+        if events.send(Event::Answers { asked, answers }).is_err() {
             return;
         }
     }
 }
 
-async fn look(client: &Client) -> NodeView {
-    let told = timeout(LIMIT, client.inspect(KEY)).await.ok();
-    let answer = told.and_then(|told| told.ok()?.nodes.into_iter().next());
+async fn inspect(client: &Client) -> NodeView {
+    let inspected = timeout(LIMIT, client.inspect(KEY)).await.ok();
+    let answer = inspected.and_then(|inspected| inspected.ok()?.nodes.into_iter().next());
     let stats = client.stats().nodes.into_iter().next();
     let silent = || {
         LockView::Nothing(match stats.as_ref().map(|node| &node.state) {
@@ -82,11 +79,11 @@ async fn look(client: &Client) -> NodeView {
             _ => format!("no answer within {LIMIT:?}"),
         })
     };
-    let lock = answer.and_then(|answer| tell(&answer)).unwrap_or_else(silent);
+    let lock = answer.and_then(|answer| lock_view(&answer)).unwrap_or_else(silent);
     NodeView { lock, round_trip: stats.as_ref().and_then(|node| node.round_trip) }
 }
 
-fn tell(answer: &NodeAnswer) -> Option<LockView> {
+fn lock_view(answer: &NodeAnswer) -> Option<LockView> {
     match (answer.holder(), &answer.said) {
         (Some(holder), _) => {
             let owner = match holder.kind {

@@ -4,10 +4,9 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
-use super::nodes::FiveNodes;
-use super::stage::{DemoEnd, Stage};
-use super::view::Fate;
-use super::{Event, TTL, now};
+use super::nodes::{Fate, NAMES};
+use super::stage::Stage;
+use super::{DemoEnd, Event, TTL, now};
 use crate::output::time;
 use quorlock::LockOptions;
 
@@ -26,7 +25,7 @@ const OWN_WAIT: Duration = Duration::from_secs(1);
 
 pub(super) fn play(stage: &mut Stage, events: &Sender<Event>) -> Result<(), DemoEnd> {
     stage.phase("all five up", true);
-    stage.say("all five nodes are up", "All five nodes are up, and the workers contend.");
+    stage.narrate("all five nodes are up", "All five nodes are up, and the workers contend.");
     stage.play(Duration::from_secs(3))?;
     freeze_one(stage)?;
     kill_two(stage)?;
@@ -35,33 +34,33 @@ pub(super) fn play(stage: &mut Stage, events: &Sender<Event>) -> Result<(), Demo
 
 fn freeze_one(stage: &mut Stage) -> Result<(), DemoEnd> {
     stage.phase("b frozen", true);
-    stage.each(&[B], |_| Fate::Frozen, FiveNodes::freeze)?;
+    stage.change(&[B], Fate::Frozen)?;
     let by = stage.nodes.by("SIGSTOP");
-    stage.say(
+    stage.narrate(
         &format!("b is frozen {by}: its silence costs nobody anything"),
         &format!("Node b is frozen {by}: it takes what it is sent and says nothing."),
     );
     stage.play(Duration::from_secs(3))?;
     stage.phase("b resumed", true);
-    stage.each(&[B], |_| Fate::Up, FiveNodes::resume)?;
+    stage.change(&[B], Fate::Up)?;
     let by = stage.nodes.by("SIGCONT");
-    stage.say(&format!("b goes on {by}"), &format!("Node b goes on where it was {by}."));
+    stage.narrate(&format!("b goes on {by}"), &format!("Node b goes on where it was {by}."));
     stage.play(Duration::from_millis(1500))
 }
 
 fn kill_two(stage: &mut Stage) -> Result<(), DemoEnd> {
     stage.phase("c and d dead", true);
-    stage.each(&[C, D], |_| Fate::Killed, FiveNodes::kill)?;
+    stage.change(&[C, D], Fate::Killed)?;
     let killed = now();
     let by = stage.nodes.by("kill -9");
-    stage.say(
+    stage.narrate(
         &format!("c and d are dead {by}: three of five are a majority"),
         &format!("Nodes c and d are killed {by}. Three of five are a majority: work goes on."),
     );
     stage.play(DOWN)?;
     stage.phase("c and d back", true);
-    stage.each(&[C, D], Fate::RestartedAt, FiveNodes::start_again)?;
-    stage.say(
+    stage.change(&[C, D], Fate::Restarted)?;
+    stage.narrate(
         "c and d are back, empty",
         &format!(
             "Nodes c and d are started again, empty. They were down for {}, longer than any lock \
@@ -74,10 +73,10 @@ fn kill_two(stage: &mut Stage) -> Result<(), DemoEnd> {
 }
 
 fn kill_three(stage: &mut Stage, events: &Sender<Event>) -> Result<(), DemoEnd> {
-    stage.each(&[C, D, E], |_| Fate::Killed, FiveNodes::kill)?;
+    stage.change(&[C, D, E], Fate::Killed)?;
     let killed = now();
     stage.phase("c, d and e dead", false);
-    stage.say(
+    stage.narrate(
         "c, d and e are dead: two of five are no majority, nobody gets the lock",
         "Nodes c, d and e are killed. Two of five are no majority: nobody gets the lock.",
     );
@@ -88,12 +87,12 @@ fn kill_three(stage: &mut Stage, events: &Sender<Event>) -> Result<(), DemoEnd> 
             "A caller who wants another lock, and waits no longer than a second, is told:",
             &refusal,
         ),
-        Ok(()) => stage.fault("two of five nodes were enough to get the lock"),
+        Ok(()) => stage.record.fault("two of five nodes were enough to get the lock"),
     }
     stage.play(DOWN.saturating_sub(now().saturating_sub(killed)))?;
     stage.phase("all five back", true);
-    stage.each(&[C, D, E], Fate::RestartedAt, FiveNodes::start_again)?;
-    stage.say(
+    stage.change(&[C, D, E], Fate::Restarted)?;
+    stage.narrate(
         "all five are back, and so is the lock",
         &format!(
             "All five are up again, three of them empty, after {}: again longer than any lock lives.",
@@ -108,7 +107,8 @@ const FREE_KEY: &str = "another";
 
 /// The demo's own call for a lock, on its own thread because it blocks.
 fn call(stage: &Stage, events: Sender<Event>) -> Result<(), DemoEnd> {
-    let builder = stage.nodes.client().options(LockOptions::new().owner("the demo itself"));
+    let builder =
+        stage.nodes.client(0..NAMES.len()).options(LockOptions::new().owner("the demo itself"));
     let client = builder.blocking().build().map_err(DemoEnd::failed)?;
     let call = move || {
         let answer = client.acquire(FREE_KEY).options(LockOptions::new().wait(OWN_WAIT)).call();
@@ -116,6 +116,6 @@ fn call(stage: &Stage, events: Sender<Event>) -> Result<(), DemoEnd> {
         // The receiver is already dropped if the demo ends early.
         let _ = events.send(Event::Answer(answer));
     };
-    let thread = thread::Builder::new().name("call".into()).spawn(call);
-    thread.map(drop).map_err(DemoEnd::failed)
+    thread::Builder::new().name("call".into()).spawn(call)?;
+    Ok(())
 }

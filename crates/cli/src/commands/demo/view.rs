@@ -1,55 +1,94 @@
 //! The view of a running demo: the fault and the last answer of each node, and the current activity of the demo.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::nodes::NAMES;
+use super::nodes::{Fate, NAMES};
 use super::observer::{LockView, NodeView};
 use super::screen::{StyledLine, style};
+use super::worker::Hold;
 
 /// Number of lines of [`View::panel`]: one for each node, and five more. A test checks it.
 pub(super) const ROWS: usize = NAMES.len() + 5;
 
-pub(super) struct View {
-    pub(super) elapsed: Duration,
-    pub(super) fates: [Fate; NAMES.len()],
-    pub(super) seen: [NodeView; NAMES.len()],
-    pub(super) activity: String,
-    pub(super) acquisitions: usize,
-    pub(super) last_second: usize,
-    pub(super) last_holder: Option<usize>,
-}
+const ONE_SECOND: Duration = Duration::from_secs(1);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    Up,
-    /// Stopped by SIGSTOP.
-    Frozen,
-    Killed,
-    /// Restarted without its data, at this time since the beginning.
-    RestartedAt(Duration),
+pub(super) struct View {
+    began: Duration,
+    fates: [Fate; NAMES.len()],
+    /// Time of the last fault or repair of each node.
+    changed: [Duration; NAMES.len()],
+    answers: [NodeView; NAMES.len()],
+    pub(super) activity: String,
+    acquisitions: usize,
+    /// Times of the acquisitions in the last second.
+    recent: VecDeque<Duration>,
+    last_holder: Option<usize>,
 }
 
 impl View {
+    pub(super) fn new(began: Duration) -> Self {
+        Self {
+            began,
+            fates: [Fate::Up; NAMES.len()],
+            changed: [began; NAMES.len()],
+            answers: NAMES.map(|_| NodeView::nothing("not asked yet")),
+            activity: String::new(),
+            acquisitions: 0,
+            recent: VecDeque::new(),
+            last_holder: None,
+        }
+    }
+
+    pub(super) fn add(&mut self, hold: &Hold) {
+        self.recent.push_back(Duration::from_nanos(hold.acquired_ns));
+        self.acquisitions += 1;
+        self.last_holder = Some(hold.worker);
+    }
+
+    pub(super) fn change(&mut self, place: usize, fate: Fate, now: Duration) {
+        self.fates[place] = fate;
+        self.changed[place] = now;
+        self.answers[place] = NodeView::nothing("not asked since");
+    }
+
+    /// Stores the nodes' answers, except answers to questions from before the node's last change.
+    pub(super) fn answer(&mut self, asked: Duration, answers: Vec<NodeView>) {
+        for (place, answer) in answers.into_iter().enumerate() {
+            if self.changed[place] <= asked {
+                self.answers[place] = answer;
+            }
+        }
+    }
+
+    /// The time since the beginning, as it is printed at the start of a line.
+    pub(super) fn stamp(&self, now: Duration) -> String {
+        format!("{:4.1}s", now.saturating_sub(self.began).as_secs_f64())
+    }
+
     /// The lines that the demo redraws on a terminal.
-    pub(super) fn panel(&self) -> Vec<StyledLine> {
+    pub(super) fn panel(&mut self, now: Duration) -> Vec<StyledLine> {
         let plain = |text: &str| (style::PLAIN, text.to_owned());
-        let dim = |text: String| vec![(style::DIM, text)];
-        let mut lines = vec![Vec::new()];
-        lines.push(dim(format!(
+        let head = format!(
             "  {:4}  {:8}  {:9}  {}",
             "node", "is", "reply", "who holds the lock, as this node tells it"
-        )));
-        lines.extend((0..NAMES.len()).map(|place| self.row(place)));
+        );
+        let mut lines = vec![Vec::new(), vec![(style::DIM, head)]];
+        lines.extend((0..NAMES.len()).map(|place| self.row(place, now)));
+        let (all, rate) = (self.acquisitions, self.rate(now));
+        let last = self.last_holder.map(|worker| format!("; last held by w{worker:02}"));
+        let last = last.unwrap_or_default();
+        let lock = format!("acquired {all} times, {rate} in the last second{last}");
         lines.push(Vec::new());
         lines.push(vec![plain("  now   "), (style::BOLD, self.activity.clone())]);
-        lines.push(vec![plain("  lock  "), plain(&self.lock())]);
+        lines.push(vec![plain("  lock  "), plain(&lock)]);
         lines
     }
 
     /// The line for an output that is not a terminal.
-    pub(super) fn summary(&self) -> String {
+    pub(super) fn summary(&mut self, now: Duration) -> String {
         let nodes = (0..NAMES.len()).map(|place| {
-            let says = match (self.fates[place], &self.seen[place].lock) {
+            let text = match (self.fates[place], &self.answers[place].lock) {
                 (Fate::Frozen, LockView::Nothing(_)) => "frozen",
                 (Fate::Killed, LockView::Nothing(_)) => "killed",
                 (_, LockView::Nothing(_)) => "silent",
@@ -57,58 +96,52 @@ impl View {
                 // A worker's owner text is `w03, pid 4711`; the line shows the part before the comma.
                 (_, LockView::Held(owner, _)) => owner.split(',').next().unwrap_or_default(),
             };
-            format!("{} {says:6}", NAMES[place])
+            format!("{} {text:6}", NAMES[place])
         });
         let nodes: Vec<String> = nodes.collect();
-        let (all, rate) = (self.acquisitions, self.last_second);
-        format!("{}  {}  {all:5} acquired, {rate}/s", stamp(self.elapsed), nodes.join("  "))
+        let (all, rate) = (self.acquisitions, self.rate(now));
+        format!("{}  {}  {all:5} acquired, {rate}/s", self.stamp(now), nodes.join("  "))
     }
 
-    fn row(&self, place: usize) -> StyledLine {
+    fn row(&self, place: usize, now: Duration) -> StyledLine {
         let (fate_style, fate) = match self.fates[place] {
             Fate::Up => (style::GOOD, "up".to_owned()),
             Fate::Frozen => (style::ODD, "frozen".to_owned()),
             Fate::Killed => (style::BAD, "killed".to_owned()),
-            Fate::RestartedAt(at) => {
-                let age = self.elapsed.saturating_sub(at).as_secs_f64();
+            Fate::Restarted => {
+                let age = now.saturating_sub(self.changed[place]).as_secs_f64();
                 (style::GOOD, format!("up {age:.1}s"))
             }
         };
-        let seen = &self.seen[place];
-        let (reply, says_style, says) = match &seen.lock {
+        let NodeView { lock, round_trip } = &self.answers[place];
+        let reply =
+            round_trip.map_or_else(|| "yes".to_owned(), |time| format!("in {}", in_ms(time)));
+        let (reply, text_style, text) = match lock {
             // The reason has the colour of the fate, because the fate is usually why the node does not answer.
             LockView::Nothing(why) => ("none".to_owned(), fate_style, why.clone()),
-            LockView::Free => (self.reply(place), style::DIM, "free".to_owned()),
+            LockView::Free => (reply, style::DIM, "free".to_owned()),
             LockView::Held(owner, left) => {
                 let left = left.map(|left| format!("{:.2}s left", left.as_secs_f64()));
-                let says = format!("{owner}, {}", left.unwrap_or_else(|| "for ever".to_owned()));
-                (self.reply(place), style::PLAIN, says)
+                let left = left.unwrap_or_else(|| "for ever".to_owned());
+                (reply, style::PLAIN, format!("{owner}, {left}"))
             }
         };
         vec![
             (style::BOLD, format!("  {:4}  ", NAMES[place])),
             (fate_style, format!("{fate:8}  ")),
             (style::PLAIN, format!("{reply:9}  ")),
-            (says_style, says),
+            (text_style, text),
         ]
     }
 
-    /// The node's round trip if one was measured, else `yes`.
-    fn reply(&self, place: usize) -> String {
-        let round_trip = self.seen[place].round_trip;
-        round_trip.map_or_else(|| "yes".to_owned(), |time| format!("in {}", in_ms(time)))
+    /// Number of acquisitions in the last second.
+    fn rate(&mut self, now: Duration) -> usize {
+        let second_ago = now.saturating_sub(ONE_SECOND);
+        while self.recent.front().is_some_and(|at| *at < second_ago) {
+            self.recent.pop_front();
+        }
+        self.recent.len()
     }
-
-    fn lock(&self) -> String {
-        let last = self.last_holder.map(|worker| format!("; last held by w{worker:02}"));
-        let (all, rate) = (self.acquisitions, self.last_second);
-        format!("acquired {all} times, {rate} in the last second{}", last.unwrap_or_default())
-    }
-}
-
-/// A time since the beginning, as it is printed at the start of a line.
-pub(super) fn stamp(elapsed: Duration) -> String {
-    format!("{:4.1}s", elapsed.as_secs_f64())
 }
 
 /// A short time in milliseconds: with two decimals below 10 ms, without decimals from there on.
@@ -123,15 +156,6 @@ mod tests {
 
     #[test]
     fn the_panel_has_as_many_lines_as_the_screen_keeps_for_it() {
-        let view = View {
-            elapsed: Duration::ZERO,
-            fates: [Fate::RestartedAt(Duration::ZERO); NAMES.len()],
-            seen: NAMES.map(NodeView::nothing),
-            activity: String::new(),
-            acquisitions: 0,
-            last_second: 0,
-            last_holder: None,
-        };
-        assert_eq!(view.panel().len(), ROWS);
+        assert_eq!(View::new(Duration::ZERO).panel(Duration::ZERO).len(), ROWS);
     }
 }

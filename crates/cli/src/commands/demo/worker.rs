@@ -20,6 +20,9 @@ use serde::{Deserialize, Serialize};
 use super::{KEY, WAIT, nodes};
 use crate::guardian::clock::boot_ns;
 
+/// Number of workers of a worker process.
+pub(super) const EACH: usize = 3;
+
 /// Time between reading and writing the file, in milliseconds.
 const WORK_MS: RangeInclusive<u64> = 1..=10;
 
@@ -32,17 +35,20 @@ pub(super) const STOP: &str = "stop";
 
 /// The result of one call for the lock. All times are nanoseconds of the boot clock, which all processes of a machine
 /// share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub(super) enum Report {
     Held(Hold),
-    Refused {
-        at_ns: u64,
-        /// Whether others held the lock all the time. If not, too few nodes answered.
-        contended: bool,
-    },
+    Refused(Refusal),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
+pub(super) struct Refusal {
+    pub(super) at_ns: u64,
+    /// Whether others held the lock all the time. If not, too few nodes answered.
+    pub(super) contended: bool,
+}
+
+#[derive(Serialize, Deserialize)]
 pub(super) struct Hold {
     pub(super) worker: usize,
     /// Time of the call.
@@ -78,18 +84,17 @@ impl Worker {
         Ok(Self { number, owner, counter, client })
     }
 
-    /// Works until `stop` is set or the receiver of the reports is dropped.
+    /// Works until `stop` is set, or until `report` returns false because the receiver is gone.
     ///
     /// # Errors
     /// A failure other than contention and nodes that are down.
     pub(super) fn work(
         &self,
         stop: &AtomicBool,
-        tell: impl Fn(Report) -> io::Result<()>,
+        report: impl Fn(Report) -> bool,
     ) -> Result<(), String> {
         while !stop.load(Ordering::Relaxed) {
-            let report = self.turn()?;
-            if tell(report).is_err() {
+            if !report(self.acquire_once()?) {
                 break;
             }
             sleep_ms(REST_MS);
@@ -97,19 +102,18 @@ impl Worker {
         Ok(())
     }
 
-    fn turn(&self) -> Result<Report, String> {
+    fn acquire_once(&self) -> Result<Report, String> {
         let asked_ns = boot_ns();
-        match self
-            .client
-            .acquire(KEY)
-            .options(LockOptions::new().wait(WAIT).owner(&*self.owner))
-            .call()
-        {
+        let options = LockOptions::new().wait(WAIT).owner(&*self.owner);
+        match self.client.acquire(KEY).options(options).call() {
             Ok(guard) => self.hold(guard, asked_ns).map(Report::Held),
             Err(error @ (AcquireError::Closed { .. } | AcquireError::Invalid(_))) => {
                 Err(error.to_string())
             }
-            Err(error) => Ok(Report::Refused { at_ns: boot_ns(), contended: error.is_contended() }),
+            Err(error) => {
+                let (at_ns, contended) = (boot_ns(), error.is_contended());
+                Ok(Report::Refused(Refusal { at_ns, contended }))
+            }
         }
     }
 
@@ -163,8 +167,7 @@ fn sleep_ms(range: RangeInclusive<u64>) {
     thread::sleep(Duration::from_millis(least + random % (most - least + 1)));
 }
 
-/// A worker process. Its arguments are the number of its first worker, the number of its workers, the file, and the
-/// nodes.
+/// A worker process. Its arguments are the number of its first worker, the file, and the nodes.
 pub(super) fn process(args: &[OsString]) -> ExitCode {
     let workers = match workers(args) {
         Ok(workers) => workers,
@@ -193,18 +196,18 @@ pub(super) fn process(args: &[OsString]) -> ExitCode {
 
 fn workers(args: &[OsString]) -> Result<Vec<Worker>, String> {
     let by_hand = || "started by hand; it is a part of quorlock demo".to_owned();
-    let [first, count, counter, urls @ ..] = args else { return Err(by_hand()) };
-    let number = |text: &OsString| text.to_str()?.parse::<usize>().ok();
-    let (first, count) = number(first).zip(number(count)).ok_or_else(by_hand)?;
+    let [first, counter, urls @ ..] = args else { return Err(by_hand()) };
+    let first = first.to_str().and_then(|first| first.parse::<usize>().ok());
+    let first = first.ok_or_else(by_hand)?;
     let urls: Option<Vec<&str>> = urls.iter().map(|url| url.to_str()).collect();
     let urls = urls.ok_or_else(by_hand)?;
     let worker = |number| Worker::new(number, counter.into(), nodes::client_of(&urls));
-    (first..first + count).map(worker).collect()
+    (first..first + EACH).map(worker).collect()
 }
 
-fn print(report: Report) -> io::Result<()> {
-    let line = serde_json::to_string(&report)?;
-    writeln!(io::stdout().lock(), "{line}")
+fn print(report: Report) -> bool {
+    let line = serde_json::to_string(&report);
+    line.is_ok_and(|line| writeln!(io::stdout().lock(), "{line}").is_ok())
 }
 
 fn failed(error: &str) -> ExitCode {

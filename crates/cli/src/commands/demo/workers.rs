@@ -4,35 +4,29 @@
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread;
 
-use super::worker::{STOP, Worker};
+use super::nodes::NAMES;
+use super::worker::{EACH, STOP, Worker};
 use super::{Event, FiveNodes, WORKER};
 use crate::guardian::own_program;
 
 const PROCESSES: usize = 4;
 
-const EACH: usize = 3;
-
 pub(super) const WORKERS: usize = PROCESSES * EACH;
 
 /// The workers. Dropping this ends their processes at once.
 pub(super) struct Workers {
-    processes: Vec<Process>,
+    /// If the standard input of a process closes without an order, for example because this process was killed, the
+    /// worker process ends at once.
+    processes: Vec<Child>,
     stop: Arc<AtomicBool>,
     /// Number of workers or processes that have not sent [`Event::Left`] yet.
     at_work: usize,
-}
-
-struct Process {
-    child: Child,
-    /// Pipe for the order to stop. If it closes without an order, for example because this process was killed, the
-    /// worker process ends at once.
-    orders: Option<ChildStdin>,
 }
 
 impl Workers {
@@ -42,22 +36,23 @@ impl Workers {
         counter: &Path,
         events: &Sender<Event>,
     ) -> Result<Self, String> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut workers = Self { processes: Vec::new(), stop, at_work: 0 };
+        let mut workers = Self { processes: Vec::new(), stop: Arc::default(), at_work: 0 };
         match nodes {
-            FiveNodes::Servers(_) => {
-                let urls = nodes.urls();
+            FiveNodes::Servers(..) => {
                 for place in 0..PROCESSES {
-                    let process = Process::start(place * EACH + 1, counter, &urls, events.clone());
-                    let process = process
+                    workers
+                        .start_process(place * EACH + 1, counter, &nodes.urls(), events.clone())
                         .map_err(|error| format!("cannot start a worker process: {error}"))?;
-                    workers.processes.push(process);
                     workers.at_work += 1;
                 }
             }
-            FiveNodes::Memory(_) => {
+            FiveNodes::Memory(..) => {
                 for number in 1..=WORKERS {
-                    workers.start_thread(number, nodes, counter, events.clone())?;
+                    let client = nodes.client(0..NAMES.len());
+                    let worker = Worker::new(number, counter.to_owned(), client)?;
+                    workers
+                        .start_thread(worker, events.clone())
+                        .map_err(|error| format!("cannot start a worker: {error}"))?;
                     workers.at_work += 1;
                 }
             }
@@ -75,66 +70,52 @@ impl Workers {
     pub(super) fn dismiss(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for process in &mut self.processes {
-            if let Some(mut orders) = process.orders.take() {
+            if let Some(mut orders) = process.stdin.take() {
                 // A process that has already ended is reported by [`Event::Left`].
                 let _ = writeln!(orders, "{STOP}");
             }
         }
     }
 
-    /// Handles an [`Event::Left`]. Returns the reason if the worker did not end as planned.
-    pub(super) fn left(&mut self, result: Result<(), String>) -> Option<String> {
+    /// Handles an [`Event::Left`].
+    ///
+    /// # Errors
+    /// The worker did not end as planned.
+    pub(super) fn left(&mut self, result: Result<(), String>) -> Result<(), String> {
         self.at_work -= 1;
-        match result {
-            Err(why) => Some(why),
-            Ok(()) if !self.stop.load(Ordering::Relaxed) => {
-                Some("a worker process ended before its time: what it did is not known".to_owned())
-            }
-            Ok(()) => None,
+        if result.is_ok() && !self.stop.load(Ordering::Relaxed) {
+            return Err("a worker process ended before its time: what it did is not known".into());
         }
+        result
     }
 
-    pub(super) fn is_gone(&self) -> bool {
+    pub(super) fn are_gone(&self) -> bool {
         self.at_work == 0
     }
 
     /// Whether each process succeeded. Call this when all workers have ended.
     pub(super) fn ended_well(&mut self) -> bool {
-        self.processes
-            .iter_mut()
-            .all(|process| process.child.wait().is_ok_and(|status| status.success()))
+        self.processes.iter_mut().all(|process| process.wait().is_ok_and(|it| it.success()))
     }
 
-    fn start_thread(
-        &self,
-        number: usize,
-        nodes: &FiveNodes,
-        counter: &Path,
-        events: Sender<Event>,
-    ) -> Result<(), String> {
-        let worker = Worker::new(number, counter.to_owned(), nodes.client())?;
+    fn start_thread(&self, worker: Worker, events: Sender<Event>) -> io::Result<()> {
         let stop = self.stop.clone();
         let work = move || {
-            let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-            let result =
-                worker.work(&stop, |report| events.send(Event::Report(report)).map_err(gone));
+            let result = worker.work(&stop, |report| events.send(Event::Report(report)).is_ok());
             let _ = events.send(Event::Left(result));
         };
-        let thread = thread::Builder::new().name(format!("w{number:02}")).spawn(work);
-        thread.map(drop).map_err(|error| format!("cannot start a worker: {error}"))
+        thread::Builder::new().name("worker".into()).spawn(work).map(drop)
     }
-}
 
-impl Process {
-    fn start(
+    fn start_process(
+        &mut self,
         first: usize,
         counter: &Path,
         urls: &[String],
         events: Sender<Event>,
-    ) -> io::Result<Self> {
-        let mut child = Command::new(own_program()?)
-            .arg(WORKER)
-            .args([first.to_string(), EACH.to_string()])
+    ) -> io::Result<()> {
+        let mut process = Command::new(own_program()?)
+            .args([WORKER, &first.to_string()])
             .arg(counter)
             .args(urls)
             // Ctrl-C must reach only the demo, which ends its workers in order.
@@ -142,15 +123,14 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let no_pipe = || io::Error::other("it has no output");
-        let (orders, reports) = (child.stdin.take(), child.stdout.take().ok_or_else(no_pipe)?);
-        let process = Self { child, orders };
+        let reports = process.stdout.take();
+        self.processes.push(process);
+        let reports = reports.ok_or_else(|| io::Error::other("it has no output"))?;
         let listen = move || {
             let result = forward(reports, &events);
             let _ = events.send(Event::Left(result));
         };
-        thread::Builder::new().name("reports".into()).spawn(listen)?;
-        Ok(process)
+        thread::Builder::new().name("reports".into()).spawn(listen).map(drop)
     }
 }
 
@@ -165,10 +145,12 @@ fn forward(reports: ChildStdout, events: &Sender<Event>) -> Result<(), String> {
     Ok(())
 }
 
-impl Drop for Process {
+impl Drop for Workers {
     fn drop(&mut self) {
-        // The process may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        for process in &mut self.processes {
+            // The process may have ended already.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }
