@@ -45,7 +45,7 @@ enum Meanwhile {
 const THE_END: &str = r#""ECHO" "the end""#;
 
 /// The first commands of a connection.
-const GREETING: &str = r#"(?m)^ +"HELLO"[^\n]*\n( +"(PING|CLIENT|COMMAND|SCRIPT|EVAL" "-- Answers which[^"]*|EVALSHA" "0{40})"[^\n]*\n)*"#;
+const GREETING: &str = r#"(?m)^ +"HELLO"[^\n]*\n( +"(PING|CLIENT|COMMAND|SCRIPT|EVAL" "-- Returns the numbers of the calls[^"]*|EVALSHA" "0{40})"[^\n]*\n)*"#;
 
 /// Shortens every greeting except the first one. All are the same.
 fn greeted_once(seen: &str) -> String {

@@ -1,7 +1,7 @@
--- Changes what a node says of whom it votes for, if it still says what was read there.
--- KEYS: the marker, the adoption. ARGV: what must be there of each ('' nothing, '*' anything), what is
--- to be there ('' nothing), how long an adoption lives, and how much of that may be left at most
--- (negative: all of it). Answers 1 changed, 0 something else is there.
+-- Changes a node's marker and adoption if they are still as the client has read them. KEYS are the marker and the
+-- adoption. ARGV[1] and ARGV[2] are their expected texts ('' absent, '*' any text), ARGV[3] and ARGV[4] the new texts
+-- ('' absent). ARGV[5] is the ttl of the new adoption in milliseconds. ARGV[6] is the largest ttl that the present
+-- adoption may have left (negative: any). Returns 1 if the keys were changed, 0 if a text or the ttl differs.
 local function holds(key, expected)
   if expected == '*' then
     return true

@@ -1,5 +1,5 @@
--- Releases a lock: deletes each of KEYS that holds ARGV[1].
--- Returns 1 if all did. Otherwise 0 if a key has another value or type, else -1 if a key is absent.
+-- Releases a lock: deletes those of KEYS that hold ARGV[1]. Returns 1 if all keys were deleted; otherwise 0 if a key
+-- has another value or type, or else -1 because a key is absent.
 local is_absent, is_other, failed = false, false, false
 for _, key in ipairs(KEYS) do
   local value = redis.pcall('GET', key)
@@ -8,7 +8,7 @@ for _, key in ipairs(KEYS) do
   elseif value == false then
     is_absent = true
   elseif type(value) == 'table' and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
-    -- An error other than WRONGTYPE says nothing about the key, so it is returned.
+    -- Any error but WRONGTYPE shows nothing about the key, so the script returns the error.
     failed = value
   else
     is_other = true

@@ -1,37 +1,41 @@
--- Adds the reader ARGV[1] to a lock's keys for ARGV[2] milliseconds.
--- ARGV[3] is 'new': the first half of KEYS are the lock's keys, the second half their intents, by which waiting writers
--- keep new readers out. Each key must be absent or have fewer than 1024 readers and no other holder, and no intent may
--- have another value. If ARGV[1] is among the readers already, the answer is an error.
--- ARGV[3] is 'again': KEYS are the lock's keys, and intents are ignored. A reader that is there ends no earlier than
--- before. A key that holds ARGV[1] as a writer's value becomes a reader's.
--- Returns 1, or 0 if a holder or an intent is in the way; nothing is written then.
+-- Adds the reader ARGV[1] to each key, until ARGV[2] milliseconds from now.
+--
+-- If ARGV[3] is 'new', the first half of KEYS are the lock's keys, and the second half are the keys of waiting writers'
+-- intents. The reader is added if each key is absent or has only readers, fewer than 1024, and no other client has an
+-- intent. If the value is already one of the readers, the script returns an error.
+--
+-- If ARGV[3] is 'again', KEYS are the lock's keys, and intents are ignored. If the value is already one of the readers,
+-- the reader ends ARGV[2] milliseconds from now, but not earlier than before. A key that holds the value as a writer's
+-- becomes a reader's.
+--
+-- Returns 1 if the reader was added. Returns 0 if a key has another holder; then nothing is written.
 local value, ttl, is_new = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'new'
 local locks = is_new and #KEYS / 2 or #KEYS
-local found = {}
+local states = {}
 for place = 1, locks do
-  found[place] = look_at(KEYS[place], value)
-  -- Each attempt has its own value, so this attempt has asked this server before, as another node.
-  if is_new and found[place].score then
-    return redis.error_reply('SAMESERVER this value is among the readers already')
+  states[place] = read_key(KEYS[place], value)
+  -- Each attempt has a value of its own, so the client has asked this server twice, as two nodes.
+  if is_new and states[place].score then
+    return redis.error_reply('SAMESERVER the value is already one of the readers')
   end
 end
-for _, it in ipairs(found) do
-  if it.kind == 'other' or it.kind == 'text' and (is_new or not it.is_ours) then
+for _, state in ipairs(states) do
+  if state.kind == 'other' or state.kind == 'text' and (is_new or not state.is_ours) then
     return 0
   end
-  if it.kind == 'readers' and not it.is_ours and redis.call('ZCOUNT', it.key, it.time, '+inf') >= 1024 then
+  if state.kind == 'readers' and not state.is_ours and redis.call('ZCOUNT', state.key, state.time, '+inf') >= 1024 then
     return 0
   end
-  it.to = math.max(it.ends or 0, it.time + ttl)
+  state.to = math.max(state.ends or 0, state.time + ttl)
 end
 for place = locks + 1, #KEYS do
-  local word = redis.pcall('GET', KEYS[place])
-  if word and word ~= value then
-    -- An error other than WRONGTYPE says nothing about the key, so it is returned.
-    if type(word) == 'table' and word.err and not string.find(word.err, 'WRONGTYPE', 1, true) then
-      return word
+  local intent = redis.pcall('GET', KEYS[place])
+  if intent and intent ~= value then
+    -- Any error but WRONGTYPE shows nothing about the key, so the script returns the error.
+    if type(intent) == 'table' and intent.err and not string.find(intent.err, 'WRONGTYPE', 1, true) then
+      return intent
     end
     return 0
   end
 end
-return add(found, value)
+return add(states, value)

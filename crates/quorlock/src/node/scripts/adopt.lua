@@ -1,8 +1,9 @@
--- Writes the adoption ARGV[1], which starts a node's wait for a marker, to KEYS[1] for two days, if there is none or if
--- it is ARGV[2]. Appends the time of day, so no two adoptions are equal. Deletes the marker KEYS[2], which must be
--- ARGV[3] ('' if absent); otherwise writes nothing and returns 0. Returns {adoption, age in milliseconds}.
+-- Writes the adoption ARGV[1] to KEYS[1] with a ttl of two days, if KEYS[1] is absent or holds ARGV[2]. The script
+-- appends the time of day, so no two adoptions have the same text. Deletes the marker KEYS[2], which must hold ARGV[3]
+-- ('' means absent). If the marker differs, nothing is written, and the script returns 0. Otherwise returns
+-- {adoption, age in milliseconds}.
 local LIFE = 172800000
--- TIME comes first: if the user may not call it, the script fails before it deletes the marker.
+-- This call comes first, so that a user without the right to TIME changes nothing.
 local time = redis.call('TIME')
 local marker = redis.call('GET', KEYS[2])
 if (marker or '') ~= ARGV[3] then
@@ -17,7 +18,7 @@ if not text or text == ARGV[2] then
   redis.call('SET', KEYS[1], text, 'PX', LIFE)
 end
 local left = redis.call('PTTL', KEYS[1])
--- The age follows from the expiry. An adoption without a plausible expiry starts its life again.
+-- The expiry shows the age. Without an expiry, or with one that is too late, the age starts at zero.
 if left < 0 or left > LIFE then
   redis.call('PEXPIRE', KEYS[1], LIFE)
   left = LIFE

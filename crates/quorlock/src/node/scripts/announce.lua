@@ -1,6 +1,6 @@
--- Sets a waiting writer's intents, which keep new readers out: sets each of KEYS that is absent to ARGV[1] for ARGV[2]
--- milliseconds, and, if ARGV[3] is 1, also each that holds ARGV[1]. Another writer's intent stays, because it keeps
--- readers out too. Returns 1 if all KEYS hold ARGV[1] now, otherwise 0.
+-- Sets the intents of a waiting writer. KEYS that are absent are set to ARGV[1] with a ttl of ARGV[2] milliseconds. If
+-- ARGV[3] is 1, KEYS that hold ARGV[1] get this ttl too. Another writer's intent stays, because it also keeps readers
+-- out. Returns 1 if all of KEYS hold ARGV[1] now, and 0 if any of them holds another value.
 local is_ours = 1
 for _, key in ipairs(KEYS) do
   local value = redis.pcall('GET', key)
@@ -9,7 +9,7 @@ for _, key in ipairs(KEYS) do
       redis.call('SET', key, ARGV[1], 'PX', ARGV[2])
     end
   elseif type(value) == 'table' and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
-    -- An error other than WRONGTYPE says nothing about the key, so it is returned.
+    -- Any error but WRONGTYPE shows nothing about the key, so the script returns the error.
     return value
   else
     is_ours = 0

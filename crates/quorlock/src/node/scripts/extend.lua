@@ -1,7 +1,9 @@
--- Extends a lock: if all its keys hold ARGV[1], each lives for at least ARGV[2] milliseconds from now. A key of ours
--- without expiry gets one again, because a holder that crashes would otherwise block others for ever. KEYS are the
--- lock's keys. If the lock has a fencing token, the second half are its counters, which live for ARGV[3] milliseconds.
--- Returns 1. If nothing is written: 0 if a key has another value or type, otherwise -1 if a key is absent.
+-- Extends a lock. If all of the lock's keys hold ARGV[1], each expires ARGV[2] milliseconds from now, but not earlier
+-- than before. A key that has lost its expiry gets one, because otherwise a holder that crashes would block the lock
+-- for ever. Without ARGV[3], KEYS are the lock's keys. With ARGV[3], the lock has a fencing token: the first half of
+-- KEYS are the lock's keys, and the second half are their counters, which get a ttl of at least ARGV[3] milliseconds.
+-- Returns 1 if the lock was extended. Otherwise nothing is written: returns 0 if a key has another value or type, or
+-- else -1 if a key is absent.
 local locks = ARGV[3] and #KEYS / 2 or #KEYS
 local is_absent = false
 for place = 1, locks do
@@ -9,7 +11,7 @@ for place = 1, locks do
   if value == false then
     is_absent = true
   elseif value ~= ARGV[1] then
-    -- An error other than WRONGTYPE says nothing about the key, so it is returned.
+    -- Any error but WRONGTYPE shows nothing about the key, so the script returns the error.
     if type(value) == 'table' and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
       return value
     end

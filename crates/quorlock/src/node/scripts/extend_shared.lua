@@ -1,17 +1,18 @@
--- Extends a reader: if ARGV[1] is at all of KEYS, it counts for at least ARGV[2] milliseconds from now. A key that
--- holds ARGV[1] as a writer's value becomes a reader's. Returns 1. If nothing is written: 0 if a key is another
--- writer's or of another type, otherwise -1 if ARGV[1] is missing at a key.
-local found, is_absent = {}, false
+-- Extends a reader. If ARGV[1] is a reader of all KEYS, it ends ARGV[2] milliseconds from now, but not earlier than
+-- before. A key that holds the value as a writer's becomes a reader's. Returns 1 if the reader was extended. Otherwise
+-- nothing is written: returns 0 if a key has another writer or another type, or else -1 if the value is missing under a
+-- key.
+local read, is_absent = {}, false
 for place, key in ipairs(KEYS) do
-  local it = look_at(key, ARGV[1])
-  if it.kind == 'other' or it.kind == 'text' and not it.is_ours then
+  local state = read_key(key, ARGV[1])
+  if state.kind == 'other' or state.kind == 'text' and not state.is_ours then
     return 0
   end
-  is_absent = is_absent or not it.is_ours
-  it.to = math.max(it.ends or 0, it.time + tonumber(ARGV[2]))
-  found[place] = it
+  is_absent = is_absent or not state.is_ours
+  state.to = math.max(state.ends or 0, state.time + tonumber(ARGV[2]))
+  read[place] = state
 end
 if is_absent then
   return -1
 end
-return add(found, ARGV[1])
+return add(read, ARGV[1])

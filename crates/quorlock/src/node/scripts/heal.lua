@@ -1,10 +1,11 @@
--- Restores a lost vote for several keys: if each of KEYS is absent or holds ARGV[1], each then holds ARGV[1] for at
--- least ARGV[2] milliseconds. Returns 1, or 0 if a key has another value; nothing is written then.
+-- Restores a vote for several keys of which some or all were lost. If each of KEYS is absent or holds ARGV[1], all of
+-- them hold it afterwards, and expire ARGV[2] milliseconds from now, but not earlier than before. Returns 1 if the vote
+-- was restored. Returns 0 if a key holds another value; then nothing is written.
 local held = {}
 for place, key in ipairs(KEYS) do
   local value = redis.pcall('GET', key)
   if value and value ~= ARGV[1] then
-    -- An error other than WRONGTYPE says nothing about the key, so it is returned.
+    -- Any error but WRONGTYPE shows nothing about the key, so the script returns the error.
     if type(value) == 'table' and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
       return value
     end

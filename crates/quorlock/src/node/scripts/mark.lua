@@ -1,6 +1,6 @@
--- Writes the marker ARGV[1] to KEYS[1] if the present text is ARGV[3] (ARGV[2] is 'instead') or absent (ARGV[2] is
--- 'new'). If there is a KEYS[2], it must also hold the adoption ARGV[4], at least ARGV[5] milliseconds old. The script
--- then deletes the adoption. Returns 1 if written, otherwise 0.
+-- Writes the marker ARGV[1] to KEYS[1]. With ARGV[2] 'instead', KEYS[1] must hold ARGV[3]; with 'new', it must be
+-- absent. If there is a KEYS[2], it must hold the adoption ARGV[4], which must be at least ARGV[5] milliseconds old;
+-- the script then deletes KEYS[2]. Returns 1 if the marker was written, otherwise 0.
 local LIFE = 172800000
 local text = redis.call('GET', KEYS[1])
 if text ~= (ARGV[2] == 'instead' and ARGV[3]) then

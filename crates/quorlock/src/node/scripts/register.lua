@@ -1,6 +1,7 @@
--- Registers in database 0 which database has the locks and the markers. Writes ARGV[1] to KEYS[1] if KEYS[1] is absent
--- (ARGV[2] is 'new') or in any case ('instead'), and nothing with 'look'. Returns the registration. If the memory is
--- full, 'new' writes nothing, which is no error, because the locks must live on.
+-- Registers the number of the database that has the locks and the markers, under KEYS[1] in database 0. The connection
+-- may use any database. Writes ARGV[1] if KEYS[1] is absent (ARGV[2] 'new') or in any case ('instead'); with 'look',
+-- writes nothing. Returns the registration afterwards. If the server's memory is full, 'new' writes nothing and returns
+-- no error, because the locks that the server has must stay usable.
 if ARGV[1] ~= '0' then
   redis.call('SELECT', 0)
 end

@@ -1,4 +1,4 @@
--- Answers which of the calls in ARGV[1], one per line, the user may not make: their numbers.
+-- Returns the numbers of the calls that the user may not make. ARGV[1] has one call per line.
 local denied, place = {}, 0
 for call in string.gmatch(ARGV[1], '[^\n]+') do
   place = place + 1
@@ -6,10 +6,10 @@ for call in string.gmatch(ARGV[1], '[^\n]+') do
   for word in string.gmatch(call, '%S+') do
     table.insert(words, word)
   end
-  -- Servers from 7.0 on answer without the call. On older servers the call is made; it changes nothing.
+  -- From version 7 on, a server checks a right without the call. The call changes nothing.
   local is_known, is_allowed = pcall(redis.acl_check_cmd, unpack(words))
   local answer = not (is_known and is_allowed) and redis.pcall(unpack(words))
-  -- These words are in errors about missing rights to commands, not to keys.
+  -- Matches "can't run this command" and "permissions to run the", but not errors about keys.
   if type(answer) == 'table' and answer.err and string.find(answer.err, 'run th', 1, true) then
     table.insert(denied, place)
   end

@@ -161,7 +161,7 @@ fn fenced(fence: i64, answer: impl FnOnce(u64) -> Answer) -> Answer {
     match u64::try_from(fence) {
         Ok(fence) if fence < Counter::LIMIT => answer(fence),
         // The reply is valid, but the counter is exhausted. This affects only this lock.
-        Ok(_) => Answer::Failed(rejected("ERR the fence counter is at its end")),
+        Ok(_) => Answer::Failed(rejected("ERR the fencing counter is at its end")),
         Err(_) => out_of_protocol(),
     }
 }
@@ -463,7 +463,7 @@ mod tests {
         let (keys, value) = (keys(&["k"]), value());
         let intents = keys.clone();
         let command = Command::AcquireShared { keys, intents, value, ttl_ms: 1 };
-        let error = Reply::Error("SAMESERVER this value is among the readers already".to_owned());
+        let error = Reply::Error("SAMESERVER the value is already one of the readers".to_owned());
         let answer = decode(&command, Encoding::default(), &mut [error].into_iter());
         assert_eq!(answer, Ok(Answer::Failed(Failure::unsent(FailureKind::SameServer))));
     }
