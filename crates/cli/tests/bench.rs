@@ -44,7 +44,7 @@ fn a_table_shows_the_load_and_its_duration() {
     for words in ["ROUND TRIP", "LOCKERS", "HAND-OVERS"] {
         assert!(table.contains(words), "{table}");
     }
-    // A node that is down has no round trip.
+    // The row of a node that is down has a `-` instead of a round trip.
     let down = table.lines().find(|line| line.starts_with("c ")).unwrap();
     assert!(down.contains('-'), "{table}");
 }

@@ -31,7 +31,7 @@ fn takes_new_nodes_into_use(testbed: &Testbed, nodes: &[Server]) {
     let call = || -> Output {
         let mut run = testbed.quorlock(&["run", "k", "--wait", "0s", "--", "echo", "ran"]);
         run.env("QUORLOCK_RESTART_GUARD", "strict").env("QUORLOCK_MAX_TTL", "4s");
-        // This is the largest node timeout that is allowed. A busy machine may answer slowly.
+        // The node timeout is the largest that is allowed, because a busy machine may answer slowly.
         run.env("QUORLOCK_NODE_TIMEOUT", "1s").output().expect("quorlock starts")
     };
     let refused = call();
@@ -47,7 +47,7 @@ fn takes_new_nodes_into_use(testbed: &Testbed, nodes: &[Server]) {
     };
     for node in nodes {
         eventually("the quarantine is over", || (age_ms(node) > QUARANTINE_MS).then_some(()));
-        // A server reports its uptime in whole seconds, rounded down.
+        // A server rounds its uptime down to whole seconds, so the test waits for 7 s.
         eventually("the server is old enough", || (uptime_s(node) >= 7).then_some(()));
     }
     let ran = call();

@@ -50,7 +50,7 @@ fn five_healthy_servers_are_five_lines() {
         code(&output, expected);
         stdout(&output)
     };
-    // A server that was never used does not vote.
+    // Servers that were never used do not vote, so the doctor reports an error.
     let text = doctor(2);
     let warned = |text: &str| text.lines().filter(|line| line.starts_with("warning  ")).count();
     assert_eq!((warned(&text), text.matches("never been used").count()), (5, 5), "{text}");
@@ -98,7 +98,7 @@ fn replicas_evicting_and_silent_servers_are_named() {
     command(d, &["MSET", "x", "1", "y", "1"]);
     command(d, &["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]);
     command(d, &["CONFIG", "SET", "maxmemory", "1"]);
-    // The server refuses the write and evicts keys.
+    // The server is above its memory limit, so it refuses this write and evicts keys.
     let _ = d.command(&["SET", "z", "1"]);
     command(d, &["CONFIG", "SET", "maxmemory", "0"]);
     e.pause().unwrap();
@@ -134,7 +134,7 @@ fn the_exit_code_reports_warnings() {
     assert!(testbed.quorlock(FRESH).status().unwrap().success());
     let master = testbed.nodes[0].address();
     let port = master.rsplit(':').next().unwrap();
-    // This server is a replica of a node, and not itself a node.
+    // This server is a replica of the first node, and not itself a node. The doctor must warn about it.
     let replica = Nodes::start(testbed.nodes[0].binary(), 1, ServerOptions::default()).unwrap();
     command(&replica[0], &["REPLICAOF", "127.0.0.1", port]);
     eventually("the replica is attached", || {
@@ -299,11 +299,12 @@ fn the_printed_rights_are_the_rights_that_quorlock_needs() {
                 text.contains(right) || (*right == "+info" && text.contains("INFO says nothing"));
             let is_nicety = *right == "+client|setinfo";
             assert!(told || is_nicety, "{binary} without {right}: {text}");
-            // Locks need neither of these two rights.
+            // Locks need neither `CLIENT SETINFO` nor `SCAN`, so the doctor may succeed without these two.
             let is_note = is_nicety || *right == "+scan";
             assert!(output.status.code() != Some(0) || is_note, "{binary} without {right}: {text}");
         }
-        // The user may use other keys only. Then a login uses a wrong password.
+        // First, the user may use other keys only. Then a login uses a wrong password. The doctor must name both
+        // causes.
         let elsewhere: Vec<&str> =
             words.iter().map(|word| if *word == "~locks:*" { "~other:*" } else { word }).collect();
         testbed.on_all(&elsewhere);

@@ -1,4 +1,4 @@
-//! `quorlock init --fresh` refuses while locks are in use, and changes other settings only with `--force`.
+//! `quorlock init --fresh` refuses while locks are in use. It replaces different settings only with `--force`.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -193,7 +193,7 @@ fn a_user_without_the_right_to_scan_needs_force() {
     );
     assert!(said.contains("nodes a, b, c: not all keys were looked at: not allowed: "), "{said}");
     code(&fresh(&testbed, &["--force"]), 0);
-    // Keys outside the user's pattern may be locks, because the user cannot read them.
+    // The user can read only the keys of its pattern. Other keys may be locks, so `init` needs `--force`.
     testbed.on_all(&["ACL", "SETUSER", "default", "+scan"]);
     testbed.on_all(&["SET", "app:k", &value(1, "h:1 job")]);
     testbed.on_all(&["SET", "other", "x"]);

@@ -88,7 +88,7 @@ fn an_observing_guard_warns_about_votes_of_untrusted_nodes() {
         stderr(&output)
     };
     assert_eq!(said(run(&["--", "true"])), "");
-    // The other two nodes, whose votes count, are no quorum.
+    // Three nodes lose their markers. The two others, whose votes count, are no quorum, so `run` warns.
     testbed.on(0..3, &["DEL", "quorlock:node"]);
     let told = said(run(&["--", "true"]));
     assert!(told.contains("\"k\" is held, but votes count of nodes that are not"), "{told}");
@@ -229,7 +229,7 @@ fn an_interrupted_change_is_finished_by_a_client_or_a_second_run() {
 #[test]
 fn new_nodes_with_a_marker_wait_during_a_reconfiguration() {
     let Some(testbed) = Testbed::new() else { return };
-    // The markers of b and c, which show that no data was lost, are those that a client with the new settings writes.
+    // Nodes b and c get the markers (proof of no data loss) that a client with the new settings would write.
     ends(&testbed, 3, "900ms", FRESH, 0);
     ends(&testbed, 1, "4s", FORCE, 0);
     let hold = ["run", "k", "--ttl", "4s", "--", "sleep", "30"];
@@ -304,7 +304,7 @@ fn a_reconfiguration_needs_so_many_old_nodes_that_the_others_are_no_quorum() {
     assert!(after[2].contains(" becomes nodes=a,d,e ") && after[1].is_empty(), "{after:?}");
 }
 
-/// Otherwise the old nodes and the new nodes, which are disjoint sets, would grant the same locks.
+/// Old and new nodes are disjoint sets. If the old ones were not asked, both sets would grant the same locks.
 #[test]
 fn a_reconfiguration_onto_other_nodes_needs_the_old_nodes() {
     let Some(testbed) = Testbed::new() else { return };
@@ -382,7 +382,7 @@ fn an_adoption_for_settings_that_were_never_in_force_does_not_block_a_reconfigur
     assert!(adopted.contains("nodes=a,b,c,d,e"));
     ends(&testbed, 4, "900ms", RECONFIGURE, 0);
     ends(&testbed, 4, "900ms", RUN, 0);
-    // A killed run to d and e may have left its markers. They do not block the reconfiguration either.
+    // A killed reconfiguration to nodes d and e may have left these markers. They do not block this one either.
     let marker = markers(&testbed)[3].clone();
     let (cluster, rest) = parts(&marker);
     let left = format!("{cluster} becomes nodes=d,e quorum=2 max_ttl_ms=900{rest}");

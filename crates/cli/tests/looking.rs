@@ -19,7 +19,7 @@ fn headline(testbed: &Testbed) -> String {
     stdout(&output).lines().next().unwrap().to_owned()
 }
 
-/// The messages of a refused `run`: the messages about its wait, and the last one.
+/// Returns the messages of a refused `run`: those about its wait, and the final one.
 fn refused(testbed: &Testbed, wait: &str) -> (Vec<String>, String) {
     let output = testbed.output(&["run", "k", "--wait", wait, "--", "true"]);
     code(&output, 75);
@@ -74,7 +74,7 @@ fn keys_of_another_type_hold_the_lock() {
         assert!(refusal.contains(" refused (held by something that is no lock"), "{refusal}");
         assert_eq!(testbed.holders_of("k"), count, "the foreign keys stay");
     }
-    // Keys of another type and values are counted apart.
+    // Keys of another type do not count for a foreign value.
     testbed.on(2..5, &["SET", "k", "x"]);
     testbed.on(3..5, &["SET", "k", "y"]);
     assert_eq!(headline(&testbed), "k: SPLIT: nobody has 3 of 5 nodes");
@@ -89,7 +89,7 @@ fn one_message_reports_the_wait_without_a_holder_of_a_minority() {
     let Some(testbed) = Testbed::new() else { return };
     testbed.on(0..2, &["SET", "k", "x"]);
     testbed.on(2..3, &["SET", "k", "y"]);
-    // This wait is longer than two updates of the countdown on a terminal.
+    // This wait is longer than two updates of the countdown on a terminal. Here there must be one message.
     let (waits, refusal) = refused(&testbed, "1400ms");
     let [waits] = &waits[..] else { panic!("one line: {waits:?}") };
     assert!(waits.ends_with(" for \"k\": others hold it or want it"), "{waits}");
@@ -104,7 +104,7 @@ fn one_message_reports_the_wait_without_a_holder_of_a_minority() {
     assert_eq!(refused(&testbed, "0s").0, Vec::<String>::new(), "no wait, no message");
 }
 
-/// The first attempt takes longer than the first interval of the messages about a wait.
+/// The first attempt takes longer than the first interval of the messages about a wait. The message comes after it.
 #[test]
 fn the_wait_is_reported_when_the_first_attempt_has_failed() {
     let Some(testbed) = Testbed::new() else { return };

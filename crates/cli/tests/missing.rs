@@ -87,8 +87,8 @@ fn says(finding: &Value, severity: &str, command: &str) {
     assert!(told("fix", &format!("rename-command {command} ")), "{finding}");
 }
 
-/// The restart guard is strict, as it is by default. On complete servers each call would wait for the quarantine, in
-/// which new nodes do not vote.
+/// The restart guard is strict, as it is by default. With complete servers, each call would wait for the quarantine, in
+/// which new nodes do not vote. Here it must be refused at once.
 #[test]
 fn without_a_command_that_every_lock_needs_no_lock_is_granted() {
     let Some(binary) = server() else { return };
@@ -195,7 +195,7 @@ fn without_a_command_that_readers_need_writers_get_locks() {
     }
 }
 
-/// The client sends no further command to such a node, so it leaves no key.
+/// The client sends no further command to a node on which it lacks a right, so it leaves no key there.
 #[test]
 fn a_missing_right_is_named() {
     for guard in ["strict", "off"] {

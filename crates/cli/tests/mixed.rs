@@ -63,7 +63,7 @@ impl Mix {
             .unwrap()
     }
 
-    /// One version takes the nodes into use, and the other version uses them without a wait.
+    /// One version takes the nodes into use. The other version must then get its lock without a wait.
     fn follows(&self, first_is_old: bool) {
         self.nodes.iter().for_each(|node| drop(command(node, &["FLUSHALL"])));
         code(&self.run(first_is_old, "30s"), 0);

@@ -96,7 +96,7 @@ fn without_processes_no_lock_stays_and_the_limit_is_named() {
         return not_for("another user cannot run quorlock here");
     }
     let args = ["run", "k", "--wait", "0s", "--", "echo", "ran"];
-    // The name resolver needs a further thread.
+    // A host name needs the name resolver, which starts a further thread.
     let [addresses, _names] = ["127.0.0.1", "localhost"].map(|host| {
         let resource = "no further process or thread can be started";
         at_each_limit(&testbed, 1..60, resource, |limit| {

@@ -132,7 +132,7 @@ fn an_error_of_a_certificate_names_the_option_that_fixes_it() {
         let output = run(mended, right);
         assert!(output.status.success(), "{}", stderr(&output));
     }
-    // Without TLS, the name has no effect.
+    // Without TLS, a server name would have no effect, so it is refused.
     let output = run("redis://h", &["--tls-server-name", "n"]);
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(64), "{said}");

@@ -59,13 +59,14 @@ fn a_wrong_password_ends_the_call_without_a_wait() {
     code(&run("right"), 0);
 }
 
-/// In a PID namespace, session and group may belong to a process outside. Their ids inside are then 0.
+/// In a PID namespace, session and group may belong to a process outside and then have the id 0. The command must still
+/// end with its lock.
 #[test]
 fn in_a_container_the_command_ends_with_its_lock() {
     ends_in_a_container(&["--pid", "--fork", "--mount-proc"]);
 }
 
-/// With the host's `/proc`, the process ids in `/proc` are not those inside the container.
+/// The host's `/proc` shows other process ids than the container. The command must still end with its lock.
 #[test]
 fn in_a_container_with_the_hosts_proc_the_command_ends_with_its_lock() {
     ends_in_a_container(&["--pid", "--fork"]);

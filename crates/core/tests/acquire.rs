@@ -1,5 +1,5 @@
-//! One attempt with all combinations of answers, times and orders, for one to five nodes and every legal quorum. Each
-//! decision is compared with a second implementation of the Redlock rule.
+//! Tests one attempt with every combination of answers, times and orders, for one to five nodes and every legal quorum.
+//! Compares each decision with a second implementation of the Redlock rule.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use quorlock_core::{
 use quorlock_core::{Attempt, Decision};
 
 const MS: i64 = 1_000_000;
-/// The times of the attempts, in nanoseconds. The node timeout has the largest allowed value.
+/// The durations of every attempt in this file, in nanoseconds. The node timeout is the largest that is allowed.
 const TTL: i64 = 1000 * MS;
 const TERM: i64 = TTL - (TTL / 100 + 2 * MS);
 const MARGIN: i64 = 20 * MS;
@@ -102,7 +102,7 @@ impl Oracle {
         let certain = futures.clone().all(|votes| votes >= self.needed);
         let left = TERM - elapsed;
         match (certain, possible) {
-            // The validity that Redlock defines is the rest of the term. It must be longer than the margin.
+            // Redlock's validity is `left`: ttl minus drift minus elapsed time. It must be longer than the margin.
             (true, _) if left >= self.min_validity && left > MARGIN => Some(Decided::Yes(left)),
             (true, _) => Some(Decided::No(FailureReason::TooSlow)),
             (false, true) => None,
@@ -110,8 +110,8 @@ impl Oracle {
         }
     }
 
-    /// The reason is contention if grants in the place of the refusals could have made a quorum. Otherwise it is a
-    /// missing quorum.
+    /// An attempt fails by contention if a quorum would exist had all refusing nodes granted. Otherwise too few nodes
+    /// could vote.
     fn why_not(&self) -> FailureReason {
         let may_say_yes = |heard: &&Option<Does>| {
             matches!(heard, None | Some(Does::Grant | Does::GrantLate | Does::Refuse))
@@ -272,7 +272,7 @@ fn the_order_of_the_answers_makes_no_difference_to_yes_or_no() {
     for nodes in 1..=4 {
         for quorum in quorums(nodes) {
             for does in all_answers(nodes) {
-                // The order of answers matters only after the node timeout, so late answers are left out.
+                // Late answers are left out, because after the node timeout the order of the answers does matter.
                 if does.contains(&Does::GrantLate) {
                     continue;
                 }
@@ -339,7 +339,7 @@ fn the_lock_is_valid_until_the_quorum_th_largest_end_of_votes_sent_at_different_
     }
 }
 
-/// Step 5 of Redlock: the client sends the release with the value of the attempt to every node.
+/// Step 5 of Redlock: after a failed attempt, the client sends a release with the attempt's value to every node.
 #[test]
 fn giving_up_releases_on_every_node_and_owes_only_where_the_key_may_be() {
     for nodes in 1..=4 {

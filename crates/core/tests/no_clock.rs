@@ -1,4 +1,4 @@
-//! The core cannot use `std::time::Instant::now()`, nor the rest of the standard library.
+//! The core must not use `std::time::Instant::now()` or anything else of the standard library.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ fn outside_its_tests_the_core_does_not_mention_std() -> io::Result<()> {
         if path.ends_with("tests.rs") {
             continue;
         }
-        // Only the tests at the end of a file may have a `cfg`.
+        // The unit tests at the end of a file may use `std` and `cfg`, so they are cut off here.
         let production = source.split("#[cfg(test)]\nmod tests").next().unwrap_or(&source);
         for line in production.lines().map(str::trim_start).filter(|line| !line.starts_with("//")) {
             assert!(!line.contains("std::"), "{}: {line}", path.display());

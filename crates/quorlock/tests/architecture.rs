@@ -37,7 +37,7 @@ fn each_step_of_a_lock_is_one_line_of_the_code() {
     }
 }
 
-/// Collects the Markdown files of the project. `target` and hidden folders contain files of other projects.
+/// Collects the Markdown files of the project. Skips folders with files of other projects, such as `target`.
 fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

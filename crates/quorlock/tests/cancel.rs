@@ -47,7 +47,7 @@ async fn a_call_that_is_never_polled_sends_nothing() {
     );
     drop(client.acquire("orders").hold(async |_| ()));
     drop(client.shutdown(Duration::ZERO));
-    // An inspection sends one command per node. The dropped futures sent none.
+    // The inspection sends one command per node. The count stays at one only if the dropped futures have sent none.
     let _ = client.inspect("orders").await;
     assert!(nodes.iter().all(|node| calls(node, "set") == 0));
     assert_eq!(scripts(), before);
@@ -94,7 +94,7 @@ async fn a_caller_that_is_not_polled_again_delays_no_other_caller() {
     eventually("all nodes have given their votes", || held.votes() == 5).await;
     let began = Instant::now();
     let calls = client.clone();
-    // This thread belongs to no runtime.
+    // This thread, outside any runtime, polls the call once.
     let polls = std::thread::spawn(move || {
         // The nodes may answer before the poll ends. Then the next try takes another lock, because the first one is
         // being released.

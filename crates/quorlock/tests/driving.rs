@@ -106,7 +106,7 @@ fn a_thread_that_ends_may_make_blocking_calls() {
 #[derive(Clone, Default)]
 struct SpanTree(Arc<SpanTreeState>);
 
-/// The names of a span, of its parent, and of the span that was entered.
+/// The names of a new span, of its parent, and of the span in which the thread was.
 type Seen = (&'static str, Option<&'static str>, Option<&'static str>);
 
 #[derive(Default)]

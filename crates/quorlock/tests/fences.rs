@@ -127,7 +127,7 @@ async fn a_dropped_call_leaves_no_key_when_the_scripts_are_gone() {
     }
 }
 
-/// A node loses the lock and gives a larger token to another client.
+/// A node loses the lock and gives a larger token to another client. The holder's guard must report this.
 #[tokio::test]
 async fn a_holder_learns_that_it_may_have_been_superseded() {
     let Some(nodes) = five() else { return };

@@ -149,7 +149,7 @@ async fn flooded(nodes: &[Server], flood: Flood) {
     let held = client.acquire("held").await.unwrap();
     let begun = Instant::now();
     let mut seen = None;
-    // The client closes the connection several times. A long value is read and discarded instead.
+    // The test ends after the client has closed several connections, or has read and discarded much of a long value.
     let is_over = || match flood {
         Flood::Value => hostile.bytes.load(Ordering::Relaxed) > 128 * 1024 * 1024,
         _ => hostile.connections.load(Ordering::Relaxed) > 3,
@@ -180,7 +180,7 @@ async fn flooded(nodes: &[Server], flood: Flood) {
     assert_eq!(seen.as_ref().map(quorlock::node::Failure::kind), expected, "{flood:?}");
     assert!(seen.iter().all(|failure| failure.detail().is_some()), "it says why: {seen:?}");
     client.shutdown(PATIENCE).await.unwrap();
-    // Each task ends with its connection, or has panicked because of an unexpected command.
+    // A task ends with its connection. If an unexpected command made a task panic, `unwrap` reports it.
     let talks = std::mem::take(&mut *hostile.talks.lock().unwrap());
     for exchange in talks {
         let _: Option<()> = exchange.await.unwrap();

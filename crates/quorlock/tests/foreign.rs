@@ -14,7 +14,7 @@ use quorlock_servers::Server;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// The longest line of a message, in characters. The longest ones list all nodes with their settings.
+/// The longest allowed line of a message, in characters. Some messages list all nodes with their settings.
 const LENGTH_MAX: usize = 16_000;
 
 fn is_fit(printed: &str) {

@@ -355,7 +355,7 @@ async fn tls_with_our_own_authority_and_client_certificates() {
     }
 }
 
-/// The certificates are valid for 127.0.0.1 and localhost.
+/// The certificates are valid only for 127.0.0.1 and localhost, so a client must refuse them for any other name.
 #[tokio::test]
 async fn a_certificate_for_another_name_needs_that_name() {
     let Some(nodes) = start_tls(false) else { return };

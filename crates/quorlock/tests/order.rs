@@ -46,12 +46,12 @@ impl Node for LosesFirstAnswers {
     }
 }
 
-/// The engine learns from one batch that two attempts have failed. The first caller has no attempt left, so the next
-/// caller in the queue begins. The second caller may retry at once.
+/// The calls `last` and `retried` make their attempts in one batch, and both attempts fail. `last` has no attempt left,
+/// so `next` begins. `retried` may try again at once, but behind the release of its first attempt.
 ///
-/// A regression test: the driver once gave the engine a token for the next caller before it had taken the release of
-/// the second attempt from the engine. The engine then handled its deadlines first. The driver sent the retry before
-/// that release, and the key of the second attempt refused the retry.
+/// A regression test: the driver once gave the engine a token for `next` before it had taken the release of `retried`
+/// from the engine. The engine then handled its deadlines first. The driver sent the second attempt of `retried` before
+/// that release, and the key of the first attempt refused the second.
 #[tokio::test(start_paused = true)]
 async fn a_retry_is_sent_after_the_release_of_the_attempt_before() {
     let node = MemoryNode::new("a");

@@ -21,14 +21,13 @@ use tokio::time::{Instant, sleep};
 /// The ttl of the holder's keys, in milliseconds.
 const TTL_MS: &str = "20000";
 
-/// The wait of the call.
 const WAIT: Duration = Duration::from_secs(5);
 
 /// The largest number of attempts per node that events can cause: the first attempt, one for each push that arrives
 /// alone, and one because the lock became free during the inspection. A polling client makes many more.
 const ATTEMPTS_MAX: usize = 5;
 
-/// The moment at which a node's key is deleted: after this command of the waiting client, and before the next one.
+/// The moment at which a node's key is deleted: `AfterSet` is between the waiting client's `SET` and its next command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     BeforeSet,
@@ -276,8 +275,8 @@ impl Setting {
     async fn give_back(&self, guard: Guard, key: &str) {
         self.proxies.iter().for_each(|proxy| proxy.rule(|_, _| Fate::Pass));
         assert!(guard.release().await.is_released());
-        // When no release is owed (to be sent again), no message is in flight that the rules of the next scenario
-        // affect.
+        // When the client owes no release, no message of this scenario is in flight. So the rules of the next scenario
+        // meet only its own messages.
         let started = Instant::now();
         while self.waiter.stats().releases_owed > 0 {
             assert!(started.elapsed() < PATIENCE, "something was not released");
@@ -339,7 +338,8 @@ async fn no_order_of_pushes_and_replies_loses_a_wake_up() {
             for first in ORDERS {
                 for second in ORDERS {
                     for third in [&ORDERS[..], &[Delivery::NoPush, Delivery::LateVote]].concat() {
-                        // A node whose vote comes late is not asked for the holder.
+                        // The client does not inspect a node whose vote comes late, so the key is deleted there right
+                        // after `SET`.
                         let late = third == Delivery::LateVote;
                         let last = if late { Moment::AfterSet } else { moment };
                         setting.deleted(&[moment, moment, last], &[first, second, third]).await;

@@ -53,7 +53,7 @@ pub(crate) fn children_of_an_ended_command_that_ignore_sigterm_are_killed() {
     for command in [in_the_group, in_another] {
         let mut run = Run::with(LONG, &command);
         assert_eq!(run.code(), 3);
-        // The keeper logs the deadlines before it starts the command.
+        // The keeper logs the deadlines before it starts the command, so `took` covers the whole command.
         let began = run.event("deadlines").at;
         let took = run.event("exited").at - began;
         assert!((1_000 * MS..ENDED).contains(&took), "{took}");

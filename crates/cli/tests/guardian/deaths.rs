@@ -1,4 +1,4 @@
-//! The guardian, which is the parent of the command, or the keeper, which holds the lock, is stopped or killed.
+//! The guardian (the parent of the command) or the keeper (the holder of the lock) is stopped or killed.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -80,8 +80,8 @@ fn is_done_before_a_stopped_guardian_is(script: &str) -> bool {
     let guards = || run.marked().iter().any(|process| process.pid == guardian);
     kill(guardian, Signal::STOP);
     wait_for("the command's end", || run.marked().len() <= usize::from(guards()));
-    // While the guardian lives, the keeper has not given up on it. A process that survived the kills of the keeper
-    // would only die after that, when the keeper kills the guardian.
+    // If the guardian still lives, the keeper alone has killed all processes. A process that survived its kills would
+    // die only with the guardian, when the keeper gives up on it.
     thread::sleep(50 * LOOK_AGAIN);
     let is_done = guards();
     assert_eq!(run.code(), 79, "{}", run.log());
@@ -117,7 +117,7 @@ pub(crate) fn a_guardian_that_continues_late_applies_the_newest_deadlines() {
     assert!((0..3).any(|_| a_late_guardian_applies_the_newest_deadlines()));
 }
 
-/// The guardian was stopped while the lock was extended. Then another process kills the command; the lock is not lost.
+/// While the guardian is stopped, the lock is extended and another process kills the command. No loss is reported.
 fn a_late_guardian_applies_the_newest_deadlines() -> bool {
     let lease = ["--term", "3000", "--kill", "3300"];
     let renewed = ["--renew-every", "100", "--renew-times", "600"];

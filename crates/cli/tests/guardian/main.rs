@@ -152,8 +152,8 @@ const TESTS: &[Test] = tests![
     control_z_in_a_pipeline_stops_the_command,
 ];
 
-/// A pipe from which a command reads before it continues, and the option with its path. The shell waits without a fork,
-/// because Ctrl-Z does not stop a process in vfork.
+/// Returns a pipe from which a command reads before it continues, and the variable `GO` with its path. The shell waits
+/// without a fork, because Ctrl-Z does not stop a process in vfork.
 fn gate() -> (TempDir, File, String) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("go");
@@ -202,10 +202,10 @@ const SHORT: &[&str] = &["--term", "2000", "--kill", "2300"];
 /// machine may take half a minute to end it. The tests of `kill_policy` check the deadlines in virtual time.
 const ENDED: u64 = 50_000 * MS;
 
-/// The variable in the environment of the command and its guardian.
+/// This variable marks the command and its guardian, so that the tests find their processes.
 const MARK: &str = "QUORLOCK_TEST_MARK";
 
-/// The variable in the environment of every process of a test.
+/// This variable marks every process of a test, so that the processes of a failed test can be killed.
 const KEEPER_MARK: &str = "QUORLOCK_TEST_KEEPER";
 const MS: u64 = 1_000_000;
 const PATIENCE: u64 = 50_000 * MS;

@@ -145,7 +145,7 @@ pub(crate) fn the_deadline_applies_to_a_command_stopped_by_control_z() {
     let gone_at = tty.run.when_nobody_but_the_keeper_is_left();
     let (_, kill_at) = tty.run.deadlines();
     assert!((kill_at..kill_at + ENDED).contains(&gone_at));
-    // The shell keeps the terminal.
+    // The shell keeps the terminal: the keeper's group is not in the foreground.
     let stat = fs::read_to_string(format!("/proc/{keeper}/stat")).expect("it is stopped");
     let fields: Vec<_> = stat.rsplit(')').next().expect("fields").split(' ').collect();
     let (group, foreground) = (fields[3], fields[6]);

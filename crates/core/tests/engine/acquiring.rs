@@ -277,7 +277,7 @@ fn a_silent_node_is_reported_once_and_costs_one_node_timeout() {
     world.finish();
 }
 
-/// S5: the engine reads the clock after it has received the deciding answer.
+/// S5: the answers arrive while the process sleeps. The engine then reads the clock, and the lock may have expired.
 #[test]
 fn a_process_that_slept_with_all_its_answers_in_the_buffer_holds_nothing() {
     for (slept, holds) in [(TERM - 11, true), (TERM - 10, false), (TERM, false), (5000, false)] {
@@ -428,7 +428,8 @@ fn a_want_of_rights_on_a_majority_ends_the_call_at_once() {
     world.finish();
 }
 
-/// S26. The lock is contended: the first refusal decides, and the slower nodes have not answered but have not failed.
+/// S26. Two nodes are down, another client holds the lock on the others, and one of these is slow. The first refusal
+/// decides the attempt, and the client must report contention.
 #[test]
 fn a_lock_held_on_the_nodes_that_are_left_is_contended_whatever_answers_first() {
     for slow in 2..5 {

@@ -31,7 +31,7 @@ fn with_counters(at: &[u64]) -> ScriptedWorld {
     world
 }
 
-/// A held lock, and the next call of the same process.
+/// Returns a held lock, and a call of the same process that waits for it.
 fn held_and_wanted(world: &mut ScriptedWorld) -> (LockId, LockId) {
     let first = world.hold(fenced(request("k")));
     let second = world.acquire(fenced(request("k")));
@@ -68,7 +68,7 @@ fn where_the_counters_are_behind_the_clock_it_takes_one_round_trip() {
 
 #[test]
 fn where_the_counters_agree_it_takes_one_round_trip() {
-    // The counter of node 0 must be raised if it votes with node 1. Node 2 has the number, so the lock does not wait.
+    // Nodes 1 and 2 give the same token and are a quorum, so the lock does not wait for the raise on node 0.
     let mut world = with_counters(&[10, 20, 20]);
     let lock = world.hold(fenced(request("k")));
     world.run_until(10);
@@ -135,7 +135,7 @@ fn a_raise_that_fails_decides_at_once() {
     world.refuse(0, Some(FailureKind::Rejected));
     world.run_until(20);
     let (at, refusal) = world.refused(lock).unwrap();
-    // Without the other holder, node 2 could have recorded the number. So the reason is contention.
+    // Without the other holder, node 2 could have recorded the token. So the refusal reports contention.
     assert_eq!((at, refusal.kind), (6, RefusalKind::Contended), "and a look at who has it");
     world.finish();
 }
@@ -174,7 +174,7 @@ fn a_vote_that_is_found_gone_at_the_raise_is_none() {
         assert_eq!(refusal.nodes[0].said == NodeOutcome::Seen(Holding::Free), !taken);
         world.finish();
     }
-    // With enough other votes, the lock is acquired without the vote of the flushed node.
+    // Here the other nodes give enough votes, so the lock is acquired without the vote of the flushed node 0.
     let mut world = with_counters(&[10, 20, 30, 30, 40]);
     world.set_one_way(3, 3);
     world.set_one_way(4, 100);
@@ -285,7 +285,7 @@ fn a_node_with_a_larger_counter_is_not_healed_and_reported_once() {
 
 #[test]
 fn numbers_end_where_they_are_no_longer_exact() {
-    // The largest number can be granted, but a hand-over would need a larger one.
+    // This lock gets the largest possible fencing token. A hand-over would need a larger one, so there is none.
     let last = Counter::LIMIT - 1;
     let mut world = ScriptedWorld::new(3);
     world.set_counters("k", &[last - 1; 3]);

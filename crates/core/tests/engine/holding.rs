@@ -76,7 +76,7 @@ fn a_partial_extension_keeps_what_it_gained() {
     world.freeze(1, false);
     world.freeze(2, false);
     world.run_until(310);
-    // Node 2 answered the first round late, so nodes 0 and 2 confirm the lock as a quorum.
+    // Node 2 also answered the first extension, but late. So nodes 0 and 2 are a quorum that confirms the lock.
     assert_eq!(world.valid_for(lock), 100 + TERM - 310);
     world.refuse(1, None);
     world.finish();
@@ -464,7 +464,7 @@ fn an_answer_that_waited_past_the_end_is_too_late_although_it_came_before() {
 
 #[test]
 fn a_wall_clock_that_jumps_ahead_ends_a_lock_before_its_timer() {
-    // Three cases: the guard notices the jump first, or an answer arrives first, or an extension is due first.
+    // The first event after the jump is a report of the guard, an answer, a due extension, or a requested extension.
     for told in [true, false] {
         let mut world = ScriptedWorld::new(3);
         let lock = world.hold(automatic("k"));

@@ -75,7 +75,7 @@ fn a_set_waits_at_the_key_that_is_held_and_holds_nobody_back_at_the_others() {
     world.finish();
 }
 
-/// Another process holds key `a`. While the set (a call for both keys) pauses, other calls here can acquire `b`.
+/// Another process holds key `a`. While the set (a call for both keys) pauses, calls of its own process can get `b`.
 #[test]
 fn a_set_that_was_refused_steps_aside_and_comes_back() {
     let mut world = two_clients(3);
@@ -218,8 +218,8 @@ fn an_intent_is_removed_when_its_writer_gives_up() {
     world.finish();
 }
 
-/// Both writers want the key and share one intent (a note on nodes that keeps readers out). Otherwise readers would get
-/// the lock whenever the other writer is next.
+/// Two writers want key `k` and share one intent (a note on nodes that keeps readers out). Otherwise readers would get
+/// the lock each time that the turn passes to the other writer.
 #[test]
 fn writers_of_one_process_share_the_intent_for_a_key_that_both_want() {
     let mut world = ScriptedWorld::with(3, Quorum::majority(3).expect("three nodes"));
@@ -250,7 +250,7 @@ fn writers_of_one_process_share_the_intent_for_a_key_that_both_want() {
     world.finish();
 }
 
-/// The sets also wait for `between` of their own process, so they must not keep readers out of key `a`.
+/// Both sets also wait at `b` for `between` of their own process. So they must not keep readers out of key `a`.
 #[test]
 fn a_writer_that_waits_in_its_own_process_keeps_no_reader_waiting() {
     let mut world = two_clients(3);
@@ -312,7 +312,8 @@ fn a_call_that_only_tries_leaves_the_intent_of_one_that_waits() {
     assert!(world.is_valid(waits));
 }
 
-/// The call `reads` waits for the writer of `a`, and at `b` for a paused call, which must let `reads` go first.
+/// The call `reads` waits at `a` for the writer, and at `b` for the paused call `pauses`. After the downgrade, `pauses`
+/// must let `reads` go first.
 #[test]
 fn after_a_downgrade_calls_that_must_step_aside_do() {
     let mut world = two_clients(3);
@@ -329,7 +330,7 @@ fn after_a_downgrade_calls_that_must_step_aside_do() {
     assert!(world.granted_at(reads).is_some());
 }
 
-/// The quorum is all three nodes. One no longer answers the writer, so keeping readers out would not help it.
+/// The quorum is all three nodes, and one stops answering the writer. The writer must not keep readers out in vain.
 #[test]
 fn a_writer_that_no_reader_keeps_waiting_lets_readers_in() {
     let mut world = ScriptedWorld::with(2, Quorum::new(3, 3).expect("all of three"));

@@ -17,7 +17,7 @@ fn every(ms: u64) -> Retry {
     Retry { delay: Delay::Between { min: delay, max: delay }, attempts_max: None }
 }
 
-/// The owners differ, so the lock is not handed over.
+/// A request by this owner. The engine never hands a lock over between calls of different owners.
 fn owner(name: &str, request: Request) -> Request {
     Request { owner: name.into(), ..request }
 }

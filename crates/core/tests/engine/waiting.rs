@@ -94,7 +94,7 @@ fn a_waiter_that_is_cancelled_leaves_the_queue() {
 
 #[test]
 fn a_contender_that_is_cancelled_releases_everywhere_and_lets_the_next_one_try() {
-    // Three phases: its commands are in flight, it inspects, or it pauses.
+    // The call is cancelled while its commands are in flight, while it inspects, or while it pauses.
     for cancelled_at in [0, 1, 3, 5] {
         let mut world = ScriptedWorld::new(3);
         for node in 0..2 {

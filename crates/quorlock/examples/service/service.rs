@@ -117,7 +117,7 @@ async fn balance(State(app): State<Arc<App>>, Path(id): Path<String>) -> String 
     format!("{}\n", app.ledger.look(&format!("account/{id}")))
 }
 
-/// The work: fallible, and protected by the guard's fencing token.
+/// Adds the amount to the row. The ledger refuses this if it has seen a larger fencing token.
 async fn add(
     ledger: &Ledger,
     row: &str,

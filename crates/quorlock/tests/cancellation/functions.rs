@@ -16,7 +16,7 @@ use crate::scene::{RESOURCE, Scene, TTL, WAIT};
 pub(crate) struct Case {
     pub(crate) function: &'static str,
     situation: &'static str,
-    /// Brings about the situation, while all nodes are healthy.
+    /// Creates the situation before the fault begins, while all nodes are healthy.
     pub(crate) prepare: fn(Rc<Scene>) -> Call,
     pub(crate) call: fn(Rc<Scene>) -> Call,
 }
@@ -102,7 +102,7 @@ pub(crate) const ALL: &[Case] = &[
         prepare: nothing,
         call: |scene| {
             Box::pin(async move {
-                // The work may end because the lock is lost.
+                // The result does not matter, because some faults end the lock and so the work.
                 let _ = scene.client().acquire(RESOURCE).hold(work).await;
             })
         },
@@ -274,7 +274,7 @@ fn keep(
     })
 }
 
-/// `Guard::release` queues the release before the first poll, so the call must happen here.
+/// `Guard::release` queues the release before the first poll, so this call must not move into the async block.
 fn release(guard: Guard) -> Call {
     let releasing = guard.release();
     Box::pin(async move { drop(releasing.await) })

@@ -91,7 +91,7 @@ impl NodeFault {
     /// outstanding releases right after their acquires. A node that failed is retried with a back-off.
     pub(crate) fn keys_are_gone_after(self) -> Duration {
         match self {
-            // The back-off has grown during the fault.
+            // This fault lasts longer, so the back-off of the owed releases has grown further.
             Self::Failing => TTL,
             Self::FailingSinceTheDrop => TTL / 4,
             _ => TTL / 10,

@@ -71,7 +71,7 @@ async fn woken() {
         false => Poll::Pending,
         true => Poll::Ready(()),
     });
-    // The end of the timeout wakes the task as well.
+    // The end of the timeout also wakes the task. The elapsed time shows whether the future did.
     let _ = timeout(WOKEN_WITHIN, woken).await;
     assert!(began.elapsed() < WOKEN_WITHIN, "the future is never woken");
 }

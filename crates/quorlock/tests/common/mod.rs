@@ -22,7 +22,7 @@ pub(crate) const PATIENT: LockOptions = LockOptions::new().wait(PATIENCE);
 pub(crate) const ONCE: LockOptions = LockOptions::new().wait(Duration::ZERO);
 pub(crate) const UNEXTENDED: LockOptions = LockOptions::new().auto_extend(false);
 
-/// The node timeout of tests that are about something else. A busy machine must not look like a failed node.
+/// A long node timeout for tests of other things, so that a busy machine does not look like a failed node.
 pub(crate) const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The name of the running test, which is the name of its thread.

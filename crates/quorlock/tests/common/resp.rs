@@ -206,7 +206,7 @@ impl RespConnection {
 
     fn take_from_server(&mut self, said: &Reply, bytes: Vec<u8>) {
         if let Reply::Push(_) = said {
-            // The push of a flush has no key. No test that uses this proxy flushes.
+            // Every push names its key, except the push of a flush. No test that uses this proxy flushes.
             let key = strings(said).pop().unwrap();
             self.shared.saw(Seen::Pushed(key.clone()));
             self.pushes.push_back((Message::Push(key), bytes));

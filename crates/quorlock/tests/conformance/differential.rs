@@ -1,10 +1,5 @@
-//! A differential test: each server and the store execute the same random commands, and must give the same answers,
-//! keys and pushes.
-//!
-//! The commands go through the library's node, so the test also covers its scripts and its parser. A server's clock
-//! advances during a command, so there are two stores: one executes at the earliest time that the server can have
-//! seen, the other at the latest. After each step both copy the server's keys. If a key or one of its readers expires
-//! between the two times, the step is not compared, and the key is deleted.
+//! A differential test: each server and the store of `MemoryNode` execute the same random commands, and must give the
+//! same answers, keys and pushes.
 
 mod compare;
 mod draw;
@@ -69,7 +64,7 @@ async fn random_commands(binary: &ServerBinary, seed: u64, is_pinned: bool) {
     }
 }
 
-/// The largest set of keys, and a key with the maximum number of readers.
+/// Compares the answers about the largest set of keys, and about a key with the maximum number of readers.
 async fn as_large_as_it_gets(binary: &ServerBinary) {
     let keys = Keys::new((0..Keys::MAX).map(|key| Key::from(format!("k{key:02}")))).unwrap();
     let words = intents(&keys, 0);
@@ -88,9 +83,9 @@ struct Pair {
     side: RespConnection,
     /// The stores with the earliest and with the latest time.
     stores: [Store; 2],
-    /// Pushes that arrived and were not compared yet: the index of the subject that received it, and the key.
+    /// Pushes that arrived and were not compared yet: the receiver, as an index into `subjects`, and the key.
     received: BTreeSet<(usize, Key)>,
-    /// The commands that each subject has executed so far: subject, command, and whether it had a single key.
+    /// The commands so far: an index into `subjects`, the command, and whether it had a single key.
     known: BTreeSet<(usize, String, bool)>,
     /// How often each pair of command and answer was compared.
     seen: BTreeMap<(String, String), usize>,
@@ -235,8 +230,8 @@ impl Pair {
             let (pushed, mut due): (BTreeSet<usize>, BTreeSet<usize>) =
                 (of_key(&self.received), of_key(&expected));
             if ended.contains(key) && pushed.contains(&by) {
-                // A connection whose own command finds an expired key gets no push. If the server has expired the key
-                // before, the connection does.
+                // A connection whose own command expires a key gets no push. If the server has expired the key earlier,
+                // this connection gets one. Both are allowed.
                 due.insert(by);
             }
             assert_eq!(pushed, due, "pushes of {key} after {commands:?}");
@@ -292,7 +287,7 @@ impl Pair {
         for (place, subject) in [0, 1, 0, 1].map(|place| (place, &self.subjects[place])) {
             let barrier = Command::Inspect { keys: "barrier".into(), intents: None };
             subject.execute(vec![barrier]).await;
-            // `None` means that everything may have changed, as after a reconnect.
+            // `flatten` leaves out `None`, which means that everything may have changed, as after a reconnect.
             let keys = subject.pushed().into_iter().flatten();
             self.received.extend(keys.map(|key| (place, key)));
         }
@@ -323,7 +318,7 @@ impl Pair {
         for store in &mut self.stores {
             match &content {
                 Some(content) => store.put_there(key, content.clone(), ttl_ms, now_us),
-                // Watchers of an expired key are notified as well.
+                // With this time no key has expired, so the store notifies the watchers of an expired key too.
                 None => drop(store.delete(key, i64::MIN)),
             }
         }

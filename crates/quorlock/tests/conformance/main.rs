@@ -1,4 +1,4 @@
-//! Every node of the crate passes the conformance suite.
+//! Every implementation of `Node` in the crate passes the conformance suite.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 

@@ -1,4 +1,4 @@
-//! A user who lacks a permission leaves no command half done: a script fails before its first write.
+//! If a user lacks a permission, a script fails before its first write, so that no command is left half done.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ enum Before {
 
 use Before::{Nothing, Reader, Readers, Writer};
 
-/// The content of one key, and combinations for several keys.
+/// The content of the keys before a command: of one key, or of two keys.
 const SETTINGS: [&[Before]; 8] = [
     &[Nothing],
     &[Readers],
@@ -202,7 +202,7 @@ impl Lock {
         self.keys.iter().map(|key| (self.past.value(key), members(key))).collect()
     }
 
-    /// Every key has an expiry. A key with readers expires with its last reader.
+    /// Asserts that every key has an expiry, and that a key with readers expires with its last reader.
     fn all_expire(&self, what: &str) {
         for key in &*self.keys {
             let (ttl, members) = (self.past.ttl(key), self.past.sorted_set(key));

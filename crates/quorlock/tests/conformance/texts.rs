@@ -75,7 +75,7 @@ async fn scripts_that_a_server_has_forgotten_are_sent_again() {
             past.command(&["SCRIPT", "FLUSH"]);
             assert_eq!(subject.execute(vec![command.clone()]).await, [answer], "{command:?}");
         }
-        // The node must not repeat an acquire that its release follows.
+        // The script of the acquire is unknown. The node must not send the acquire again after its release.
         past.command(&["SCRIPT", "FLUSH"]);
         let acquire = || {
             let (keys, intents, value) = (keys.clone(), intents.clone(), ours.clone());
@@ -88,7 +88,7 @@ async fn scripts_that_a_server_has_forgotten_are_sent_again() {
             "{answers:?}"
         );
         assert!(!past.exists("a"));
-        // The next command carries the text of its script.
+        // Now the node sends the acquire with the text of the script, so it succeeds although the script is unknown.
         past.command(&["SCRIPT", "FLUSH"]);
         let answers = subject.execute(vec![acquire(), release()]).await;
         assert_eq!(answers, [Answer::Granted, Answer::Deleted]);

@@ -10,7 +10,7 @@ use crate::common::{PATIENCE, all_up, builder, eventually, five, no_key_is_left,
 use crate::{NODE_TIMEOUT, kind, measured};
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Shorter than the idle time after which a connection is probed, so that a probe cannot make the tests pass.
+/// This bound is shorter than the idle time before a probe, so that no probe can make the tests pass.
 pub(crate) const SOON: Duration = Duration::from_secs(12);
 
 #[tokio::test]

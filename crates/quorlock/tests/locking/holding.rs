@@ -123,7 +123,7 @@ async fn a_lock_is_extended_automatically_but_not_past_max_hold() {
     assert!(guard.is_valid(), "the lock is held as long as before");
 }
 
-/// A minority does not answer for three ttls.
+/// A minority does not answer for three ttls. The lock must stay valid.
 #[tokio::test]
 async fn automatic_extension_survives_a_frozen_minority() {
     let Some(nodes) = five() else { return };

@@ -103,8 +103,8 @@ async fn older_data_of_the_same_node_is_noticed_while_the_connection_lasts() {
     each.collect::<JoinSet<()>>().join_all().await;
 }
 
-/// A partial resync executes the commands that the replica missed and changes nothing else, so there is no push.
-/// GUARANTEES.md states the consequence.
+/// A partial resync executes the commands that the replica missed and changes nothing else. So there is no push, and
+/// clients keep counting the node's votes. GUARANTEES.md states the consequence.
 #[tokio::test]
 async fn a_partial_resync_keeps_the_votes_of_a_node() {
     let servers = all_servers();

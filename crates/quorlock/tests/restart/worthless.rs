@@ -12,7 +12,7 @@ use crate::{strict, trust_state, untrusted_now, with_args};
 /// The error of a client of this one server.
 async fn refusal_of(server: &Server) -> String {
     let client = strict(std::slice::from_ref(server)).build().unwrap();
-    // The call waits until its end, because an operator may correct the server meanwhile.
+    // The client cannot know when an operator corrects the server, so the error has no time after which to retry.
     let error = untrusted_now(&client).await;
     assert_eq!(error.retry_after(), None, "{error}");
     let failure = error.nodes()[0].failure().unwrap();

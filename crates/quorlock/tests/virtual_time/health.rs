@@ -42,7 +42,7 @@ async fn health_reports_missing_confirmations_and_the_recovery() {
     assert!(timeout(3 * TTL, health.changed()).await.is_err());
     nodes[2].start();
     health.changed().await.unwrap();
-    // This extension restores the vote. The node confirms the next one.
+    // This extension finds that the key is gone, and restores the vote. The extension after it is confirmed by all.
     assert_eq!(health.borrow_and_update().reasons(), "n2: the key is gone");
     health.changed().await.unwrap();
     assert_eq!(health.borrow_and_update().to_string(), "3 of 3 nodes confirm it");

@@ -16,13 +16,12 @@ use quorlock::{Client, ClientBuilder, Clock};
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// The default ttl.
 const TTL: Duration = Duration::from_secs(10);
 
 /// The validity of a lock with the default ttl: the ttl minus drift (1 % + 2 ms) and margin (2 %).
 const HELD_FOR: Duration = Duration::from_millis(10_000 - 102 - 200);
 
-/// Timers of tokio have a resolution of one millisecond.
+/// The tolerance of [`assert_took`]: timers of tokio have a resolution of one millisecond.
 const TICK: Duration = Duration::from_millis(2);
 
 fn nodes<const N: usize>() -> [MemoryNode; N] {

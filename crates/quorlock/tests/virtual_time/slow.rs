@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{MS, SECOND, TICK, TTL, client, nodes, total_keys};
 
-/// Without the suspension, every attempt that needs this vote would wait for the node timeout.
+/// Commands to a suspended node fail at once. Otherwise each attempt would wait for the node timeout.
 #[tokio::test(start_paused = true)]
 async fn a_frozen_memory_node_is_suspended_until_it_resumes() {
     let nodes = nodes::<3>();

@@ -48,7 +48,7 @@ fn sets_that_overlap_take_turns_and_do_not_wake_each_other() {
     world.finish();
 }
 
-/// Each paused set waits for a key. The third set wants the other key of each, and must not wait for the two.
+/// Two sets pause because another process holds `a` and `d`. The third set wants `b` and `c` and must not wait.
 #[test]
 fn two_sets_that_pause_make_way_for_a_third_between_them() {
     let mut world = two_clients(3);
@@ -78,7 +78,7 @@ fn a_key_that_comes_free_is_had_although_a_set_pauses_at_the_other() {
     world.finish();
 }
 
-/// Two names lead to one server. Without the restart guard, the engine handles this like any failure of a node.
+/// Two names lead to one server. Without the restart guard, this is an ordinary failure of nodes: the call is refused.
 #[test]
 fn one_server_twice_ends_a_readers_call_without_the_restart_guard() {
     for (wait, at_most) in [(Wait::Once, 100), (Wait::For(Duration::from_secs(2)), 2100)] {

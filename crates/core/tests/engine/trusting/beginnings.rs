@@ -1,5 +1,5 @@
-//! How a client dates a run or an adoption (a node's wait for a new marker). Also floors (lower bounds for tokens),
-//! promotions, and servers that change addresses.
+//! How a client determines the age of a run or of an adoption (a node's wait for a new marker). Also floors (lower
+//! bounds for tokens), promotions, and servers that change addresses.
 
 use super::*;
 
@@ -48,7 +48,8 @@ fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_
     assert_eq!((world.trusted(0), world.outcome(lock)), (3, Some(Ok(()))));
 }
 
-/// A client with a largest ttl of 2 h. Nodes run for longer; their markers (proof of no data loss) name this run.
+/// A client with a largest ttl of 2 h, and nodes with longer uptimes. Their markers (proof of no data loss) name the
+/// run that `run` returns.
 fn with_a_long_ttl(run: impl Fn(&ScriptedWorld, usize) -> String) -> ScriptedWorld {
     let cluster = Cluster::new(names(), 2, 7_200_000);
     let mut world = with(Rules { cluster: cluster.clone(), ..rules(RestartGuard::Strict) });
@@ -142,7 +143,8 @@ fn an_uptime_that_jumps_after_it_was_seen_makes_no_run_older() {
     assert_eq!((world.trusted(0), world.outcome(lock)), (0, None), "it started 8 s ago");
 }
 
-/// A server with older data was promoted, and an hour later does not report this. The wait (7274 s) must not end.
+/// A server with older data was promoted, and an hour later no longer reports this. The wait (7274 s) must not end
+/// early.
 #[test]
 fn a_promotion_that_the_server_has_forgotten_still_counts() {
     let mut world = with_a_long_ttl(run_id);
@@ -183,7 +185,7 @@ fn an_adoption_from_before_a_promotion_is_none() {
     }
 }
 
-/// Waits for the client's question for node 0's evidence (`INFO`, marker), and answers that the node is suspended.
+/// Waits until the client asks for the evidence (`INFO`, marker) of node 0, and answers that this node is suspended.
 fn suspended_at_a_look(world: &mut ScriptedWorld) {
     let of_first = |world: &ScriptedWorld| {
         let tickets = world.log().iter().filter_map(|(_, _, effect)| match effect {
@@ -373,7 +375,7 @@ fn a_server_is_not_held_back_for_what_did_not_count() {
     assert_eq!(world.trusted(0), 3);
 }
 
-/// A client remembers a bounded number of servers per name. After more, a name waits until the first votes have ended.
+/// A client remembers a bounded number of servers per name. One more must wait until the first votes have expired.
 #[test]
 fn a_name_that_leads_to_ever_other_servers_waits_until_the_first_ones_votes_cannot_count() {
     let mut world = settled();

@@ -86,7 +86,7 @@ fn a_node_that_turns_read_only_and_back_is_looked_at_again() {
     let mut world = settled();
     acquire(&mut world, Wait::Once);
     assert_eq!(world.trusted(0), 3);
-    // Only the error of a call for another lock makes the client ask for the evidence (`INFO`, marker) here.
+    // Only the error of the call for lock `jobs` makes the client ask for the evidence (`INFO`, marker) here.
     world.server_mut(0).health = Health::ReadOnly(FailureKind::ReadOnly);
     let before = looks(&world);
     world.acquire(Request { wait: Wait::Once, ..request("jobs") });
@@ -126,7 +126,7 @@ fn a_durable_node_is_excused_from_its_uptime_and_nothing_else() {
             let marker = Marker { cluster: cluster(), run_id: old, promoted_at: -1, floor: 7 };
             mark(&mut world, node, &marker);
             started_ago(&mut world, node, 0);
-            // `INFO` may contradict the operator's setting that the node is durable.
+            // `INFO` reports these settings. Some contradict the operator's setting that the node is durable.
             log.iter().for_each(|(field, value)| world.say(node, field, value));
         }
         world.run_for(SECOND);

@@ -93,7 +93,7 @@ fn a_majority_that_comes_back_without_data_does_not_vote_for_a_rival() {
     assert_eq!(refusal(&world, rivals).kind, RefusalKind::NodesUntrusted);
     world.leave(1);
 
-    // A client without the restart guard gets both votes.
+    // A client without the restart guard counts the votes of both restarted nodes, and gets the lock.
     world.promise_nothing();
     let rivals = acquire_by(&mut world, 2, Wait::Once);
     assert_eq!(world.outcome(rivals), Some(Ok(())));
@@ -131,7 +131,7 @@ fn a_node_that_comes_back_with_its_data_waits_by_its_uptime_alone() {
 fn an_uptime_by_a_clock_that_jumped_is_bounded_by_what_was_seen() {
     let mut world = settled();
     let first = acquire(&mut world, Wait::Once);
-    // One second passes without an event for the client.
+    // The client sees no event for one second, so to the client the restarts below may be one second old.
     world.skip(SECOND);
     for node in 0..3 {
         world.restart(node, true);

@@ -122,7 +122,7 @@ fn the_last_inspection_before_the_first_attempt_is_reported() {
     assert!(looked_twice > 0, "no slot but the first one was drawn");
 }
 
-/// A fixed delay does not depend on the nodes' answers, and a call with a single attempt does not wait for the lock.
+/// A fixed delay needs no answers of the nodes, and a single attempt does not wait. So neither call inspects first.
 #[test]
 fn fixed_delays_and_single_attempts_need_no_inspection() {
     let one = Retry { attempts_max: Some(1), ..Retry::default() };

@@ -31,7 +31,7 @@ pub(super) fn answers(
             Answer::RefusedFenced { fence: one, holding: early },
             Answer::RefusedFenced { fence: two, holding: late },
         ) => (one..=two).contains(&fence) && is_between(holding, (early, late), slack),
-        // A fencing token of the same batch may be derived from the server's time.
+        // A fencing token may be derived from the server's time, so it lies between those of the stores.
         (
             Answer::GrantedFenced { fence },
             Answer::GrantedFenced { fence: early },
@@ -124,7 +124,7 @@ fn is_text_between([said, early, late]: [&[u8]; 3], slack_ms: i64) -> bool {
     is_same && early.1 - slack_ms * 1000 <= said.1 && said.1 <= late.1 + slack_ms * 1000
 }
 
-/// Returns the key for both stores to continue with, if server and stores agree.
+/// If server and stores agree about a key, returns the content with which both stores continue.
 pub(super) fn keys(
     found: Option<Stored>,
     stores: [Option<&Stored>; 2],

@@ -96,8 +96,8 @@ impl Pair {
             }
             18 => Command::Withdraw { intents: words, value },
             19 | 20 => {
-                // The counter follows the proposal, ignores it because it is too small, or is limited by the server's
-                // clock.
+                // With these proposals, the counter follows the proposal, ignores it because it is too small, or is
+                // limited by the server's clock.
                 let proposal = self.pick(&[0, to, u64::MAX >> 12, u64::MAX]);
                 Command::AcquireFenced { keys, value, ttl_ms, counter, proposal }
             }
@@ -176,7 +176,7 @@ impl Pair {
         match self.random.u8(0..12) {
             0..=2 => (key, None, None),
             3 => (key, Some(Content::Other), ttl_ms),
-            // The exact value, or an almost equal one.
+            // The value of a lock, and similar values that must not match it.
             4 => (key, Some(Content::Text(whole)), ttl_ms),
             5 => (key, Some(Content::Text(whole[..whole.len() - 1].to_vec())), ttl_ms),
             6 => (key, Some(Content::Text([&whole[..], b" "].concat())), ttl_ms),
