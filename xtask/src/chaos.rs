@@ -15,12 +15,12 @@ use crate::program;
 use crate::runner::clock;
 use crate::special_build::{MUTANTS, STEPPED, Special, UNOPTIMIZED};
 
-/// Build arguments. They include a small test, so that dependencies get the same features as in the build of the tests
-/// and are not compiled again. The programs are not optimized, because debug assertions are on in such a build.
+/// Build arguments. The small test makes cargo build the dependencies with the same features as for the tests, so that
+/// they are not compiled again. The programs are not optimized, because debug assertions are on in such a build.
 const PROGRAMS: &[&str] =
     &["--workspace", "--bin", "quorlock-chaos", "--bin", "quorlock", "--test", "proxy"];
 
-/// Time in minutes for chaos to find a mutant (a deliberate bug) in `KNOWN`.
+/// Chaos must find each mutant (deliberate bug) in `KNOWN` within this time, in minutes.
 const MINUTES: u32 = 10;
 
 /// Time in minutes per mutant with `--all`. Chaos cannot find many of these.
@@ -56,7 +56,7 @@ fn build_so(workspace: &Path, so: &Special) -> Result<PathBuf, ExitCode> {
     })
 }
 
-/// Mutants that chaos must find, and the kind of round that finds each.
+/// Mutants that chaos must find, each with the kind of round (`--only`) that finds it.
 const KNOWN: [(&str, &str); 5] = [
     ("deadlines only grow", "commands"),
     ("terminate only unless expired", "commands"),
@@ -119,7 +119,7 @@ fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> ExitC
 struct MutantResult {
     mutant: String,
     after: Duration,
-    /// The first violation, if any. An error if chaos could not run.
+    /// The first violation, `None` if chaos found none, or an error if chaos could not run.
     by: Result<Option<String>, String>,
 }
 
@@ -150,7 +150,7 @@ fn found(chaos: &mut Command, minutes: u32) -> Result<Option<String>, String> {
     let wrong =
         ended.output.lines().find_map(|line| Some(line.split_once("VIOLATION: ")?.1.to_owned()));
     match status.code() {
-        // Chaos also fails if a kind of fault never occurred. A minute may be too short for that.
+        // Exit code 1 may have another reason: a kind of fault never occurred, for which a minute may be too short.
         Some(0 | 1) => {
             ended
                 .output

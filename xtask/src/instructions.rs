@@ -22,13 +22,13 @@ struct Run {
     margin: u64,
 }
 
-/// With one locker, the number of answers per poll depends on the machine, and so does the instruction count.
+/// One locker has a larger margin, because the number of answers per poll, and so the count, depends on the machine.
 const RUNS: [Run; 2] = [
     Run { lockers: 64, few: 2_048, many: 10_240, pinned: 25_100, margin: 5 },
     Run { lockers: 1, few: 400, many: 2_000, pinned: 64_000, margin: 15 },
 ];
 
-/// A separate target folder, because the counted program has other features than the benchmark.
+/// A separate target folder, because the counted program has other features than the benchmark and would replace it.
 const TARGET: &str = "target/instructions";
 
 const HOW_TO_INSTALL: &str = "valgrind is needed and cannot be run; install it, for example with \

@@ -97,11 +97,11 @@ impl Parts {
     }
 }
 
-/// Runs the work on one core, on which a busy loop runs too. All processes that the work starts stay on that core.
+/// Runs the work on one core, together with a busy loop. All processes that the work starts stay on that core.
 fn on_one_loaded_core<T: Send>(
     work: impl FnOnce() -> Result<T, String> + Send,
 ) -> Result<T, String> {
-    // A separate thread is bound to the core, so the main thread can still use all cores.
+    // Only this thread and its children are bound to the core, so that the main thread can still use all cores.
     thread::scope(|scope| {
         let bound = scope.spawn(|| {
             bind_to_one_core().map_err(|error| format!("no core can be chosen: {error}"))?;

@@ -15,12 +15,12 @@ use std::time::Duration;
 use crate::program::{self, Ended};
 use crate::special_build::MUTANTS;
 
-/// Seeds in which the simulator must catch each mutant, after the recorded seed in the table of `docs/proof.md`. Some
-/// mutants show only in statistics over many runs, so a whole range runs. The first range must pass without a mutant.
+/// The simulator must catch each mutant with its seed in `docs/proof.md` or in these ranges. A range runs as a whole,
+/// because some mutants show only in statistics over many runs. Without a mutant, the first range must pass.
 const SEEDS: [Range<u64>; 2] = [0..2_000, 2_000..20_000];
 
-/// The seeds that are searched for two holders of one lock. Some mutants never cause two holders: they only delay calls
-/// or leave keys behind.
+/// With `--all`, each mutant runs with these seeds until a lock has two holders. Some mutants never cause two holders:
+/// they only delay calls or leave keys behind.
 const TWO_HOLD_SEEDS: Range<u64> = 0..1_000;
 
 /// Timeout of the sweep with a mutant. A sweep that exceeds it counts as hanging because of the mutant.
@@ -142,7 +142,7 @@ fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Output), String> {
         let only = Some("mutual exclusion");
         let two_hold =
             if all { simulate(&program, Some(mutant), only, &TWO_HOLD_SEEDS)? } else { None };
-        // Ignores other failures, such as a panic.
+        // A failure for another reason, such as a panic, shows no two holders.
         let two_hold = two_hold.filter(|(_, by)| by == "mutual exclusion").map(|(seed, _)| seed);
         if let (Some(known), Some((seed, _))) = (known, &caught)
             && *known != *seed
@@ -163,7 +163,7 @@ fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Output), String> {
     Ok((rows, models))
 }
 
-/// Returns the recorded seed of each mutant. The table in `docs/proof.md` counts seeds from one.
+/// Returns the recorded seed of each mutant. The table in `docs/proof.md` counts seeds from one, not from zero.
 fn known_seeds(workspace: &Path) -> Result<BTreeMap<String, u64>, String> {
     let page = workspace.join("docs/proof.md");
     let text = fs::read_to_string(&page).map_err(|error| format!("{}: {error}", page.display()))?;

@@ -98,7 +98,7 @@ impl Totals {
         } else {
             println!("{}", output.trim_end());
             self.failures.extend(sum.failures.iter().map(|test| match test.contains(' ') {
-                // cargo cannot select a single documentation example by name.
+                // cargo cannot run a single documentation example by name, so this command runs all of them.
                 true => format!("{}: {test}", job.again),
                 false => format!("{} -- --exact {test}", job.again),
             }));
@@ -174,7 +174,7 @@ struct Binary {
 /// The settings of a run of the suite.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conditions<'a> {
-    /// The only server. `None`: each test finds its own, and tests about servers in general run with every version.
+    /// The server for all tests. `None`: each test finds one, and tests about several versions run with each version.
     pub(crate) server: Option<&'a Path>,
     /// Test binaries in parallel.
     pub(crate) at_a_time: usize,
@@ -183,7 +183,7 @@ pub(crate) struct Conditions<'a> {
 }
 
 impl Suite {
-    /// Builds the test binaries. The compiler's messages have been printed when this fails.
+    /// Builds the test binaries. If this fails, the compiler has printed its messages.
     pub(crate) fn build(workspace: &Path) -> Result<Self, String> {
         let output = cargo(workspace)
             .args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"])
@@ -238,7 +238,7 @@ impl Binary {
         let path = PathBuf::from(message["executable"].as_str()?);
         let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
         let target = message["target"]["name"].as_str()?;
-        // `path+file:///…/crates/cli#quorlock-cli@0.1.0`, or without the name if the folder has the same name.
+        // The id is `path+file:///…/crates/cli#quorlock-cli@0.1.0`, without the name if the folder has the same name.
         let (id, package) = message["package_id"].as_str()?.rsplit_once('#')?;
         let package = match package.split_once('@') {
             Some((name, _)) => name,
@@ -253,8 +253,8 @@ impl Binary {
     }
 }
 
-/// A command for a program that starts with the default actions for HUP, INT and QUIT, because some tests send these
-/// signals. A script that runs in the background ignores the signals, and its descendants inherit that.
+/// Some tests send HUP, INT and QUIT. If xtask runs from a script in the background, it ignores these signals and its
+/// children inherit that, so this command starts the program with their default actions.
 pub(crate) fn with_default_signals(program: &Path) -> Command {
     const RESET: &str = "--default-signal=HUP,INT,QUIT";
     let works = Command::new("env").args([RESET, "true"]).stderr(Stdio::null()).status();

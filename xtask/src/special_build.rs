@@ -32,11 +32,11 @@ pub(crate) struct Special {
     folder: &'static str,
 }
 
-/// The variable `QUORLOCK_MUTANT` selects a mutant. Tests can also set the wall clock forward or back.
+/// The variable `QUORLOCK_MUTANT` switches one mutant on. The wall clock can be set as in [`STEPPED`].
 pub(crate) const MUTANTS: Special =
     Special { script: "xtask/rustc-with-mutants.sh", folder: "target/mutants" };
 
-/// The variable `QUORLOCK_CLOCK_OFFSET_FILE` names a file with the offset of the wall clock.
+/// Tests set the wall clock through a file with its offset, which `QUORLOCK_CLOCK_OFFSET_FILE` names.
 pub(crate) const STEPPED: Special =
     Special { script: "xtask/rustc-with-stepped-clock.sh", folder: "target/stepped" };
 
@@ -70,7 +70,7 @@ impl Special {
         let programs = messages.filter_map(|message| Some(message["executable"].as_str()?.into()));
         let moved: Result<Vec<PathBuf>, _> = programs.map(moved).collect();
         let moved = moved.map_err(|error| format!("{}: {error}", folder.display()))?;
-        // A failed build may have produced some programs, which are moved first.
+        // The error is returned last, because a failed build may have produced some programs, which have been moved.
         if is_built { Ok(moved) } else { Err("it could not be built".to_owned()) }
     }
 

@@ -37,8 +37,8 @@ fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
         command.args(&words[1..]).current_dir(workspace).env(SERVER_VARIABLE, &server.path);
         Job { again, command, is_harness: false }
     };
-    // These jobs need no server, and their results do not depend on their speed. They start before the tests are built,
-    // because cargo can build their profile and that of the tests side by side.
+    // These jobs need no server, and a slow machine does not change their results. They start before the tests are
+    // built, because cargo can build their profile and that of the tests side by side.
     let computed = [
         format!("{SIMULATOR} --seeds {SEEDS}"),
         format!("{SIMULATOR} --seeds {SEEDS} --from {fresh}"),
@@ -75,7 +75,7 @@ fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
     tests.report()
 }
 
-/// The number of test binaries that run in parallel. Tests mostly wait, so two run even on one core.
+/// The number of test binaries that run in parallel: at least two, even on one core, because tests mostly wait.
 pub(crate) fn at_a_time() -> usize {
     thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 4))
 }

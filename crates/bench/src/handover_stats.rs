@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::sample::Latencies;
 
-/// A wait for the lock: the times of the acquire call, the grant, and the release call, in nanoseconds of the
-/// monotonic clock. The last wait of a process may be incomplete.
+/// One acquisition: the times of the acquire call, the grant and the release call, in nanoseconds of the monotonic
+/// clock. If the measurement ends during the last acquisition of a process, the later times are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Turn(pub(crate) u64, pub(crate) Option<u64>, pub(crate) Option<u64>);
 
@@ -19,10 +19,10 @@ pub(crate) struct HandoverStats {
     pub(crate) shares: Vec<u64>,
     /// Times from a release call to the grant for another contender that was waiting.
     pub(crate) handovers: Histogram<u64>,
-    /// Times from the acquire call to the grant. Incomplete waits count up to the end.
+    /// Times from the acquire call to the grant. A wait without a grant counts until the last recorded time.
     pub(crate) waits: Histogram<u64>,
-    /// For each acquisition, the number of releases by other contenders during the wait; the sum over all acquisitions.
-    /// At each such release the waiting contender can retry.
+    /// The number of releases by other contenders during a wait, summed over all acquisitions. At each such release,
+    /// the waiting contender can retry.
     pub(crate) wakeups: u64,
 }
 
@@ -82,7 +82,7 @@ impl HandoverStats {
 
 /// The number of releases by other contenders during a wait.
 fn wakeups(holds: &[Hold], waiter: Hold) -> u64 {
-    // Releases are sorted too, because holds do not overlap.
+    // `holds` do not overlap and are sorted by their start, so they are sorted by their release too.
     let first = holds.partition_point(|hold| hold.released <= waiter.asked);
     let last = holds.partition_point(|hold| hold.released <= waiter.acquired);
     let others = holds[first..last].iter().filter(|hold| hold.process != waiter.process);
@@ -113,7 +113,7 @@ mod tests {
         let handover_stats = HandoverStats::new(&turns).unwrap();
         assert_eq!(handover_stats.acquisitions, 4);
         assert_eq!(handover_stats.shares, [3, 1]);
-        // Only 200 to 230 counts. 100 to 110 is the same process; the holder from 900 on asked after the release.
+        // Only 200 to 230 is a hand-over. At 110 the same process gets the lock, and the call of 800 did not wait.
         assert_eq!((handover_stats.handovers.len(), handover_stats.handovers.max()), (1, 30));
         assert_eq!((handover_stats.waits.len(), handover_stats.waits.max()), (5, 649));
         // Two releases, at 100 and 200, fall into the first wait of the second process.

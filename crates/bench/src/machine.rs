@@ -44,7 +44,7 @@ fn disk(folder: &Path) -> Option<String> {
         let named = format!("{} on {}", disk.next()?, disk.next()?);
         folder.starts_with(point).then_some((point.components().count(), named))
     };
-    // Among several file systems at a mount point, the one mounted last is visible.
+    // If several file systems have the same mount point, only the last is visible. `max_by_key` returns the last.
     mounts.lines().filter_map(mount).max_by_key(|(depth, _)| *depth).map(|(_, named)| named)
 }
 

@@ -109,15 +109,15 @@ fn all(bench: &mut Bench, plan: &BenchPlan) {
         };
         for &nodes in nodes {
             for &lockers in lockers {
-                // Programs of other languages start slowly, so a short run includes them only with 64 lockers.
+                // Programs of other languages take long to start, so a short run measures them only with 64 lockers.
                 let others = plan.rivals && (plan.scope == Scope::Full || lockers == 64);
                 pairs::run(bench, if others { &every } else { &ours }, nodes, lockers);
             }
         }
     }
     if wanted(open_loop::NAME) {
-        // The open-loop rate follows from `raw`, which depends on the machine alone, so it is the same for all
-        // subjects.
+        // All subjects get the same rate, a part of the throughput of `raw`. The throughput of `raw` depends on the
+        // machine alone, not on quorlock.
         let raw = Cell { workload: pairs::NAME, subject: "raw", nodes: 5, concurrency: 64 };
         if bench.figures.median(raw, "pairs_per_s").is_none() {
             pairs::run(bench, &["raw"], 5, 64);
@@ -140,7 +140,7 @@ fn all(bench: &mut Bench, plan: &BenchPlan) {
         frozen::run(bench, &["quorlock", "rslock"]);
     }
     if wanted(held::NAME) {
-        // Time for four extensions of each lock. Two rounds suffice, because there is no comparison.
+        // The time suffices for four extensions of each lock. Two rounds suffice, because no other subject is compared.
         held::run(bench, 5, 10_000, 15 * plan.sample, plan.rounds.min(2));
     }
     if wanted(kinds::NAME) {
@@ -173,7 +173,7 @@ fn contention(bench: &mut Bench, plan: &BenchPlan) {
         }
     }
     if wanted(handover::NAME) || wanted(handover::FAIRNESS) {
-        // Twenty seconds by default, so that the figures include the 99.9th percentile.
+        // By default this takes twenty seconds, so that there are enough hand-overs for a 99.9th percentile.
         each_round.push(of("quorlock", 5, 8, 25 * sample));
     }
     if !each_round.is_empty() {
@@ -233,7 +233,7 @@ pub(crate) fn summary(report: &Report) -> Value {
         "p50_us_n5_c1": of(&MAIN, 1, "p50_us"),
         "cpu_us_per_pair_n5_c64": of(&["quorlock", "raw", "rslock"], 64, "cpu_us_per_pair"),
         "handover_p50_us_n5": figures.median(handover, "p50_us"),
-        // The reference of the hand-over targets; see targets.rs.
+        // The targets for hand-overs are multiples of this figure; see targets.rs.
         "ping_p50_us": figures.median(ping::PAUSED, "p50_us"),
         "ping_without_pause_p50_us": figures.median(ping::CELL, "p50_us"),
     })

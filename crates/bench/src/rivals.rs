@@ -53,7 +53,7 @@ impl Language {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
         let workspace = workspace.expect("the crate lies two folders below the workspace");
         let folder = workspace.join("target/bench-rivals").join(name);
-        // `cargo xtask bench` writes this file after all packages.
+        // `cargo xtask bench` writes this file last, so it exists only if all packages are installed.
         if !folder.join("installed-from").exists() {
             return Err(format!("its packages are not in {}", folder.display()));
         }

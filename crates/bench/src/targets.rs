@@ -31,7 +31,7 @@ enum Goal {
 use Goal::{AtLeast, AtMost};
 
 impl Goal {
-    /// `of` names the reference of the ratio.
+    /// `of` names the figure by which the value was divided. It is empty if the value is no ratio.
     fn target(self, name: &str, of: &str, value: Option<f64>) -> Target {
         let (sign, bound) = match self {
             AtLeast(bound) => ("≥", bound),
@@ -65,7 +65,7 @@ impl Judge<'_> {
             (AtMost(0.1), ours, 5, 64, cpu, "rslock"),
             (AtMost(2.0), ours, 5, 64, cpu, "raw"),
             (AtLeast(0.8), blocking, 5, 64, rate, "raw"),
-            // At most the time of the async client, with a tolerance for noise.
+            // The blocking client must be about as fast as the async client; the tolerance is for noise.
             (AtMost(1.1), blocking, 5, 1, p50, ours),
         ];
         let target = |(goal, subject, nodes, lockers, metric, other): (Goal, _, _, _, _, _)| {
@@ -101,8 +101,8 @@ impl Judge<'_> {
     }
 
     fn handover(&self) -> Vec<Target> {
-        // The reference is the ping with a pause, because client and server sleep before a hand-over too. Without the
-        // pause, the time of a ping varies by a factor of three, depending on the cores on which client and server run.
+        // A hand-over is divided by the ping with a pause, because client and server sleep before both. Without the
+        // pause, a ping varies by a factor of three, depending on the cores on which client and server run.
         let ping = self.0.median(ping::PAUSED, "p50_us");
         let of = |nodes, processes, metric| {
             let workload = handover::NAME;
@@ -118,7 +118,7 @@ impl Judge<'_> {
             }
         }
         for processes in [2, 8] {
-            // Four times the p50 bound at N=5, because the measured p99 (2 ms) is four times the p50 (0.5 ms).
+            // Four times the bound of the p50 at N=5, because the measured p99 (2 ms) is four times the p50 (0.5 ms).
             let name = format!("hand-over p99, N=5, {processes} processes");
             targets.push(AtMost(24.0).target(&name, "PING", of(5, processes, "p99_us")));
         }
@@ -214,8 +214,8 @@ impl Judge<'_> {
         let row = |subject, concurrency, metric| {
             self.0.row(Cell { workload: guard::NAME, subject, nodes: 5, concurrency }, metric)
         };
-        // The reference is the noise: the largest difference in a round between the two clients without the guard.
-        // Their medians would not do, because they may agree by chance.
+        // The value is divided by the noise: the largest difference between the two clients without the guard in a
+        // round. Their medians are no measure of the noise, because they may agree by chance.
         let apart = |lockers| {
             let on = row(guard::STRICT, lockers, "rate_ratio")?;
             let off = row(guard::OFF_AGAIN, lockers, "rate_ratio")?;
@@ -232,7 +232,7 @@ impl Judge<'_> {
         vec![
             rate(64, "64 lockers"),
             rate(1, "1 locker"),
-            // The guard adds one `GET` per node to the batch of each acquire.
+            // The guard adds one `GET` per node to the batch of each acquire, so five commands on five nodes.
             AtMost(5.0).target(&name, "", more),
         ]
     }

@@ -62,8 +62,8 @@ impl Workers {
             writeln!(process.orders, "go {end}")
                 .map_err(|error| format!("a worker process: {error}"))?;
         }
-        // Workers write their results after the end, and the results exceed the capacity of a pipe. Reading each
-        // pipe to its end in turn is enough.
+        // The results exceed the capacity of a pipe, so a worker waits until its pipe is read. All workers have
+        // finished their measurements by then, so the pipes are read one after the other.
         self.0.iter_mut().map(Process::results).collect()
     }
 }

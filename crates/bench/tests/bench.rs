@@ -32,7 +32,7 @@ fn the_last_line_of_a_quick_run_is_one_object_with_what_was_promised() {
     let report: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
     let written: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert_eq!(report, written);
-    // In a short run, one process may hold the lock all the time, so there is no hand-over.
+    // In such a short run, one process may hold the lock all the time. Then only figures about hand-overs are missing.
     let not_run = report["not_run"].as_array().unwrap();
     assert!(not_run.iter().all(|missing| missing["workload"] == "handover"), "{said}");
     for (figure, subjects) in [

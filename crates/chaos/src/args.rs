@@ -80,8 +80,8 @@ impl RoundKind {
 }
 
 impl Args {
-    /// The first seed, by default the time in seconds, which is short enough to be typed. A round takes longer,
-    /// so two calls share no seeds.
+    /// The first seed. By default it is the time in seconds, which is short enough to be typed. Seeds count up by one
+    /// per round, and a round takes longer than a second, so a later run uses other seeds.
     #[expect(clippy::disallowed_methods, reason = "a new seed, not a time")]
     pub(crate) fn base(&self) -> u64 {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

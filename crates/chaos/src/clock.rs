@@ -1,4 +1,4 @@
-//! The clock of a run: the boot clock, which all processes of a machine share. It does not stop with a process.
+//! The clock of a run: the boot clock. All processes of a machine share it, and it runs on while a process is stopped.
 
 use quorlock_sim::time::{SECOND, Time};
 use rustix::time::{ClockId, clock_gettime};

@@ -15,7 +15,7 @@ pub(crate) struct Hold {
     pub(crate) from: Time,
     /// The start of the release or the end of the validity, whichever came first.
     pub(crate) to: Time,
-    /// The time from which the holder is a reader: the start, a downgrade, or the end of time.
+    /// The time from which the holder is a reader: its call, its downgrade if it was a writer, or else `Time::MAX`.
     pub(crate) reads_from: Time,
 }
 
@@ -58,7 +58,7 @@ impl Pair<'_> {
     }
 }
 
-/// The holds of a resource, by their start. A hold that ended before its call returned is left out.
+/// The holds of a resource, sorted by their start. Leaves out a hold whose validity ended before the caller got it.
 fn of(holds: &[Hold], resource: usize) -> Vec<&Hold> {
     let relied = |hold: &&Hold| hold.from < hold.to && hold.resources.contains(&resource);
     let mut holds: Vec<&Hold> = holds.iter().filter(relied).collect();
@@ -72,7 +72,7 @@ pub(crate) fn overlaps(holds: &[Hold]) -> Vec<Pair<'_>> {
     for resource in 0..RESOURCES.len() {
         let (mut longest, mut longest_writer) = (None::<&Hold>, None::<&Hold>);
         for second in of(holds, resource) {
-            // No reader becomes a writer later, so the two holders' modes at the start of the second hold decide.
+            // A reader never becomes a writer, so it suffices to compare the two modes at the start of the second hold.
             let is_writer = second.from < second.writes_to();
             let written = longest_writer.filter(|before| second.from < before.writes_to());
             let held = longest.filter(|before| is_writer && second.from < before.to);

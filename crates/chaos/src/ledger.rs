@@ -22,7 +22,7 @@ pub(crate) struct Violation {
     pub(crate) what: String,
 }
 
-/// A caller: the index of its process, the generation of that process, and the caller's number there.
+/// A caller: the index of its process, the number of killed predecessors of the process, and the caller's number in it.
 type Caller = (usize, u32, usize);
 
 #[derive(Debug, Default)]
@@ -105,7 +105,7 @@ pub(crate) struct Findings {
     pub(crate) journal: Vec<String>,
 }
 
-/// Counts that other code reads: names of sections, and names of counts in them.
+/// Names of sections in the totals that other code reads, and names of counts in these sections.
 pub(crate) const CALLS: &str = "what callers saw";
 pub(crate) const LOST: &str = "locks lost while held, by cause";
 pub(crate) const GRANTED: &str = "locks granted";
@@ -194,7 +194,7 @@ impl Ledger {
             WorkerMessage::Writes { caller, read, until } => {
                 let hold = self.held.by(id(caller))?.clone();
                 let all = hold.resources.iter().zip(read);
-                // Each write is tried, even if another write failed.
+                // `count` attempts every write, even if an earlier write failed.
                 let written = all.filter(|(it, read)| self.writes(&hold, (**it, *read), until));
                 let written = written.count() == hold.resources.len();
                 return Some(ControllerMessage::Written { caller, written });
@@ -316,7 +316,7 @@ impl Ledger {
         self.held.count(process, at)
     }
 
-    /// Ends the holds of a process that was alive at `alive_at` and has ended since then.
+    /// Ends the holds of a killed process at `alive_at`, when the process was still alive.
     pub(crate) fn killed(&mut self, process: usize, alive_at: Time) {
         self.held.killed(process, alive_at);
     }
@@ -326,7 +326,7 @@ impl Ledger {
         self.note(at, "everything is healed");
     }
 
-    /// All holds so far. A present hold ends with the validity that its holder last reported.
+    /// All holds so far. The end of a hold that still lasts is the end of the validity that its holder last reported.
     pub(crate) fn holds(&self) -> &[Hold] {
         &self.held.all
     }

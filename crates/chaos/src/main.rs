@@ -222,8 +222,8 @@ fn negative(
         Ok::<_, String>(outcome)
     };
     let mut without = round(false)?;
-    // Clients come to share a lock only if one asks for it while another holds it. That is rare on a busy machine, so
-    // the round is repeated.
+    // A lock gets two holders only if a client asks for it while another client holds it. That is rare on a busy
+    // machine, so the round is repeated until it happens.
     for attempt in 2..=ATTEMPTS {
         if overlaps(&without) > 0 || without.totals.interrupted > 0 {
             break;

@@ -102,7 +102,7 @@ impl Nemesis {
                 let new = servers.promote(*node)?;
                 for proxies in &self.proxies {
                     proxies[*node].lead_to(new);
-                    // Closes the connections to the old server, including those whose messages are held back.
+                    // Closes the connections that still lead to the old server, even if their messages are held back.
                     proxies[*node].strike(Blow::Close);
                 }
             }

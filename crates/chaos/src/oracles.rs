@@ -116,7 +116,7 @@ impl Rereading {
 pub(crate) struct Keys {
     /// Keys right after the shutdown, by node.
     pub(crate) at_once: BTreeMap<usize, Vec<String>>,
-    /// Keys left after every key that a client may leave behind has expired.
+    /// Whether keys in `at_once` are allowed: connections were replaced until the end, or another violation was found.
     pub(crate) later: BTreeMap<usize, Vec<String>>,
     /// Keys may stay for a while, because connections were replaced until the end or another violation was found.
     pub(crate) excused: bool,

@@ -58,7 +58,7 @@ pub(crate) struct RoundPlan {
     pub(crate) nodes: usize,
     pub(crate) quorum: usize,
     pub(crate) max_ttl: Time,
-    /// Locks are valid to the very end of their ttl, without margin and drift, because all processes use one clock.
+    /// Whether locks are valid for their whole ttl without a margin, which one clock for all processes makes safe.
     pub(crate) exact: bool,
     pub(crate) guarded: bool,
     pub(crate) kinds: Vec<Kind>,
@@ -83,7 +83,7 @@ impl RoundPlan {
         }
         kinds.retain(|kind| clocks || !kind.moves_clock());
         let nodes = if random.percent(if jumps { 20 } else { 40 }) { 3 } else { 5 };
-        // With a quorum of four of five nodes, mutual exclusion allows two votes to vanish.
+        // A quorum of four of five nodes keeps mutual exclusion even if two nodes lose a vote, so two clocks may jump.
         let quorum = if nodes == 5 && random.percent(if jumps { 80 } else { 20 }) {
             4
         } else {
@@ -99,8 +99,8 @@ impl RoundPlan {
         Self { seed, nodes, quorum, max_ttl, exact, guarded: true, kinds, events, faults, outside }
     }
 
-    /// Draws a round with commands. Half of these rounds have no faults of servers and connections, so that the faults
-    /// of processes, keys and clocks show their results. Server clocks stay correct, because all promises are checked.
+    /// Draws a round with commands. In half of these rounds servers and connections have no faults, which could hide
+    /// the effects of the other faults. Server clocks do not jump, because the round promises mutual exclusion.
     pub(crate) fn commands(seed: u64, clocks: bool) -> Self {
         let mut random = Random::new(seed, 2);
         let mut kinds = KINDS.concat();
@@ -200,7 +200,7 @@ impl Draw {
         match kind {
             Kind::Promote | Kind::Jump | Kind::Flush | Kind::Forget | Kind::Amnesia => 1,
             kind if kind.loses_data() => 1 + self.random.below(2),
-            // These faults are frequent, because few messages are in flight at a time.
+            // Few messages are in flight at a time and one of these faults may affect none, so they are frequent.
             Kind::Delay | Kind::Hold | Kind::Drop | Kind::Split => 3 + self.random.below(3),
             Kind::ScriptFlush => 3 + self.random.below(4),
             _ => 1 + self.random.below(4),
@@ -293,7 +293,7 @@ impl Draw {
         }
     }
 
-    /// Draws some nodes without another fault at that time. They lose data.
+    /// Draws a fault that makes some nodes lose data at once. Leaves out nodes that have another fault at that time.
     fn at_once(&mut self, kind: Kind, act: impl FnOnce(Places) -> Act) {
         // The loss is in the first half, so that the nodes vote again before the end.
         let at = self.random.between(FAULTS / 20, FAULTS / 2);
@@ -330,8 +330,8 @@ impl Draw {
         self.nodes_out.iter().any(|out| out.0 == node && overlap(out, at, span))
     }
 
-    /// One clock jump of at most two milliseconds per node, and a rate of half a percent fast or slow. There is only
-    /// one jump, because a second one could fall into the same ttl.
+    /// Lets a node's clock jump once by at most two milliseconds, and later run up to half a percent fast or slow. A
+    /// second jump within the same ttl could exceed the drift that the protocol tolerates.
     fn drift(&mut self, kind: Kind, at: Time) {
         let node = self.random.index(self.nodes);
         if self.events.iter().any(|event| matches!(event.act, Act::Step(other, _) if other == node))
@@ -354,7 +354,7 @@ impl Draw {
             let by = if self.random.coin() { by } else { -by };
             self.event(at, Some(kind), Act::Step(node, by));
             if by < 0 {
-                // The clock is set right again. Otherwise earlier locks would stay for the length of the jump.
+                // A clock that was set back prolongs earlier locks by the jump, so it is set right at the end.
                 self.event(FAULTS - 1, None, Act::SetRight(node));
             }
         }

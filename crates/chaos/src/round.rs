@@ -29,17 +29,17 @@ use crate::workers::{Shared, Workers, lock};
 /// Extra time in every bound, because the machine may be busy.
 const BUSY: Time = 10 * SECOND;
 
-/// The time after the bound within which clients must stop replacing connections. Otherwise they never would.
+/// Clients get this much time after the bound to stop replacing connections. Later replacements are a violation.
 const REST: Time = 30 * SECOND;
 
 const END: Time = 30 * SECOND;
 
-/// The extract of the journal around a violation: the time before it and after it, and the number of lines.
+/// A violation is printed with the journal from `BEFORE` to `AFTER` it, but with no more than this number of `LINES`.
 const BEFORE: Time = 2 * SECOND;
 const AFTER: Time = 200 * MS;
 const LINES: usize = 200;
 
-/// Counts of a round: names of sections, and names of counts in them.
+/// Names of sections in the totals of a round, and names of counts in these sections.
 pub(crate) const FAULTS: &str = "faults injected";
 const TOUCHED: &str = "effects of the faults";
 const SEEN: &str = "what the oracles looked at";
@@ -79,7 +79,7 @@ pub(crate) fn needed(has_clocks: bool) -> Vec<(&'static str, &'static str)> {
     let kinds = KINDS.iter().flat_map(|kinds| kinds.iter());
     let kinds = kinds.filter(|kind| has_clocks || !kind.moves_clock());
     let mut needed: Vec<_> = kinds.map(|kind| (FAULTS, kind.name())).collect();
-    // Whether these two effects occur is left to chance.
+    // These two effects may never occur, because only chance decides whether they do.
     let effects =
         EFFECTS.iter().filter(|(effect, _)| !matches!(effect, Effect::NoServer | Effect::Late));
     needed.extend(effects.map(|(_, name)| (TOUCHED, *name)));
@@ -96,9 +96,9 @@ pub(crate) fn needed(has_clocks: bool) -> Vec<(&'static str, &'static str)> {
 /// A flag that a signal handler sets to end the program.
 pub(crate) type Interrupt = Arc<AtomicBool>;
 
-/// The longest time from the healing until each client has a lock. Keys of the fault phase expire. A silent connection
-/// is replaced (after three node timeouts of at most a quarter of the ttl, and two seconds). A broken connection is
-/// made again (one second to notice, one to connect). Nodes without their data vote again.
+/// The longest time from the healing until each client has a lock. In this time, old keys expire, clients replace
+/// silent connections (after three node timeouts of at most a quarter of the ttl, and two seconds) and broken ones (one
+/// second to notice, one to connect), and nodes without their data vote again.
 pub(crate) fn bound(plan: &RoundPlan) -> Time {
     over(plan.max_ttl) + 3 * plan.max_ttl / 4 + 4 * SECOND + plan.quarantine() + BUSY
 }
@@ -155,8 +155,8 @@ impl<'a> Round<'a> {
         self.plan.kinds == [Kind::Amnesia]
     }
 
-    /// Waits for the first adoption of all servers (their wait until they vote), and until each client has had a lock.
-    /// Clients treat new servers like servers that lost their data. Returns false if the round was interrupted.
+    /// Waits until each client has had a lock and, with the restart guard, until all servers vote. Clients treat new
+    /// servers like servers without their data, so these vote only after adoption. Returns false after an interruption.
     fn adoption(&mut self) -> Result<bool, String> {
         let bound = bound(self.plan);
         let deadline = now() + bound;
@@ -260,9 +260,9 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// Waits until every client has had a lock, and until no connection was made for a time after which no command of
-    /// an old connection can arrive. Waits for [`REST`] more if necessary. Returns whether both happened; `None` if the
-    /// round was interrupted.
+    /// Waits until every client has had a lock, and until no connection was made for a time after which commands of
+    /// older connections can no longer arrive. If only the second is missing at the deadline, waits for [`REST`] more.
+    /// Returns whether both happened; `None` if the round was interrupted.
     fn settle(&self, deadline: Time) -> Option<bool> {
         let (mut accepted, mut since) = (self.nemesis.count(Effect::Accepted), now());
         loop {
@@ -351,7 +351,7 @@ impl<'a> Round<'a> {
         let (witness, store) = (ledger.numbers.witness(), ledger.numbers.store());
         let rereading = ledger.numbers.rereading;
         let fenced = ledger.holds().iter().filter(|hold| hold.fence.is_some()).count();
-        // Outside of the assumptions, these results are counted and are no violations.
+        // Outside of the assumptions, broken mutual exclusion counts in another section and is no violation.
         let oracles = if plan.outside.is_some() { OUTSIDE } else { ORACLES };
         for (section, name, count) in [
             (oracles, OVERLAPS, overlaps as u64),
@@ -399,7 +399,7 @@ fn jobs(plan: &RoundPlan, proxies: &[Vec<Proxy>]) -> Vec<Job> {
     let url = |(node, proxy): (usize, &Proxy)| format!("{}={}", node_name(node), proxy.url());
     let job = |(place, proxies): (usize, &Vec<Proxy>)| Job {
         urls: proxies.iter().enumerate().map(url).collect(),
-        // Callers draw from streams of a seed. The plan's seed is mixed, so that these streams differ from the plan's.
+        // Callers draw random numbers from this seed. It is not the plan's seed, so their draws differ from the plan's.
         seed: plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(place as u64 + 1),
         quorum: plan.quorum,
         max_ttl: plan.max_ttl,

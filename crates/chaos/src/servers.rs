@@ -18,7 +18,7 @@ use crate::shim::{ServerClock, Shim};
 /// The longest time until a replica has its master's data.
 const SYNC: Time = 5 * SECOND;
 
-/// The servers of a round. A node is an index, and its server may change.
+/// The servers of a round. A node keeps its index even if another server takes its place.
 pub(crate) struct Servers {
     nodes: Arc<Nodes>,
     /// The server of each node, and the spare server at the end.

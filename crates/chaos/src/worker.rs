@@ -24,7 +24,7 @@ use crate::protocol::{
     CALLERS, CLIENTS, ControllerMessage, Grant, Job, RESOURCES, Refused, WorkerMessage, is_fenced,
 };
 
-/// The longest time for which a shutdown waits for owed (failed) releases. All keys have expired by then.
+/// A shutdown retries owed (failed) releases at most this long. All keys expire earlier, so none is owed at the end.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -178,7 +178,7 @@ impl Caller {
             let all = 0..RESOURCES.len();
             let sort: Vec<_> = all.filter(|it| is_fenced(*it) == is_fenced(first)).collect();
             let count = 2 + self.random.index(sort.len() - 1);
-            // Their order is random, because a caller may name resources in any order.
+            // The resources are in random order, because a caller may name them in any order.
             while resources.len() < count {
                 let other = self.random.pick(&sort);
                 if !resources.contains(&other) {
@@ -298,7 +298,7 @@ impl Caller {
             0 => drop(guard),
             // The future is dropped unpolled, because the call itself queues the release.
             1 => drop(guard.release()),
-            // The result is ignored, because the keys that are left at the end show it.
+            // The result is ignored, because a later check finds the keys of a failed release.
             _ => drop(guard.release().await),
         }
     }
@@ -310,8 +310,8 @@ impl Caller {
         relied: &Relied,
         numbers: Option<Vec<u64>>,
     ) -> Option<Vec<u64>> {
-        // Sometimes the caller writes without a check of its lock, so that the witness must refuse the write. With a
-        // fencing token it never checks, because the store checks only the token.
+        // Without a fencing token, the caller sometimes skips the check of its lock, so that the witness must refuse a
+        // late write. With a fencing token it always skips the check, because the store checks only the token.
         let careless = fence.is_some() || self.random.percent(20);
         let read = numbers.filter(|_| careless || guard.is_valid())?;
         let larger = read.iter().map(|number| number + 1).collect();
@@ -329,7 +329,7 @@ impl Caller {
         ttl: Time,
     ) {
         let caller = self.number;
-        // Sometimes the caller does not wait for the confirmation, but is a reader nevertheless.
+        // Sometimes the caller does not wait until the downgrade is confirmed. It must be a reader nevertheless.
         let patience = match self.random.percent(20) {
             true => self.random.between(0, 2 * MS),
             false => Time::MAX,
@@ -414,11 +414,11 @@ impl Relied {
         }
     }
 
-    /// The time until which no other client can have had the lock.
+    /// The time until which the holder may trust that no other client has had the lock.
     fn trusted(&self, guard: &Guard) -> Time {
         match guard.loss_cause() {
             None | Some(LossCause::Expired | LossCause::HoldLimit) => self.until,
-            // The time of this loss is unknown, so only the last check counts.
+            // The time of any other loss is unknown, so the holder may trust its lock only until the last check.
             Some(_) => self.at,
         }
     }

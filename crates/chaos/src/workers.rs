@@ -102,7 +102,7 @@ impl Workers {
 
     pub(crate) fn send(&self, message: &ControllerMessage) {
         for process in self.processes.iter().flatten() {
-            // Errors are ignored, because a worker that misses the message shows this by its behaviour.
+            // Errors are ignored. A worker that misses a message does not end in time, and `ended` reports it.
             let _ = send(&process.orders, message);
         }
     }

@@ -129,7 +129,7 @@ fn nonsense_is_refused() {
 #[test]
 fn ctrl_c_ends_it_with_the_summary_and_leaves_nothing() {
     let Some(room) = Room::new("ctrl_c_ends_it_with_the_summary") else { return };
-    // The processes: the program, three to six servers, and three workers.
+    // At least seven processes run: the program, three to six servers, and three workers.
     let mut chaos = room.start(&["--only", "library", "--minutes", "60", "--seed", "7"]);
     room.until("all run", |processes| processes.len() >= 7);
     signal(&chaos, Signal::INT);
@@ -152,7 +152,7 @@ fn when_it_is_killed_everything_dies_with_it() {
     if !setpriv.is_ok_and(|status| status.success()) {
         return quorlock_servers::skip("when_it_is_killed_everything_dies_with_it", "no setpriv");
     }
-    // Seed 3 stops clients and no node.
+    // The faults of seed 3 stop clients but no node, so a stopped process is a client.
     let mut chaos = room.start(&["--only", "library", "--minutes", "60", "--seed", "3"]);
     let mut lines = BufReader::new(chaos.stdout.take().unwrap()).lines();
     let words = "SIGSTOP a client";

@@ -45,7 +45,7 @@ pub struct TlsFiles {
     pub client_auth: bool,
 }
 
-/// Without the password and the values of arguments, which may contain the password of an ACL user.
+/// Hides the password, and the values of arguments, which may contain the password of an ACL user.
 impl fmt::Debug for ServerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.args.iter().filter(|arg| arg.starts_with("--")).collect();
@@ -62,8 +62,8 @@ impl fmt::Debug for ServerOptions {
 impl ServerOptions {
     /// Returns the text of the configuration file for a server in `home`, with a TCP port if there is one.
     ///
-    /// Every server also has a Unix socket. This crate connects to it even if clients use TLS. An answer there proves
-    /// that the process that has the port is ours.
+    /// Every server also has a Unix socket, to which this crate connects even if clients use TLS. A server that answers
+    /// there has bound its port, so no other process has that port.
     pub(crate) fn config(&self, home: &Path, socket: &Path, port: Option<u16>) -> String {
         let port = port.unwrap_or(0).to_string();
         let mut config = String::new();

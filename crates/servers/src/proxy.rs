@@ -48,12 +48,12 @@ pub enum Traffic {
 pub enum Blow {
     /// The connections stay open and deliver nothing more in either direction, as after a firewall has lost its state.
     Swallow,
-    /// The proxy buffers data in this direction until [`Proxy::release`]. The data arrives after later data of new
-    /// connections, even if the client has closed this connection meanwhile.
+    /// The proxy buffers data in this direction until [`Proxy::release`]. So data of an old connection can arrive after
+    /// later data of a new one, even if the client has closed the old connection meanwhile.
     Hold(Direction),
     /// The receiver in this direction gets a FIN. The other direction stays open.
     HalfClose(Direction),
-    /// Of the next n bytes in this direction, the first (number modulo n) arrive. Then the connection closes.
+    /// Of the next data in this direction (`n` bytes), the first (number modulo `n`) bytes arrive. The connection ends.
     Truncate(Direction, usize),
     /// Both ends get a FIN.
     Close,
@@ -94,7 +94,7 @@ const EFFECTS: usize = Effect::Reset as usize + 1;
 /// The largest number of bytes per read.
 const BUFFER: usize = 16 * 1024;
 
-/// Interval between pieces. Also the time for which the proxy looks for more data behind buffered data.
+/// Interval between pieces. After buffering, the proxy also waits this long for more data from the sender.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A proxy with its own address in front of a server.
@@ -214,7 +214,7 @@ impl Door {
         let (target, path) = watch::channel(server.socket());
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                // With Nagle's algorithm small replies would wait for acknowledgements. An error costs only speed.
+                // Without TCP_NODELAY, small replies would wait for acknowledgements. If it fails, the proxy is slower.
                 let _ = client.set_nodelay(true);
                 let path = path.borrow().clone();
                 let server = UnixStream::connect(&path).await.ok();
@@ -283,9 +283,9 @@ struct Lane<'a> {
     direction: Direction,
     orders: watch::Receiver<Orders>,
     counts: &'a Counts,
-    /// Number of the last fault that was handled here or came before the connection.
+    /// The number of the proxy's faults when this direction last looked. If the number has grown, there is a new fault.
     blows: u64,
-    /// The number of releases when a fault began to buffer data here. The next release ends the buffering.
+    /// If a fault buffers data here: the number of releases when the buffering began. The next release ends it.
     holds: Option<u64>,
     /// The argument of [`Blow::Truncate`], which applies to the next data.
     truncates: Option<usize>,
@@ -311,7 +311,7 @@ impl<'a> Lane<'a> {
         let mut was_held = false;
         loop {
             let read = if was_held {
-                // Reads the data that the sender sent before it closed the connection, if any.
+                // After buffering, the sender may have sent more data, even if it has closed the connection since.
                 timeout(PAUSE, from.read(&mut buffer)).await.ok()
             } else {
                 tokio::select! {
@@ -332,7 +332,7 @@ impl<'a> Lane<'a> {
                 if was_held {
                     self.counts.add(Effect::Late);
                 }
-                // The receiver may have closed the connection too.
+                // An error is ignored, because the receiver may have closed the connection too.
                 let _ = to.shutdown().await;
                 return Ok(());
             };
@@ -348,7 +348,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Applies new commands.
+    /// Applies new settings and faults.
     async fn obey(&mut self, to: &mut (impl AsyncWrite + Unpin)) -> Result<(), End> {
         let orders = *self.orders.borrow_and_update();
         if self.holds.is_some_and(|releases| orders.releases > releases) {
@@ -392,7 +392,7 @@ impl<'a> Lane<'a> {
                     held = true;
                     None
                 }
-                // Each piece of data is delayed only once, even if the commands change during the delay.
+                // Each piece of data is delayed only once, even if the settings change during the delay.
                 Traffic::Delay(delay) if late_by.is_none() => {
                     self.counts.add(Effect::Delayed);
                     late_by = Some(delay);
@@ -434,14 +434,14 @@ impl<'a> Lane<'a> {
             }
             _ => to.write_all(bytes).await,
         };
-        // The receiver has closed the connection. The other direction stays open, because data may still come from
-        // there.
+        // If the write failed, the receiver has closed the connection. Later data in this direction is discarded. The
+        // other direction stays open, because data may still come from there.
         self.swallows |= written.is_err();
         Ok(())
     }
 
-    /// Delivers data in pieces until the treatment changes, and then the rest at once. In single bytes, a full buffer
-    /// would take many seconds.
+    /// Delivers data in pieces until the setting changes, and then the rest at once. A full buffer in pieces of a
+    /// single byte would otherwise take many seconds.
     async fn in_pieces(
         &self,
         mut bytes: &[u8],

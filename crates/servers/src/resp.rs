@@ -23,7 +23,7 @@ pub enum Reply {
     Push(Vec<Reply>),
 }
 
-/// Removes the first complete message from the buffer, and returns it with its bytes. Commands are messages too.
+/// Removes the first complete message, a reply or a command, from the buffer. Returns the message and its bytes.
 ///
 /// # Errors
 /// If the buffer does not contain RESP.
@@ -82,7 +82,7 @@ fn first(bytes: &[u8]) -> io::Result<Option<(Reply, usize)>> {
 pub struct RespConnection {
     stream: UnixStream,
     read: Vec<u8>,
-    /// Pushes that arrived before the replies that were read.
+    /// Pushes that arrived while a call waited for a reply.
     pub pushed: Vec<Vec<Reply>>,
 }
 

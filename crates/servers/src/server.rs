@@ -47,7 +47,7 @@ pub struct Server {
     options: ServerOptions,
     port: Option<u16>,
     child: Mutex<Option<Child>>,
-    /// Removed after `drop` has killed the process, because a running process could create new files there.
+    /// The folder is removed after `drop` has killed the process, which could create new files there while it runs.
     home: TempDir,
 }
 
@@ -171,8 +171,8 @@ impl Server {
     pub fn pause(&self) -> io::Result<()> {
         let mut child = self.child();
         let pid = signal(&mut child, Signal::STOP)?;
-        // The kernel delivers the signal asynchronously, so the server could still answer. NOWAIT leaves the event in
-        // place, so that a second pause returns too.
+        // The kernel delivers the signal asynchronously, so the server could still answer before this wait ends.
+        // `NOWAIT` keeps the event, so that a second `pause` does not wait for a new one.
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
         retry_on_intr(|| waitid(WaitId::Pid(pid), stopped))?;
         Ok(())
@@ -241,8 +241,8 @@ impl Server {
             let home = self.home.path();
             let config = home.join("conf");
             fs::write(&config, self.options.config(home, &self.socket(), self.port))?;
-            // Each start has its own log, so an error never quotes an earlier run. The log receives standard output, to
-            // which the server writes configuration errors.
+            // Each start has its own log, so an error never quotes an earlier run. Standard output goes to the log too,
+            // because the server writes configuration errors there.
             let log = File::create(self.log())?;
             let errors = log.try_clone()?;
             spawn(&self.binary.path, |command| {
@@ -297,7 +297,7 @@ impl Server {
 
     fn ended(&self, status: ExitStatus) -> StartError {
         let (path, log) = (self.binary.path.clone(), self.log_tail());
-        // The messages of servers that were built without TLS. The first message is from Redis 6.
+        // The log of a server that was built without TLS contains one of these messages. The first is from Redis 6.
         let no_tls = ["'tls-port \"", "Failed finding TLS support"];
         if self.options.tls.is_some() && no_tls.iter().any(|words| log.contains(words)) {
             return StartError::NoTls { path };
@@ -330,7 +330,7 @@ impl Drop for Server {
     }
 }
 
-/// Without the password.
+/// Hides the password.
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")

@@ -97,8 +97,8 @@ async fn what_is_delayed_comes_later_and_in_pieces_it_comes_whole() {
     testbed.proxy.set(ToServer, Traffic::Split(1));
     assert_eq!(ask(&mut stream, "ECHO abcdef", 12).await, "$6\r\nabcdef\r\n");
     assert_eq!((testbed.proxy.count(Effect::Delayed), testbed.proxy.count(Effect::Split)), (1, 1));
-    // When the treatment ends, the rest arrives at once. Until then the proxy delivers single bytes, a millisecond
-    // apart, so the rest would take a minute.
+    // The proxy delivers single bytes, a millisecond apart, so the whole command would take a minute. After the change
+    // to `Open`, the rest must arrive at once.
     send(&mut stream, &format!("SET large {}", "x".repeat(60_000))).await;
     testbed.until("it comes in pieces", |testbed| testbed.proxy.count(Effect::Split) > 1).await;
     testbed.proxy.set(ToServer, Traffic::Open);
@@ -157,7 +157,7 @@ async fn a_connection_that_has_lost_something_passes_nothing_on_any_more() {
     testbed.until("the command arrives", |testbed| testbed.has("key")).await;
     testbed.until("the answer is lost", |testbed| testbed.proxy.count(Effect::Dropped) == 1).await;
     testbed.proxy.open();
-    // The proxy must discard this reply. A client would take it for the reply to the lost command.
+    // An earlier reply was lost, so the proxy must discard this one. A client would take it for the earlier reply.
     send(&mut old, "SET other 1").await;
     testbed.until("commands still arrive", |testbed| testbed.has("other")).await;
     nothing_comes(&mut old).await;

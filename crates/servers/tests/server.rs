@@ -230,7 +230,7 @@ fn a_wrong_configuration_fails_with_the_servers_own_words() {
     let error = Server::start(&binary, ServerOptions { args, ..Default::default() }).unwrap_err();
     assert!(matches!(error, StartError::Ended { .. }), "{error:?}");
     let text = error.to_string();
-    // Each version words the error differently: "Bad directive", "Unresolved Configuration".
+    // The rest of the message differs between versions: "Bad directive", "Unresolved Configuration".
     assert!(text.contains("no-such-thing"), "{text}");
 }
 
@@ -314,7 +314,7 @@ fn client_hello(address: &str) -> Option<u8> {
     Some(kind[0])
 }
 
-/// The process that the next test kills. Without the variable the test does nothing.
+/// Not a test, but the process that the next test starts and kills. Without the variable it does nothing.
 #[test]
 fn a_process_that_waits_to_be_killed() {
     let Some(note) = std::env::var_os("QUORLOCK_SERVERS_TEST_NOTE") else {
@@ -353,7 +353,7 @@ fn a_killed_process_takes_its_servers_along() {
     UnixStream::connect(address).unwrap();
     process.kill().unwrap();
     process.wait().unwrap();
-    // Not `exists`: without a process that reaps the orphan, it stays as a zombie.
+    // `exists` would be true for a zombie, which the server becomes if no process reaps it.
     eventually(|| UnixStream::connect(address).is_err().then_some(()))
         .expect("the server ends too");
 }

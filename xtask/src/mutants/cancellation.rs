@@ -25,7 +25,7 @@ pub(super) struct Row {
 /// Builds the sweep, checks that it passes, and runs it with each mutant that it must catch. With `all` it also runs
 /// with the other mutants, some of which make it hang.
 pub(super) fn examine(workspace: &Path, all: bool) -> Result<Vec<Row>, String> {
-    // Builds the whole workspace. A build of one package would compile its dependencies with other features.
+    // Builds the whole workspace. For one package, cargo would compile its dependencies again with other features.
     let build = ["test", "--workspace", "--test", "cancellation", "--test", "restart", "--no-run"];
     let programs = MUTANTS.build(workspace, &build)?;
     let named = |name| {

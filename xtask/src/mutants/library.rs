@@ -9,8 +9,8 @@ use super::{TIME_OUT, output};
 use crate::program;
 use crate::special_build::{MUTANTS, is_called};
 
-/// The test binaries of the library, fastest first. The first contains the unit tests. No other package has a test
-/// binary with one of these names.
+/// The test binaries of the library, fastest first. The first contains the unit tests. Each name exists only once in
+/// the workspace.
 const TESTS: &[&str] = &[
     "quorlock",
     "order",
@@ -42,7 +42,7 @@ pub(super) struct Row {
 
 /// Builds the tests, checks that they pass, and runs them with each mutant until one fails.
 pub(super) fn examine(workspace: &Path) -> Result<Vec<Row>, String> {
-    // Builds the whole workspace. A build of one package would compile its dependencies with other features.
+    // Builds the whole workspace. For one package, cargo would compile its dependencies again with other features.
     let mut build = vec!["test", "--workspace", "--no-run", "--lib", "--test", "cancellation"];
     build.extend(TESTS[1..].iter().flat_map(|name| ["--test", name]));
     let programs = MUTANTS.build(workspace, &build)?;

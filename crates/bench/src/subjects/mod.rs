@@ -19,7 +19,8 @@ use crate::sample::Sample;
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
 pub(crate) trait Subject {
-    /// The name in the report.
+    /// Whether the subject is a separate program. It warms up by itself, and the servers count its warm-up too, so the
+    /// report leaves out its commands per pair.
     fn name(&self) -> &'static str;
 
     /// Whether the subject is a separate program. It warms up by itself, so the servers' counters include more than the

@@ -70,7 +70,7 @@ pub(crate) struct Raw {
     batch: Batch,
 }
 
-/// Encoded requests for a number of lockers, in their order. Fewer lockers use a prefix.
+/// Encoded requests of many lockers, in the order of the lockers. With fewer lockers, only the first requests are sent.
 #[derive(Debug, Default)]
 struct Batch {
     acquire: Vec<u8>,
@@ -261,8 +261,8 @@ impl Stranger {
     }
 }
 
-/// Measures `PING`. The time to one server is the lower bound of all times here. The time to a majority of several
-/// servers is the lower bound of an attempt.
+/// Measures `PING`. Nothing here can be faster than a `PING` to one server, and no attempt can be faster than a `PING`
+/// to a majority of its servers.
 pub(crate) struct Ping {
     streams: Vec<TcpStream>,
 }

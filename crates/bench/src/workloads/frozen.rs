@@ -17,7 +17,7 @@ const NODES: usize = 5;
 /// Measures the latency with all nodes, and with one frozen node. The first second after the freeze does not count,
 /// because clients detect the silent node during this second.
 pub(crate) fn run(bench: &mut Bench, names: &[&str]) {
-    // Separate servers, so that the frozen node cannot affect the next workload.
+    // This workload has its own servers, so that the frozen node cannot affect the next workload.
     let testbed = match Testbed::start(&bench.binary, NODES) {
         Ok(testbed) => std::mem::replace(&mut bench.testbed, testbed),
         Err(why) => return bench.figures.not_run("quorlock", NAME, why),
@@ -35,7 +35,7 @@ pub(crate) fn run(bench: &mut Bench, names: &[&str]) {
             bench.figures.not_run("quorlock", NAME, error.to_string());
             break;
         }
-        // Clients trust the node again within this time. The next warm-up fails if they do not.
+        // Clients use the node again within this second. Otherwise the warm-up of the next round fails.
         thread::sleep(Duration::from_secs(1));
     }
     drop(subjects);

@@ -57,7 +57,7 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
         urls: testbed::urls(servers),
         flavor: flavor.map_or_else(String::new, |value| value.get_name().to_owned()),
         task: Task::Contend {
-            // A key per run, because a killed process of an earlier round may have left its lock.
+            // Each run has its own key, because a process that was killed in an earlier round may have left its lock.
             key: format!("bench:{NAME}:{}", clock::nanos(clock::now())),
             hold_us: u64::try_from(HOLD.as_micros()).unwrap_or(u64::MAX),
         },
@@ -86,7 +86,7 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
     let fair = Cell { workload: FAIRNESS, ..cell };
     let figures = &mut bench.figures;
     if handover_stats.handovers.is_empty() {
-        // Starvation: one process made all acquisitions. The fairness figures show this.
+        // One process made all acquisitions, so there is no hand-over to measure. The fairness figures show this.
         figures.not_run(
             subject,
             NAME,

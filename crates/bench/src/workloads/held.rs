@@ -13,10 +13,10 @@ use crate::workers::Workers;
 
 pub(crate) const NAME: &str = "held";
 
-/// An extension is due after a third of the ttl.
+/// Each lock is extended after a third of this ttl, so every three seconds.
 const TTL_MS: u64 = 9_000;
 
-/// A separate process holds the locks, so its CPU time and memory are their cost.
+/// Measures a separate process that only holds locks, so its CPU time and memory are the cost of the locks.
 pub(crate) fn run(bench: &mut Bench, nodes: usize, locks: usize, time: Duration, rounds: usize) {
     for round in 1..=rounds {
         progress(&format!("{NAME}, N={nodes}, {locks} locks, round {round}"));

@@ -15,7 +15,7 @@ use crate::testbed;
 
 pub(crate) const NAME: &str = "kinds";
 
-/// The prefix of the target names.
+/// The prefix of the names of this workload's targets.
 pub(crate) const TARGETS: &str = "kinds";
 
 /// The workload in which all readers lock one key.
@@ -31,7 +31,6 @@ pub(crate) const HOLD: Duration = Duration::from_millis(50);
 
 const NODES: usize = 5;
 
-/// The kind of lock that a locker acquires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Plain,

@@ -21,7 +21,7 @@ fn turn(
 ) -> Result<(), String> {
     subject.open_loop(rate, bench.warm_up())?;
     let sample = subject.open_loop(rate, bench.sample)?;
-    // The last pairs get half of the time again. A subject that needs more cannot keep up with the rate.
+    // Pairs in flight at the end get 50 % more time. A subject that needs more than this cannot keep up with the rate.
     if sample.elapsed > bench.sample * 3 / 2 {
         return Err(format!("it cannot keep up with {rate} pairs/s"));
     }

@@ -28,7 +28,7 @@ pub(crate) fn run(bench: &mut Bench) {
     restarts::run(bench);
 }
 
-/// Timeout until fresh servers vote.
+/// The longest time until fresh servers vote.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Acquires and releases a lock. Returns the time of the grant.
@@ -63,7 +63,7 @@ async fn all_vote(client: Client) -> Result<(), String> {
     }
 }
 
-/// Adds the rate of each subject as a multiple of the first subject's in the same round.
+/// Divides each other subject's rate by the first subject's rate in the same round, and adds the ratios to the figures.
 fn ratios(figures: &mut Figures, workload: &str, subjects: &[&str], lockers: usize) {
     let concurrency = lockers as u64;
     let cell = |subject| Cell { workload, subject, nodes: NODES, concurrency };

@@ -15,7 +15,7 @@ use ::quorlock::LockOptions;
 
 pub(crate) const NAME: &str = "woken";
 
-/// `PING` to one node after a pause of the same length, measured for comparison.
+/// `PING` to one node after a pause of `HOLD`, measured for comparison.
 pub(crate) const PING: &str = "ping";
 
 /// `PING` to all nodes until a majority has answered: the round trip of an attempt.
@@ -56,7 +56,7 @@ fn measure(bench: &mut Bench, nodes: usize) -> Result<(), String> {
             quorlock::went_well(Stranger::KEY, guard.release().await.outcome)?;
             Ok::<_, String>(at)
         });
-        // Long enough for a refusal, and for the requests that subscribe to changes of the key.
+        // In this time, the waiting call is refused and subscribes to changes of the key.
         thread::sleep(HOLD);
         let given_back = clock::now();
         stranger.release()?;

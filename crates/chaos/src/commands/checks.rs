@@ -12,7 +12,7 @@ pub(crate) struct Run {
     pub(crate) key: usize,
     /// The fault that was injected into the run's keeper or guardian process.
     pub(crate) fault: Option<Fault>,
-    /// The events of the run were not read until it had ended.
+    /// Whether the run's events were not read until the run had ended, so that the run blocked when it wrote an event.
     pub(crate) is_stalled: bool,
     pub(crate) was_termed: bool,
     /// The time during which keeper and guardian were both stopped, so that neither could end the command.
@@ -70,8 +70,8 @@ pub(crate) struct Overlap {
     pub(crate) excuse: Option<&'static str>,
 }
 
-/// Finds runs that wrote under a key at the same time. An overlap after another program changed the key is excused for
-/// a ttl, or, in a `calm` round and without a fault of the two runs, until the next extension.
+/// Finds runs that wrote under a key at the same time. After another program changed the key, an overlap is excused for
+/// a ttl, in which both runs notice, or until the next extension in a `calm` round without a fault of the two runs.
 pub(crate) fn overlaps(
     wrote: &[Wrote],
     runs: &[Run],
@@ -111,13 +111,13 @@ fn excuse(
     excused.then_some("the key had been deleted or overwritten from outside")
 }
 
-/// The longest life of a command after the loss of its lock was noticed: kill margin plus 400 ms (busy machine).
+/// A command lives at most this long after its lock is found to be lost: kill margin plus 400 ms for a busy machine.
 const DYING: Time = TTL / 20 + 400 * MS;
 
-/// A command's longest life after keeper or guardian continued. On a busy core, killing a process chain took 0.6 s.
+/// Like [`DYING`], after a stopped keeper or guardian continues. A busy core took 0.6 s to kill a process chain.
 const AWAKENING: Time = DYING + 600 * MS;
 
-/// The longest time between a node's answer to a change of a key and the record of the change.
+/// An overlap counts as later than a change of its key even if the change was recorded up to this long after its start.
 const BREATH: Time = 50 * MS;
 
 /// Describes how an exit code contradicts the events, if it does.

@@ -17,7 +17,7 @@ use crate::clock::now;
 use crate::plan::nanos;
 use crate::workers::{Shared, lock};
 
-/// Phases. `CHAOS`: faults are injected. `CALM`: no faults, and commands are short. `OVER`: no new command starts.
+/// Phases of a round. `CHAOS`: faults are injected. `CALM`: no faults, short commands. `OVER`: no new command starts.
 pub(crate) const CHAOS: u8 = 0;
 pub(crate) const CALM: u8 = 1;
 pub(crate) const OVER: u8 = 2;
@@ -58,7 +58,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Whether the run's command still has this time left if nothing ends it.
+    /// Whether the run's command would still write at `now + time` if nothing ended the command.
     pub(crate) fn goes_on_for(&self, time: Time, now: Time) -> bool {
         self.acquired.is_some_and(|at| at + self.writes > now + time)
     }

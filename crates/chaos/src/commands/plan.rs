@@ -71,7 +71,7 @@ impl Fault {
         }
     }
 
-    /// Whether the fault has uncovered bugs. Such faults are injected more often.
+    /// Whether the fault has uncovered bugs in quorlock. A round injects such a fault more often.
     const fn is_telling(self) -> bool {
         matches!(
             self,
@@ -83,7 +83,7 @@ impl Fault {
         )
     }
 
-    /// Whether commands of this kind would show a bug in the handling of the fault.
+    /// Whether a command of this kind can show that quorlock handles the fault wrongly.
     pub(crate) fn suits(self, kind: Kind) -> bool {
         self != Self::StopGuardianAndStep || kind == Kind::Spawning
     }
@@ -124,7 +124,7 @@ pub(crate) fn strikes(plan: &RoundPlan, can_step: bool) -> Vec<Strike> {
     let mut random = Random::new(plan.seed, 3);
     let mut strikes = Vec::new();
     for fault in Fault::ALL {
-        // The stalled reader is drawn when a `quorlock run` starts.
+        // A lane draws `StallReader` when it starts a run, so it is not drawn here.
         if fault == Fault::StallReader || fault.is_step() && !can_step {
             continue;
         }
@@ -147,7 +147,7 @@ pub(crate) fn strikes(plan: &RoundPlan, can_step: bool) -> Vec<Strike> {
     strikes
 }
 
-/// The number of machines. Each machine has the proxies that a worker process has in library rounds.
+/// The number of machines. Like a worker process in library rounds, each machine has its own proxy to each node.
 pub(crate) const MACHINES: usize = PROCESSES;
 
 #[cfg(test)]

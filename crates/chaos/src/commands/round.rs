@@ -31,15 +31,15 @@ use crate::shim::Shim;
 use crate::totals::{Outcome, Totals};
 use crate::workers::{Workers, lock};
 
-/// The time for which a fault waits for a command that still runs for a ttl or longer. Every bug shows within a ttl.
+/// A fault waits this long for a command that still runs for a ttl or longer, within which every bug shows.
 const PICKY: Time = 1000 * MS;
 
-/// The time for which a fault waits for any command that holds a lock.
+/// A fault waits this long for any command that holds a lock. Then the fault is left out.
 const TARGET: Time = 2000 * MS;
 
 const END: Time = 75 * SECOND;
 
-/// Counts of a round with commands: names of sections, and names of counts in them.
+/// Names of sections in the totals of a round with commands, and names of counts in these sections.
 pub(crate) const KINDS: &str = "commands that held a lock and wrote";
 pub(crate) const STRUCK: &str = "faults injected while a command held a lock";
 const SAID: &str = "what `quorlock run` reported";
@@ -201,7 +201,7 @@ impl<'a> Round<'a> {
             let Some(id) = targets.get(place).copied() else { return false };
             let entry = &mut book.runs[id];
             let Some(keeper) = entry.keeper else { return false };
-            // Recorded before the signal is sent, because the run may end at once.
+            // The fault is recorded before the signal is sent, because the run may end at once.
             entry.run.was_termed |= fault == Fault::TermKeeper;
             if fault.is_to_processes() {
                 entry.run.fault = Some(fault);
@@ -259,7 +259,7 @@ impl<'a> Round<'a> {
         let up: Vec<_> = nodes.filter(|node| self.nemesis.is_up(*node)).collect();
         let did =
             up.iter().filter(|node| self.nemesis.servers.command(**node, words).is_ok()).count();
-        // If no node was changed, no overlap is excused.
+        // If all of these nodes are down or stopped, the key has not changed, and no overlap is excused.
         if !up.is_empty() {
             self.blows.meddling.push(Meddling { key, at });
         }
@@ -336,7 +336,7 @@ impl<'a> Round<'a> {
                 lane.join().map_err(|_| "a lane panicked".to_owned())?;
             }
         }
-        // The guardian of a killed keeper may wait until the lock's validity ends.
+        // The guardian of a killed keeper may let the command run until the validity ends, so this waits for a ttl.
         thread::sleep(nanos(TTL));
         let sizes = || -> Vec<u64> {
             let size = |key| fs::metadata(self.context.file(key)).map_or(0, |file| file.len());
@@ -418,7 +418,7 @@ impl Drop for Round<'_> {
     }
 }
 
-/// Lets the new servers vote at once, because no client has used them.
+/// Runs `quorlock init --fresh`, so that the new servers vote at once. This is safe, because no client has used them.
 fn init(quorlock: &Path, nodes: &str) -> Result<(), String> {
     let mut init = Command::new(quorlock);
     init.args(["init", "--fresh", "--yes", "--max-ttl", &format!("{}ms", TTL / MS)]);

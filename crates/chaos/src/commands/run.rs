@@ -23,8 +23,8 @@ use crate::clock::now;
 /// The longest time for one run: waiting, running, ending, and a delay for stopped processes and a busy machine.
 const PATIENCE: Time = 60 * SECOND;
 
-/// The longest time for which the run's events are read after its end. A process that has the pipe open for longer is
-/// not part of the run.
+/// The longest time for which the run's events are read after its end. If the pipe is still open then, a process that
+/// is not part of the run holds it.
 const EVENTS: Time = 2 * SECOND;
 
 const LOOK: Duration = Duration::from_millis(4);
@@ -45,11 +45,11 @@ pub(crate) struct Ended {
     pub(crate) errors: String,
 }
 
-/// Runs `quorlock run`. `id` is the index of the run in the book.
+/// Runs `quorlock run`. `id` is the index of the run in `Book::runs`.
 pub(crate) fn run(context: &Arc<RoundContext>, id: usize, draw: Draw) -> io::Result<Ended> {
     let (events, its_end) = pipe_with(PipeFlags::CLOEXEC)?;
     if draw.is_stalled {
-        // Fills the pipe, so that the first event blocks. Empty lines are no events.
+        // Fills the pipe with empty lines, which are no events, so that the run blocks when it writes its first event.
         let size = fcntl_setpipe_size(&its_end, 4096)?;
         rustix::io::write(&its_end, &vec![b'\n'; size])?;
     }

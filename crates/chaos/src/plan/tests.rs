@@ -69,8 +69,8 @@ fn few_nodes_are_out_and_have_no_other_fault() {
     }
 }
 
-/// The assumptions hold: after a loss of data, the clocks that decide fencing tokens are right. Wrong clocks are few,
-/// or the plan declares that exclusion is not promised. Drift is small.
+/// Every plan is within the assumptions of the protocol, or has `outside` set: clocks do not jump if nodes lose data,
+/// because fencing tokens then depend on the clocks. Few clocks jump unless `outside` is set. Drift is small.
 #[test]
 fn a_plan_is_within_the_assumptions_or_says_so() {
     let (mut inside, mut outside) = (0, 0);

@@ -29,10 +29,10 @@ const NO_REWRITE: (&str, &str) = ("--auto-aof-rewrite-percentage", "0");
 /// The subject that measures the disk alone.
 const DISK: &str = "one write and fsync";
 
-/// Bytes that an acquire appends to the file.
+/// The number of bytes per write in [`disk`], about as many as an acquire appends to the append-only file.
 const APPENDED: usize = 150;
 
-/// Measures one locker and 64 lockers. With 64 lockers, many commands share an fsync; with one, almost none do.
+/// Measures 64 lockers, whose commands often share an fsync, and one locker, whose commands almost never do.
 pub(crate) fn run(bench: &mut Bench) {
     let start = |(name, args): &(&'static str, &[&str])| {
         Testbed::with(&bench.binary, NODES, args).map(|testbed| (*name, testbed))
@@ -90,8 +90,8 @@ fn turn(
     Ok(())
 }
 
-/// Returns the number of writes to the servers' append-only files: the kernel's count of write calls less the server's
-/// own count of writes to clients. With `always`, an fsync follows each.
+/// Returns the number of writes to the append-only files of the servers: the kernel's count of all write calls, minus
+/// the server's count of writes to clients. With `--appendfsync always`, the server calls fsync after each such write.
 fn appends(servers: &[Server]) -> Result<f64, String> {
     let written = |server: &Server| {
         let pid = server.pid().ok_or("a server has ended")?;

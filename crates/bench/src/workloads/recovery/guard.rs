@@ -11,10 +11,10 @@ use crate::workloads::{Bench, progress};
 
 pub(crate) const NAME: &str = "recovery_guard";
 
-/// The prefix of the target names.
+/// The prefix of the names of this workload's targets.
 pub(crate) const TARGETS: &str = "restart guard";
 
-/// The subjects without the guard, and the subject with it.
+/// Two equal subjects without the guard, whose difference is the noise, and the subject with the guard.
 pub(crate) const OFF: &str = "off";
 pub(crate) const OFF_AGAIN: &str = "off again";
 pub(crate) const STRICT: &str = "strict";
@@ -82,7 +82,7 @@ mod tests {
         let Some(binary) = find_or_skip(name) else { return };
         let testbed = Testbed::start(&binary, 3).unwrap();
         let servers = testbed.first(3);
-        // A short ttl, so that fresh servers vote within three seconds.
+        // The ttl is short, so that the nodes vote within three seconds: new nodes wait for the ttl and two seconds.
         let ttl = Duration::from_millis(500);
         let sent = |guard| {
             let builder = quorlock::builder(testbed::urls(servers))
@@ -97,13 +97,13 @@ mod tests {
                 let pair = once(subject.locker.clone(), name.to_owned());
                 subject.runtime.block_on(pair).unwrap();
             }
-            // The commands in flight to the slowest node count too, so this waits for them.
+            // The counters must include the commands to the slowest node, which may still be in flight here.
             subject.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(50)).await });
             Commands::read(servers).unwrap().since(&before)
         };
         let (without, with) = (sent(RestartGuard::Off), sent(RestartGuard::Strict));
         assert_eq!(without.sent(), 600, "{without:?}");
-        // At most a `GET` per acquire and node: 300. A batch with the acquires of two pairs has only one.
+        // The guard adds at most one `GET` per acquire and node (100 × 3). Two acquires in one batch share a `GET`.
         let more = with.sent() - without.sent();
         assert!((1..=300).contains(&more), "{more} more: {with:?}");
         assert_eq!(with.calls("get") - without.calls("get"), more, "{with:?}");

@@ -28,7 +28,7 @@ struct Setup {
     guard: RestartGuard,
     max_ttl: Duration,
     args: &'static [&'static str],
-    /// Whether the client is configured with durable nodes.
+    /// Whether the client is configured to rely on the nodes to keep their data in a restart (`durable_nodes`).
     is_durable: bool,
 }
 
@@ -63,7 +63,6 @@ const SETUPS: [Setup; 4] = [
     },
 ];
 
-/// The ttl of all setups.
 const TTL: Duration = Duration::from_secs(1);
 
 /// Measures each setup in every round.
