@@ -19,7 +19,7 @@ pub(crate) struct Checker {
 
 pub(crate) struct Moment<'a> {
     pub(crate) now: Time,
-    /// The reading of the client's clocks, if the ledger needs it.
+    /// The time on the client's clocks, needed only for `Fact::Answered`.
     pub(crate) reading: Option<Reading>,
     pub(crate) terms: Terms<'a>,
     pub(crate) around: &'a dyn Surroundings,
@@ -43,7 +43,7 @@ impl Checker {
         self.invariants.check(fact, &view, counts)
     }
 
-    /// Shifts all recorded times, because models count time from the present. Drops records that can no longer matter.
+    /// In a model the present is always 0, so this moves all recorded times back. Drops records that no longer matter.
     pub(crate) fn rebase(&mut self, by: Time, base: impl Fn(ClientId) -> Reading) {
         self.guards.rebase(&base);
         self.ledger.rebase(&base);

@@ -50,7 +50,7 @@ pub(crate) struct Ticks {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Still {
-    /// The whole machine is suspended, so no process can read its clocks. Invariants skip them.
+    /// The whole machine is suspended: no process can read its clocks, so no check asks whether its guards are valid.
     pub(crate) clocks_stop: bool,
     /// Time by which the wall clock is set ahead at the end of the pause.
     pub(crate) catch_up: Time,
@@ -58,7 +58,7 @@ pub(crate) struct Still {
 
 pub(crate) struct ClientTick {
     pub(crate) tick: Tick<()>,
-    /// The correct reading, taken after all input had arrived. The reading in `tick` must equal it.
+    /// The correct reading, taken after all input had arrived. Invariants use it, because a mutant may falsify `tick`.
     pub(crate) honest: Reading,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Transport {
 
 #[derive(Default)]
 pub(crate) struct Signs {
-    /// Time of the last reply or push from the node, or of the first request after a pause.
+    /// The node's silence counts from this time: its last reply or push, or the first request after all were answered.
     pub(crate) heard_at: Time,
     pub(crate) is_probed: bool,
 }

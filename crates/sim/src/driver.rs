@@ -72,7 +72,7 @@ pub(crate) trait Driver {
             self.carry_out(client, effect);
             self.carried_out(client, effect);
         }
-        // No acquire has been sent for these attempts yet, because they begin with an inspection of the lock.
+        // These attempts begin with an inspection, so none of the effects above is an acquire of theirs.
         for (lock, token) in begun {
             self.begun(client, lock, token);
         }
@@ -170,8 +170,8 @@ pub(crate) trait Driver {
         let Some(held) = self.guards().of_mut(guard) else { return };
         held.given_back = true;
         held.hold.release();
-        // Only a mutant leaves the guard valid here. Invariants still need such a guard, so it is kept until the nodes
-        // have answered.
+        // Only a mutant leaves the guard valid here. It is then kept until the nodes have answered the release, so that
+        // invariants find it.
         let report = report || !held.hold.is_released();
         self.note(&Fact::ReleaseAsked { guard, report });
         if !report {

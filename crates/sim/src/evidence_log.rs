@@ -54,7 +54,7 @@ impl EvidenceLog {
         Self { cluster, modes, ..Self::default() }
     }
 
-    /// Whether a vote counts for this client only with evidence.
+    /// Whether this client counts a vote only if evidence (`INFO` and marker) came with it.
     pub(crate) fn are_needed(&self, client: ClientId) -> bool {
         let is_strict = |mode| mode == RestartGuard::Strict;
         self.cluster.is_some() && self.modes.of(client).is_none_or(is_strict)

@@ -82,7 +82,7 @@ pub(crate) enum Fact<'a> {
     Superseded { guard: GuardId, fence: u64 },
     /// The engine reports whether a node is trusted.
     TrustState { client: ClientId, node: NodeIndex, trust_state: &'a TrustState },
-    /// The engine sets a node's floor (a lower bound for its fencing tokens) from the clocks of only a few other nodes.
+    /// The engine computes a node's floor (a lower bound for its fencing tokens) from few clocks. It may be too low.
     FloorOfFew { client: ClientId, node: NodeIndex },
     /// A present or former holder writes to the resource that the lock protects.
     Written { guard: GuardId },
@@ -151,7 +151,7 @@ pub(crate) enum FaultEvent {
     KeyDeleted { node: NodeIndex },
     /// Another program stores its own value under the key of a lock.
     KeyOccupied { node: NodeIndex },
-    /// The foreign key is removed.
+    /// The other program's value is removed.
     KeyVacated { node: NodeIndex },
     /// Another program changes a counter.
     CounterMoved { node: NodeIndex },

@@ -95,7 +95,7 @@ impl Guards {
         self.all.retain(|id, _| id.client != client);
     }
 
-    /// Shifts all recorded readings, because models count time from the present.
+    /// In a model the present is always 0, so this moves all recorded readings back.
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading) {
         for (id, guard) in &mut self.all {
             guard.hold.rebase(base(id.client));

@@ -92,7 +92,6 @@ pub const SENTENCES: &[(&str, &str)] = &[
 /// The verdict on a fact. An error describes the violation.
 type Checked = Result<(), String>;
 
-/// The state of all invariants. The list is flat, because invariants do not depend on each other.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Invariants {
     mutual_exclusion: mutual_exclusion::MutualExclusion,
@@ -142,8 +141,8 @@ impl Invariants {
         }
     }
 
-    /// Shifts all recorded times, because models count time from the present: `by` is for the nodes' clocks, `base` for
-    /// each client's clocks.
+    /// In a model the present is always 0, so this moves all recorded times back: times of nodes' clocks by `by`,
+    /// readings of each client's clocks by `base`.
     pub(crate) fn rebase(&mut self, by: Time, base: impl Fn(ClientId) -> Reading, guards: &Guards) {
         self.token_ownership.rebase(by);
         self.latched.rebase(&base, guards);

@@ -165,7 +165,7 @@ impl Ledger {
         }))
     }
 
-    /// Whether votes count for this client only with evidence.
+    /// Whether this client counts a vote only if evidence (`INFO` and marker) came with it.
     pub(crate) fn needs_evidence(&self, client: ClientId) -> bool {
         self.evidence_log.are_needed(client)
     }
@@ -176,8 +176,8 @@ impl Ledger {
         left[self.quorum.needed() - 1]
     }
 
-    /// Shifts all recorded readings, because models count time from the present. Drops votes that precede a queued
-    /// release, because the release makes them void (S1).
+    /// In a model the present is always 0, so this moves all recorded readings back. Drops the votes of nodes with a
+    /// queued release, because the release makes them void (S1).
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading) {
         for token in self.tokens.values_mut() {
             let base = base(token.client);
@@ -296,7 +296,7 @@ impl Ledger {
             token.extending.1 += 1;
         }
         token.deleted += usize::from(*answer == Answer::Deleted);
-        // After a downgrade, a node may carry out an earlier writer's command. Its answer proves nothing.
+        // A node may carry out a writer's command after the downgrade. Its answer proves nothing about the reader.
         let is_outdated = token.downgraded_in.is_some_and(|round| ticket.round < round);
         let record = &mut token.nodes[node];
         match answer {

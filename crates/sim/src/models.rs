@@ -35,7 +35,7 @@ struct Timed {
     bounds: Bounds,
     only: Option<&'static str>,
     seen: Witnesses,
-    /// A violation was found. The first violation has the shortest trace.
+    /// A violation was already found. Later ones are ignored, because the first has the shortest trace.
     failed: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ enum Action {
     Look(ClientId),
     Extend(ClientId),
     Downgrade(ClientId),
-    /// If `fast`, the node's clock has run fast and its key has expired. No client can have noticed this before.
+    /// If `fast`, the node's clock has run fast: the key expires just before the command. No client saw this earlier.
     Execute {
         client: ClientId,
         node: NodeIndex,
@@ -110,7 +110,7 @@ impl Model for Timed {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        // Stateright keeps the last violation of a block of states, so this property fails only at the first one.
+        // Stateright keeps the last violation of a block of states. To keep the first, this property fails only once.
         vec![Property::always("every invariant holds", |model: &Self, world: &ModelWorld| {
             world.violation.is_none() || model.failed.swap(true, Ordering::Relaxed)
         })]
@@ -199,8 +199,8 @@ impl Timed {
         }
     }
 
-    /// Whether the numbering fits this command. Nodes are interchangeable, and clients may be interchangeable. So each
-    /// gets its number in the order in which its first command leaves a link.
+    /// Whether this command may leave its link now. Nodes, and clients with the same behaviour, are interchangeable, so
+    /// they are numbered in the order in which their first commands leave. Other orders are not explored.
     fn is_in_order(&self, world: &ModelWorld, client: ClientId, node: NodeIndex) -> bool {
         let first = |link: &ModelLink| {
             let front = link.commands.front();
@@ -216,7 +216,7 @@ impl Timed {
         }
     }
 
-    /// Returns the smallest sets of clients that may be paused during the next tick. Empty if time must not pass.
+    /// Returns the smallest sets of clients that must be paused so that time can pass. Empty if time must not pass.
     fn pauses(&self, world: &ModelWorld) -> Vec<[bool; CLIENTS]> {
         let clients = &world.clients[..self.bounds.clients];
         let busy = clients.iter().any(|it| matches!(it.call, Call::Waiting | Call::Holding));
@@ -301,8 +301,8 @@ impl Timed {
         paces
     }
 
-    /// Whether the client's votes end with the next tick of its clocks. A clock that falls behind does most harm at
-    /// this moment. Later, the lock is over. Earlier, the lag would not affect the votes that are answered after it.
+    /// Whether the client's votes end with the next tick of its clocks. A clock falls behind only then, because this
+    /// does most harm: later the lock is over, and an earlier lag would not affect votes that are answered after it.
     fn is_last_tick(&self, world: &ModelWorld, client: ClientId) -> bool {
         let age = ticks(self.bounds.ttl - self.bounds.drift - 1);
         match world.clients[client].call {

@@ -34,7 +34,7 @@ pub(crate) struct Wire {
     last: [Time; 2],
 }
 
-/// The times until which messages are held back, per direction.
+/// For each direction, the time until which the network holds messages back.
 type Blocks = [Time; 2];
 
 pub(crate) struct Network {

@@ -36,7 +36,7 @@ impl ModelNode {
         self.store.execute(by, command, now_us)
     }
 
-    /// Takes over the keys of another node, as a replica of that node does. The two clocks may be far apart.
+    /// Takes over the keys of another node, as its replica does. Expiries are shifted by the difference of the clocks.
     pub fn copy(&mut self, other: &Self, now: Time) {
         let ahead_ms = self.now_us(now).div_euclid(1000) - other.now_us(now).div_euclid(1000);
         self.store.copy(&other.store, ahead_ms);
@@ -79,7 +79,7 @@ impl ModelNode {
         self.store.delete(key, now_us)
     }
 
-    /// Lets time pass, and shifts all times so that the present is zero again, as models need it.
+    /// Lets the time `by` pass in a model: moves all times back, so that the present is 0 again.
     pub(crate) fn rebase(&mut self, by: Time) {
         let now_us = self.now_us(0);
         self.store.rebase(by / MS, now_us);

@@ -33,7 +33,7 @@ pub struct Plan {
     pub clocks: Clocks,
     /// The faults.
     pub faults: Faults,
-    /// Faults and settings that were added later.
+    /// Faults and settings that were added to the simulator later, with random streams of their own.
     pub later: Later,
     /// The assumption of mutual exclusion that the run violates on purpose, if any.
     pub outside: Option<Outside>,
@@ -220,8 +220,8 @@ impl Plan {
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Distrust | Fault::Losses));
         }
         if *merges {
-            // The second name moves to another server, which uses up the one vote that may be lost. No other fault may
-            // bring the absent first node back early.
+            // The second name moves to another server. This loses its vote, and no other vote may be lost. The first
+            // node must stay absent, so no other fault may restart it.
             plan.faults.last_for = plan.faults.last_for.max(30 * SECOND);
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Crashes | Fault::Freezes));
             plan.outside = plan.outside.filter(|outside| *outside != Outside::Losses);
@@ -240,7 +240,7 @@ impl Plan {
         let outside = random
             .percent(37)
             .then(|| random.pick(&[Outside::Amnesia, Outside::Losses, Outside::Clocks]))
-            // The restart guard covers this fault, so the run stays within the assumptions.
+            // A strict restart guard covers `Amnesia`, so such a run would not violate the assumptions.
             .filter(|outside| guard != RestartGuard::Strict || *outside != Outside::Amnesia);
         Self::draw_with(seed, outside, guard, &mut random)
     }
@@ -396,12 +396,12 @@ impl Plan {
         i64::try_from(self.rules().quarantine().as_nanos()).unwrap_or(i64::MAX)
     }
 
-    /// The largest number of nodes that may lose their counters: all, if every floor (a node's lower bound for tokens)
-    /// is above all tokens given out. Without floors, any two quorums must share a node that kept its counters.
+    /// The number of nodes that may lose their counters while tokens stay in order: all, if each floor (a node's lower
+    /// bound) is above all tokens given out. Without floors, any two quorums must share a node that kept its counters.
     pub(crate) fn spare_counters(&self) -> usize {
         let (nodes, needed) = (self.servers.quorum.nodes(), self.servers.quorum.needed());
         match self.guard {
-            // Some clients ignore floors.
+            // Clients have different restart guards, so some of them ignore floors.
             RestartGuard::Strict if !self.later.modes.is_empty() => 2 * needed - nodes - 1,
             RestartGuard::Strict if self.clocks.sober => nodes,
             RestartGuard::Strict => needed - 1,
@@ -421,7 +421,7 @@ impl Plan {
         Rules { guard: self.guard, cluster, names, marker, adoption, durable, words }
     }
 
-    /// An estimate of the total by which a node's clock jumps back. It is normally an upper bound.
+    /// An estimate of the total time by which a node's clock jumps back during a run. Real totals are rarely larger.
     pub fn back_steps(&self) -> Time {
         let jumps = self.later.jumps.unwrap_or(0);
         if self.has(Fault::NodeSteps) || self.outside == Some(Outside::Clocks) {
@@ -442,10 +442,10 @@ fn timing(ttl: Time, one_way: Time, random: &mut Random) -> Timing {
     let options = TimingOptions {
         ttl: duration(ttl),
         max_ttl: duration(ttl),
-        // With a zero margin, an engine error as small as the drift becomes visible.
+        // Without a margin, an invariant fails even if the engine is wrong only by the drift.
         margin: random.pick(&[None, Some(Duration::ZERO), Some(duration(ttl / 10))]),
         min_validity: duration(random.pick(&[0, 0, ttl / 4])),
-        // At least eight one-way delays: with a node timeout below a round trip, no lock could be acquired.
+        // At least eight one-way delays, because no lock could be acquired with a node timeout below a round trip.
         node_timeout: random
             .pick(&[None, Some(ttl / 20), Some(ttl / 4)])
             .map(|time| duration(time.max(8 * one_way).min(ttl / 4))),

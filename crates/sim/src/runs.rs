@@ -15,7 +15,7 @@ use crate::args::Args;
 /// miss a rare event by chance.
 const ENOUGH: u64 = 5_000;
 
-/// At most one in this number of attempts after a push may be hasty; see `is_hasty`.
+/// The program fails if more than one in this number of attempts after a push is hasty; see `is_hasty`.
 const HASTY_SHARE: u64 = 4;
 
 #[derive(Default)]
@@ -77,9 +77,9 @@ pub(crate) fn many(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Whether waiting calls retry at the first push, instead of waiting one round trip for the pushes of the other nodes
-/// (protocol, 3). A few calls do so by chance, because their delay has passed anyway, so this tests their share in all
-/// runs.
+/// Whether too many waiting calls retry at the first push, instead of waiting one round trip for the pushes of the
+/// other nodes (protocol, 3). A few calls may, because their delay has passed anyway, so the check counts all runs
+/// together.
 fn is_hasty(counts: &Counts) -> bool {
     counts.of(Count::AfterPush) >= 1_000
         && counts.of(Count::Hasty) * HASTY_SHARE > counts.of(Count::AfterPush)

@@ -43,7 +43,7 @@ pub const ONE_WAY: i64 = 1;
 /// The settings and records of a world that a test controls.
 #[derive(Debug)]
 pub(crate) struct ByHand {
-    /// The random word for every delay; `None` uses a different word each time.
+    /// The random number that every attempt gets for its delays; `None` gives each attempt a different number.
     jitter: Option<u64>,
     words: u64,
     /// Repeats each step on a copy of the engine with shifted times, and compares the results.
@@ -95,7 +95,7 @@ impl World {
         self.check_effect(client, effect);
     }
 
-    /// Prepares the comparison with a copy of the engine, if a test wants it.
+    /// Copies the engine before a step, if the test wants each step repeated with shifted times.
     pub(crate) fn shadow(&self, client: ClientId, event: &Event) -> Option<Shadow> {
         let is_shadowed = self.by_hand.as_ref().is_some_and(|by_hand| by_hand.is_shadowed);
         is_shadowed.then(|| Shadow::new(&self.clients[client].engine, event))
@@ -212,7 +212,7 @@ impl ScriptedWorld {
         fenced.filter(|(_, guard)| raised.contains(&guard.value())).count()
     }
 
-    /// Sets the random word for every delay; `None` uses a different word each time.
+    /// Sets the random number that every attempt gets for its delays; `None` gives each attempt a different number.
     pub fn set_jitter(&mut self, jitter: Option<u64>) {
         self.world.by_hand_mut().jitter = jitter;
     }
@@ -431,7 +431,7 @@ const COUNTERS: &str = "fence of ";
 /// The round trip that engines assume.
 const ROUND_TRIP: Duration = Duration::from_millis(2 * ONE_WAY.unsigned_abs());
 
-/// An engine without calls that knows the round trip.
+/// An engine with a fixed round trip. It has no calls yet.
 fn idle(quorum: Quorum) -> Engine {
     Engine::new(quorum).with_fixed_round_trip(ROUND_TRIP)
 }

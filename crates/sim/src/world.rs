@@ -147,7 +147,7 @@ pub(crate) struct Streams {
     pub(crate) tokens: Random,
     pub(crate) healing: Random,
     pub(crate) faults: Vec<Random>,
-    /// A separate stream for faults and settings that were added later, so that earlier draws stay the same.
+    /// For `plan.later`, the faults and settings that were added later, so that the other streams stay the same.
     pub(crate) later: Random,
     pub(crate) scripts: Random,
     pub(crate) kinds: Random,
@@ -194,7 +194,7 @@ pub(crate) struct World {
     pub(crate) progress: Progress,
     pub(crate) setting: Setting,
     pub(crate) record: Record,
-    /// The controls of a test, in place of callers, faults and random numbers.
+    /// In a scripted world: the settings of the test, which replace callers, faults and random numbers.
     pub(crate) by_hand: Option<Box<ByHand>>,
 }
 
@@ -402,8 +402,8 @@ impl World {
             trace.push(format!("{}  {fact}", point(self.now)));
         }
         let stage = Stage { now: self.now, clients: &self.clients, servers: &self.servers };
-        // The reading of the engine's tick. A pause of the client and a jump of its wall clock may have followed it, so
-        // a new reading could change which of two votes lasts longer.
+        // The ledger compares votes by the reading of the engine's tick. After this reading, the client may have been
+        // paused and its wall clock may have jumped, so a new reading could make the other vote last longer.
         let reading = match fact {
             Fact::Answered { client, .. } => Some(stage.tick_reading(*client)),
             _ => None,

@@ -69,8 +69,8 @@ fn seed_28161012801_a_reply_after_a_flush_push_is_not_verified() {
 }
 
 /// A quorum had granted, but one of its nodes could not record the fencing token, because its connection was broken or
-/// the node was busy. When the engine learned of the failure, the validity was also too short. The engine reported
-/// "granted too late" although a node had failed.
+/// the node was busy. When the engine learned of this, the validity was also too short. So it reported "granted too
+/// late", although the failure of the node was the reason.
 #[test]
 fn seeds_of_a_node_that_grants_and_cannot_record_the_fencing_token() {
     for seed in [50_037_399, 50_074_842, 50_096_569, 50_109_459, 50_119_400] {
@@ -143,17 +143,17 @@ fn seed_1795384976722503_a_fencing_floor_uses_the_earliest_possible_clock() {
     holds(&Plan::draw(1_795_384_976_722_503));
 }
 
-/// One node's clock was two minutes ahead of all other clocks. A floor was computed from it, and ten seconds later
-/// another node's floor was not. Floors need clocks that agree (GUARANTEES.md). The checker excused only clocks that
-/// jump or that are hours apart.
+/// One node's clock was two minutes ahead of all others. A floor was computed from this clock; ten seconds later,
+/// another node's floor was computed without it and was lower. Floors need clocks that agree (GUARANTEES.md). The
+/// checker accepted this only for clocks that jump or that are hours apart.
 #[test]
 fn seed_1795382354359029_a_fencing_floor_is_as_accurate_as_its_clocks() {
     holds_without_later_faults(1_795_382_354_359_029);
 }
 
 /// The clocks of three nodes were minutes apart. One node lost its counters while the node with the latest clock was
-/// down, and the client reported that it computed the new floor from few clocks. The checker excused this only for
-/// clocks that were drawn hours apart.
+/// down. The client reported that it computed the new floor from few clocks, so this floor may be too low. The checker
+/// accepted this only for clocks that were drawn hours apart.
 #[test]
 fn seed_1795395092798731_a_fencing_floor_from_few_clocks_may_be_too_low() {
     holds(&Plan::draw(1_795_395_092_798_731));
@@ -216,8 +216,8 @@ fn seed_1795439800538938_an_earlier_vote_may_last_longer_after_a_clock_step() {
     holds(&Plan::draw(1_795_439_800_538_938));
 }
 
-/// A client had requested an adoption for an earlier run when the connection broke. It learned of another run and
-/// dropped the request, which was sent nevertheless. The checker took the answer for one that the client uses.
+/// A client had requested an adoption for an earlier run of a server when the connection broke. It learned of another
+/// run and dropped the request, but the request was sent. The client ignored the answer; the checker counted it.
 #[test]
 fn seed_4066_a_client_ignores_the_answer_to_a_dropped_adoption_request() {
     holds(&Plan::draw(4066));
@@ -242,8 +242,8 @@ fn named_seeds_have_no_later_faults() {
     assert!(count > 200, "{count}");
 }
 
-/// Checks a seed without faults of `plan.later` (added to the simulator later). So no change of their draw changes its
-/// run, unlike the runs of seeds that `holds` checks.
+/// Checks a seed whose plan has no faults of `plan.later` (added to the simulator later). A change to the draws of
+/// these faults cannot change its run. The seeds that only `holds` checks have no such protection.
 fn holds_without_later_faults(seed: u64) {
     let plan = Plan::draw(seed);
     assert!(!plan.later.is_any(), "seed {seed}");
@@ -265,7 +265,7 @@ fn two_clients_hold_one_lock_if_nodes_vote_at_once_after_data_loss() {
     assert!(overlaps > 10, "{overlaps}");
 }
 
-/// Without intents (a writer's notes on nodes), readers that come and go starve a writer. So intents matter.
+/// Intents (a writer's notes on nodes) are needed: if none reaches a node, readers that come and go starve the writer.
 #[test]
 fn readers_starve_a_writer_if_its_intent_reaches_no_node() {
     let starving = (0..).map(Plan::draw).filter(|plan| plan.later.kinds.readers_stay).take(40);
@@ -328,7 +328,7 @@ fn plans_violate_each_assumption_often_enough() {
     let plans: Vec<Plan> = (0..1000).map(Plan::draw).collect();
     for outside in [Outside::Amnesia, Outside::Losses, Outside::Clocks] {
         let count = plans.iter().filter(|plan| plan.outside == Some(outside)).count();
-        // With the restart guard, nodes that forget their votes are within the assumptions.
+        // The bound is low, because `Amnesia` does not violate the assumptions in runs with a strict restart guard.
         assert!(count > 40, "{outside:?}: {count}");
     }
     for plan in plans.iter().filter(|plan| plan.excludes()) {

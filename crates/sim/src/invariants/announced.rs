@@ -16,8 +16,8 @@ pub(crate) const SENTENCE: &str = "V15: when it is clear that no quorum confirms
      node timeout after it was sent, the holder is notified while the lock is held. It is notified when a quorum \
      confirms again. (protocol, 4 and 12)";
 
-/// Rounds of extensions. The key is the lock in the tickets (lock, round and verb) of their commands. Models report no
-/// `Fact::Started`, which sets `is_watching`, so this record stays empty there.
+/// For each lease, its extensions since the last grant or hand-over. The key has the lock id of the commands' tickets.
+/// Models report no `Fact::Started`, which sets `is_watching`, so this record stays empty there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Announced {
     is_watching: bool,
@@ -45,7 +45,7 @@ impl Announced {
         match fact {
             Fact::Started { .. } => self.is_watching = true,
             _ if !self.is_watching => {}
-            // After a hand-over, the next holder is notified only of its own rounds.
+            // Forgets earlier extensions: the engine notifies a holder only of extensions since its own grant.
             Fact::Granted { guard, .. } | Fact::ReleaseAsked { guard, .. } => {
                 self.leases.remove(&lease_of(*guard, view));
             }
@@ -115,7 +115,7 @@ impl Announced {
                 }
                 continue;
             }
-            // The configured node timeout, or the longest adaptive timeout.
+            // The configured node timeout, or the largest adaptive timeout, because the round trip is not known here.
             let timeout = guard.request.timing.node_timeout(Duration::MAX);
             let is_over = round.began.after(timeout).remaining(now).is_zero();
             let open = view.terms.quorum.nodes() - round.answers;
@@ -129,7 +129,7 @@ impl Announced {
     }
 }
 
-/// The lock in the tickets of a guard's rounds: the lock of the first guard with this token.
+/// The key of a guard's record. After a hand-over, tickets still have the lock id of the token's first guard.
 fn lease_of(guard: GuardId, view: &View<'_>) -> (ClientId, LockId) {
     let token = view.guards.of(guard).and_then(|held| view.ledger.of_guard(held));
     (guard.client, token.map_or(guard.lock, |token| token.lock))

@@ -1,4 +1,4 @@
-//! A granted lock is valid at a clock reading that was taken after the deciding answer.
+//! S5: a granted lock is still valid at a clock reading taken after the answer that completed the quorum.
 
 use super::Checked;
 use crate::fact::Fact;

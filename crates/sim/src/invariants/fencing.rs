@@ -16,8 +16,8 @@ use crate::view::View;
 
 pub(crate) const NAME: &str = "fencing";
 
-/// The longest time between reading a clock and writing a floor (a lower bound for a node's tokens) computed from it.
-/// Half of a quarantine (a restarted node's wait) is a bound too: the client then reads the clock again.
+/// The longest time from reading a node's clock to writing a floor (a lower bound for a node's tokens) computed from
+/// it. If half of a quarantine (a restarted node's wait) is over sooner, the client reads the clock again.
 const READ_BEFORE: Time = 10 * SECOND;
 
 pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without any timing assumption \
@@ -30,7 +30,7 @@ pub(crate) struct Fencing {
     /// The largest token that a holder has seen.
     shown: BTreeMap<Key, u64>,
     all: BTreeSet<(Key, u64)>,
-    /// The largest token that a holder had seen before an attempt began, and before a hand-over.
+    /// The largest token seen when an attempt began, or when a guard was released. The next token must be larger.
     before: BTreeMap<(ClientId, LockId), u64>,
     handed: BTreeMap<Token, u64>,
     /// The counters of each node at its last check.
@@ -48,9 +48,9 @@ struct Floors {
     set: Vec<Time>,
     /// A clock jumped so far that a floor computed from its earlier time may be too low.
     is_low: bool,
-    /// Records for clocks that do not agree. `marks`: the last marker (the key with the floor) of each client on each
-    /// node. `untrusted`: markers whose floors may be too low, because the client reported few clocks or an earlier
-    /// floor used other clocks. `lowest`: the lowest of these floors that a node has taken.
+    /// Records for clocks that do not agree. `marks`: the last marker (the key with the floor) that each client wrote
+    /// to each node. `untrusted`: markers with floors that may be too low, because the client knew few clocks, or
+    /// because an earlier floor came from other clocks. `lowest`: the lowest such floor on a node.
     marks: BTreeMap<(ClientId, NodeIndex), Arc<str>>,
     untrusted: BTreeSet<Arc<str>>,
     lowest: Option<u64>,
@@ -134,8 +134,8 @@ impl Fencing {
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
-            // A floor must be above the previous floor. Between the two, the node waits for the longest ttl and two
-            // seconds, so jumps of up to half a ttl are harmless. Models have no floors.
+            // Each floor must be above the previous one. Between two floors of a node, clocks advance by the quarantine
+            // (the longest ttl and two seconds), so jumps of up to half a ttl do no harm. Models have no floors.
             Fact::FaultEvent(FaultEvent::NodeStepped { node, by }) if view.terms.quarantine > 0 => {
                 self.floors.set[*node] += by.abs();
                 self.floors.is_low |=
@@ -159,8 +159,8 @@ impl Fencing {
         }
     }
 
-    /// Whether the lost counters allow tokens up to this one to be out of order. While any two quorums share a node
-    /// that kept its counters, the order of tokens depends on no floor.
+    /// Whether tokens up to `fence` may be out of order, because nodes lost their counters. The order depends on no
+    /// floor while any two quorums share a node that kept its counters.
     fn is_beyond(&self, fence: u64, view: &View<'_>) -> bool {
         let (nodes, needed) = (view.terms.quorum.nodes(), view.terms.quorum.needed());
         let (lost, in_common) = (self.lost.len(), 2 * needed - nodes);
@@ -230,7 +230,7 @@ impl Fencing {
         });
         for key in &*counter.keys {
             let after = view.node(node).fence_at(key).unwrap_or(0);
-            // After a node's data was replaced, its counters are unknown until the next command.
+            // No check if the previous counter is not known, because the node's data was replaced.
             let Some(before) = self.counters[node].insert(key.clone(), after) else { continue };
             let may = match answer {
                 Answer::GrantedFenced { .. } => after >= before,
@@ -273,8 +273,8 @@ fn floor(marker: &str) -> u64 {
     Marker::parse(marker).map_or(0, |marker| marker.floor)
 }
 
-/// Whether the floor is above the clocks of more than a quorum of nodes, but not of all nodes. Then an earlier floor
-/// may have been computed from other clocks.
+/// Whether this floor is too low for the latest clocks, although it is above the clocks of more than a quorum of nodes.
+/// An earlier floor, computed from the latest clocks, may then be higher.
 fn rests_on_some(floor: u64, view: &View<'_>) -> bool {
     let ahead = Marker::FLOOR_AHEAD_US.cast_signed() * US;
     let read_before = READ_BEFORE.min(view.terms.quarantine / 2);
@@ -295,7 +295,7 @@ fn do_not_agree(view: &View<'_>) -> bool {
     last.zip(first).is_some_and(|(last, first)| last - first > view.terms.quarantine)
 }
 
-/// S18: a quorum of nodes, with votes that are held, has recorded the token.
+/// S18: a guard may have a token only if a quorum of nodes has recorded it, and the guard has the votes of these nodes.
 fn is_recorded(id: GuardId, guard: &Guard, fence: u64, view: &View<'_>) -> Checked {
     let Some(token) = view.ledger.of_guard(guard) else { return Ok(()) };
     let nodes = view.terms.quorum.node_ids().zip(&token.nodes);

@@ -45,13 +45,13 @@ impl InOrder {
                     _ => {}
                 }
             }
-            // A failed command may never have been sent.
+            // Failures have no place in the order of answers, because a failed command may never have been sent.
             Fact::Answered { client, node, ticket, answer, .. }
                 if !matches!(answer, Answer::Failed(_)) =>
             {
                 let Some(sent) = self.0.get_mut(&(*client, *node)) else { return Ok(()) };
                 match sent.undelivered.iter().position(|other| other == ticket) {
-                    // The commands before this one failed, or their answers never arrive.
+                    // Also drops the commands before this one: they failed, or their answers never arrive.
                     Some(place) => drop(sent.undelivered.drain(..=place)),
                     None => {
                         return Err(format!(

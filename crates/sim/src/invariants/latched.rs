@@ -90,7 +90,7 @@ impl Latched {
             Fact::Ordered { client, ticket, command, .. }
                 if matches!(ticket.verb, Verb::Extend | Verb::Heal) =>
             {
-                // A ticket (lock, round, verb) names only a token's first guard, so this compares the value.
+                // Compares values: after a hand-over, the ticket still names the token's first guard.
                 let value = subject(command).map(|(_, value)| value);
                 let is_its = |(id, guard): &(GuardId, &Guard)| {
                     id.client == *client && Some(&guard.value()) == value

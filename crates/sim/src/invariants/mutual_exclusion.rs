@@ -22,7 +22,7 @@ pub(crate) struct MutualExclusion {
 }
 
 impl MutualExclusion {
-    /// Checks at facts that can begin a hold or make it visible again. Other facts can only end a hold.
+    /// Checks only after facts that can make a guard valid, or let a process check a valid guard again.
     pub(crate) fn check(
         &mut self,
         fact: &Fact<'_>,

@@ -45,7 +45,7 @@ pub(crate) struct NoStarvation {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Writer {
     words: BTreeMap<(NodeIndex, Key), Word>,
-    /// Rounds of commands that write intents: the newest, and the newest whose intents need not stop readers.
+    /// Numbers of rounds that write intents: `ordered` is the newest. Intents up to `excused` need not stop readers.
     ordered: u32,
     excused: u32,
     /// The number of the last inspection, and, for each key, the nodes with holders other than readers. If there are
@@ -129,12 +129,12 @@ impl NoStarvation {
     fn is_over(&mut self, call: CallId) {
         self.writers.remove(&call);
         if let Some((keys, ..)) = self.calls.remove(&call) {
-            // Intents that other writers of the process sent during the ended call need not stop readers.
             self.has_company(call.0, &keys);
         }
     }
 
-    /// Excuses the intents of writers in a process in which another call wants, or just wanted, the same keys.
+    /// Called when another call of the process begins or ends. Writers of the process with overlapping keys may let
+    /// that call go first, so their intents so far need not stop readers.
     fn has_company(&mut self, client: ClientId, keys: &Keys) {
         for (call, writer) in &mut self.writers {
             if call.0 == client && self.calls.get(call).is_some_and(|(its, ..)| its.overlaps(keys))
@@ -222,8 +222,8 @@ impl NoStarvation {
     }
 }
 
-/// If an attempt fails without a refusal, readers are not the reason why the writer waits. A client that needs evidence
-/// (`INFO` and marker) decides by itself which refusals count.
+/// A release ends an attempt. If no node refused the attempt, readers do not block the writer, so its intents need not
+/// stop readers. A client that needs evidence (`INFO` and marker) decides by itself which refusals count.
 fn ordered(writer: &mut Writer, ticket: Ticket, needs_evidence: bool) {
     match ticket.verb {
         Verb::Announce => writer.ordered = writer.ordered.max(ticket.round),

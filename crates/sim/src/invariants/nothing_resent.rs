@@ -1,4 +1,4 @@
-//! The engine sends no command but a release twice to a node.
+//! The engine sends no command twice to a node, except a release.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +16,8 @@ pub(crate) const SENTENCE: &str =
 pub(crate) struct NothingResent(BTreeSet<(ClientId, NodeIndex, Ticket, Option<u64>)>);
 
 impl NothingResent {
-    /// Models restart the numbering of commands about trust when no such command is in flight, so this drops their
-    /// records.
+    /// Drops the records of commands about trust: a model numbers these commands from the start again when none is in
+    /// flight, so an equal number is no repetition.
     pub(crate) fn rebase(&mut self) {
         self.0.retain(|(_, _, ticket, _)| ticket.verb != Verb::Trust);
     }

@@ -40,29 +40,30 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Checked {
     let count = |is: fn(&NodeOutcome) -> bool| {
         refusal.nodes.iter().filter(|report| is(&report.said)).count()
     };
-    // In a call that only inspected, a node whose keys are all free counts as a node that would have granted.
+    // If the call only inspected, a node with free keys counts as a node that would have granted.
     let granted =
         count(|said| matches!(said, NodeOutcome::Granted | NodeOutcome::Seen(Holding::Free)));
     let refused = count(|said| matches!(said, NodeOutcome::Refused(_)));
     let untrusted = count(
         |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_about_trust()),
     );
-    // One such node is enough, because it shows that two clients have different configurations.
+    // One node with this failure is enough, because it shows that two clients have different configurations.
     let disagreed = count(
         |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_disagreement()),
     );
     let open = count(|said| matches!(said, NodeOutcome::Nothing));
     let wrong = match refusal.kind {
-        // The call is contended only if the nodes that refused and the nodes with free keys together are a quorum.
+        // Without an attempt, `Contended` is right only if nodes that refused and nodes with free keys together are a
+        // quorum.
         RefusalKind::Contended if refusal.attempts == 0 => !quorum.is_reached(granted + refused),
-        // A node refused, and without refusals there would be a quorum. A node without an answer counts as failed.
+        // `Contended` is right only if a node refused, and the nodes that granted or refused are a quorum.
         RefusalKind::Contended => refused == 0 || !quorum.is_reached(granted + refused),
         RefusalKind::NoQuorum => refused > 0 && quorum.is_reached(granted + refused),
-        // A node that granted and did not record the fencing token counts as failed. A node without an answer
-        // may still record it.
+        // `TooSlow` is right only if the nodes that granted and the silent nodes are a quorum. A silent node may still
+        // record the token; a node that granted without recording the token counts as failed.
         RefusalKind::TooSlow if fenced => !quorum.is_reached(granted + open),
         RefusalKind::TooSlow => !quorum.is_reached(granted),
-        // Wrong if the trusted nodes alone are a quorum and the configurations agree.
+        // `NodesUntrusted` is wrong if the trusted nodes alone are a quorum and the configurations agree.
         RefusalKind::NodesUntrusted => {
             disagreed == 0 && quorum.is_reached(quorum.nodes() - untrusted)
         }

@@ -142,7 +142,7 @@ impl Owed {
                     (set.is_reach, set.is_back) = (failure.kind().is_about_reach(), false);
                 }
             }
-            // The command left the client, so the failure comes from the node and not from the connection.
+            // The node refused the first command that could set the key, so there is no key to release.
             (_, Some(failure))
                 if !failure.may_have_been_executed()
                     && !failure.kind().is_about_reach()

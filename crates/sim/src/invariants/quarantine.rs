@@ -61,7 +61,7 @@ impl Quarantine {
         };
         let voting =
             || view.terms.quorum.node_ids().filter(|node| guard.hold.validity().has_vote_of(*node));
-        // Detects two names that lead to one server now. A vote given before a name led there came from another server.
+        // The server that a node's name leads to, if the node's vote came from this server and still counts.
         let server = |node: NodeId| {
             let asked = guard.hold.validity().asked_when(node)?;
             let counts = elapsed(asked, view.reading(id.client)) < token.term;

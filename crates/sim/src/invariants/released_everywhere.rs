@@ -18,7 +18,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
         Fact::Begun { client, lock, .. } | Fact::NotAcquired { client, lock, .. } => {
             of_call(*client, *lock, view)
         }
-        // The check covers all tokens that this client has used.
+        // Checks all tokens that the client has used, except those of lost locks that the nodes keep for their holders.
         Fact::Drained { client } => {
             let kept = view.guards.iter().filter(|(_, guard)| guard.is_kept());
             let kept: Vec<_> = kept.filter_map(|(_, it)| view.ledger.of_guard(it)).collect();

@@ -118,7 +118,7 @@ struct KeyChange<'a> {
 }
 
 impl KeyChange<'_> {
-    /// Describes the error, if a writer's command made this change.
+    /// Returns words for the error message, if a writer's command must not make this change.
     fn is_wrong_for_writers(&self, command: &Command, is_granted: bool) -> Option<&'static str> {
         let is_ours = self.before.holds(self.value);
         let is_heal = matches!(command, Command::Heal { .. } | Command::HealFenced { .. });
@@ -135,8 +135,8 @@ impl KeyChange<'_> {
         }
     }
 
-    /// Describes the error, if a reader's command made this change. Other readers must stay as they are, and the key
-    /// must live as long as its last reader.
+    /// Returns words for the error message, if a reader's command must not make this change. Other readers must stay as
+    /// they are, and the key must live as long as its last reader.
     fn is_wrong_for_readers(
         &self,
         command: &Command,

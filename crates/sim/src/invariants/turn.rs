@@ -1,5 +1,5 @@
-//! Selects the guards to check: at a grant, and at the end of a tick the guards whose votes changed. Within the tick a
-//! check would fail, because the engine reports one by one on answers that arrived together.
+//! Selects the guards to check: a new guard at its grant, other guards at the end of a tick in which their votes
+//! changed. A check within the tick would fail, because the engine reports one by one on answers that arrived together.
 
 use std::collections::BTreeSet;
 

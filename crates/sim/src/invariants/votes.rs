@@ -28,7 +28,7 @@ pub(crate) struct Votes {
 struct Epoch {
     /// Commands sent, and neither answered nor given up.
     awaited: BTreeSet<Ticket>,
-    /// Commands answered in time. The connection may break before the engine gets the answer.
+    /// Commands whose answers arrived on this connection. They count even if it breaks before the engine gets them.
     arrived: BTreeSet<Ticket>,
 }
 

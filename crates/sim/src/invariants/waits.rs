@@ -33,8 +33,8 @@ pub(crate) struct Waits {
     adoptions: BTreeMap<Channel, Seen>,
     /// The newest command about trust: its number, and the adoption that it requests.
     asked: BTreeMap<Channel, (u32, Option<Arc<str>>)>,
-    /// Adoptions that arrived in this tick. Such an adoption counts, unless evidence in the same batch makes the engine
-    /// send a new request.
+    /// Adoptions that arrived in this tick. They take effect at its end, unless evidence in the same batch makes the
+    /// engine send a new request.
     heard: BTreeMap<Channel, Seen>,
 }
 
@@ -79,7 +79,7 @@ impl Waits {
                     *asked = None;
                 }
             }
-            // The marker has ended the adoption. A later adoption has a later beginning.
+            // The marker has ended this adoption, so its beginning must not count for a later adoption.
             Fact::TrustState { client, node, trust_state: TrustState::Trusted } => {
                 self.adoptions.remove(&(*client, *node));
                 self.heard.remove(&(*client, *node));
@@ -159,8 +159,8 @@ impl Waits {
         Ok(())
     }
 
-    /// Records an adoption. If the adoption began again, perhaps by another client, it is younger than the request that
-    /// showed the previous adoption.
+    /// Records an adoption. If its text is new, a client began the adoption after the request that showed the previous
+    /// one, so it cannot be older than that request.
     fn begins(&mut self, channel: Channel, mut seen: Seen) {
         if let Some(before) = self.adoptions.get(&channel) {
             let is_same = before.text == seen.text;
@@ -169,8 +169,8 @@ impl Waits {
         self.adoptions.insert(channel, seen);
     }
 
-    /// Whether the client's latest request asked for this adoption. An adoption of another run, or from before a
-    /// promotion, does not begin the wait.
+    /// Whether this adoption has the run and promotion for which the client's latest request asked. Another adoption
+    /// does not begin the wait.
     fn is_asked_for(&self, of: Channel, round: u32, found: &str) -> bool {
         let Some((newest, Some(asked))) = self.asked.get(&of) else { return false };
         let (asked, found) = (Adoption::parse(asked), Adoption::parse(found));

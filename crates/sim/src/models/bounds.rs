@@ -79,7 +79,7 @@ impl Bounds {
             max_ttl: ticks(self.ttl),
             drift_ppm: u32::try_from(self.assumed().ppm).unwrap_or(0),
             drift_constant: Duration::ZERO,
-            // With a zero margin, an error of the engine of one tick becomes visible.
+            // Without a margin, an invariant fails even if the engine is wrong by a single tick.
             margin: Some(Duration::ZERO),
             node_timeout: Some(ticks(1).min(ticks(self.ttl) / 4)),
             ..TimingOptions::default()
@@ -131,7 +131,7 @@ impl Bounds {
         Rules { guard: self.guard, cluster, names, marker, adoption, durable, words }
     }
 
-    /// Uptime in seconds, rounded up to ticks, that ends a quarantine (a restarted node's wait). More changes nothing.
+    /// Uptime in seconds, in whole ticks, that ends a quarantine (a restarted node's wait). Models count no further.
     pub(crate) fn grown_s(&self) -> i64 {
         let quarantine = self.rules(1, 1).quarantine().as_nanos();
         let ticks = quarantine.div_ceil(TICK.unsigned_abs().into());

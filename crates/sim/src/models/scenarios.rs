@@ -23,7 +23,7 @@ pub struct Scenario {
 /// The expected result, as exact numbers. Change a number only for a known reason.
 #[derive(Clone, Copy, Debug)]
 enum Pinned {
-    /// Every invariant holds in all of these states.
+    /// Every invariant holds in every state. The model has exactly these numbers of states and steps.
     Exhausted { states: usize, steps: usize },
     /// Two clients hold the lock, or, with fencing tokens, the tokens are wrong. `after` is the smallest number of
     /// steps to this state. Other results are not compared.
@@ -347,7 +347,7 @@ pub fn negatives() -> Vec<Scenario> {
 }
 
 impl Scenario {
-    /// The expected number of states. A model with an expected counterexample counts as small.
+    /// The expected number of states. The largest models are started first; a model with a counterexample is small.
     pub const fn size(&self) -> usize {
         match self.pinned {
             Pinned::Exhausted { states, .. } => states,

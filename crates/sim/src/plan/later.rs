@@ -1,5 +1,5 @@
-//! Faults and settings that were added later. Separate streams decide whether and when they occur, so that all earlier
-//! draws stay the same.
+//! Faults and settings that were added to the simulator later. Random streams of their own decide whether and when they
+//! occur, so the draws of all older streams stay the same.
 
 use quorlock_core::RestartGuard;
 
@@ -14,10 +14,10 @@ pub struct Later {
     /// Nodes whose clocks are hours behind while clients' clocks are right. They are few enough that at least one right
     /// clock contributes to any floor (the lower bound for a node's fencing tokens).
     pub behind: Vec<usize>,
-    /// The largest clock jump during a quarantine (the wait of a restarted node). A node's clock jumps back; it jumps
-    /// ahead only in runs with worse clocks than assumed. A client's clock jumps in either direction.
+    /// The largest clock jump during a quarantine (the wait of a restarted node). A node's clock jumps back, or ahead
+    /// if the run violates the assumption about clocks. A client's clock jumps in either direction.
     pub jumps: Option<Time>,
-    /// Clients' wall clocks make small jumps, which may leave a lock with less than its margin without ending it.
+    /// Clients' wall clocks make small jumps, after which a lock may be valid for less than its margin.
     pub small_steps: bool,
     /// Nodes that the operator declared `durable`.
     pub declared: Vec<usize>,
@@ -55,8 +55,8 @@ impl Modes {
     }
 }
 
-/// Seeds that tests and documents refer to, and that are older than the draws of `Later::faults`. Their plans skip
-/// these draws, so that their runs stay the same.
+/// Old seeds in tests and documents. Their runs must not change, so their plans skip all draws that were added later:
+/// the draws of this file.
 const NAMED: [u64; 10] = [
     37,
     72,
@@ -70,10 +70,10 @@ const NAMED: [u64; 10] = [
     28_161_012_801,
 ];
 
-/// Seeds that tests refer to, and that are older than the draws of `Later::settings`.
+/// Seeds in tests, newer than `NAMED`. Their plans skip only the draws that came after `Later::faults`.
 const NAMED_LATER: [u64; 2] = [1_795_355_166_365_189, 1_795_357_018_933_923];
 
-/// Seeds that tests refer to, and that are older than the loss of scripts.
+/// Newer seeds in tests. Their plans skip only the loss of scripts and the kinds of locks, which came later.
 const NAMED_SINCE: [u64; 7] = [
     1_795_363_931_392_764,
     1_795_368_106_810_887,
@@ -84,7 +84,7 @@ const NAMED_SINCE: [u64; 7] = [
     1_795_397_625_883_331,
 ];
 
-/// Seeds that tests refer to, and that are older than sets of keys and readers.
+/// The newest of these seeds in tests. Their plans skip only the kinds of locks, which came later.
 const NAMED_BEFORE_KINDS: [u64; 8] = [
     3_780,
     4_066,
@@ -154,7 +154,7 @@ impl Later {
         let rests_on_clocks = plan.clocks.sober && plan.load.fenced > 0;
         let most = if rests_on_clocks { plan.load.max_ttl / 4 } else { 2 * plan.quarantine() };
         let jumps = jumps.then_some(most);
-        // A floor is computed from `needed` other clocks and the node's own clock, so at least one of them is right.
+        // Only `needed` clocks are behind. A floor uses the node's own clock and `needed` others, so some are right.
         let behind = order[..needed.min(nodes - 1)].to_vec();
         let has_behind =
             random.percent(70) && is_strict && plan.clocks.sober && plan.load.fenced > 0;

@@ -18,7 +18,7 @@ use crate::guard::{Guard, GuardId};
 pub const TTL: i64 = 1000;
 /// The time for which a vote counts: ttl less drift.
 pub const TERM: i64 = 988;
-/// The margin: the time before its end at which the engine gives up a lock.
+/// The margin: the engine gives up a lock this number of milliseconds before the lock ends.
 pub const MARGIN: i64 = 10;
 /// The node timeout.
 pub const NODE_TIMEOUT: i64 = 50;

@@ -54,8 +54,8 @@ impl World {
 }
 
 impl ScriptedWorld {
-    /// Creates a client for each of these rules. The nodes have been running for a while, send no pushes, and answer
-    /// without delay. Mutual exclusion is checked even if nodes lose data.
+    /// Creates one client for each element of `all`, the client's rules for trusting nodes. The nodes have been running
+    /// for a while, send no pushes, and answer without delay. Mutual exclusion is checked even if nodes lose data.
     ///
     /// # Panics If there are no rules, or no nodes in them.
     pub fn guarded(all: &[Rules]) -> Self {

@@ -178,7 +178,7 @@ impl ScriptedWorld {
         *held_back = HeldBack { which: is_lost.then_some(|_| true), orders: Vec::new() };
     }
 
-    /// Holds back the commands of a client that `which` selects. Later commands overtake them.
+    /// Holds back those commands of a client to a node for which `which` returns true. Later commands overtake them.
     pub fn hold_back(&mut self, client: usize, node: usize, which: fn(&Command) -> bool) {
         self.world.by_hand_mut().held_back[client][node].which = Some(which);
     }
@@ -203,7 +203,7 @@ impl ScriptedWorld {
     }
 }
 
-/// An answer that no connection carried.
+/// An answer that the test makes up: no node sent it.
 fn made_up(node: NodeIndex, sent: Reading, ticket: Ticket, answer: Answer) -> Event {
     let (node, evidence) = (NodeId::new(node), Evidence::NotRequired);
     Event::Answered { node, sent, evidence, answers: vec![(ticket, answer)] }

@@ -11,9 +11,9 @@ use crate::node::Stored;
 use crate::world::{Server, World};
 
 impl World {
-    /// Checks the order of commands to a node. No acquire, extension, heal or raise follows its release. An extension
-    /// or heal is sent only before its lock ends, a raise for the next holder only when the lock has no holder (S14).
-    /// Random runs cannot check this, because there a guard may have noticed its end before its engine.
+    /// Checks the order of commands to a node. After a release, no acquire, extension, heal or raise of the lock
+    /// follows. An extension or heal is sent only before the lock ends, a raise for the next holder only when the lock
+    /// has no holder (S14). Random runs cannot check this: there, a guard may learn of its end before the engine.
     pub(super) fn check_order(
         &mut self,
         client: ClientId,

@@ -56,7 +56,7 @@ impl World {
         self.plan_at(self.now.saturating_add(span), what);
     }
 
-    /// Delivers all messages in flight now, in their order.
+    /// Lets all messages that are in flight arrive at once, in their order.
     pub(crate) fn hurry(&mut self) {
         let mut entries: Vec<Entry> = std::mem::take(&mut self.agenda.queue)
             .into_iter()

@@ -139,7 +139,7 @@ impl World {
         let careless = random.percent(15) && !self.progress.healing;
         let span = if self.comes_and_goes(client) { self.reads_for() } else { span };
         let (span, careless) = match self.step_to_the_margin(guard) {
-            // A careless caller does not check its guard, so it releases only after the end of the lock.
+            // This caller does not check its guard, so it releases after the end of the lock without having noticed it.
             Some(short) => (short, true),
             None => (span, careless),
         };
@@ -148,8 +148,8 @@ impl World {
         self.plan_step(client, caller, until);
     }
 
-    /// If a lock was granted late, makes the wall clock jump to about the end of the lock, shortly before its release.
-    /// The engine must then hand the lock over within its margin, or not at all.
+    /// If a lock was granted late, plans a jump of the wall clock to about the end of the lock, shortly before the
+    /// holder releases it. The engine must then hand the lock over within its margin, or not at all.
     fn step_to_the_margin(&mut self, guard: GuardId) -> Option<Time> {
         let (ttl, is_sober) =
             (self.plan.load.max_ttl, self.plan.clocks.sober && self.plan.load.fenced > 0);

@@ -92,8 +92,8 @@ impl World {
         }
     }
 
-    /// Breaks a connection, first at the client's end, where commands may still reach the node, or first at the node's
-    /// end.
+    /// Breaks a connection. With `here_first`, the client's end breaks first, and commands may still reach the node.
+    /// Otherwise the node's end breaks first.
     fn reset_by(&mut self, wire: usize, here_first: bool) {
         if here_first {
             self.plan_in(0, SimEvent::Broken(wire));
@@ -286,7 +286,7 @@ impl World {
             Some(Outside::Amnesia) => 2,
             _ => self.chance(Fault::Losses).below(3),
         };
-        // A single key of a lock with several keys may be lost.
+        // With locks of several keys, only one key is deleted instead of all, so that a lock loses a part of its keys.
         let is_several = self.plan.later.kinds.several > 0;
         match what {
             0 if !is_several => {
@@ -343,7 +343,7 @@ impl World {
             4 => self.flush_node(node),
             5 => self.make_replica(node, span),
             6 => {
-                // A lagging replica, which has a process of its own, replaces its master.
+                // A lagging replica replaces its master. It is another process, so clients see a restart.
                 self.restart_node(node, writes, Count::Promotions);
                 self.start_node(node);
                 let server = &mut self.servers[node];
@@ -358,8 +358,8 @@ impl World {
         }
     }
 
-    /// Plans one jump of the node's clock during its quarantine (the wait after its restart). A single jump keeps the
-    /// length of the quarantine known. If the plan allows it, the clock of a waiting client jumps too.
+    /// Plans at most one jump of the node's clock during its quarantine (the wait after its restart), so that the
+    /// length of the quarantine stays known. If the plan allows it, the wall clock of a waiting client jumps too.
     fn plan_jumps(&mut self, node: NodeIndex, most: Time) {
         let (long, clients) = (self.plan.quarantine(), self.clients.len());
         let (may_set_walls, wild) =
@@ -405,8 +405,8 @@ impl World {
         let mut is_told = self.servers[node].node.pushes();
         let changes = match self.chance(Fault::Distrust).below(4) {
             0 => false,
-            // A durable node keeps its data here. After a restart it would have forgotten that it was a replica, and
-            // clients would trust it (GUARANTEES.md).
+            // A durable node must keep its data here. After a restart it would have forgotten that it was a replica,
+            // and clients would trust the other data (GUARANTEES.md).
             _ if self.forgets_nothing(node) => false,
             // A node takes over only the data of a node with a smaller index, so that nodes keep different data.
             choice if choice == 1 || other >= node => {
@@ -431,9 +431,9 @@ impl World {
             self.servers[node].sound_since = self.now;
             self.note_fault(FaultEvent::NodeOverwritten { node });
             self.push_everything(node);
-            // If a node sends no push when its data is replaced, clients notice only at the next identification
-            // (GUARANTEES.md), so its connections end now. The promotion would be too late: until then, the replica
-            // confirms an extension that finds enough time left on the key, because such an extension writes nothing.
+            // Without a push, clients would notice only at the next identification that the data was replaced
+            // (GUARANTEES.md), so the node's connections end now. The promotion would be too late: until then, the
+            // replica confirms extensions that find enough time left on the key, because such extensions write nothing.
             if !is_told {
                 self.reset_all(node);
             }

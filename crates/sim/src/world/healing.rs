@@ -57,7 +57,7 @@ impl World {
         let longest = alive().map(|(_, it)| it.slowest.as_nanos() as Time).max().unwrap_or(0);
         let ppm = alive().map(|(id, _)| self.ppm_of(id)).min().unwrap_or(0);
         let stays = self.plan.load.callers as Time + 1;
-        // A client that held the lock several times in a row backs off for up to 8 ms more.
+        // A back-off is up to 8 ms longer if the client held the lock several times in a row.
         let longer = stays * 8 * MS;
         let round_trips = 38 * stays + 2 * 64;
         (longest.clamp(MS / 10, 100 * MS) * round_trips + longer) * 1_000_000 / (1_000_000 + ppm)
@@ -74,7 +74,7 @@ impl World {
                         self.kill_node(node, true, silent);
                     }
                     _ => {
-                        // A promoted replica reports its promotion, because its data may have changed.
+                        // Promotes a replica, so that clients learn that its data may have changed.
                         if self.servers[node].node.health == Health::ReadOnly(FailureKind::ReadOnly)
                         {
                             self.cure_node(node);

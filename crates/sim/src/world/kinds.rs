@@ -126,7 +126,7 @@ impl World {
     /// quorum for all of them.
     pub(super) fn leave_litter(&mut self) {
         let leftovers = self.plan.later.kinds.leftovers;
-        // If two names lead to one server, a quorum needs all other nodes.
+        // If two names lead to one server, a quorum needs all other nodes, so none of them may have foreign keys.
         if leftovers == 0 || self.plan.servers.duplicates || self.plan.later.merges {
             return;
         }

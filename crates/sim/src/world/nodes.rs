@@ -14,8 +14,8 @@ use crate::node::{ConnectionId, Health, Kind, ModelNode, Run};
 use crate::plan::{Fault, HALF_DRIFT_PPM};
 use crate::time::{Clock, MS, SECOND, Time};
 
-/// The base of wall clocks: a day in 2025, because the engine writes dates into values. As a multiple of 6 h, it does
-/// not change the remainders of drawn times, by which seeds select cases.
+/// The base of wall clocks: a day in 2025, because the engine writes dates into values. It is a multiple of 6 h,
+/// because the remainders of drawn times select cases, and these must stay the same for every seed.
 pub(super) const DATE: Time = 81_670 * 21_600 * SECOND;
 
 /// The time on correct wall clocks at the start.
@@ -371,8 +371,8 @@ impl World {
     }
 
     /// Whether the node restarted or lost data so recently that its votes must not count. The node's own clock measures
-    /// its uptime and the age of an adoption (the wait for a new marker). If that clock jumped ahead by more than the
-    /// assumptions allow, this returns false. If it runs too fast, the time that it shows counts.
+    /// its uptime and the age of an adoption (the wait for a new marker). If that clock runs too fast, this check uses
+    /// its time too. If it jumped ahead by more than the assumptions allow, this returns false.
     fn is_early(&self, node: NodeIndex) -> bool {
         let server = &self.servers[node];
         let is_off = server.ahead > MS;

@@ -116,7 +116,7 @@ impl World {
         for (ticket, command) in &parcel.orders {
             self.note(&Fact::Sent { client, node, ticket: *ticket, command });
         }
-        // The client read the sending time earlier. Its process may have been paused since then.
+        // The delay counts from now. The client may have been paused since it read the sending time of the parcel.
         let arrival = self.network.arrival(parcel.wire, Direction::There, self.now);
         self.plan_at(arrival, SimEvent::Request(Box::new(parcel)));
     }
