@@ -241,7 +241,7 @@ fn cluster_mode_resp2_and_debug_commands_are_named() {
     assert_eq!(exit, 2);
     let (old, exit) = one(&["--rename-command", "HELLO", ""]);
     assert_eq!((found(&old)[0].clone(), exit), (vec!["warning resp2".to_owned()], 1));
-    // Servers before 7.0 do not have the setting.
+    // Servers before 7.0 do not have `enable-debug-command`.
     if binary.version.major >= 7 {
         let (debug, exit) = one(&["--enable-debug-command", "yes"]);
         assert_eq!((found(&debug)[0].clone(), exit), (vec!["warning debug".to_owned()], 1));
@@ -344,7 +344,7 @@ fn a_lock_that_never_expires_is_named_with_the_line_that_removes_it() {
         assert_eq!(a.command(&["EXISTS", "it's old"]).unwrap(), Reply::Int(0));
     }
     assert!(fix(1).ends_with(&format!("redis-cli -s {} DEL read", b.address())), "{}", fix(1));
-    // If there are many such keys, the doctor names only some of them.
+    // If many keys never expire, the doctor names only some of them.
     let many = "for n = 1, 9 do redis.call('SET', 'k' .. n, ARGV[1]) end";
     command(a, &["EVAL", many, "0", &token]);
     let (examined, _) = examine(&testbed, &[]);

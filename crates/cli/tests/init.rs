@@ -263,7 +263,7 @@ fn mark(testbed: &Testbed, place: usize, marker: &str) {
     testbed.on(place..place + 1, &["SET", "quorlock:node", marker]);
 }
 
-/// The settings in a marker, and the rest.
+/// Splits a marker into its settings and the rest.
 fn parts(marker: &str) -> (&str, &str) {
     marker.split_at(marker.find(" run_id=").unwrap())
 }

@@ -286,7 +286,7 @@ fn a_writer_of_two_keys_is_next_although_readers_of_each_take_turns() {
     let Some(testbed) = Testbed::sized(3) else { return };
     let keys = ["a", "a", "a", "b", "b", "b"];
     let later = writer_among_readers(&testbed, &keys, &["a", "--also", "b"]);
-    // A reader may get its lock before the intents are set, and write its line after them: one line per key.
+    // A reader may get its lock before the intents are set and write its line after them: at most one per key.
     assert!(later <= keys.len(), "{later} later readers");
 }
 

@@ -19,7 +19,7 @@ use quorlock_servers::{Flavor, Reply};
 use regex_lite::Regex;
 use rustix::process::Signal;
 
-/// The server version of the files.
+/// The server version with which the files were recorded.
 const RECORDED: (Flavor, &str) = (Flavor::Redis, "7.0.");
 
 /// A session of commands, and the record of it.
@@ -68,7 +68,7 @@ fn note_command(monitor: &mut RespConnection, commands: &mut String) -> String {
 }
 
 impl Scene {
-    /// `None`: this machine does not have the version of the files, and the test is reported as skipped.
+    /// `None`: this machine lacks the version with which the files were recorded, so the test is reported as skipped.
     fn new(nodes: usize) -> Option<Self> {
         let binary = server()?;
         let (flavor, version) = RECORDED;

@@ -85,7 +85,7 @@ enum Decided {
     No(FailureReason),
 }
 
-/// A naive implementation of Redlock. It tries every combination of answers of the outstanding nodes.
+/// A second, naive implementation of Redlock. It tries every answer that the outstanding nodes could give.
 struct Oracle {
     needed: usize,
     min_validity: i64,

@@ -1,6 +1,7 @@
 //! The crate's README, which is its front page, and the page of guarantees.
 //!
-//! A package or a checkout may contain, instead of a symbolic link, a file with only a path. These tests detect that.
+//! In a package or a checkout, a symbolic link may have become a file that contains only a path. These tests detect
+//! that.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 

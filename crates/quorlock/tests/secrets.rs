@@ -188,7 +188,7 @@ async fn neither_logs_nor_debug_output_contain_a_secret() {
         assert!(logged.contains(told), "the log does not contain {told:?}:\n{logged}");
     }
     assert!(!logged.contains(FOREIGN), "{logged}");
-    // The private key as text, and as the debug output of its bytes.
+    // The secrets include the private key, as text and as the debug output of its bytes.
     let secrets = [PASSWORD, WRONG, "unused-pa55", "PRIVATE KEY", "45, 45, 45, 45, 45, 66"];
     for secret in tokens.iter().map(String::as_str).chain(secrets) {
         assert!(!logged.contains(secret), "{secret} is in the log:\n{logged}");

@@ -154,7 +154,7 @@ pub(crate) fn value(token: u8, owner: &str) -> String {
     format!("{} {owner}", format!("{token:02x}").repeat(20))
 }
 
-/// `quorlock` without any variable of its own, except that the restart guard is off.
+/// `quorlock` without its environment variables, except that the restart guard is off.
 pub(crate) fn quorlock(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quorlock"));
     for (name, _) in std::env::vars_os() {

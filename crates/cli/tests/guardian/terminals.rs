@@ -18,7 +18,7 @@ pub(crate) fn a_command_reads_from_the_terminal() {
     assert!(!tty.run.log().contains("stopped"), "the command had the terminal from the start");
 }
 
-/// The first output of a command. The name of a temporary folder, which is also on the screen, never contains it.
+/// The first output of a command. A temporary folder, whose name is also on the screen, cannot contain this text.
 const UP: &str = "is-up";
 
 pub(crate) fn control_c_reaches_the_command_once() {
@@ -120,7 +120,7 @@ pub(crate) fn control_z_and_bg() {
     tty.shows("Stopped");
     tty.types("bg\n");
     tty.run.event("continued");
-    // The shell has the terminal, so a read stops the command.
+    // The shell has the terminal, so the kernel stops the command when it reads.
     tty.types("echo shell:$((1+1))\n");
     tty.shows("shell:2");
     gate.write_all(b"\n").expect("a pipe");

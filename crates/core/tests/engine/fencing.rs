@@ -96,7 +96,7 @@ fn where_the_counters_differ_it_takes_two() {
 #[test]
 fn a_late_vote_with_a_larger_number_starts_the_raise_again() {
     let mut world = with_counters(&[10, 20, 30]);
-    // The vote with the larger number arrives while the raise to the smaller number is in flight.
+    // While the raise to the smaller token is in flight, a vote with a larger token arrives.
     world.set_one_way(0, 5);
     world.set_one_way(2, 6);
     let lock = world.hold(fenced(request("k")));
@@ -198,8 +198,8 @@ fn it_is_too_late_if_the_number_is_recorded_when_the_votes_have_run_out() {
     world.finish();
 }
 
-/// The simulator found this bug (seed 50037399 and others). A node granted but could not record the number, and the
-/// votes expired before its answer. The refusal must name the node and not the expired votes.
+/// The simulator found this bug (seed 50037399 and others). A node granted but could not record the fencing token, and
+/// the votes expired before its answer. The refusal must name the node and not the expired votes.
 #[test]
 fn a_node_that_cannot_record_the_number_is_the_reason_however_late_it_is() {
     let mut world = with_counters(&[10, 20, 30]);
@@ -295,7 +295,7 @@ fn numbers_end_where_they_are_no_longer_exact() {
     world.run_until(20);
     assert_eq!(world.sent(first, Verb::Raise, 0), [0; 0]);
     assert!(!world.released(first).unwrap().1.handed_over);
-    // A grant whose number is above the limit does not count as a vote.
+    // A grant whose token is above the limit does not count as a vote.
     world.run_until(100);
     assert_eq!(world.granted_at(second), None);
     let tried = world.acquire(Request { wait: Wait::For(Duration::ZERO), ..fenced(request("k")) });

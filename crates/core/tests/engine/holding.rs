@@ -413,7 +413,7 @@ fn nothing_raises_a_lock_after_its_loss() {
     world.run_until(985);
     assert_eq!(world.lost(lock), Some((TERM - MARGIN, LossCause::Expired)));
     assert_eq!(world.extended(lock), [(978, Extended::Lost(LossCause::Expired))]);
-    // The answers arrive at 990 ms. The test world asserts that the lock does not change.
+    // The answers arrive at 990 ms, after the end of the lock. The test world asserts that they do not change the lock.
     world.run_until(1100);
     assert!(!world.is_valid(lock));
     world.extend(lock);

@@ -25,7 +25,7 @@ fn between(min: u64, max: u64) -> Retry {
 #[test]
 fn one_caller_of_a_process_contends_and_the_others_wait_in_order() {
     let mut world = ScriptedWorld::new(3);
-    // The requests differ, so the lock is not handed over.
+    // The requests have different owners, so the lock is not handed over.
     let owner = |n: usize| Request { owner: format!("{n}").into(), ..request("k") };
     let locks: Vec<LockId> = (0..4).map(|n| world.acquire(owner(n))).collect();
     for (turn, lock) in locks.iter().enumerate() {

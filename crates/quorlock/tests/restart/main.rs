@@ -180,7 +180,7 @@ async fn three_of_five_forget(nodes: &Nodes, guard: RestartGuard) -> bool {
         if guard.votes() == 5 {
             break guard;
         }
-        // A vote is missing, because a node was in quarantine or slow.
+        // A vote is missing, because a node was in quarantine or slow. The loop tries again.
         assert!(guard.release().await.is_released());
         sleep(Duration::from_millis(50)).await;
     };

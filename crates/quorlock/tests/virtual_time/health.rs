@@ -68,7 +68,7 @@ async fn the_error_after_a_loss_contains_the_nodes_answers() {
     let HoldError::Lost { nodes: answers, .. } = error else { panic!("{error}") };
     assert_eq!(answers.len(), 2);
 
-    // If keys disappear, the answers that ended the lock are kept.
+    // If keys disappear, the error keeps the answers that ended the lock.
     nodes.iter().for_each(quorlock::node::MemoryNode::recover);
     let guard = client.acquire("others").await.unwrap();
     sleep(SECOND + MS).await;
