@@ -49,7 +49,7 @@ fn server_with_apt(_workspace: &Path) -> Result<ServerBinary, String> {
     eprintln!("xtask: no Redis or Valkey server here");
     // The script installs the server without starting it as a service.
     apt("redis-server", include_str!("../servers/apt-install.sh"))?;
-    // The full path, because the user's PATH may not contain /usr/bin.
+    // The path is complete, because the user's PATH may not contain /usr/bin.
     ServerBinary::at(Path::new("/usr/bin/redis-server"))
         .map_err(|why| format!("apt-get installed a redis-server that does not run: {why}"))
 }
@@ -145,7 +145,7 @@ fn npm(folder: &Path, lists: &Path) -> Result<(), String> {
         for file in ["package.json", "package-lock.json"] {
             fs::copy(lists.join(file), folder.join(file)).map_err(|error| error.to_string())?;
         }
-        // Checks the checksums of package-lock.json, and runs no scripts of packages.
+        // `npm ci` checks the checksums of package-lock.json. The options prevent scripts of packages from running.
         let mut npm = Command::new("npm");
         npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]);
         let status = npm.current_dir(folder).stdin(Stdio::null()).status();
@@ -163,7 +163,7 @@ fn once(
     install: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), String> {
     let cannot = |error: std::io::Error| format!("{}: {error}", folder.display());
-    // A copy of the list. It is written at the end of the installation.
+    // The stamp is a copy of the list. It is written last, so that it exists only after a complete installation.
     let stamp = folder.join("installed-from");
     let wanted = fs::read(list).map_err(|error| format!("{}: {error}", list.display()))?;
     if fs::read(&stamp).is_ok_and(|installed| installed == wanted) {

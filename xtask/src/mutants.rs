@@ -135,7 +135,7 @@ fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Output), String> {
         let [mutant, layer, expected] = line.split('\t').collect::<Vec<_>>()[..] else {
             return Err(format!("the simulator lists {line:?}"));
         };
-        // The recorded seed runs first. If it passes, all seeds run.
+        // The recorded seed runs first. If it does not catch the mutant, all seeds run.
         let known = known.get(mutant);
         let seeds: Vec<_> = known.map(|seed| *seed..*seed + 1).into_iter().chain(SEEDS).collect();
         let caught = first(&program, Some(mutant), &seeds)?;

@@ -53,7 +53,7 @@ pub(crate) fn run_all(jobs: Vec<Job>, at_a_time: usize) -> Totals {
     thread::scope(|scope| {
         for _ in 0..at_a_time.max(1) {
             scope.spawn(|| {
-                // A separate statement, because a call in the `while let` would hold the queue's lock during the run.
+                // `next` releases the queue's lock before the run. A call in the `while let` would hold it.
                 let next = || lock(&queue).next();
                 while let Some((number, mut job)) = next() {
                     let job_began = Instant::now();

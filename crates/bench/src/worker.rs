@@ -116,7 +116,7 @@ fn contend<C: Contender>(
     let (key, own_key) = (key.to_owned(), format!("{key}:{}", std::process::id()));
     let turns = runtime.block_on(async move {
         let work = async move {
-            // Opens the connections.
+            // This pair opens the connections, so that the first turn does not include their opening.
             C::release(locker.acquire(&own_key).await?).await;
             let end = await_go()?;
             let mut turns = Vec::new();

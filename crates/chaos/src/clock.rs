@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::Boottime;
 
-/// On other systems, the best clock that is available. On macOS, it counts the time of sleep too.
+/// Other systems use the best clock that they have. On macOS, this clock counts the time of sleep too.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;
 

@@ -69,7 +69,7 @@ impl Held {
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     granted: BTreeSet<(usize, usize)>,
-    /// The time of the healing (the end of all faults), and for each client the time from then to its next lock.
+    /// The time of the healing (the end of all faults), and for each client the time from the healing to its next lock.
     healed: Option<Time>,
     granted_after: BTreeMap<(usize, usize), Time>,
     pub(crate) owed: usize,

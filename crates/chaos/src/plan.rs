@@ -149,8 +149,8 @@ impl RoundPlan {
         self.kinds.contains(&kind)
     }
 
-    /// The time for which a node without its data does not vote: a quarantine (the longest ttl and 2 s), the rounding
-    /// of its uptime to seconds, and the identifications (every two seconds) before and after the quarantine.
+    /// The longest time for which a node that lost its data does not vote: a quarantine (the longest ttl and 2 s), the
+    /// rounding of its uptime to seconds, and the identifications (every two seconds) before and after the quarantine.
     pub(crate) fn quarantine(&self) -> Time {
         if self.guarded { over(self.max_ttl) + 2 * SECOND + 4 * SECOND } else { 0 }
     }

@@ -121,7 +121,7 @@ struct Round<'a> {
     ledger: Shared,
     nemesis: Nemesis,
     keys: Keys,
-    /// The runtime of the proxies; dropped last.
+    /// The runtime of the proxies. It is the last field, so that it is dropped after the proxies.
     _runtime: Runtime,
 }
 
@@ -304,7 +304,7 @@ impl<'a> Round<'a> {
         let effects = EFFECTS.map(|(effect, _)| nemesis.count(effect));
         let Nemesis { injected, workers, .. } = nemesis;
         let alive_at = now();
-        // No worker sends a message from here on.
+        // The workers are dropped first, so that no message of a worker arrives after this.
         drop(workers);
         let mut ledger = lock(&ledger);
         for process in 0..PROCESSES {

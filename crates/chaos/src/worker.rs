@@ -97,7 +97,7 @@ fn say(said: &WorkerMessage) {
     static OUT: Mutex<()> = Mutex::new(());
     let _one_at_a_time = OUT.lock().unwrap_or_else(PoisonError::into_inner);
     let line = serde_json::to_string(said).map(|line| line + "\n").unwrap_or_default();
-    // A single write: a killed worker has sent either the complete message or nothing.
+    // The message is a single write, so a killed worker has sent either the complete message or nothing.
     if io::stdout().write_all(line.as_bytes()).is_err() {
         process::exit(1);
     }

@@ -15,7 +15,7 @@ use crate::clock;
 /// line of standard error.
 pub(super) fn run(command: &mut Command, limit: Duration) -> Result<String, String> {
     let mut started = || {
-        // Files instead of pipes, because a full pipe would block the child.
+        // The output goes to files, because a full pipe would block the child.
         let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(errors.try_clone()?);
         Ok((command.spawn()?, output, errors))

@@ -323,7 +323,7 @@ mod tests {
                 }
             });
         };
-        // The first pair opens the connections.
+        // The first pair opens the connections, so that the counters below contain only commands of pairs.
         pairs(1);
 
         let start = Commands::read(servers).unwrap();

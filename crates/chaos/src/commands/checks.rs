@@ -17,7 +17,7 @@ pub(crate) struct Run {
     pub(crate) was_termed: bool,
     /// The time during which keeper and guardian were both stopped, so that neither could end the command.
     pub(crate) alone: Option<(Time, Time)>,
-    /// The names of the run's events, in order, with a detail after a colon.
+    /// The names of the run's events, in order. Some have a detail after a colon, such as `lost:expired`.
     pub(crate) events: Vec<String>,
     pub(crate) is_heard: bool,
     /// The run's exit code; `None` if a signal ended the keeper.
