@@ -317,7 +317,7 @@ fn a_reconfiguration_onto_other_nodes_needs_the_old_nodes() {
     assert!(stderr(&refused).contains("ever marked for other nodes"), "{}", stderr(&refused));
     assert_eq!(command(&testbed.nodes[2], &["DBSIZE"]), Reply::Int(0));
     // A client with the new settings adopts a node: the node waits before it votes. The reconfiguration still needs the
-    // old nodes. A call ends as soon as too few nodes can vote, perhaps before the first adoption.
+    // old nodes. A call may end before the first adoption, so the test repeats it.
     eventually("a node is adopted", || {
         code(&with(&testbed, &new, RUN), 69);
         testbed.nodes[2..].iter().find_map(|node| get(node, "quorlock:adopt"))
@@ -375,7 +375,7 @@ fn an_adoption_for_settings_that_were_never_in_force_does_not_block_a_reconfigur
     let Some(testbed) = Testbed::new() else { return };
     ends(&testbed, 3, "900ms", FRESH, 0);
     let adopted = eventually("d is adopted for five nodes", || {
-        // A call may notice the other settings before it adopts d.
+        // A call may end because of the other settings before it adopts d, so the test repeats it.
         ends(&testbed, 5, "900ms", RUN, 69);
         get(&testbed.nodes[3], "quorlock:adopt")
     });

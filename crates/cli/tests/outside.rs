@@ -193,7 +193,7 @@ impl Scene {
     }
 }
 
-/// Patterns that differ from run to run, and their placeholders.
+/// Patterns of texts that differ from run to run, and their placeholders.
 const KINDS: &[(&str, &str)] = &[
     (r"(TOKEN=|run_id=|doctor:)[0-9a-f]{40}", "${1}ID"),
     (r"[0-9a-f]{40} @[0-9]{13} [^ ]+:[0-9]+ ", "ID @SINCE HOST:PID "),

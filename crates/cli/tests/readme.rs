@@ -37,7 +37,7 @@ impl Drop for Ports {
             let Ok(mut stream) = TcpStream::connect(format!("127.0.0.1:{port}")) else { continue };
             let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
             let _ = stream.write_all(b"SHUTDOWN NOSAVE\r\n");
-            // The server closes the connection as it ends.
+            // The server closes the connection as it ends, so this read waits for its end.
             let _ = stream.read_to_end(&mut Vec::new());
         }
     }
@@ -49,7 +49,7 @@ fn the_quick_start_ends_in_a_held_lock() {
     let page = root("README.md");
     let lines = block(&page, "sh");
     assert!(lines.len() <= 6, "the quick start has {} lines", lines.len());
-    // Free ports, because a person may use those of the README.
+    // The test uses free ports, because a person may use those of the README.
     let listeners = [(); 3].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
     let free = listeners.map(|listener| listener.local_addr().unwrap().port().to_string());
     let ports = PORTS.iter().zip(&free);

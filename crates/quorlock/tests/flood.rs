@@ -1,5 +1,5 @@
-//! A server that floods a client with data must not exhaust its memory, nor keep it from getting locks from other
-//! nodes.
+//! A server floods a client with data. It must not exhaust the client's memory, and the client must still get locks
+//! from the other nodes.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 

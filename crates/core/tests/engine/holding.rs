@@ -164,7 +164,7 @@ fn its_holder_is_notified_when_no_quorum_confirms_and_when_one_confirms_again() 
     assert_eq!(world.health(lock)[0], (FIRST_EXTENSION + 2, false, 1));
     world.refuse(1, None);
     world.run_until(500);
-    // The next round begins a tenth of the ttl after the first one.
+    // The next round of extensions begins a tenth of the ttl after the first one.
     assert_eq!(world.health(lock)[1..], [(439, true, 2); 2], "clear, and over");
     world.refuse(2, None);
     world.run_until(1500);
@@ -196,7 +196,7 @@ fn its_holder_is_notified_of_a_minority_that_does_not_confirm() {
     world.finish();
 }
 
-/// The answers that end a lock are reported to its holder before the end of the round and before the loss.
+/// The client reports the answers that end a lock before the end of the round of extensions and before the loss.
 #[test]
 fn answers_that_end_a_lock_are_reported_before_the_loss() {
     let mut world = ScriptedWorld::new(5);

@@ -376,7 +376,7 @@ fn a_call_does_not_report_its_own_vote_as_that_of_another() {
         [1, 2].into_iter().for_each(|node| world.refuse(node, Some(FailureKind::Loading)));
         let lock = world.acquire(waiting("k", wait));
         world.run_for(2);
-        // The release is refused while it is in flight.
+        // The node begins to refuse commands while the release is in flight.
         world.refuse(0, Some(FailureKind::Forbidden));
         world.run_for(3);
         assert!(world.has(0, "k"), "it could not be taken back");

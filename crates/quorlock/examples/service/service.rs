@@ -150,7 +150,7 @@ async fn close_books(app: Arc<App>, interval: Duration, mut stopped: watch::Rece
             Ok(closed) => println!("the books are closed for the {closed}. time"),
             // Another machine closes the books, so this one does nothing.
             Err(Refusal::Lock(HoldError::NotAcquired(AcquireError::Contended(_)))) => {}
-            // The next tick tries again.
+            // The next tick tries to close the books again.
             Err(refusal) => eprintln!("the books are not closed: {refusal:?}"),
         }
     }

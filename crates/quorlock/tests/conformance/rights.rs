@@ -134,7 +134,7 @@ async fn the_permissions_of_readers_suffice_to_share_a_lock() {
     }
 }
 
-/// A TCP port, because a URL with a Unix socket cannot name a user.
+/// The server listens on a TCP port, because a URL with a Unix socket cannot name a user.
 fn with_port() -> ServerOptions {
     ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() }
 }
