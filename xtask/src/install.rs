@@ -34,7 +34,7 @@ pub(crate) fn ensure_server(workspace: &Path) -> Result<ServerBinary, NotFound> 
     Err(NotFound::Nowhere)
 }
 
-/// Like [`ensure_server`], but fails without a server.
+/// Like [`ensure_server`], but prints the error and returns an exit code.
 ///
 /// # Errors
 /// The exit code, after the message was printed.

@@ -96,7 +96,7 @@ pub(crate) fn fetch_all(workspace: &Path) -> Vec<(String, bool)> {
     absent.collect()
 }
 
-/// `cargo xtask servers`. Fails if a server that is available for this machine is absent.
+/// `cargo xtask servers` fetches all servers. It fails if it lacks one that is available for this machine.
 pub(crate) fn run(workspace: &Path) -> ExitCode {
     let absent = fetch_all(workspace);
     let mut complete = !absent.iter().any(|(_, offered)| *offered);

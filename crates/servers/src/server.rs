@@ -386,8 +386,7 @@ fn home() -> io::Result<TempDir> {
 }
 
 fn free_port() -> io::Result<u16> {
-    // The standard library seeds its hashers randomly. That suffices to give processes that start at the same time
-    // different ports.
+    // The standard library seeds its hashers randomly, so processes that start at the same time try different ports.
     let start = RandomState::new().build_hasher().finish();
     (0..u64::from(PORTS))
         .filter_map(|step| u16::try_from(start.wrapping_add(step) % u64::from(PORTS)).ok())

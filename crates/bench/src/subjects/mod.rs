@@ -19,12 +19,11 @@ use crate::sample::Sample;
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
 pub(crate) trait Subject {
-    /// Whether the subject is a separate program. It warms up by itself, and the servers count its warm-up too, so the
-    /// report leaves out its commands per pair.
+    /// The name in the report.
     fn name(&self) -> &'static str;
 
-    /// Whether the subject is a separate program. It warms up by itself, so the servers' counters include more than the
-    /// measured pairs.
+    /// Whether the subject is a separate program. It warms up by itself, and the servers count its warm-up too, so the
+    /// report leaves out its commands per pair.
     fn is_external(&self) -> bool {
         false
     }

@@ -259,7 +259,7 @@ impl<'a> Round<'a> {
         let up: Vec<_> = nodes.filter(|node| self.nemesis.is_up(*node)).collect();
         let did =
             up.iter().filter(|node| self.nemesis.servers.command(**node, words).is_ok()).count();
-        // If all of these nodes are down or stopped, the key has not changed, and no overlap is excused.
+        // If all of these nodes are down or stopped, the key has not changed, so no overlap is excused.
         if !up.is_empty() {
             self.blows.meddling.push(Meddling { key, at });
         }
