@@ -30,7 +30,7 @@ impl fmt::Display for Void {
 /// The evidence (`INFO` and marker) that nodes gave to each client. Recorded only if the restart guard is strict.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct EvidenceLog {
-    /// The prefix that all valid markers share.
+    /// The text with which all valid markers begin.
     cluster: Option<String>,
     /// The restart guard of each client, if clients differ.
     modes: Modes,
@@ -43,7 +43,7 @@ struct ConnectionEvidence {
     epoch: (u64, u64),
     /// The node's marker, if it matches the `INFO` that came with it.
     expected: Option<Arc<str>>,
-    /// The last batch ended with the expected marker.
+    /// The last batch on this connection ended with the expected marker.
     marked: bool,
 }
 
@@ -128,7 +128,7 @@ impl EvidenceLog {
     }
 }
 
-/// Returns the prefix of the marker that a node with this `INFO` must have, or `None` if its votes cannot count.
+/// Returns the text with which the marker of a node with this `INFO` must begin, or `None` if its votes cannot count.
 fn expected(cluster: &str, info: &str) -> Option<String> {
     let find = |name: &str| {
         info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or_default()

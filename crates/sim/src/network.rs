@@ -29,7 +29,7 @@ pub(crate) struct Wire {
     pub(crate) flushes: u64,
     /// Messages that would arrive after this time are lost, because the connection broke while they were in flight.
     pub(crate) lost_after: Time,
-    /// Messages that were in flight when the connection died arrive no earlier than this.
+    /// Messages that were in flight when the connection died arrive at this time or later.
     pub(crate) held_until: Time,
     last: [Time; 2],
 }

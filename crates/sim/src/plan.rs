@@ -191,7 +191,7 @@ pub(crate) const HALF_DRIFT_PPM: i64 = 5_000;
 impl Plan {
     /// Draws the plan of a seed.
     pub fn draw(seed: u64) -> Self {
-        // A separate random stream, so that the draws of the first stream stay the same for every seed.
+        // A random stream of its own: more draws from the first stream would change the plan of every seed.
         let mut more = Random::new(seed, 7);
         let guard = match more.below(100) {
             0..40 => RestartGuard::Strict,

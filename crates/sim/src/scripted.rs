@@ -34,7 +34,7 @@ use crate::plan::{Outside, Plan};
 use crate::time::{Clock, MS, Machine, Time};
 use crate::world::{SimEvent, World};
 
-/// The wall clocks at the start.
+/// The time on all wall clocks at the start.
 pub const EPOCH: Time = 1_000_000 * MS;
 
 /// Default delay from a client to a node, or back, in milliseconds.
@@ -51,7 +51,7 @@ pub(crate) struct ByHand {
     /// The effects (outputs) of all engines: the time in milliseconds, the client, and the effect.
     log: Vec<(i64, usize, Effect)>,
     held_back: Vec<Vec<HeldBack>>,
-    /// The time at which commands of a broken connection still arrive; `None` loses such commands.
+    /// The delay with which commands still arrive after their connection broke; `None` loses such commands.
     pub(crate) orphans_after: Option<Time>,
     /// Nodes refuse `GET`, as for a user without the right to read, but still set and delete locks.
     is_blind: bool,
@@ -227,7 +227,7 @@ impl ScriptedWorld {
         self.world.plan.outside = Some(Outside::Losses);
     }
 
-    // Actions of callers.
+    // The functions below are actions of callers.
 
     /// A caller of the first client asks for a lock.
     pub fn acquire(&mut self, request: Request) -> LockId {
@@ -305,7 +305,7 @@ impl ScriptedWorld {
         (0..self.clients()).for_each(|client| self.world.step_wall(client, ms * MS));
     }
 
-    // Time.
+    // The functions below read or advance the time.
 
     /// The time on all clients' clocks.
     pub fn reading(&self) -> Reading {

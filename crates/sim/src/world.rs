@@ -125,7 +125,7 @@ pub(crate) struct Server {
     pub(crate) silent: bool,
     /// Scripts that clients have loaded and the node has not dropped.
     pub(crate) known_scripts: BTreeSet<Script>,
-    /// The sum of all jumps ahead of the node's clock.
+    /// The total time by which jumps have set the node's clock ahead.
     pub(crate) ahead: Time,
     /// The time since which the node has lost nothing: its last start, flush or replacement of data.
     pub(crate) sound_since: Time,

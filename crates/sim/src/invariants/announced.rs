@@ -36,7 +36,7 @@ struct Round {
     number: u32,
     began: Reading,
     answers: usize,
-    /// A quorum confirmed the lock, or the holder was notified that no quorum does.
+    /// In this round, a quorum confirmed the lock, or the holder was notified that no quorum does.
     is_decided: bool,
 }
 
@@ -135,7 +135,7 @@ fn lease_of(guard: GuardId, view: &View<'_>) -> (ClientId, LockId) {
     (guard.client, token.map_or(guard.lock, |token| token.lock))
 }
 
-/// The number of nodes that confirmed in the latest round.
+/// The number of nodes that confirmed the lock in the latest round of extensions.
 fn confirmations(guard: GuardId, view: &View<'_>) -> usize {
     let token = view.guards.of(guard).and_then(|held| view.ledger.of_guard(held));
     token.map_or(0, |token| token.extending.1)

@@ -17,7 +17,7 @@ pub(crate) const SENTENCE: &str = "Heal: as acquire, but ignores intents. No vot
 pub(crate) struct Intents {
     /// The intents on nodes, each with its call. A call can hand its intent over to another call.
     said: BTreeMap<(ClientId, Key, Value), LockId>,
-    /// Calls that have ended. True if the client has had a tick since then, in which it could withdraw the intent.
+    /// Calls that have ended, and whether the client has had a tick since then, in which it could withdraw the intent.
     over: BTreeMap<(ClientId, LockId), bool>,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Latched {
     lost: BTreeSet<GuardId>,
     /// The votes in the latest report on each lock.
     reported: BTreeMap<GuardId, Validity>,
-    /// Guards that noticed their own end. True if a tick has passed since then, so the engine knows of the end.
+    /// Guards that noticed their own end, and whether a tick has passed since then: if so, the engine knows of the end.
     over: BTreeMap<GuardId, bool>,
 }
 
@@ -72,7 +72,7 @@ impl Latched {
         Ok(())
     }
 
-    /// A guard that notices its end notifies the engine, which handles the notification in its next tick.
+    /// After the tick in which the engine learns that a guard has noticed its end, it must not extend or heal the lock.
     fn check_extended(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         match fact {
             Fact::Tick { client } => {

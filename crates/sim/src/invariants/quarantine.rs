@@ -23,7 +23,7 @@ pub(crate) struct Quarantine {
     is_watching: bool,
     /// The server that carried out a command, until the answer arrives.
     done: BTreeMap<(ClientId, NodeIndex, Ticket), u64>,
-    /// The server that answered a command. The time is the sending time of the command, by the client's boot clock.
+    /// The server that answered a command. The `i64` is the sending time of the command on the client's boot clock.
     voters: BTreeMap<(ClientId, NodeIndex, i64), u64>,
 }
 

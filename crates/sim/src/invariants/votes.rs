@@ -18,8 +18,8 @@ pub(crate) const SENTENCE: &str = "S1: a vote exists only after a positive reply
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Votes {
-    /// The present connection of each client to each node, from the first `Connected` fact on. Models have no such
-    /// facts: when a connection of a model breaks, its commands in flight are dropped.
+    /// The present connection of each client to each node. Models report no `Connected` fact, so this stays empty
+    /// there: a model gives no answers of a broken connection to the client.
     epochs: BTreeMap<(ClientId, NodeIndex), Epoch>,
     turn: Turn,
 }

@@ -104,7 +104,7 @@ impl Waits {
         }
         *newest = (*epoch, *flushes);
         let Some(info) = info else { return };
-        // The client identifies the node again, because its earlier request may concern another run.
+        // The client identifies the node again. Its earlier request may concern another run, so it no longer counts.
         if let Some((_, asked)) = self.asked.get_mut(&channel) {
             *asked = None;
         }

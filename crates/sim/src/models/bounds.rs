@@ -57,8 +57,8 @@ pub(crate) struct Bounds {
     pub(crate) breaks: u8,
     /// The largest age of a command that arrives after its connection broke.
     pub(crate) zombie_age: u32,
-    /// Nodes answer inspections too, in any order with other answers, and a refused client uses the adaptive delay. The
-    /// nodes promise pushes but never send any.
+    /// Nodes also answer inspections, in any order with other answers, and a refused client uses the adaptive retry
+    /// delay. The nodes promise pushes but never send any.
     pub(crate) looks: bool,
     /// Answers are processed at once.
     pub(crate) prompt: bool,

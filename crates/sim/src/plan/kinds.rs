@@ -1,4 +1,4 @@
-//! The kinds of locks that callers want. Their random streams are separate, so that older seeds keep their draws.
+//! The kinds of locks that callers want. They have random streams of their own, so that older seeds keep their draws.
 
 use quorlock_core::RestartGuard;
 

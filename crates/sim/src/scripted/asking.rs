@@ -181,7 +181,7 @@ impl ScriptedWorld {
         extended.collect()
     }
 
-    /// The reports to the holder on confirmations: the time, whether a quorum confirmed, and the number of nodes.
+    /// The holder's notifications: the time, whether a quorum confirmed the lock, and the number of nodes that did.
     pub fn health(&self, wanted: LockId) -> Vec<(i64, bool, usize)> {
         let health = self.said(move |effect| match effect {
             Effect::Health { lock, is_confirmed, nodes, .. } if *lock == wanted => {
