@@ -15,7 +15,7 @@ pub(crate) fn run(workspace: &Path, args: &[OsString]) -> ExitCode {
         Ok(binary) => {
             demo.env(SERVER_VARIABLE, binary.path);
         }
-        // The demo runs without a server, and prints a note.
+        // Without a server, the demo runs nevertheless and prints a note.
         Err(help @ NotFound::Nowhere) => eprintln!("xtask: {help}"),
         Err(wrong) => {
             eprintln!("xtask: {wrong}");

@@ -12,12 +12,12 @@ use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
 use crate::cargo;
 
-/// Lockers, and two numbers of pairs. The difference of the two counts is the cost of the additional pairs.
+/// Each run is counted with `few` and with `many` pairs. The difference of the counts is the cost of the added pairs.
 struct Run {
     lockers: u64,
     few: u64,
     many: u64,
-    /// Instructions per pair, and the tolerance in percent.
+    /// The pinned number of instructions per pair, and its tolerance in percent.
     pinned: u64,
     margin: u64,
 }

@@ -69,7 +69,7 @@ pub(crate) struct RoundPlan {
 }
 
 impl RoundPlan {
-    /// Draws the round of a seed. `clocks`: the servers' clocks can be moved.
+    /// Draws the round of a seed. `clocks`: whether the servers' clocks can be moved.
     pub(crate) fn draw(seed: u64, clocks: bool) -> Self {
         let mut random = Random::new(seed, 0);
         let forced = KINDS[usize::try_from(seed % SEEDS_FOR_ALL).unwrap_or(0)];

@@ -158,7 +158,7 @@ impl Drop for Process {
 
 fn read(output: ChildStdout, orders: &Mutex<ChildStdin>, id: (usize, u32), ledger: &Shared) {
     for line in BufReader::new(output).lines() {
-        // The last line of a killed worker may be incomplete. The worker sends nothing after that line.
+        // The last line of a killed worker may be incomplete. No line follows, so this thread ends.
         let said = line.ok().and_then(|line| serde_json::from_str(&line).ok());
         let Some(said) = said else { return };
         let reply = lock(ledger).said(id.0, id.1, said);

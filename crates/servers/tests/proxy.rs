@@ -1,4 +1,4 @@
-//! Every fault of the proxy, between a plain connection and a real server.
+//! Tests every fault of the proxy, which forwards a plain TCP connection to a real server.
 
 #![expect(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 

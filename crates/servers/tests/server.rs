@@ -1,4 +1,4 @@
-//! Every operation on a server, with a real server.
+//! Tests every operation of `Server` with a real server.
 
 #![expect(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 

@@ -36,7 +36,7 @@ const TESTS: &[&str] = &[
 pub(super) struct Row {
     mutant: String,
     layer: String,
-    /// The binary and the first test that fails.
+    /// The test binary, and the first test in it that fails with the mutant; `None` if no test fails.
     by: Option<(String, String)>,
 }
 

@@ -25,7 +25,7 @@ pub(super) fn run(command: &mut Command, limit: Duration) -> Result<String, Stri
     let ended = wait(&mut child, limit).map_err(|error| error.to_string())?;
     let status = ended.ok_or_else(|| format!("did not end within {limit:?}"))?;
     if !status.success() {
-        // Python and npm write the reason in their last line.
+        // The message quotes the last line, in which Python and npm write the reason.
         let errors = text(errors)?;
         let last = errors.lines().rev().find(|line| !line.trim().is_empty());
         let last = last.unwrap_or("it wrote nothing to standard error").trim();
