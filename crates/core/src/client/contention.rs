@@ -43,20 +43,20 @@ const LONGER_MAX: Duration = Duration::from_millis(8);
 /// Time for which a process remembers rivals.
 const RIVALS_FOR: Duration = Duration::from_secs(10);
 
-/// Longest round trip that counts. A longer one was measured while a node was stopped, and would make a process wait half
-/// a minute for a free lock.
+/// Upper bound of measured round trips. A longer one was measured while a node was stopped, and would make a process
+/// wait half a minute for a free lock.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(100);
 
-/// Shortest round trip that counts. Another process needs at least four times this to receive a push, wake and attempt.
+/// Lower bound of the round trip in a back-off. A rival needs four times this or more to receive a push and attempt.
 const WAY_MIN: Duration = Duration::from_micros(100);
 
-/// Number of slots after another process was faster for the first time.
+/// Number of slots that a process draws from after another process was faster for the first time.
 const WINDOW_MIN: u32 = 8;
 
-/// Largest number of slots.
+/// Largest number of slots that a process draws from.
 const WINDOW_MAX: u32 = 128;
 
-/// Number of times that another client took the freed lock first, after which a caller attempts at once.
+/// A caller attempts at once, without a slot, after other clients took the freed lock this many times before it.
 const PATIENCE: u32 = 16;
 
 /// The estimated number of waiting processes, which is the number of slots to draw from.
@@ -82,9 +82,9 @@ impl ContentionWindow {
         self.0 > 1
     }
 
-    /// Draws a slot: the number of slots of this length until the caller checks the lock again. Zero means an attempt
-    /// at once. Each miss lowers the number of slots. All slots end within the poll ceiling, because the other waiters
-    /// may have given up, and the lock must not stay free for long. At least [`WINDOW_MIN`] slots are always allowed.
+    /// Draws a slot: the number of slots of this length that the caller waits before it checks the lock again. Zero
+    /// means an attempt at once. A caller that missed the lock often draws from fewer slots. The last slot, at least
+    /// [`WINDOW_MIN`], begins within the poll ceiling, so that the lock is soon taken if the other waiters gave up.
     pub(crate) fn slot(self, length: Duration, word: u64, missed: u32) -> u32 {
         let fit = POLL_CEILING.as_nanos() / length.as_nanos().max(1);
         let most = u32::try_from(fit).unwrap_or(u32::MAX).max(WINDOW_MIN);
@@ -105,7 +105,7 @@ pub(crate) struct KeyBackoff {
     first_take: Option<BootTime>,
     rivals_until: Option<BootTime>,
     resume_at: Option<BootTime>,
-    /// Acquisitions since another process was last faster, at most 2.
+    /// Number of additions to the back-off since a rival was last seen, at most 2. Each of them doubles the next one.
     retakes: u32,
     window: ContentionWindow,
     window_until: Option<BootTime>,
@@ -139,7 +139,7 @@ impl KeyBackoff {
         self.window.narrow();
     }
 
-    /// The window; empty if the last contention was long ago.
+    /// The estimated number of waiting processes; zero if the last contention was long ago.
     pub(crate) fn window(&self, now: Reading) -> ContentionWindow {
         let crowded = self.window_until.is_some_and(|at| !at.has_come(now));
         if crowded { self.window } else { ContentionWindow::default() }
@@ -174,14 +174,14 @@ impl KeyBackoff {
                 if knows_rivals { self.stay_longer(had_since, now) } else { Duration::ZERO };
             self.resume_at = Some(now.after(stay_away + longer));
         } else {
-            // This back-off ends immediately. The next release compares with this time to count consecutive
-            // acquisitions.
+            // No back-off is needed. If the next grant comes soon after this time, the next release counts it as a
+            // consecutive acquisition.
             self.resume_at = Some(now.boot());
         }
     }
 
-    /// The usual back-off: four to six round trips, in which other processes can receive a push and attempt. The
-    /// duration of their slots is added, because otherwise this process would be faster than a waiter with a late slot.
+    /// The usual back-off: four to six round trips, in which other processes receive a push and attempt. The duration
+    /// of their slots is added, because otherwise this process would be faster than a waiter with a late slot.
     fn stay_away(&self, jitter: u64, now: Reading) -> Duration {
         let step = self.shortest.clamp(WAY_MIN, ROUND_TRIP_MAX);
         let ContentionWindow(window) = self.window(now);
@@ -189,9 +189,9 @@ impl KeyBackoff {
         (4 + slots) * step + crate::redlock::retry::fraction(2 * step, jitter)
     }
 
-    /// The addition to the back-off: a part of the time that this process held the lock, larger after each consecutive
-    /// acquisition. A rival that wakes late or draws a late slot misses the free lock and then draws among more slots.
-    /// The holder does not notice this, so it backs off longer.
+    /// The addition to the back-off: a part of the time that this process held the lock, doubled after each consecutive
+    /// acquisition. A rival that wakes late or draws a late slot misses the free lock, and then draws from more slots.
+    /// The holder cannot see this, so it leaves the rival more time after each acquisition.
     fn stay_longer(&mut self, had_since: BootTime, now: Reading) -> Duration {
         let held = Duration::from_nanos(now.boot().as_nanos().abs_diff(had_since.as_nanos()));
         let longer = (held / 4) * (1 << self.retakes);
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(window.slot(SLOT, u64::MAX, 0), 0);
     }
 
-    /// Two windows of different size become similar.
+    /// A large and a small window become similar if they grow and shrink equally often.
     #[test]
     fn windows_converge() {
         let (mut shy, mut bold) = (ContentionWindow(WINDOW_MAX), ContentionWindow(2 * WINDOW_MIN));

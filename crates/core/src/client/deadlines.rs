@@ -28,7 +28,7 @@ pub(crate) enum Owner {
 /// A sweep removes all stale entries if the index has this many entries beyond twice the number of records.
 const SLACK: usize = 64;
 
-/// The deadline index. The engine's records determine it, so a comparison of engines ignores it.
+/// The deadline index. It follows from the engine's records, so a comparison of engines ignores it.
 ///
 /// Most new entries are later than all existing entries for the same kind of record. They are appended to a sorted row
 /// for this kind. A heap holds all other entries.
@@ -133,7 +133,7 @@ impl Extend<(BootTime, Owner)> for Deadlines {
     }
 }
 
-/// The order by time. The owner only breaks ties, so equal engines handle deadlines in the same order.
+/// Compares by time. The owner only breaks ties, so that equal engines handle deadlines in the same order.
 fn is_later(one: &(BootTime, Owner), other: &(BootTime, Owner)) -> bool {
     one.0 > other.0 || one.0 == other.0 && one.1 > other.1
 }

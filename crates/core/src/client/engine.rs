@@ -73,7 +73,7 @@ pub struct Engine {
 struct LocalCallers {
     /// For each holder's id, the id under which its lease is recorded. Only leases that were handed over have an entry.
     handed: BTreeMap<LockId, LockId>,
-    /// Calls that have stepped aside for other callers. A push also wakes those of them that have several keys.
+    /// Calls that have stepped aside for other callers. A push finds those with several keys here, not in the queues.
     aside: BTreeSet<LockId>,
     /// Calls whose next attempt begins at the end of this event or, if the event is an answer, with the next event that
     /// is not an answer.
@@ -147,9 +147,9 @@ impl Engine {
     /// silence. A driver with several events therefore delivers answers first. This cannot revive a lost lock: the
     /// engine latches a due loss before it handles the answer (S13), and judges an attempt by `now` (S5).
     ///
-    /// An attempt that follows from an event begins after all other effects. If the event is an answer, the attempt begins
-    /// with the next event that is not an answer. Its commands must follow a due release of the same key, or the node would
-    /// refuse them. The other received answers also count first. So a driver ends a batch of answers with [`Event::Wake`].
+    /// An attempt that follows from an event begins after all other effects: its commands must follow a due release of
+    /// the same key, or the node would refuse them. After an answer, the attempt begins with the next event that is not
+    /// an answer, so all received answers count first. A driver ends a batch of answers with [`Event::Wake`].
     ///
     /// Returns the emptied vector of an answer event for reuse.
     pub fn handle(
@@ -249,8 +249,8 @@ impl Engine {
         self.paths.round_trips.reckon(self.quorum)
     }
 
-    /// The time of the next [`Event::Wake`]. A late event is safe, and only delays callers. An early event does
-    /// nothing.
+    /// The time of the next [`Event::Wake`]. An early [`Event::Wake`] does nothing. A late one is safe, but delays
+    /// callers.
     pub fn deadline(&self) -> Option<BootTime> {
         if self.has_attempt_to_begin() {
             return Some(BootTime::from_nanos(i64::MIN));

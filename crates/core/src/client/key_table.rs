@@ -19,7 +19,7 @@ pub(crate) struct KeyTable {
     backoffs: usize,
 }
 
-/// A key behind its hash, so that nearly all comparisons are of two numbers. Equal hashes only make a search slower.
+/// A key behind its hash, so that nearly all comparisons are of two numbers. Keys with equal hashes are compared too.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 struct HashedKey(u64, Key);
 
@@ -137,7 +137,7 @@ mod tests {
         Reading::new(ms * 1_000_000, ms * 1_000_000)
     }
 
-    /// A stale round trip must not count, because the network path to the nodes may have changed.
+    /// The round trip is forgotten with the back-off, because the network path to the nodes may have changed since.
     #[test]
     fn a_stale_backoff_is_forgotten() {
         let (mut table, key) = (KeyTable::default(), Key::from("k"));

@@ -14,7 +14,7 @@ use crate::ids::LockId;
 /// Number of consecutive ids that the deque covers.
 const WINDOW: u64 = 1024;
 
-/// Above this number of slots, an empty map frees its memory.
+/// An empty map with more than this number of slots frees their memory.
 const SLOTS_KEPT: usize = 4096;
 
 /// A map for ids that are mostly inserted in order and removed soon. It iterates in the order of the ids.
@@ -22,10 +22,10 @@ const SLOTS_KEPT: usize = 4096;
 pub(crate) struct Records<T> {
     slots: Vec<Option<T>>,
     free: Vec<u32>,
-    /// Slots of the ids from `first` on.
+    /// For each id from `first` on, the index of its record in `slots`.
     newest: VecDeque<Option<u32>>,
     first: u64,
-    /// Slots of the ids below `first`.
+    /// For each id below `first`, the index of its record in `slots`.
     older: BTreeMap<LockId, u32>,
 }
 
@@ -302,7 +302,7 @@ impl<T> Rounds<T> {
         Some(removed)
     }
 
-    /// Drops a record, in its place if the lock has no other.
+    /// Drops a record. The only record of a lock is dropped in its place, because records are large.
     pub(crate) fn discard(&mut self, (lock, round): &(LockId, u32)) {
         let known = self.records.get(lock);
         if known.is_some_and(|known| known.first.0 == *round && known.others.is_empty()) {

@@ -67,8 +67,8 @@ impl<R> Tick<R> {
         self.requests.len()
     }
 
-    /// Moves all events out, in the order for the engine. A request comes with its `R`. Answers come first, because
-    /// requests may depend on them. The time comes last, so no command times out if its answer has arrived.
+    /// Passes all events to `act` in the order for the engine, each request with its `R`. Answers come first, because
+    /// requests may depend on them. [`Event::Wake`] comes last, so no command times out if its answer has arrived.
     pub fn for_each(&mut self, mut act: impl FnMut(Event, Option<R>)) {
         // Events are large. Plain loops move them less often than a chain of iterators.
         for event in self.answered.drain(..) {

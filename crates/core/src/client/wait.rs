@@ -119,8 +119,8 @@ impl Waiting {
         self.slots.contains(&Slot::Stale)
     }
 
-    /// Takes note of a new connection to the node. Pushes for the old connection are lost, and the server may be another
-    /// one. Returns whether the state changed.
+    /// Notes a new connection to the node. The key may have changed, because pushes for the old connection are lost,
+    /// and the server may be another one. Returns whether the state changed.
     pub(crate) fn handle_new_epoch(&mut self, node: NodeId) -> bool {
         let slot = &mut self.slots[node.index()];
         let is_new = !matches!(slot, Slot::Free | Slot::Changed);

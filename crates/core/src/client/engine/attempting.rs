@@ -38,8 +38,8 @@ impl Engine {
         }
         if call.contention.looks_first && call.waiting.is_none() && call.has_time_to_look(cx.now) {
             call.waiting = Some(Waiting::new(self.quorum, call.request.mode));
-            // The call looks at the lock instead of attempting. It keeps the token, because its intent may need a
-            // value. (An intent is the key by which a waiting writer keeps new readers out.)
+            // The call looks at the lock instead of attempting. If the look finds readers, the unused token becomes the
+            // value of the call's intent (the key by which a waiting writer keeps new readers out).
             call.history.token.get_or_insert(token);
             return self.look(lock, self.quorum.all(), true, cx);
         }
@@ -100,7 +100,7 @@ impl Engine {
         self.follow(ticket.lock, decision, cx);
     }
 
-    /// Handles an answer that arrived after its attempt had failed. The answer is not a vote, but completes the report.
+    /// Handles an answer that arrived after its attempt had failed. It is not a vote, but the report shows it.
     fn on_late_answer(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket: Ticket { lock, .. }, answer, .. } = answer;
         if matches!(answer, Answer::Refused | Answer::RefusedFenced { .. }) {

@@ -30,7 +30,7 @@ pub(super) struct Call {
     pub(super) request: Request,
     pub(super) started: Reading,
     pub(super) deadline: Option<BootTime>,
-    /// Time of this record's entry in the deadline index: the record's deadline or earlier.
+    /// Time of this record's entry in the deadline index, which may be earlier than the record's deadline.
     pub(super) wake: Option<BootTime>,
     pub(super) round: u32,
     pub(super) phase: Phase,
@@ -38,7 +38,7 @@ pub(super) struct Call {
     pub(super) pace: Pace,
     /// State of the lock on each node since the last attempt.
     pub(super) waiting: Option<Waiting>,
-    /// Time after which a quorum may be free by expiry alone.
+    /// Time after which a quorum may be free even if no holder releases, because keys expire.
     pub(super) free_in: Option<Duration>,
     pub(super) contention: Contention,
     pub(super) trust_wait: TrustWait,
@@ -51,18 +51,18 @@ pub(super) struct Call {
 pub(super) struct Pace {
     pub(super) round_trip: Duration,
     pub(super) word: u64,
-    /// Number of further words derived from it.
+    /// Number of further random words that were derived from `word`.
     pub(super) draws: u32,
 }
 
 /// The call's experience with other contenders.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Contention {
-    /// Number of consecutive pauses in which the expiry of the lock was unknown.
+    /// Number of consecutive pauses in which the call polls, because too few nodes would push a release.
     pub(super) polls: u32,
     /// Number of consecutive pauses that began although a quorum of nodes seemed free.
     pub(super) opens: u32,
-    /// Whether contenders split the votes in the last attempt.
+    /// Whether no contender of the last attempt got a quorum, because they split the votes.
     pub(super) split: bool,
     /// Whether the attempt began because the lock seemed to have come free.
     pub(super) woken: bool,
@@ -82,8 +82,8 @@ pub(super) struct Contention {
 pub(super) struct TrustWait {
     /// Whether the caller was notified of the untrusted nodes.
     pub(super) is_reported: bool,
-    /// Times until which the call waits for checks of untrusted nodes, even if its own wait is shorter. The second time
-    /// applies while the client reads the clocks of other nodes.
+    /// Times until which the call waits for checks of untrusted nodes, even if its own wait ends earlier. The second
+    /// time is later, and applies while the client reads the clocks of other nodes.
     pub(super) settles_by: Option<[BootTime; 2]>,
     /// Whether the call's own wait is over, and the call only waits for checks of untrusted nodes.
     pub(super) settling: bool,
@@ -135,7 +135,7 @@ impl Call {
     /// The next time at which the call needs attention.
     pub(super) fn due(&self) -> Option<BootTime> {
         let phase = match &self.phase {
-            // No deadline: the attempt begins with the next event, and then the call checks its time.
+            // A starting call has no deadline: its attempt begins with the next event, which also checks the deadline.
             Phase::Starting => return None,
             Phase::Queued => None,
             Phase::Attempting(attempt) => attempt.deadline(),
@@ -182,8 +182,8 @@ impl Call {
         self.deadline.map_or(Duration::MAX, |at| at.remaining(now) / 2)
     }
 
-    /// Whether this call may look at the lock before its first attempt. It may not with fixed delays, which apply
-    /// whatever the nodes answer, or with a single attempt.
+    /// Whether this call may look at the lock before its first attempt. A call with fixed delays may not, because these
+    /// apply whatever the nodes answer. A call with a single attempt may not either.
     pub(super) fn may_look_first(&self) -> bool {
         self.is_to_watch() && self.request.retry.attempts_max != Some(1)
     }
@@ -255,7 +255,7 @@ impl Call {
             let Some(seen) = inspection.seen(node) else { continue };
             match &mut nodes[node.index()].said {
                 NodeOutcome::Refused(holding) => *holding = Some(seen.clone()),
-                // The node did not answer the attempt in time, but answered the look at the lock.
+                // The node did not answer the attempt in time, so its answer to the look is reported.
                 said @ NodeOutcome::Nothing if *seen == Holding::Free => {
                     *said = NodeOutcome::Seen(Holding::Free);
                 }
@@ -277,12 +277,12 @@ impl Call {
         }
     }
 
-    /// Notes the time after which a quorum may be free by expiry alone, if the answers show it.
+    /// Notes the time after which a quorum may be free even if no holder releases, if the answers show it.
     pub(super) fn note_free_in(&mut self, now: Reading) {
         self.free_in = self.waiting.as_ref().and_then(|waiting| waiting.free_in(now));
     }
 
-    /// Adds a pause that begins now to the count in `opens` or `polls`.
+    /// Counts a pause that begins now: in `opens` if a quorum seems free, in `polls` if too few nodes would push.
     pub(super) fn count_pause(&mut self) {
         let watches = self.is_to_watch();
         if watches && self.is_open() {
@@ -304,7 +304,7 @@ impl Call {
         let (round_trip, word) = (self.pace.round_trip, self.pace.word);
         if self.is_to_watch() && self.is_open() {
             // The lock was released meanwhile, so the call attempts at once. If contenders split the votes, or other
-            // clients were faster repeatedly, only jitter helps.
+            // clients were faster repeatedly, the call waits for a random time, so that they do not collide again.
             return match self.contention.opens {
                 1 if !self.contention.split => Duration::ZERO,
                 opens => retry.delay(opens, word, step.min(round_trip), None),
@@ -314,12 +314,12 @@ impl Call {
         let soonest = self.waiting.as_ref().and_then(|waiting| waiting.may_be_free_in(now));
         match (self.free_in, retry.delay) {
             (Some(_), _) if watched && mutant!(WaitersTrustPush) => Duration::from_secs(3600),
-            // The nodes that were not asked may be free earlier, so the call does not wait for a long ttl that only a
-            // few nodes reported.
+            // Nodes that were not asked may be free earlier, so the call does not wait for a long ttl that only a few
+            // nodes reported.
             (Some(free_in), Delay::Adaptive { ceiling }) if watched => {
                 free_in.min(soonest.unwrap_or(free_in).saturating_add(ceiling)) + after_expiry(word)
             }
-            // A key without an expiry is no lock of this library. A push may never arrive, so the call polls.
+            // This library sets no key without an expiry. Such a key may disappear without a push, so the call polls.
             (None, Delay::Adaptive { ceiling }) if watched => ceiling,
             _ => retry.delay(self.contention.polls, word, round_trip, self.free_in),
         }

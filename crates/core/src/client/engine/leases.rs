@@ -75,7 +75,7 @@ impl Engine {
             None => Some(Extended::Lost(LossCause::Expired)),
             Some(lease) => match (lease.lost(), lease.extension()) {
                 (Some(cause), _) => Some(Extended::Lost(cause)),
-                // A round in flight was within the limit when it began, and all callers share its outcome.
+                // The extension in flight was within the hold limit when it began, and all callers share its outcome.
                 (None, Some(extension)) if !extension.is_reported() => None,
                 (None, _) if !lease.limit().allows_extension(cx.now) => Some(Extended::HoldLimit),
                 (None, _) => None,
@@ -158,8 +158,8 @@ impl Engine {
         let (holder, keys) = (lease.holder(), lease.keys().clone());
         let is_held = lease.lost().is_none();
         let is_kept = !is_held && lease.keeps_on_loss();
-        // A lost lease was released at the loss, unless the lease is kept. A second release only serves a caller that
-        // awaits its outcome.
+        // A lost lease was released when it was lost, unless the caller wanted to keep it. A second release is sent
+        // only for a caller that awaits the outcome.
         let release =
             (is_held || is_kept || report).then(|| (lease.next_round(), lease.end(report, cx.now)));
         // This process backs off in favour of others only after an exclusive lock. A reader blocks only writers, and a
@@ -252,7 +252,7 @@ impl Engine {
     }
 
     /// Latches the loss of a lease, releases it on all nodes, and lets the next caller of this process attempt. If the
-    /// lease is kept on a loss, both wait until the holder releases it.
+    /// lease is kept on a loss, the release and the next caller wait until the holder releases the lease.
     pub(super) fn lose(&mut self, lock: LockId, cause: LossCause, cx: &mut Context<'_>) {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;
@@ -306,8 +306,8 @@ impl Engine {
         self.leases.get_mut(&lock)
     }
 
-    /// Reviews a lease after an answer. If the lease is not valid any more, the answer dropped a vote, because a loss by time
-    /// was latched before the answer was handled.
+    /// Reviews a lease after an answer. If the lease is not valid any more, this answer took a vote away: a loss by
+    /// time was latched before the answer was handled.
     fn review_answered_lease(&mut self, lock: LockId, changed: bool, cx: &mut Context<'_>) {
         let lease = self.leases.get(&lock);
         match lease.and_then(|lease| lease.proved_loss(cx.now)) {

@@ -23,7 +23,7 @@ use crate::token::{Key, Token};
 pub enum Event {
     /// A caller wants a lock.
     Acquire {
-        /// A new id.
+        /// A new id for the call.
         lock: LockId,
         /// The requested lock.
         request: Request,
@@ -59,7 +59,7 @@ pub enum Event {
     Pushed {
         /// The node that pushed.
         node: NodeId,
-        /// The keys. `None` means all keys, or a new connection without any watch.
+        /// The keys. `None` means that any key may have changed, or that a new connection has no watch yet.
         keys: Option<Vec<Key>>,
     },
     /// The holder requests an extension. Answered by [`Effect::Extended`].
@@ -86,7 +86,7 @@ pub enum Event {
     },
     /// A caller asks for the holder of a lock. Answered by [`Effect::Inspected`].
     Inspect {
-        /// A new id.
+        /// A new id for the inspection.
         lock: LockId,
         /// The keys of the lock.
         keys: Keys,
@@ -116,7 +116,7 @@ impl<F: FnMut(LockId) -> (Token, u64)> Entropy for F {
 /// An output of the engine, which the driver executes in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Effect {
-    /// Queue this command for each of these nodes, behind all earlier commands. The engine never emits it twice (S8).
+    /// Queue this command for each of these nodes, behind all earlier commands. No command is emitted twice (S8).
     Send {
         /// The receiving nodes.
         nodes: NodeSet,
@@ -127,11 +127,11 @@ pub enum Effect {
     },
     /// The call has its lock.
     Acquired {
-        /// The call, and from now on its lock.
+        /// The id of the call, and from now on of the lock.
         lock: LockId,
         /// The token of the successful attempt.
         token: Token,
-        /// The guard's copy of the state.
+        /// The state from which the guard decides whether it is valid.
         hold: Hold,
         /// Number of attempts of the call.
         attempts: u32,
@@ -260,9 +260,9 @@ impl Sink for Vec<Effect> {
 pub struct AttemptReport {
     /// The reason of the failure.
     pub why: FailureReason,
-    /// Number of attempts so far.
+    /// Number of attempts of the call so far.
     pub attempts: u32,
-    /// Time since the call.
+    /// Time since the call began.
     pub elapsed: Duration,
     /// The answer of each node.
     pub nodes: Vec<NodeResult>,
@@ -273,13 +273,13 @@ pub struct AttemptReport {
 pub struct Refusal {
     /// The reason.
     pub kind: RefusalKind,
-    /// Number of attempts.
+    /// Number of attempts of the call.
     pub attempts: u32,
-    /// Time since the call.
+    /// Time since the call began.
     pub elapsed: Duration,
     /// The answer of each node in the last attempt; empty if there was none.
     pub nodes: Vec<NodeResult>,
-    /// Time after which a quorum may be free by expiry alone, counted from the last look at the nodes.
+    /// Time after which a quorum may be free even if no holder releases, counted from the last look at the nodes.
     pub retry_after: Option<Duration>,
 }
 

@@ -12,7 +12,7 @@ use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::release::{Leftover, Release};
 use crate::time::Reading;
 
-/// Largest number of releases. The oldest is dropped, and its keys expire.
+/// Largest number of releases in flight or owed. One more drops the oldest, whose keys then stay until they expire.
 const RELEASES_MAX: usize = 65_536;
 
 /// Largest number of owed releases that are sent to a node at once.
@@ -63,7 +63,7 @@ impl Engine {
         if release.is_over() {
             self.forget_release(id, cx);
         } else if owed {
-            // Without an owed release, the deadline is no earlier than before, so the index needs no new entry.
+            // Only an owed release can have a deadline earlier than before, and need a new entry in the deadline index.
             Self::index_release(&mut self.deadlines, id, release);
         }
     }

@@ -58,7 +58,7 @@ impl Engine {
         let info = info.as_ref();
         let distrust_reason =
             monitor.handle_evidence(node, epoch, (info, marker), sent, cx.now, &mut todo);
-        // Usually nothing changed.
+        // In the usual case the node was trusted and still is, so nothing follows.
         let is_trusted = monitor.node(node).is_trusted();
         if !todo.is_empty() || !was_trusted || !is_trusted {
             self.follow_trust(todo, cx);
@@ -76,8 +76,8 @@ impl Engine {
             Verb::Heal => !mutant!(HealCountsInQuarantine),
             Verb::Inspect | Verb::Release | Verb::Trust | Verb::Announce => false,
         };
-        // The answer that the key is gone counts only on a node that stays distrusted. A node in quarantine, whose
-        // votes do not count yet, gives its vote to no other client, and the state of an unverified node is unknown.
+        // The answer that the key is gone counts only if the node is distrusted for good. A node in quarantine, whose
+        // votes do not count yet, votes for no other client, and the state of an unverified node is unknown.
         let is_gone = |distrust_reason: &Failure, answer: &Answer| {
             distrust_reason.kind().is_for_good() && matches!(answer, Answer::Absent | Answer::Other)
         };
@@ -287,7 +287,7 @@ impl Engine {
         let (Some(monitor), Some(call)) = (&self.monitor, self.calls.get_mut(&lock)) else {
             return;
         };
-        // If other nodes are also down, the time is computed when the call is refused.
+        // If other nodes are down too, the time without these nodes is computed later, when the call is refused.
         call.free_in = monitor.quorum_in(cx.now).filter(|_| call.history.is_excluded());
         let in_vain = monitor
             .quorum_in_at_least(cx.now)
@@ -316,7 +316,7 @@ impl Engine {
         self.pass_on(lock, cx);
     }
 
-    /// The time until a quorum is trusted, if the nodes that are up would be a quorum except for untrusted ones.
+    /// The time until a quorum of the nodes that are up is trusted; `None` if it is zero or depends on a person.
     pub(super) fn quorum_in(&self, call: &Call, now: Reading) -> Option<Duration> {
         let (_, nodes) = call.history.last.as_ref()?;
         let failed = |said: &NodeOutcome| matches!(said, NodeOutcome::Failed(failure) if !failure.kind().is_about_trust());
@@ -354,7 +354,7 @@ impl Call {
         let why =
             if is_untrusted { FailureReason::NodesUntrusted } else { FailureReason::NoQuorum };
         for (node, failure) in excluded {
-            // A node that is excluded only because of other nodes has not failed.
+            // A node that is excluded only because another node has other settings has not failed itself.
             if failure.kind() != FailureKind::Unverified {
                 nodes[node.index()].said = NodeOutcome::Failed(failure);
             }

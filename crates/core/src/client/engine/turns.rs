@@ -66,8 +66,8 @@ impl Engine {
         }
     }
 
-    /// Adds a call to the queues of its keys, and starts its turn unless another caller blocks it. The turn's attempt begins
-    /// at `lent` at the earliest.
+    /// Adds a call to the queues of its keys, and starts its turn unless another caller blocks it. The first attempt of
+    /// the turn begins at `lent` or later.
     fn join(&mut self, lock: LockId, lent: Option<BootTime>, now: Reading) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -299,7 +299,7 @@ impl Engine {
         let queues = keys.iter().filter_map(|key| self.keys.queue(key));
         let mut active = queues.flat_map(LocalQueue::active);
         let is_lent = active.any(|place| self.lends(place.lock).is_some());
-        // Calls that get their turn here. Younger calls must not make them step aside at once.
+        // The calls that got their turn in this loop. Calls behind them must not make them step aside at once.
         let mut came: Vec<(Keys, Mode)> = Vec::new();
         for next in self.waiting_for(keys) {
             let Some(call) = self.calls.get(&next) else { continue };
@@ -373,7 +373,7 @@ impl Engine {
         self.begin_turn(lock, lent, (resume_at, is_contended), now);
     }
 
-    /// As [`Engine::turn_comes`], with the back-off of the call's keys.
+    /// Starts a call's turn as [`Engine::turn_comes`] does, but with a back-off that is known already.
     fn begin_turn(
         &mut self,
         lock: LockId,

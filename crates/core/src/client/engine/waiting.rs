@@ -19,7 +19,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// Shortest delay after a push about readers before a call that stepped aside returns.
+/// Delay after which a call that stepped aside returns to its queue, once a push reports a change of readers.
 const ASIDE_EVERY: Duration = Duration::from_millis(50);
 
 impl Engine {
@@ -43,8 +43,8 @@ impl Engine {
         Self::index_call(&mut self.deadlines, lock, call);
     }
 
-    /// Adds a node to the look at the lock by a writer whose intent keeps new readers out, because the node refused
-    /// after the attempt was decided.
+    /// Adds a node to the look that is in flight, because the node refused after the attempt was decided. Only a call
+    /// with an intent, which keeps new readers out, needs this node's answer.
     pub(super) fn look_at_late(&mut self, lock: LockId, node: NodeId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -115,7 +115,7 @@ impl Engine {
         }
         if call.is_open() {
             if first {
-                // Other processes may also be about to attempt.
+                // Other processes may also be about to attempt, so the call draws a slot first.
                 return self.draw_slot(lock, cx.now);
             }
             for key in &*call.request.keys {
@@ -269,8 +269,8 @@ impl Engine {
         let step = steps.max().unwrap_or(call.pace.round_trip);
         call.count_pause();
         let pause = call.pause(call.request.retry, step, cx.now);
-        // Other callers of this process need not wait for a pause that is longer than usual because of this caller's
-        // options, or for a pause after a failure that may concern only this call because the lock is not held.
+        // Other callers of this process may attempt during this pause in two cases: the pause is longer than usual
+        // because of this caller's options, or the failure may concern this call alone, because the lock is not held.
         let usual = call.pause(Retry::default(), step, cx.now);
         let is_taken = matches!(call.history.last, Some((FailureReason::Contended, _)));
         let lent = match call.request.keys.single() {
@@ -363,7 +363,7 @@ impl Engine {
                 cx.emit(Effect::Woken { lock });
                 self.draw_slot(lock, cx.now);
             }
-            // The lock may be free, and the call needs its turn first.
+            // The lock may be free, but the call needs its turn before it attempts.
             Phase::Aside { .. } if open => self.enter(lock, cx),
             Phase::Aside { until } if is_stale || may_open => {
                 let step = if is_stale { ASIDE_EVERY } else { step };

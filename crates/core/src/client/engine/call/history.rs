@@ -27,7 +27,7 @@ impl AttemptHistory {
         Self { count: 0, began: now, token: None, last: None, number_seen: 0 }
     }
 
-    /// Notes a counter that arrived too late for its attempt.
+    /// Notes the fencing counter in an answer that arrived too late for its attempt.
     pub(in crate::client::engine) fn note_number(&mut self, answer: &Answer) {
         if let Answer::GrantedFenced { fence } | Answer::RefusedFenced { fence, .. } = answer {
             self.number_seen = self.number_seen.max(*fence);
@@ -114,8 +114,8 @@ impl AttemptHistory {
         *why = why_not(quorum, nodes, open);
     }
 
-    /// Reports the first attempt of a call that ended during it. If an earlier look at the lock found a holder, nodes
-    /// without an answer keep their answer to the look.
+    /// Reports the unfinished first attempt of a call that ends. If an earlier look at the lock found a holder, nodes
+    /// that did not answer the attempt are reported with their answer to the look.
     pub(in crate::client::engine) fn note_cut_short(
         &mut self,
         why: FailureReason,

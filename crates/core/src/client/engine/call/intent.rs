@@ -61,9 +61,9 @@ impl Call {
     /// and the command.
     ///
     /// The call sets an intent for all of its keys as soon as it sees readers. The intent covers free keys too: new
-    /// readers would otherwise acquire them while the call waits for the readers of another key. Foreign keys and other
-    /// writers' values end the intent only if they put a quorum for one key out of reach, because the call then does
-    /// not wait for readers (V13).
+    /// readers would otherwise acquire them while the call waits for the readers of another key. If foreign keys or
+    /// other writers put a quorum for one key out of reach, the call withdraws the intent, because it does not wait for
+    /// readers then (V13).
     pub(in crate::client::engine) fn review_intent(
         &mut self,
         lock: LockId,
@@ -105,7 +105,7 @@ impl Call {
         let (kept, rest) = self.intent.take().map_or((None, None), |intent| intent.split(&wanted));
         let withdrawn = rest.map(|intent| intent.withdrawal(self.announcement(lock)));
         let value = kept.map(|intent| intent.value).or_else(|| {
-            // The token of a failed attempt is unique to this call.
+            // The value of an intent must be unique to this call, as the token of its failed attempt is.
             Some(Value::new(self.history.token.as_ref()?, &self.request.owner))
         });
         let Some(value) = value else {
@@ -147,7 +147,7 @@ impl Call {
         self.request.timing.ttl().min(INTENT_TTL)
     }
 
-    /// The command that requests a push about another writer's intent under the keys of this one.
+    /// The command that requests a push when another writer's intent for the same keys changes.
     pub(in crate::client::engine) fn watch_intent(&self) -> Option<Command> {
         let intent = self.intent.as_ref().filter(|_| self.is_to_watch())?;
         Some(Command::Watch { keys: intents(&intent.keys, intent.prefix_bytes), intents: None })
