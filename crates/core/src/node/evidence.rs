@@ -9,15 +9,15 @@ use crate::shown::shown_text;
 /// The evidence beside a batch of answers: their connection, and the node's `INFO` and marker, as read on it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Evidence {
-    /// There is no evidence: the restart guard is off, or the node cannot lose votes, like a node in memory.
+    /// There is no evidence: the restart guard is off, or the node cannot lose votes, like a `MemoryNode`.
     #[default]
     NotRequired,
     /// The node sent evidence.
     Seen {
         /// Number of the connection, counted from one.
         epoch: u64,
-        /// Number of announcements that all data of the node was deleted or replaced, on this connection and up to the
-        /// last of these answers. Zero if the node cannot announce that.
+        /// Number of times that the node announced, on this connection and before the last of these answers, that all
+        /// of its data was deleted or replaced. Zero if the node cannot announce that.
         flushes: u64,
         /// The answer to `INFO`, which was requested before all other commands of the batch. The first batch on every
         /// connection requests it, and every batch with a [`Command::Identify`](crate::Command::Identify). `None` if it

@@ -67,7 +67,7 @@ const VERSION: &str = "quorlock 1";
 pub struct Marker {
     /// The settings of the clients for which the node votes.
     pub cluster: Cluster,
-    /// The run of the server for which this text was written.
+    /// The run of the server, from its start to its stop, for which this text was written.
     pub run_id: Box<str>,
     /// The offset at which the server was promoted from a replica; -1 if it never was one.
     pub promoted_at: i64,
@@ -76,8 +76,8 @@ pub struct Marker {
 }
 
 impl Marker {
-    /// How far a floor is ahead of every clock, in microseconds: proposals may be an hour ahead of a node's
-    /// clock, and the clocks of nodes may differ by as much.
+    /// How far a floor is ahead of every clock, in microseconds. A proposed fencing token may be an hour ahead of a
+    /// node's clock, and the clocks of nodes may differ by another hour.
     pub const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000;
 
     /// Parses a marker; `None` if it is not a marker of this library.
@@ -104,14 +104,14 @@ impl fmt::Display for Marker {
 pub struct Adoption {
     /// The settings of the clients for which the node will vote.
     pub cluster: Cluster,
-    /// The run of the server for which this text was written.
+    /// The run of the server, from its start to its stop, for which this text was written.
     pub run_id: Box<str>,
     /// The offset at which the server had been promoted from a replica; -1 if it never was one. A later promotion needs
     /// another adoption.
     pub promoted_at: i64,
     /// The floor of the marker that the adoption has replaced.
     pub floor: u64,
-    /// The age of the adoption at which the node votes.
+    /// The node votes when the adoption is this old.
     pub wait_ms: u64,
 }
 

@@ -57,7 +57,7 @@ pub struct NodePipeline {
     node: NodeId,
     batch_max: usize,
     waiting: VecDeque<TicketedCommand>,
-    /// The node is suspended, and `waiting` contains only releases.
+    /// Whether `waiting` contains only releases, because the node is suspended.
     only_releases: bool,
     /// The tickets of the batches in flight, in the order of sending.
     tickets: VecDeque<Ticket>,

@@ -51,18 +51,18 @@ pub struct Exchange {
     /// Indexes of the commands that are being sent again.
     places: Vec<usize>,
     is_again: bool,
-    /// Answers to this sending.
+    /// Number of answers to this sending.
     answered: usize,
     sendings: Sendings,
     /// The session's marker when the exchange was sent.
     marker: Option<Arc<str>>,
 }
 
-/// Numbers of an exchange's sendings on the connection.
+/// The numbers of an exchange's sendings, counted on the connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sendings {
     last: u64,
-    /// The last of the sendings that followed the first one without another exchange in between.
+    /// The last sending of the exchange up to which no other exchange was sent in between.
     unbroken: u64,
 }
 
@@ -70,7 +70,7 @@ struct Sendings {
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     is_guarded: bool,
-    /// Sendings on this connection so far.
+    /// Number of sendings on this connection so far.
     sendings: u64,
     untold: Untold,
     /// The text of the node's marker when it was last read on this connection.
@@ -272,7 +272,7 @@ impl Session {
     }
 
     /// Ends a sending, after each of its commands has an answer or has failed. Returns whether some commands must be
-    /// sent again. The repetition ends, because each form is more explicit than the one before.
+    /// sent again. A command is sent at most three times, because each form is more explicit than the one before.
     pub fn conclude(&mut self, exchange: &mut Exchange, evidence: Evidence) -> bool {
         if let Evidence::Seen { marker: MarkerSeen::Text(text), .. } = &evidence
             && !is_very_same(self.marker.as_ref(), Some(text))

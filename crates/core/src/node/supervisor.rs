@@ -115,7 +115,7 @@ impl Supervisor {
             return self.connect(now);
         }
         let Some(silent_for) = self.silent_for(now, activity) else {
-            // No answer is late. If the reply to a probe ended the silence, the suspension ends here.
+            // No answer is late. If the silence ended with the reply to a probe, the suspension ends only here.
             self.heard();
             if self.lived_for(now) >= BACKOFF.1 {
                 self.failures = 0;
@@ -184,8 +184,8 @@ impl Supervisor {
         self.pause(now, entropy);
     }
 
-    /// Notes that the connection broke. The caller gives up an attempt to replace it that began while the server was
-    /// silent.
+    /// Notes that the connection broke. If a new connection is being made already, because the server was silent, the
+    /// caller gives that attempt up.
     pub fn broken(&mut self, now: Duration, failure: Failure, entropy: u64) {
         let lived_for = self.lived_for(now);
         self.connection = None;
@@ -252,7 +252,7 @@ pub const fn is_offence(failure: &Failure) -> bool {
     matches!(failure.kind(), FailureKind::Protocol | FailureKind::Flooding)
 }
 
-/// Doubles with each failure, with jitter in the upper half.
+/// The pause before the next attempt to connect. It doubles with each failure, and its upper half is random.
 fn backoff(failures: u32, longest: Duration, entropy: u64) -> Duration {
     let full = BACKOFF.0.saturating_mul(1 << failures.min(10)).min(longest);
     full / 2 + fraction(full / 2, entropy)
@@ -321,7 +321,7 @@ mod tests {
             now += ms(*pauses.last().unwrap());
         }
         assert_eq!(pauses, [25, 50, 100, 200, 400, 500, 500, 500]);
-        // With the largest random word, the pause is twice as long.
+        // With the largest random word, the pause is twice as long as with zero.
         it.not_connected(now, unreachable(), u64::MAX);
         assert_eq!(it.next_look(now, idle(0)).map(|next| (next - now).as_millis()), Some(999));
         // The largest number of failures does not overflow.

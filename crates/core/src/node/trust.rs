@@ -126,7 +126,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(15);
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// The shortest interval of examinations. Servers round uptimes down to whole seconds, so a node may seem too young for
-/// a while.
+/// a moment after its wait, and must not be asked all the time.
 const LOOK_SOONEST: Duration = Duration::from_millis(50);
 
 /// How long the client waits for the wall clocks of other nodes before it marks a node without them.
@@ -200,7 +200,7 @@ struct MarkerPlan {
     /// The present marker, which the new one replaces.
     replaces: Option<Arc<str>>,
     floor: u64,
-    /// Whether the node lost no data, so its counters are still right.
+    /// Whether the node lost no data. Then its fencing counters are still right.
     lasts: bool,
     /// Time from which the server has been running for long enough.
     grown_at: BootTime,
@@ -355,8 +355,8 @@ impl NodeMonitor {
             return self.distrust(Failure::new(FailureKind::Unverified));
         }
         let (connection, _) = trust.epoch;
-        // The data were replaced while `INFO` was in flight, so the answer is worthless. A node that announces new data
-        // all the time must not be asked all the time.
+        // The data were replaced while `INFO` was in flight, so `INFO` describes the old data. A node that announces
+        // new data all the time must not be asked all the time, so the next question waits.
         let in_vain =
             epoch > trust.epoch && connection == epoch.0 && trust.review.step == Step::Identifying;
         if epoch > trust.epoch && (connection != epoch.0 || !mutant!(FlushKeepsTrust)) {
@@ -449,7 +449,7 @@ impl NodeMonitor {
             (Step::Adopting(_), Answer::NotMarked) => {
                 trust.review.due = Some(now.after(LOOK_SOONEST))
             }
-            // The `INFO` came with the evidence beside the answers. Handling it may have begun a further step already.
+            // The evidence beside the answers contained the `INFO`. Handling it may have begun a further step already.
             (step, Answer::Identified) => {
                 trust.review.step = if step == Step::Identifying { Step::Rest } else { step };
                 trust.rest(now);

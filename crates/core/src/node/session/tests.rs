@@ -95,8 +95,8 @@ fn the_next_command_of_a_kind_carries_the_missing_script() {
     assert_eq!(form(session, &[acquire(3)]), Form::Usual, "the script was sent");
 }
 
-/// The script of readers is not loaded with the handshake. If the first reader found it missing, a later release
-/// could forbid the repetition.
+/// The handshake does not load the script of readers, so the first reader on a connection carries it. If the node did
+/// not know the script, a later release could forbid to send the reader's command again.
 #[test]
 fn the_first_reader_on_a_connection_carries_its_script() {
     let session = &mut Session::new(false);
@@ -158,8 +158,8 @@ fn an_inspection_whose_repetition_fails_has_failed() {
     assert_eq!(*it.take().0, [Answer::Failed(failure)]);
 }
 
-/// The server did not know the script for the second release. The failure of the repetition must not hide that
-/// answer.
+/// The repetition of the first release meets an unknown script, and then the connection fails. Both releases report
+/// what the first sending has shown: the key is not theirs.
 #[test]
 fn a_failed_repetition_is_not_repeated_again() {
     let session = &mut Session::new(false);

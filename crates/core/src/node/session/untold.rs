@@ -2,14 +2,14 @@
 
 use crate::command::Command;
 
-/// A set of scripts that a node may not know, as one bit for each kind of command. The next command of each kind is
-/// sent with the script's text.
+/// A set of scripts that a node may not know, as one bit for each kind of command. If a kind is in the set, its next
+/// command is sent with the script's text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Untold(u8);
 
 impl Default for Untold {
-    /// The scripts of readers, because a new connection does not load them. A reader's release is included because a
-    /// release that is sent again could arrive behind the next acquire.
+    /// The scripts of readers, because a new connection does not load them. The script of a reader's release is
+    /// included, because a release that is sent again could arrive behind the next acquire.
     fn default() -> Self {
         Self(Self::READERS | Self::RELEASE_SHARED)
     }
@@ -19,7 +19,7 @@ impl Untold {
     const READERS: u8 = 16;
     const RELEASE_SHARED: u8 = 64;
 
-    /// The bit of a command that must not be sent again after later commands.
+    /// The bit of a command's script. Zero if there is no script, or if the command may be sent again at any time.
     fn of(command: &Command) -> u8 {
         match command {
             // With a single key the command needs no script.

@@ -39,7 +39,7 @@ impl NodeMonitor {
         let (marker, writes) = (self.rules.marker.clone(), self.rules.is_strict());
         let trust = self.node_mut(node);
         if !matches!(trust.trust_state, TrustState::Quarantined { .. }) {
-            // Other clients may have begun the adoption earlier, so its end is an upper bound.
+            // Other clients may have begun the adoption earlier, so the quarantine may end before `until`.
             trust.is_guess = true;
             let until = now.after(quarantine).max(plan.grown_at);
             trust.trust_state = TrustState::Quarantined { until, why: plan.why.clone() };
@@ -128,15 +128,15 @@ impl NodeMonitor {
         let (left, writes) = (plan.grown_at.remaining(now), self.rules.is_strict());
         let trust = self.node_mut(node);
         if core::mem::take(&mut trust.is_guess) {
-            // The end of the quarantine is exact now and is reported, even if it equals the upper bound.
+            // The upper bound of the quarantine's end becomes the exact time. It is reported even if both are equal.
             trust.told = None;
         }
         trust.trust_state = TrustState::Quarantined { until: plan.grown_at, why: plan.why.clone() };
         if !left.is_zero() || !writes {
             trust.review.step = Step::Rest;
             // The next examination is one millisecond late, because ages are in whole milliseconds. It follows after
-            // [`LOOK_AGAIN`] at the latest, because an operator may vouch for the node. If the wait is over, this
-            // client only observes, and waits for another client to write the marker.
+            // [`LOOK_AGAIN`] at the latest, because an operator may vouch for the node. If no time is left, this client
+            // only observes: it waits until another client writes the marker.
             let wait = match left.is_zero() {
                 true => LOOK_AGAIN,
                 false => (left + Duration::from_millis(1)).clamp(LOOK_SOONEST, LOOK_AGAIN),
@@ -192,9 +192,9 @@ impl NodeMonitor {
         others.filter_map(move |other| self.node(other).clock.time_us(now))
     }
 
-    /// Writes the marker. Its floor is above all fencing tokens given out before, if the clocks are right: proposals are
-    /// bounded by clocks, and larger tokens come from an earlier floor, which came from clocks too. (Adding the floors of
-    /// other nodes would not help: a client that does not know them would set a lower floor next.)
+    /// Writes the marker. Its floor is above all fencing tokens given out before, if the clocks are right: proposals
+    /// are bounded by clocks, and larger tokens come from an earlier floor, which came from clocks too. (It would not
+    /// help to include other nodes' floors: a client that does not know them would compute a lower floor next.)
     pub(super) fn mark(&mut self, node: NodeId, now: Reading, todo: &mut Todo) {
         let own = self.node(node).clock.time_us(now);
         let clocks = self.clocks_beside(node, now);

@@ -9,8 +9,8 @@ use crate::time::{BootTime, Reading};
 /// Largest number of earlier runs that are remembered for a node.
 const RUNS_MAX: usize = 16;
 
-/// Earlier runs of a node whose votes may still count. Each has the time of sending of the newest command that it answered
-/// while it was trusted. A run is trusted only while there is room for it, so the list is complete.
+/// Earlier runs of a node whose votes may still count, each with the time at which its last such vote was requested. A
+/// run is trusted only while there is room for it, so the list is complete.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct EarlierRuns(Vec<(Box<str>, BootTime)>);
 
@@ -30,7 +30,7 @@ impl EarlierRuns {
     ) {
         self.forget(now, quarantine);
         let Some(voted) = voted else { return };
-        // The name may lead to the same server again.
+        // The name may lead to the same server again. A run has one entry, with its latest vote.
         self.0.retain(|(it, _)| *it != run_id);
         debug_assert!(self.0.len() < RUNS_MAX, "a run is trusted only while there is room");
         self.0.push((run_id, voted));

@@ -141,7 +141,7 @@ impl NodeTrust {
         self.clock.told = self.clock.told.filter(|_| self.clock.time_us(now).is_some());
         self.clock.is_late &= self.clock.told.is_some();
         if let Some((_, age, at)) = &mut self.adopted {
-            // Only the sum of the age and the time since then matters.
+            // Only the sum of the age and the time since then affects decisions.
             *age += before_origin(at);
             *at = now.boot();
         }

@@ -15,7 +15,7 @@ pub(super) struct Run {
     pub(super) id: Option<Box<str>>,
     /// The uptime in seconds that this run reported in its first answer, and the time of that answer.
     pub(super) first: Option<(u64, BootTime)>,
-    /// Time of sending of the newest command that this run answered, and that the run before it answered.
+    /// Time of sending of the newest command that this run answered. `answered_before`: the same for the run before.
     pub(super) answered: Option<BootTime>,
     pub(super) answered_before: Option<BootTime>,
     /// Time of sending of the newest command that this run answered while trusted: the last vote that may count.
@@ -94,8 +94,8 @@ impl Run {
 
 impl NodeClock {
     /// A lower bound of the node's wall clock, if it was read lately. The elapsed time counts from the arrival of the
-    /// answer. If it counted from the sending, a late answer would give a bound that is too high. The node's floor, its
-    /// smallest fencing token, would then be above a floor that is computed later.
+    /// answer: counted from the sending, a late answer would give a bound that is too high. The node's floor, its
+    /// smallest fencing token, would then be too high as well, and a later floor could be lower.
     pub(super) fn time_us(&self, now: Reading) -> Option<u64> {
         let (time_us, at) = self.told?;
         let passed = now.boot().as_nanos().saturating_sub(at.as_nanos()) / 1000;
