@@ -1,4 +1,4 @@
-//! Many locks in one process: the engine that runs them, and what their callers wait for.
+//! Many locks in one process: the engine that runs them, its records, its queues and its deadlines.
 
 pub(crate) mod contention;
 pub(crate) mod deadlines;

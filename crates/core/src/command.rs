@@ -30,8 +30,8 @@ pub enum Command {
         /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// Restores a lost vote. Sets the keys if each of them is absent or holds this value; a single key must be absent.
-    /// No key expires earlier than before.
+    /// Restores a lost vote: sets the keys if each of them is absent or holds this value. If the lock has only one key,
+    /// it must be absent. No key expires earlier than before.
     ///
     /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if nothing is written.
     Heal {
@@ -63,9 +63,9 @@ pub enum Command {
         keys: Keys,
         /// The value, which the node always compares as a whole.
         value: Value,
-        /// Whether the answer must distinguish an absent key from another value. A native compare-and-delete command
-        /// does not distinguish them. The client then also runs the release script, so the answer shows the state a
-        /// moment later.
+        /// Whether the answer must distinguish an absent key from another value. After a native compare-and-delete
+        /// command, which does not distinguish them, the client also runs the release script. Its answer shows the keys
+        /// a moment later.
         tell: bool,
     },
     /// Reads the keys.
@@ -74,7 +74,7 @@ pub enum Command {
     Inspect {
         /// The keys on the node.
         keys: Keys,
-        /// For a reader: the keys of the intents, by which waiting writers keep new readers out.
+        /// For a reader, the keys of waiting writers' intents, which keep new readers out. `None` otherwise.
         intents: Option<Keys>,
     },
     /// Reads the keys, and asks for one push at the next change of one of them.
@@ -83,12 +83,12 @@ pub enum Command {
     Watch {
         /// The keys on the node.
         keys: Keys,
-        /// For a reader: the keys of the intents, by which waiting writers keep new readers out.
+        /// For a reader, the keys of waiting writers' intents, which keep new readers out. `None` otherwise.
         intents: Option<Keys>,
     },
     /// Like [`Command::Acquire`]. If it is granted, the same atomic step raises the counters:
-    /// `c := max(F + 1, floor, min(proposal, TIME + 1 h))`, `F := c`. F is the largest of the keys' counters. The floor
-    /// is the smallest number that the node's marker allows.
+    /// `c := max(F + 1, floor, min(proposal, TIME + 1 h))`, `F := c`. F is the largest of the keys' counters, TIME the
+    /// node's clock in microseconds, and the floor the smallest number that the node's marker allows.
     ///
     /// Answers: [`Answer::GrantedFenced`] with c, or [`Answer::RefusedFenced`] if nothing is written.
     AcquireFenced {
@@ -147,8 +147,8 @@ pub enum Command {
     /// have an intent for any of the keys, and this value must not be among the readers.
     ///
     /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if nothing is written. If the value is there already, the
-    /// answer is the failure [`FailureKind::SameServer`]: each attempt has its own value, so the server was asked
-    /// twice.
+    /// answer is the failure [`FailureKind::SameServer`]: each attempt has its own value, so two nodes of the list are
+    /// this server.
     AcquireShared {
         /// The keys on the node.
         keys: Keys,
@@ -159,8 +159,8 @@ pub enum Command {
         /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// Like [`Command::AcquireShared`], but ignores intents. A value that is among the readers is extended by the ttl
-    /// from now, and ends no earlier than before. A key that holds this value as a writer's becomes a reader's.
+    /// Like [`Command::AcquireShared`], but ignores intents. If the value is among the readers, it is extended by the
+    /// ttl from now, and never shortened. If a key holds this value as a writer's, the writer becomes a reader.
     ///
     /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if nothing is written.
     HealShared {
@@ -171,8 +171,8 @@ pub enum Command {
         /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// Extends this value among the readers by the ttl from now. It ends no earlier than before. A key that holds the
-    /// value as a writer's becomes a reader's.
+    /// Extends this value among the readers by the ttl from now. The value ends no earlier than before. If a key holds
+    /// the value as a writer's, the writer becomes a reader.
     ///
     /// Answers: those of [`Command::Extend`].
     ExtendShared {
@@ -193,7 +193,7 @@ pub enum Command {
         /// The value, which the node always compares as a whole.
         value: Value,
     },
-    /// Makes a writer's value a reader's, with at least the time that the key has left. Absent keys stay absent.
+    /// Turns the writer with this value into a reader, with at least the key's remaining time. Absent keys stay absent.
     ///
     /// Answers: [`Answer::Downgraded`], also if the value is a reader's already. If nothing is written:
     /// [`Answer::Absent`] or [`Answer::Other`].
@@ -215,7 +215,7 @@ pub enum Command {
         /// Time to live in milliseconds.
         ttl_ms: u64,
         /// Whether intents that hold the value are extended. A repetition after a push does not extend them: an
-        /// extension would push to other waiting writers, which would then repeat their own intents.
+        /// extension pushes to the other waiting writers, whose repetitions would then push in turn.
         renews: bool,
     },
     /// Deletes the intents that hold this value.
@@ -240,9 +240,9 @@ pub enum Command {
     /// Answers: [`Answer::Adopting`], or [`Answer::NotMarked`] if the marker is not the one in `seen` and nothing is
     /// written.
     Adopt {
-        /// The key on the node.
+        /// The key of the adoption.
         key: Key,
-        /// The new text.
+        /// The new text of the adoption.
         text: Arc<str>,
         /// The text of an adoption that may be replaced.
         replaces: Option<Arc<str>>,
@@ -251,15 +251,15 @@ pub enum Command {
         /// The text of the marker that the client has seen; `None` if there was no marker.
         seen: Option<Arc<str>>,
     },
-    /// Writes the marker if the present text and the adoption are the expected ones, in one atomic step.
+    /// Writes the marker in one step, if the marker has the text `replaces` and the adoption is the expected one.
     ///
     /// Answers: [`Answer::Marked`], [`Answer::NotMarked`].
     Mark {
-        /// The key on the node.
+        /// The key of the marker.
         key: Key,
-        /// The new text.
+        /// The new text of the marker.
         text: Arc<str>,
-        /// The text that must be there, if any.
+        /// The text that the marker must have now; `None`: there must be no marker.
         replaces: Option<Arc<str>>,
         /// The adoption that must exist and be old enough. The command deletes it. `None` if no adoption is needed.
         adoption: Option<Adopted>,
@@ -287,7 +287,7 @@ impl Counter {
 pub struct Adopted {
     /// The key on the node.
     pub key: Key,
-    /// The text that must be there.
+    /// The text that the adoption must have.
     pub text: Arc<str>,
     /// Smallest age in milliseconds.
     pub age_ms: u64,
@@ -414,7 +414,7 @@ pub enum Answer {
     },
     /// The marker was written.
     Marked,
-    /// The marker was not written: the text was another one, or the adoption is not old enough.
+    /// Nothing was written: the marker or the adoption is not the expected one, or the adoption is not old enough.
     NotMarked,
     /// The reply shows nothing about the key.
     Failed(Failure),

@@ -8,7 +8,7 @@ use crate::time::Reading;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockId(pub u64);
 
-/// Names the request of an answer. The command carries the ticket out, and the answer brings it back.
+/// Ties an answer to its command: the command carries the ticket out, and the answer brings it back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket {
     /// The call that sent the command.
@@ -23,7 +23,7 @@ pub struct Ticket {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeAnswer<'a> {
     pub(crate) node: NodeId,
-    /// A reading from before the first byte of the command could leave (S4).
+    /// A clock reading that was taken before the first byte of the command could leave (S4).
     pub(crate) sent: Reading,
     pub(crate) ticket: Ticket,
     pub(crate) answer: &'a Answer,
@@ -32,20 +32,20 @@ pub(crate) struct NodeAnswer<'a> {
 /// The purpose of a command.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Verb {
-    /// A vote for an attempt.
+    /// Requests a vote for an attempt.
     Acquire,
-    /// A reading of the current holder.
+    /// Reads the current holder.
     Inspect,
-    /// A later end for a vote.
+    /// Prolongs a vote.
     Extend,
-    /// A vote for a lease, from a node that has lost its vote.
+    /// Requests a vote for a lease from a node that has lost its vote.
     Heal,
-    /// A larger number for the counter of a node whose vote is held.
+    /// Raises the counter of a node whose vote is held.
     Raise,
-    /// Deletion of the key.
+    /// Deletes the key.
     Release,
-    /// The check whether a node's votes count.
+    /// Checks whether a node's votes count.
     Trust,
-    /// A notice to readers that a writer waits.
+    /// Tells readers that a writer waits.
     Announce,
 }

@@ -1,8 +1,8 @@
 //! Mutants: deliberate bugs that can be switched on at run time, to show that tests and the simulator catch them.
 //!
 //! This module exists only with `--cfg quorlock_mutants`, which `cargo xtask mutants` sets for a separate target
-//! directory. In any other build `mutant!(…)` is the constant `false`. A cargo feature would not do, because cargo
-//! unifies features across all packages of a build.
+//! directory. In any other build `mutant!(…)` is the constant `false`. It is not a cargo feature, because cargo unifies
+//! features across all packages of a build, so mutants could get into a product.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 

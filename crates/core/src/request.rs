@@ -30,7 +30,7 @@ pub struct Request {
     /// Whether a lost lock keeps its keys on the nodes and blocks other callers of this process until the holder
     /// releases it. For a holder that must stop its work before another caller may start.
     pub keeps_on_loss: bool,
-    /// Longest time after the grant up to which the lock is extended.
+    /// Time after the grant beyond which the engine does not extend the lock.
     pub max_hold: Duration,
     /// Whether to emit `Effect::Waiting` after each failed attempt, and when the call waits for trusted nodes.
     pub progress: bool,

@@ -126,7 +126,7 @@ impl Store {
             }
             Ok(answer) => answer,
             // A server replies with a known error before it executes a command, so a command that sets a lock has set
-            // no key. An unknown error shows nothing.
+            // no key. After an unknown error the key may be set.
             Err(kind) if command.sets_a_lock() && kind != FailureKind::Rejected => {
                 Answer::Failed(Failure::unsent(kind))
             }
@@ -316,8 +316,8 @@ impl Store {
         if self.kind.expires_at_once { now_ms >= end_ms } else { now_ms > end_ms }
     }
 
-    /// Deletes the key if it has expired. The first access does this, so the watchers get their pushes only then. The
-    /// connection of this access gets none.
+    /// Deletes the key if it has expired. Only an access to the key does this, so the watchers get their pushes no
+    /// earlier. The connection of the access gets no push.
     fn expire(&mut self, key: &str, by: Option<ConnectionId>, now_ms: i64) {
         let ends = self.keys.get(key).and_then(|stored| stored.expires_ms);
         if ends.is_some_and(|end| self.has_ended(end, now_ms)) {

@@ -87,7 +87,7 @@ impl Timing {
         if ttl > max_ttl {
             return Err(TimingError::TtlTooLong { ttl, max_ttl });
         }
-        // Rounded down once. The commands and the validity use the same number.
+        // The ttl is rounded down once, here, so the commands and the validity use the same number.
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         let ttl = Duration::from_millis(ttl_ms);
         if let Some(node_timeout) = node_timeout

@@ -135,7 +135,7 @@ pub enum FailureKind {
     Quarantined,
     /// The node's votes are worthless: it is a replica, part of a cluster, or evicts keys.
     UnsafeNode,
-    /// The node's marker, the key that names its clients, has other nodes, another quorum or another `max_ttl` (S17).
+    /// The node's marker names other nodes, another quorum or another `max_ttl` than this client has (S17).
     OtherConfiguration,
     /// The node is the same server as another node of the list (S3).
     SameServer,
@@ -179,7 +179,7 @@ impl FailureKind {
 
 impl fmt::Display for FailureKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // These words follow the name of one node or of several nodes in a message.
+        // In a message these words follow the name of one node or of several nodes, so they must fit both.
         f.write_str(match self {
             Self::Unreachable => "unreachable",
             Self::Exhausted => "no connection",

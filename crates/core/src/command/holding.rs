@@ -10,7 +10,7 @@ use crate::token::Value;
 
 /// The state of a lock's keys.
 ///
-/// `Debug` shows the beginning of a value: it may be a holder's token.
+/// `Debug` shows only the beginning of a value, because the value may be a holder's token.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Holding {
@@ -20,7 +20,7 @@ pub enum Holding {
     Held {
         /// The value; cut to [`Holding::VALUE_BYTES_MAX`] bytes.
         value: Vec<u8>,
-        /// Time until the key expires; `None` if it never expires, so the value is no lock.
+        /// Time until the key expires; `None` if it never expires, which means that the value is no lock.
         ttl: Option<Duration>,
     },
     /// Readers hold the key.
@@ -90,7 +90,7 @@ impl fmt::Debug for Holding {
 }
 
 impl Holding {
-    /// The part of a foreign value that is kept, in bytes.
+    /// The number of bytes to which a reported value is cut.
     pub const VALUE_BYTES_MAX: usize = 512;
 
     /// The largest number of a key's readers that an answer lists.
@@ -116,7 +116,7 @@ impl Holding {
         }
     }
 
-    /// Whether this value holds all keys that are not free.
+    /// Whether all keys hold this value or are free, and at least one of them holds it.
     pub(crate) fn is_of(&self, value: &Value) -> bool {
         let bytes = &value.as_bytes()[..value.as_bytes().len().min(Self::VALUE_BYTES_MAX)];
         let is_its = |holding: &Self| matches!(holding, Self::Held { value, .. } if value == bytes);

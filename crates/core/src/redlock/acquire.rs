@@ -26,7 +26,7 @@ pub(crate) use self::diagnosis::why_not;
 pub use self::diagnosis::{FailureReason, NodeOutcome, NodeResult};
 use self::slots::{Slot, Slots};
 
-/// One attempt: the same keys and value for every node.
+/// One attempt, which sends the same keys and the same value to every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Attempt {
     quorum: Quorum,
@@ -45,8 +45,7 @@ pub struct Attempt {
 pub enum Decision {
     /// The outcome depends on outstanding answers.
     Wait,
-    /// A quorum granted, but with different numbers. These nodes must raise their counter
-    /// ([`Attempt::raise_command`]).
+    /// A quorum granted, but its counters differ. These nodes must raise their counter ([`Attempt::raise_command`]).
     Raise(NodeSet),
     /// The lock is held for this validity.
     Acquired(Validity),
@@ -170,8 +169,8 @@ impl Attempt {
         let more = usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
         if self.quorum.is_reached(granted + more) {
             let validity = self.validity();
-            // The clock was read after the deciding answer (S5). A process that slept while all answers were in the
-            // socket's buffer does not hold the lock.
+            // The clock was read after the deciding answer (S5). So a process that slept while all answers were in the
+            // socket's buffer finds too little validity.
             let valid_for = validity.valid_for(now);
             let enough = valid_for >= self.timing.min_validity();
             if enough && valid_for > self.timing.margin() || mutant!(NoClockCheck) {

@@ -80,7 +80,7 @@ impl Extension {
         self.awaited = true;
     }
 
-    /// Whether the outcome is clear and reported. Only heals may follow.
+    /// Whether the engine has reported the outcome to the holder. Afterwards this round can only heal nodes.
     pub(crate) const fn is_reported(&self) -> bool {
         self.reported
     }
@@ -108,8 +108,8 @@ impl Extension {
         };
     }
 
-    /// Ends the round when its time is up: nodes without an answer have failed. The driver delivers received answers first,
-    /// so a slow client does not mistake them for silence.
+    /// Ends the round when its time is up: nodes without an answer have failed. The driver delivers received answers
+    /// first, so a slow client does not take a received answer for silence.
     pub(crate) fn handle_time(&mut self, now: Reading) {
         if !self.due.has_come(now) {
             return;
@@ -154,7 +154,7 @@ impl Extension {
         self.count(&SlotState::Extended) == self.slots.len()
     }
 
-    /// Whether some node answered without confirming.
+    /// Whether some node failed or answered without a confirmation.
     pub(crate) fn has_denial(&self) -> bool {
         let count = self.count(&SlotState::Extended) + self.count(&SlotState::Outstanding);
         count < self.slots.len()

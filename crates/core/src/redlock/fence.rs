@@ -86,8 +86,8 @@ impl WriteBack {
         nodes
     }
 
-    /// Takes a voting node's answer to a command that raises its counter. A counter below the number answers an earlier
-    /// command with a smaller number.
+    /// Takes a voting node's answer to a command that raises its counter. If the counter is below the present number,
+    /// the answer belongs to an earlier command with a smaller number.
     pub(crate) fn handle_raised(&mut self, node: NodeId, fence: u64) {
         self.largest = self.largest.max(fence);
         if fence >= self.number {
@@ -203,7 +203,7 @@ impl Fenced {
         Self { counter, fence, largest, superseded: false, handover: None }
     }
 
-    /// Takes the counter of a voting node.
+    /// Notes the counter that a voting node has reported.
     pub(crate) fn note(&mut self, number: u64) {
         self.largest = self.largest.max(number);
     }

@@ -11,7 +11,7 @@ use crate::time::{BootTime, Reading};
 /// One look at a lock on several nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Inspection {
-    /// Time of this record's entry in the deadline index: the record's deadline or earlier.
+    /// The time at which the deadline index wakes this record: its deadline or earlier.
     pub(crate) wake: Option<BootTime>,
     quorum: Quorum,
     started: Reading,

@@ -1,4 +1,4 @@
-//! A held lock over time: votes that are raised or proved gone, extension, and the latched loss.
+//! A held lock over time: its votes, which answers prolong or prove gone, its extensions, and its loss, which is final.
 //!
 //! A lease has two independent timers: the next extension, every third of the ttl, and the loss, `margin` before the end
 //! of the validity. If extensions fail, for any reason, the loss timer ends the lease. If answers prove that too many
@@ -31,7 +31,7 @@ use crate::token::Token;
 /// The core's record of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Lease {
-    /// Time of this record's entry in the deadline index: the record's deadline or earlier.
+    /// The time at which the deadline index wakes this record: its deadline or earlier.
     pub(crate) wake: Option<BootTime>,
     entry: Entry,
     token: Token,
@@ -51,7 +51,7 @@ pub(crate) struct Lease {
     fenced: Option<Box<Fenced>>,
 }
 
-/// The terms of the present guard. A hand-over replaces them.
+/// The conditions of the present guard. A hand-over replaces them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct GuardTerms {
     holder: LockId,
@@ -77,12 +77,12 @@ pub(crate) enum Confirmation {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Tenure {
     began: Reading,
-    /// End of the longest hold under this token, over all guards.
+    /// No guard holds the lease under this token beyond this time.
     token_until: BootTime,
     handover_count: u32,
     /// Round trip at the time of the attempt.
     round_trip_ns: u64,
-    /// Random word of the attempt.
+    /// Random word of the attempt, for the back-off after the release.
     jitter: u64,
 }
 
@@ -147,7 +147,7 @@ impl Lease {
         self.tenure.began
     }
 
-    /// The round trip and the random word of the attempt.
+    /// The round trip and the random word of the attempt, from which the back-off after the release follows.
     pub(crate) const fn pace(&self) -> (Duration, u64) {
         (self.round_trip(), self.tenure.jitter)
     }
@@ -215,8 +215,8 @@ impl Lease {
         self.confirmation = Confirmation::default();
     }
 
-    /// The release on every node that ends this lease. With `report`, the holder awaits the outcome, which depends on the
-    /// present votes and the time of the call.
+    /// The release that ends this lease on every node. With `report`, the holder awaits the outcome, which depends on
+    /// the present votes and the time of the call.
     pub(crate) fn end(&self, report: bool, now: Reading) -> Release {
         let called = self.handover().map_or(now, |handover| handover.called);
         let mut release = Release::of_lease(

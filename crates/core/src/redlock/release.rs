@@ -22,7 +22,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// One token being released on every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Release {
-    /// Time of this record's entry in the deadline index: the record's deadline or earlier.
+    /// The time at which the deadline index wakes this record: its deadline or earlier.
     pub(crate) wake: Option<BootTime>,
     entry: Entry,
     quorum: Quorum,
@@ -62,8 +62,8 @@ impl Answers {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Failed {
     failure: Failure,
-    /// The release must be sent again. False if it is in flight again, if no command with this token reached the node, or
-    /// if the key has expired.
+    /// Whether the release must be sent again. False if it is in flight again, if no command with this token reached
+    /// the node, or if the key has expired.
     owed: bool,
     until: BootTime,
 }
@@ -72,7 +72,7 @@ struct Failed {
 pub(crate) struct Leftover {
     pub(crate) node: NodeId,
     pub(crate) value: Value,
-    /// The node granted the vote.
+    /// Whether the node granted the vote.
     pub(crate) was_granted: bool,
     pub(crate) failure: Failure,
 }
@@ -116,8 +116,8 @@ impl Release {
         Self { attempt, ..self }
     }
 
-    /// The release of a lease whose holder called for it at `called`. With `report`, the engine notifies the holder of the
-    /// outcome once it is clear, or after the given time.
+    /// The release of a lease whose holder called for it at `called`. With `report`, the engine notifies the holder of
+    /// the outcome once it is clear, or after the time in `report`.
     pub(crate) fn of_lease(
         entry: Entry,
         timing: &Timing,

@@ -80,7 +80,7 @@ impl Validity {
     /// read before the first byte could leave (S4).
     ///
     /// # Panics
-    /// If there is not one place per node.
+    /// If `votes` does not have one item per node.
     pub fn new(
         votes: impl IntoIterator<Item = Option<Reading>>,
         quorum: Quorum,

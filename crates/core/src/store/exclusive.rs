@@ -16,8 +16,8 @@ impl Store {
         is_heal: bool,
         turn: Turn,
     ) -> Result<Answer, FailureKind> {
-        // A server that refuses writes fails `SET` before it reads the key. A script reads first, and fails at its
-        // first write.
+        // A server that refuses writes rejects `SET`, which sets a single key, before it reads the key. The script for
+        // several keys reads first, and fails at its first write.
         if keys.single().is_some() {
             self.check_write(true)?;
         }
@@ -46,8 +46,8 @@ impl Store {
         Answer::Granted
     }
 
-    /// Whether a key has another value. The lock's own value does not stop a heal of several keys, because a node that
-    /// lost some of the keys has lost the vote.
+    /// Whether a key prevents the grant because it is not free. A heal of several keys may find this value under some
+    /// of them: a node that lost only some of the keys has lost the vote.
     pub(super) fn is_any_in_the_way(
         &mut self,
         (keys, value): (&Keys, &Value),
@@ -95,7 +95,7 @@ impl Store {
         if let Some(answer) = self.is_not_ours((keys, value)) {
             return Ok(answer);
         }
-        // The script reads first, and fails at its first write.
+        // The script reads first and fails at its first write, so it succeeds if it need not write.
         let write = self.check_write(false);
         let until = turn.until(ttl_ms);
         for key in &**keys {
@@ -127,7 +127,7 @@ impl Store {
         let others: Vec<&Stored> = others.filter(|stored| !is_ours(stored)).collect();
         let answer = match &others[..] {
             [] if ours.len() == keys.len() => Answer::Deleted,
-            // The native command recognises another type.
+            // The native command distinguishes a key of another type even without `tell`.
             [other] if is_native && other.value().is_none() => Answer::Other,
             _ if is_native && !tell => Answer::NotOurs,
             [] => Answer::Absent,

@@ -93,7 +93,7 @@ impl Store {
         }
     }
 
-    /// A mutant, a deliberate bug for the tests: raises each counter by itself.
+    /// A mutant, a deliberate bug for the tests: raises only the counters whose keys hold the value.
     fn raise_each(
         &mut self,
         (keys, value): (&Keys, &Value),

@@ -209,7 +209,7 @@ impl Store {
         }
     }
 
-    /// Returns the answer if the value is not a reader's on all keys, and no downgrade is under way.
+    /// Returns the answer if some key has this value neither as a reader's nor, during a downgrade, as a writer's.
     fn does_not_read(&self, (keys, value): (&Keys, &Value), turn: Turn) -> Option<Answer> {
         let all = self.conditions((keys, value), turn);
         if all.contains(&Standing::Foreign) {

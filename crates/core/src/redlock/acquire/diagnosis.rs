@@ -25,9 +25,9 @@ pub enum FailureReason {
 
 /// The reason why there is no quorum. `granted` and `refused` nodes answered, and `open` nodes may still answer.
 ///
-/// Contention is never inferred from an I/O error (S26). A failure is contention only if some node refused, and if the
-/// `refused` and `open` nodes would make a quorum possible as grants. The `open` nodes count because the first refusal
-/// may decide the attempt, before the holder's other nodes have answered.
+/// Contention is never inferred from an I/O error (S26). A failure is contention only if some node refused, and if a
+/// quorum would be possible had the `refused` and `open` nodes granted. The `open` nodes count because the first
+/// refusal may decide the attempt, before the holder's other nodes have answered.
 fn reason(
     quorum: Quorum,
     distrusted: usize,
@@ -44,8 +44,8 @@ fn reason(
     }
 }
 
-/// The reason why there is no lock, by the nodes' answers to an attempt or a look at the lock. `open` nodes may still
-/// answer.
+/// The reason why there is no lock. `nodes` are the answers to an attempt, or to an inspection before it. `open` nodes
+/// may still answer.
 pub(crate) fn why_not(quorum: Quorum, nodes: &[NodeResult], open: usize) -> FailureReason {
     let count =
         |is: fn(&NodeOutcome) -> bool| nodes.iter().filter(|report| is(&report.said)).count();
@@ -89,7 +89,7 @@ impl Attempt {
         self.quorum.node_ids().filter(|node| reached(&self.slots[node.index()])).collect()
     }
 
-    /// The failure of a node: to grant, or to record the fencing token.
+    /// The reason why this node failed to grant, or to record the fencing token.
     pub(super) fn failure(&self, node: NodeId) -> Option<&Failure> {
         match &self.slots[node.index()] {
             Slot::Failed { failure, .. } => Some(failure),
@@ -98,13 +98,13 @@ impl Attempt {
         }
     }
 
-    /// The reason when the call ends before the attempt is decided. Nodes without an answer count as failed.
+    /// The reason of a failure if the call ends before the attempt is decided. Nodes without an answer count as failed.
     pub(crate) fn why_not_yet(&self) -> FailureReason {
         self.why_not(self.voters(), 0)
     }
 
-    /// The reason when a quorum granted too late. Nodes that could not record the fencing token are the cause if no
-    /// quorum is left without them.
+    /// The reason of a failure if a quorum granted too late. If the nodes that failed to record the fencing token leave
+    /// no quorum, they are the reason.
     pub(super) fn why_too_late(&self, outstanding: usize) -> FailureReason {
         let voters = self.voters();
         if self.quorum.is_out_of_reach(voters, outstanding) {
@@ -140,9 +140,9 @@ impl Attempt {
         self.quorum.node_ids().filter(move |node| refused(&self.slots[node.index()]))
     }
 
-    /// The nodes that should push a change of the lock: all nodes that refused. If these are too few, because other
-    /// nodes failed or were faster, as many other nodes as are needed. On a node that granted or may have granted, the
-    /// request for the push follows the release, so the push is about the next holder.
+    /// The nodes that should push the next change of the lock: all nodes that refused. If these are too few, because
+    /// other nodes failed or answered faster, other nodes complete the number. A node that granted, or may have
+    /// granted, gets the request for the push after the release, so its push is about the next holder.
     pub(crate) fn telling(&self) -> NodeSet {
         let outstanding = |slot: &Slot| matches!(slot, Slot::Outstanding { .. });
         let outstanding =
@@ -151,7 +151,7 @@ impl Attempt {
         self.refusing().chain(self.granting().chain(outstanding).take(missing)).collect()
     }
 
-    /// The answer of each node. A node that granted, and then failed to raise its number, counts as failed.
+    /// The answer of each node. A node that granted, but failed to raise its counter, counts as failed.
     pub(crate) fn report(&self, now: Reading) -> Vec<NodeResult> {
         let so_far = now.elapsed_since(self.started);
         let result = |(node, slot): (NodeId, &Slot)| match slot {

@@ -108,7 +108,7 @@ impl Attempt {
             return Decision::Raise(below);
         }
         let (recorded, awaited) = fence_request.write_back.counts();
-        // An outstanding vote may bring the same number, or a larger one.
+        // Outstanding votes count as open, because they may bring the same number or a larger one.
         let open = awaited + outstanding;
         if quorum.is_out_of_reach(recorded, open) {
             return Decision::GiveUp(self.why_not(recorded, open));
@@ -116,7 +116,7 @@ impl Attempt {
         Decision::Wait
     }
 
-    /// The number of nodes that granted, and did not fail to record the number afterwards.
+    /// The number of nodes that granted and have not failed to record the fencing token.
     pub(super) fn voters(&self) -> usize {
         self.granting().filter(|node| self.failure(*node).is_none()).count()
     }

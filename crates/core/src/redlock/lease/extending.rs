@@ -70,7 +70,7 @@ impl Lease {
     pub(crate) fn schedule_extension(&mut self, confirmed: bool, started: Reading, now: Reading) {
         if self.guard.automatic {
             let next = match confirmed {
-                // A downgrade prolongs no vote.
+                // A downgrade prolongs no vote, so the next extension is due now.
                 _ if self.downgraded_in == Some(self.round) => now.boot(),
                 true => started.after(self.timing.extend_every()),
                 false => now.after(self.timing.extend_retry()),
@@ -91,7 +91,7 @@ impl Lease {
             Progress::Failed => Confirmation::None,
             Progress::Confirmed if extension.is_confirmed_by_all() => Confirmation::Full,
             Progress::Confirmed if is_over => Confirmation::Quorum,
-            // The other nodes may still confirm.
+            // The other nodes may still confirm, so a full confirmation stays full until the round is over.
             Progress::Confirmed => before.min(Confirmation::Quorum),
         };
         match self.confirmation.max(before) {

@@ -14,8 +14,8 @@ pub(super) struct HeldVotes {
     pub(super) validity: Validity,
     /// Nodes that a command with the token may have reached.
     pub(super) reached: NodeSet,
-    /// For each vote that an answer proved gone, the time of sending of the command. A grant for an older command is
-    /// stale, however late it arrives.
+    /// For each vote that an answer proved gone, the time of sending of the answered command. A grant for a command
+    /// that was sent before this time is stale, however late it arrives.
     gone: BTreeMap<NodeId, Reading>,
     /// Nodes with another value under the key.
     pub(super) overwritten: NodeSet,
@@ -63,7 +63,7 @@ impl Lease {
         let number = match (answer, &self.fenced) {
             (Answer::Granted, None) => None,
             (Answer::GrantedFenced { fence }, Some(_)) => Some(*fence),
-            // The lock had a fencing token when the command was sent.
+            // The command was sent before the downgrade, when the lock still had a fencing token.
             (Answer::GrantedFenced { .. }, None) if self.downgraded_in.is_some() => None,
             _ => return false,
         };
