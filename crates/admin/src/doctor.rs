@@ -1,5 +1,5 @@
-//! Examines nodes: makes the checks of a client, and further ones. A finding states the fact, why it matters for locks,
-//! and how to fix it.
+//! Examines nodes with the checks that a client makes, and with further ones. A finding states the fact, why it matters
+//! for locks, and how to fix it.
 //!
 //! Nothing is changed. To find out which rights a user has, [`examine`] uses them on one key of the library's own,
 //! which is deleted afterwards.

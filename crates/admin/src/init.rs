@@ -110,9 +110,9 @@ pub enum InitError {
         all: usize,
         /// Number of nodes that are needed.
         needed: usize,
-        /// The other nodes would be enough, but they refuse the user or lack a command.
+        /// Whether there would be enough nodes if none refused the user or lacked a command.
         barred: bool,
-        /// The other nodes with the reasons.
+        /// The nodes that cannot be used, with the reasons.
         nodes: Vec<(Arc<str>, String)>,
     },
     /// Too few of the nodes that vote for the old settings were reached: the other nodes could still form a quorum.
@@ -131,11 +131,11 @@ pub enum InitError {
         needed: usize,
         /// Old nodes that were not reached.
         missing: Vec<String>,
-        /// Names under which another server answers, one without a marker of the old settings.
+        /// Names of old nodes under which a server answers that has no marker of the old settings.
         unmarked: Vec<String>,
     },
-    /// No node has a marker of other settings, or a trace of an earlier reconfiguration. If there are old nodes, they
-    /// are other servers and would continue to grant locks. Nothing was written.
+    /// No node has a marker of other settings, and none has a trace of an earlier reconfiguration. If there are old
+    /// nodes, they are not among the given servers, and would continue to grant locks. Nothing was written.
     #[error(
         "nothing was changed: under this key prefix none of these nodes was ever marked for other nodes; name the old \
          ones with --old-node, or, if no lock is in use, run quorlock init --fresh, also for another key prefix"
@@ -314,7 +314,7 @@ async fn mark_fresh(
     change.make(topology, server, Do::Replace).await.map(|()| NodeChange::Marked)
 }
 
-/// The value that must still be there at the change; see [`Change`].
+/// The text that the key must still have when a [`Change`] is made; `*` if it could not be read.
 fn written(seen: &Seen) -> String {
     match seen {
         Seen::Nothing => String::new(),
@@ -376,6 +376,6 @@ fn floor(looked: &[Looked], least: u64) -> u64 {
     });
     let ahead = times.max().map_or(0, |time| time.saturating_add(Marker::FLOOR_AHEAD_US));
     let floor = ahead.max(floors.max().unwrap_or(0)).max(least);
-    // A clock that is far ahead must leave room for fencing tokens.
+    // If a clock is far ahead, the floor still leaves room for fencing tokens above it.
     floor.min(Counter::LIMIT - 1)
 }

@@ -85,8 +85,8 @@ impl Locks {
 /// Lists the locks whose resources match `glob`, a pattern in the syntax of `KEYS`. Without `glob`, lists all locks
 /// behind the key prefix, and also intents that never expire.
 ///
-/// Needs the right to `SCAN` beyond those of a client. Skips keys of other programs: lists only values in the form that
-/// this library stores. Of each node, the scan holds in memory one page of names, and at most [`VOTES_MAX`] votes.
+/// The user needs the right to `SCAN` in addition to the rights of a client. Values that this library would not store
+/// are left out. Of each node, the scan holds in memory one page of names, and at most [`VOTES_MAX`] votes.
 ///
 /// # Errors
 /// [`BuildError`], as from [`ClientBuilder::build`]; nothing was sent. A node that fails is reported in

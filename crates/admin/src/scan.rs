@@ -32,7 +32,7 @@ const KEY_BYTES_MAX: usize = ClientBuilder::PREFIX_BYTES_MAX + Resources::NAME_B
 /// Length of the first read of a value: a token, and the space before the owner text.
 const START_BYTES: usize = 41;
 
-/// Length of one pause, not shorter because timers count in milliseconds. In total the pauses are as long as the pages.
+/// Length of one pause. Timers count in milliseconds, so it is not shorter. In total, pauses take as long as pages.
 const PAUSE: Duration = Duration::from_millis(4);
 
 const READERS_AT_A_TIME: i64 = 64;
@@ -294,7 +294,7 @@ fn may_be_a_lock(key: &str) -> bool {
 #[derive(Default)]
 pub(crate) struct Read {
     pub(crate) votes: Votes,
-    /// The refusal of a key that the user may not read.
+    /// The server's refusal if the user may not read one of the keys.
     pub(crate) forbidden: Option<Failure>,
 }
 
@@ -345,7 +345,7 @@ async fn read_strings(connection: &AdminConnection, keys: &[Arc<str>]) -> Result
     let ttls: Vec<[&str; 2]> = some.iter().map(|key| ["PTTL", &**key]).collect();
     let ttls = ask(connection, &ttls).await?;
     for ((key, value), ttl) in some.into_iter().zip(values).zip(ttls) {
-        // A value of this library is shorter than this limit.
+        // A value of this library is shorter than this limit, so a longer one is no vote.
         if let Some(Reply::Bytes(value)) = read.take(Some(value))?
             && value.len() < Holding::VALUE_BYTES_MAX
             && Value::owner_of(&value).is_some()
@@ -467,7 +467,7 @@ pub(crate) fn time_us(reply: &Reply) -> Option<i64> {
     seconds.checked_mul(1_000_000)?.checked_add(number(parts.get(1)?)?)
 }
 
-/// A number that a server may write as text.
+/// The score in a reply: a number, which a server may write as text.
 fn score(reply: &Reply) -> Option<f64> {
     match reply {
         Reply::Bytes(digits) => std::str::from_utf8(digits).ok()?.parse().ok(),

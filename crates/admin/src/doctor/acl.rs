@@ -22,7 +22,7 @@ pub(crate) fn escaped(prefix: &str) -> String {
     escaped
 }
 
-/// One word, both for a shell and for the prompt of `redis-cli`.
+/// Quotes `word` so that it stays one word, both in a shell and at the prompt of `redis-cli`.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "+:._-/".contains(c);
     if word.chars().all(plain) {

@@ -68,7 +68,7 @@ impl Case<'_> {
                 findings.extend(self.leftovers(facts));
                 report.votes = votes;
             }
-            // A missing command or right is a finding of its own.
+            // Another finding reports the missing command or right.
             Err(_) if facts.rights.lacks("INFO", "+info") => {}
             Err(why) => findings.push(Finding {
                 severity: Error,

@@ -169,7 +169,7 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
         more: info.as_deref().map(More::parse).unwrap_or_default(),
         info: info.and_then(|info| {
             let info = Info::parse(&info).map_err(|missing| missing.to_string())?;
-            // A client reads these settings with the same commands.
+            // A client adds these settings to `INFO` in the same way.
             Ok(Info {
                 appendfsync: settings.appendfsync.as_deref().map(Into::into),
                 rests_on_rewrite: settings.rests_on_rewrite,
@@ -267,7 +267,7 @@ fn replica_address(line: &str) -> Option<String> {
     address(find("ip=")?, find("port=")?)
 }
 
-/// An address that a server has reported; `None` if it is not one. It becomes a part of commands that people paste.
+/// The address that a server has reported. `None` for any other text, because people paste commands with the address.
 fn address(host: &str, port: &str) -> Option<String> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
     let is_host =
@@ -308,7 +308,7 @@ impl More {
 mod tests {
     use super::*;
 
-    /// Addresses that a server reports become a part of commands that people paste.
+    /// People paste commands with addresses that servers report. So no command may contain a text that is no address.
     #[test]
     fn an_address_that_is_none_is_not_repeated() {
         let more = More::parse(

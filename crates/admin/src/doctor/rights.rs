@@ -46,7 +46,7 @@ impl Rights {
         let mut rights = Self::default();
         for ((right, weight, call), reply) in RIGHTS.iter().zip(replies) {
             let Reply::Error(error) = reply else { continue };
-            // The server's own command to compare and delete is used only if the server has reported it.
+            // The right to a native compare-and-delete command matters only if the server has reported this command.
             let is_own = matches!(*right, "+delifeq" | "+delex");
             if is_unknown(error) {
                 rights.unknown.push(right);

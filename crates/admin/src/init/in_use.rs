@@ -68,7 +68,7 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     let until = now().after(LOOK_MAX);
     let looks = topology.servers.iter().map(|server| databases(&topology, server, until));
     let looks = join_all(looks).await;
-    // A server that lacks a command has granted no lock.
+    // A server that lacks a command has granted no lock, so the result of its search does not matter.
     let may_vote = |place: usize| match &looked[place].facts {
         Err(failure) => failure.kind() != FailureKind::MissingCommand,
         Ok(_) => true,
@@ -100,7 +100,7 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     let is_registered = all().any(|(_, scan)| scan.registered.is_some());
     for (place, scan) in all() {
         let mut changes = Vec::new();
-        // If this client's key prefix is registered for another database, the locks here belong to other clients.
+        // If this client's key prefix is registered for another database, this database is not the client's former one.
         let is_former = scan.registered == Some(scan.database) || !is_registered;
         if scan.database != scan.own && is_former {
             changes.push((format!("database {}", scan.database), format!("database {}", scan.own)));

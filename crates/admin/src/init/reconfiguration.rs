@@ -3,7 +3,7 @@
 //! Clients of the old settings must have lost their quorum before clients of the new settings can find one, and locks
 //! that were granted before must have ended. So these steps come in this order:
 //!
-//! Of every old list, `N − Q + 1` nodes must answer, so that the remaining nodes are no quorum.
+//! 1. Of every old list, `N − Q + 1` nodes must answer, so that the remaining nodes are no quorum.
 //! 2. The markers of all nodes that answer are replaced by one that fits no client and names the old and the new
 //!    settings. The new nodes get it as well, because clients of the new settings may have taken them into use while
 //!    the old nodes were voting. The next step begins only after `N − Q + 1` nodes have the new marker. If the process
@@ -46,8 +46,8 @@ pub struct Reconfiguration {
     pub nodes: Vec<ChangedNode>,
 }
 
-/// Suffix of a marker that fits no client, followed by a number n. It means that the server had no marker before, so it
-/// is not one of the nodes of the first n settings in the marker, even if such a node has the same name.
+/// Suffix of a marker that fits no client, followed by a number n: the server had no marker before. So the server is no
+/// node of the first n settings in the marker, even if these settings have a node with the server's name.
 const CAME: &str = " came=";
 
 /// Suffix of an adoption that a reconfiguration wrote after it took the old nodes out of use. An adoption that a client
@@ -96,7 +96,7 @@ pub async fn reconfigure(
     let longest = old.iter().map(|old| old.max_ttl_ms).chain([ours]).max().unwrap_or(ours);
     let cluster = Cluster::new(["any"], 1, longest);
     let wait = Rules { cluster, ..topology.rules.clone() }.quarantine();
-    // An adoption with a longer wait was written because of locks whose settings may be in no marker any more.
+    // A longer wait of an existing adoption still applies: it protects locks whose settings may be in no marker now.
     let wait = states.iter().flatten().map(NodeKeys::waits_for).fold(wait, Duration::max);
     let in_force = old.iter().any(|old| old.is_in_force(&servers, &states, wait));
 
@@ -209,7 +209,7 @@ async fn mark(
     let cluster = &topology.rules.cluster;
     let marker = Marker { cluster: cluster.clone(), run_id, promoted_at, floor };
     if let Seen::Text(text) = &facts.marker {
-        // A client of the new settings has finished the change on this node.
+        // If the marker has the new settings, a client has finished the change on this node.
         let is_ours = Marker::parse(text).is_some_and(|marker| marker.cluster == *cluster);
         return if is_ours {
             Ok(NodeChange::Marked)
@@ -255,7 +255,7 @@ struct NodeKeys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ours {
     No,
-    /// It is adopted for this wait, in milliseconds.
+    /// The node has an adoption for the new settings, with a wait of this many milliseconds.
     Adopted(u64),
     Marked,
 }
@@ -325,7 +325,7 @@ impl NodeKeys {
         self.ours == Ours::Marked
     }
 
-    /// Rest of the wait of an adoption that existed before.
+    /// Rest of the wait of the node's adoption; zero if the node has no adoption for the new settings.
     fn left(&self) -> Duration {
         self.waits_for().saturating_sub(self.adopted_for)
     }
@@ -383,8 +383,8 @@ impl NodeKeys {
         let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
         let (promoted_at, floor) = (self.promoted_at, self.floor());
         let adoption = Adoption { cluster, run_id, promoted_at, floor, wait_ms };
-        // No two adoptions have the same text, because each has a time. A node adds its own time of day for the same
-        // reason.
+        // The time of day makes the text of each adoption unique. To the adoption that a client writes, the node adds
+        // the time.
         let now_us = now().real_ns() / 1000;
         Some(Change {
             from: (self.marker.clone(), self.adoption.clone()),

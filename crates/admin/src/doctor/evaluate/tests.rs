@@ -17,7 +17,7 @@ fn cluster() -> Cluster {
     Topology::of(&Client::builder().nodes(["a=redis://a"])).unwrap().rules.cluster
 }
 
-/// A marker of this run of the server.
+/// A marker that a client has written during the run `run_id` of the server.
 fn marker(run_id: &str) -> String {
     let run_id = run_id.into();
     Marker { cluster: cluster(), run_id, promoted_at: -1, floor: 0 }.to_string()
@@ -71,7 +71,7 @@ fn report(durable: bool, change: impl FnOnce(&mut Facts)) -> NodeReport {
     evaluate(&topology, &[node]).remove(0)
 }
 
-/// A test cannot produce these faults on a real server.
+/// No test can produce these faults on a real server, so this test evaluates invented facts.
 #[test]
 fn clocks_are_evaluated() {
     let none: [&str; 0] = [];
@@ -84,7 +84,7 @@ fn clocks_are_evaluated() {
     assert_eq!(found(false, |_| ()), none);
     assert_eq!(ahead(1_100_000, 50), ["clock"]);
     assert_eq!(ahead(-1_100_000, 50), ["clock"]);
-    // With an error of 200 ms the true difference may be below the limit of 1 s.
+    // With an error of 200 ms the true difference may be below the limit of 1 s, so there is no finding.
     assert_eq!(ahead(1_100_000, 200), none);
     assert_eq!(found(false, |facts| facts.times.clock_stands = true), ["clock_stands"]);
     let set_back = |facts: &mut Facts| {
@@ -97,7 +97,7 @@ fn clocks_are_evaluated() {
     assert_eq!(found(false, old), ["version"]);
 }
 
-/// An operator who follows the fix on every node must not delete good markers.
+/// An operator may follow the fix on every node. So the fix deletes a key only if the key certainly holds no marker.
 #[test]
 fn a_marker_is_deleted_only_if_it_is_none() {
     let fix_of = |error: &str, key_is_marker: bool| {

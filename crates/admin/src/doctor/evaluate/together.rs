@@ -43,7 +43,7 @@ pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> 
         ),
         None => ("until the errors are fixed".to_owned(), "then look again: quorlock doctor"),
     };
-    // A client without the strict guard gets locks, but another client may hold them as well.
+    // A client without the strict guard does get locks, so the finding says that it is about clients with the guard.
     let to_whom = match topology.rules.guard {
         RestartGuard::Strict => "",
         RestartGuard::Observe | RestartGuard::Off => " under the restart guard",

@@ -70,7 +70,7 @@ impl Case<'_> {
         if marker.as_ref().is_some_and(is_of_this_run) {
             return (Votes::Count, findings);
         }
-        // A server that has kept its data only needs an uptime that is long enough.
+        // If the server has kept its data, its votes count as soon as its uptime is long enough.
         let would_tell = self.is_durable(info) || self.topology.rules.would_tell_of_promotions();
         let (votes, finding) = if marker.is_some() && info.promoted_at.is_none() && would_tell {
             self.restarted(info)
@@ -272,7 +272,7 @@ fn floor(facts: &Facts, marker: &Marker) -> Vec<Finding> {
     }]
 }
 
-/// Whether the server refuses because it is a replica, part of a cluster, or loading. `INFO` reports the same.
+/// Whether `error` follows from a state that `INFO` reports: the server is a replica, part of a cluster, or loading.
 pub(super) fn is_for_its_kind(error: &str, info: &Info) -> bool {
     let is_any = |codes: &[&str]| codes.iter().any(|code| error.starts_with(code));
     (!info.is_master && is_any(&["MASTERDOWN", "READONLY"]))
