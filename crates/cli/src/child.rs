@@ -144,7 +144,7 @@ impl Child {
         let (ours, theirs) = UnixStream::pair()?;
         let listener = Channel::new(ours.try_clone()?);
         let guardian = Channel::new(ours);
-        // This must be the first message in the socket.
+        // The guardian gets the user's standard input with its first message, so this message precedes all others.
         let keeper_group = getpgrp().as_raw();
         guardian.send_with_stdin(Message::Start { keeper_group, deadlines })?;
         let (waker, woken) = UnixStream::pair()?;
@@ -180,7 +180,7 @@ impl Child {
     }
 
     /// Stops quorlock's own process group, as a shell expects after [`ChildEvent::Stopped`] with this `signal`. Returns
-    /// when the group is continued. Pass the SIGCONT on as any other signal ([`Child::signal`]).
+    /// when the group is continued. The caller passes the SIGCONT on to the command, as any signal ([`Child::signal`]).
     ///
     /// If no shell can continue the group, the command gets the treatment of an orphaned group: SIGCONT undoes a
     /// Ctrl-Z, SIGHUP follows a use of the terminal, and SIGSTOP has its effect.

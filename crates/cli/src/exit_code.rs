@@ -2,7 +2,7 @@
 
 use std::process;
 
-/// The end of quorlock.
+/// The result of a run of quorlock, which determines the process's exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitCode {
     Success,

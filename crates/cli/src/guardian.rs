@@ -117,7 +117,7 @@ impl Guardian {
 
     fn guard(mut self) {
         loop {
-            // Reaps before it reads messages: an exec step that has ended had sent its message before.
+            // Reaps before it reads messages, so the last message of a reaped exec step is read in the same round.
             let (changes, more_died) = self.process_tree.reap();
             self.hear_exec_step();
             for change in changes {
@@ -129,7 +129,7 @@ impl Guardian {
             {
                 return self.finish(ending);
             }
-            // Checked here, before steps that take long if there are many processes.
+            // The deadlines are checked before the next steps, which take long if there are many processes.
             let due = self.kill_policy.due(Moment::now());
             if due.is_some() {
                 self.look_again_ns = LOOK_AGAIN_MIN_NS;

@@ -56,8 +56,8 @@ impl EventTarget {
     }
 }
 
-/// Opens a descriptor again by its name, which needs no unsafe code. The new descriptor has its own file position, so
-/// it appends. If the descriptor is a pipe that no process reads any more, output is dropped.
+/// Opens the file of a descriptor again through `/dev/fd`, which needs no unsafe code. The new descriptor has its own
+/// file position, so it appends. If the file is a pipe that no process reads any more, output is dropped.
 #[cfg(target_os = "linux")]
 fn open_anew(fd: u32) -> io::Result<File> {
     let open = |path: &str| {
@@ -67,7 +67,7 @@ fn open_anew(fd: u32) -> io::Result<File> {
     let path = format!("/dev/fd/{fd}");
     let is_pipe = || fs::metadata(&path).is_ok_and(|it| it.file_type().is_fifo());
     let file = match open(&path) {
-        // A socket reports the same error, and cannot be opened in this way at all.
+        // A pipe without a reader gives this error. So does a socket, but no socket can be opened in this way.
         Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) && is_pipe() => {
             open("/dev/null")?
         }
@@ -78,7 +78,7 @@ fn open_anew(fd: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// On other systems the new descriptor may share its flags with the old one, so the flags are not changed.
+/// As on Linux, but the flags stay as they are, because here the new descriptor may share them with the old one.
 #[cfg(not(target_os = "linux"))]
 fn open_anew(fd: u32) -> io::Result<File> {
     OpenOptions::new().append(true).open(format!("/dev/fd/{fd}"))
@@ -221,7 +221,7 @@ pub(crate) fn since(then: SystemTime) -> String {
         Some((date, time)) if today.starts_with(date) => time.to_owned(),
         _ => text,
     };
-    // The clock of the holder may be ahead of this one.
+    // If the holder's clock is ahead of this one, the result has no distance.
     let Ok(held) = now.duration_since(then) else { return text };
     let held = humantime::format_duration(Duration::from_secs(held.as_secs()));
     format!("{text} ({held})")

@@ -190,7 +190,7 @@ impl Layers {
             return Ok(());
         }
         let is_here = |long: &str| args.iter().any(|arg| arg.get_long() == Some(long));
-        // A wrong value is refused even if another command would use it.
+        // Variables of other commands are checked as well: a wrong value is refused even if this command ignores it.
         let all = self.command.get_subcommands().flat_map(clap::Command::get_arguments);
         let mut others = all.filter(|arg| arg.get_long().is_some_and(|long| !is_here(long)));
         others.try_for_each(|arg| self.variable(arg).map(drop))?;
@@ -310,7 +310,7 @@ fn default_file() -> Result<Option<PathBuf>, Refused> {
             }
             Ok(_) => return Ok(Some(path)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // The user may not read the folder, or it is no folder.
+            // The user may not read the folder, or it is no folder. The next default file is tried.
             Err(_) => {}
         }
     }
@@ -388,7 +388,7 @@ mod tests {
             );
             let long = help("--help");
             assert!(name.is_empty() || long.contains("Examples:\n"), "{long}");
-            // If a line of the table of exit codes were wrapped, its second part would begin with a word.
+            // No line in the table of exit codes is wrapped: the second part of a wrapped line would begin with a word.
             let codes = long.lines().skip_while(|line| !line.starts_with("Exit codes")).skip(2);
             let is_code = |line: &str| line.starts_with("  ") || line.starts_with("Of doctor");
             assert!(codes.take_while(|line| !line.is_empty()).all(is_code), "{long}");

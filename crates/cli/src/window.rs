@@ -22,8 +22,8 @@ impl Window {
         }
     }
 
-    /// The longest line that can be written over. A line that fills the row might wrap, and the wrapped part would
-    /// remain.
+    /// Length of the longest line that can be replaced. A line that fills the row might wrap, and its second row would
+    /// remain on the screen.
     pub(crate) const fn line(self) -> usize {
         self.columns.saturating_sub(1)
     }

@@ -40,7 +40,7 @@ pub(super) fn number<T: std::str::FromStr<Err = ParseIntError>>(text: &str) -> R
     })
 }
 
-/// A name that needs no quotes in an ACL command.
+/// Accepts only a name that needs no quotes in an ACL command.
 pub(super) fn acl_user(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if text.is_empty() || !text.chars().all(good) {

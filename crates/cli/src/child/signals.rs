@@ -59,8 +59,8 @@ fn ignored_bits() -> u64 {
     ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// TSTP matters if quorlock is in the foreground and its command is not (in a pipeline): the command must stop first,
-/// and quorlock then stops with it.
+/// In a pipeline, quorlock may be in the foreground and its command not. Then quorlock passes TSTP on: the command
+/// stops first, and quorlock stops with it.
 const PASSED_ON: [Signal; 9] = [
     Signal::HUP,
     Signal::INT,

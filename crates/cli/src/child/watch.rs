@@ -228,7 +228,7 @@ impl ChildWatch {
             waited += pause;
             pause = (2 * pause).min(LOOK_AGAIN_MAX);
         }
-        // A guardian that ends also takes the terminal back.
+        // The dead guardian can no longer take the terminal back from the command, so the keeper does.
         if let (Some(keeper), Some(group)) =
             (Pid::from_raw(getpgrp().as_raw()), process_tree.group())
         {
@@ -254,8 +254,8 @@ impl Silence {
         first.map(|killed| Killed { by: KilledBy::Kill, ..killed })
     }
 
-    /// Corrects the last message of a guardian that was stopped: it does not know that the keeper has killed the
-    /// command in its place. The first signal is the reason for the end.
+    /// Corrects the last message of a guardian that was stopped: the guardian does not know that the keeper has killed
+    /// the command in its place. The result has the reason of the first signal.
     fn corrected(&self, word: Message) -> Message {
         let Some(killed) = self.killed else { return word };
         match word {
@@ -282,7 +282,7 @@ fn last_word(word: Message, program: &OsString) -> LastWord {
         }
         word => match not_started(word, program) {
             Some(error) => How::NotStarted(error),
-            // A guardian sends no other message, so this one cannot be relied upon.
+            // No guardian ends with any other message, so this guardian counts as broken.
             None => {
                 let error = SpawnError::Machine(Errno::PROTO.into());
                 return LastWord::Broken(How::NotStarted(error));

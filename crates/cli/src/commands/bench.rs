@@ -18,7 +18,7 @@ pub(crate) fn main(args: &Bench) -> Result<ExitCode, Refused> {
     let guarded = args.nodes.restart_guard.is_some();
     let build = || {
         let builder = options::builder(&args.nodes)?;
-        // No program relies on these locks. With the restart guard, new nodes would not vote at first.
+        // No program relies on these locks, so they need no restart guard. With it, new nodes would not vote yet.
         let builder = if guarded { builder } else { builder.restart_guard(RestartGuard::Off) };
         options::build_here(builder, &args.nodes)
     };

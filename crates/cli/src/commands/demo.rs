@@ -43,7 +43,7 @@ pub(crate) const WORKER: &str = "__demo-worker";
 
 const KEY: &str = "demo";
 
-/// Short, so that nodes need not stay down for long.
+/// The ttl is short, because nodes must stay down for longer than the ttl before they start again.
 const TTL: Duration = Duration::from_secs(1);
 
 const WAIT: Duration = Duration::from_millis(1500);

@@ -137,7 +137,7 @@ fn offset(ahead_us: i64, error: Duration) -> String {
     format!("clock {ahead:+.1}±{error:.1}ms")
 }
 
-/// Whether there is a line for every node.
+/// Whether [`Examination::acl`] has a command for every node.
 fn is_whole(examined: &Examination) -> bool {
     examined.acl("USER").iter().map(|(_, nodes)| nodes.len()).sum::<usize>() == examined.nodes.len()
 }

@@ -131,7 +131,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// Gives up, because no descriptor of this process becomes free while it only waits.
+    /// Gives up: this process lacks descriptors, and none becomes free while it only waits for the lock.
     fn exhausted(&mut self, waiting: &Waiting) -> ExitCode {
         let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());
         let message =

@@ -101,7 +101,7 @@ async fn endless_intents(topology: &Topology, keys: &[String]) -> Vec<Vec<usize>
     join_all(looks).await.into_iter().map(places).collect()
 }
 
-/// The exit code. If any lock is unknown, that decides. Held locks count only if `tells_held`.
+/// The exit code: that of an unknown lock, if there is one; else, if `tells_held`, that of a lock that is not free.
 fn exit_code(inspections: &[Inspection], tells_held: bool) -> ExitCode {
     let of_verdict =
         |verdict: Verdict| inspections.iter().filter(move |it| it.verdict() == verdict);
@@ -176,7 +176,7 @@ impl Look<'_> {
         self.deletion(place, &format!("{}{}", self.topology.prefix, self.key))
     }
 
-    /// The same for a writer's intent.
+    /// The command line that deletes a writer's intent without expiry, which is a leftover.
     fn intent_removal(&self, place: usize) -> Option<String> {
         self.intents.get(place).filter(|is_endless| **is_endless)?;
         self.deletion(place, &self.topology.intent(self.key))
@@ -264,7 +264,7 @@ fn headline(inspection: &Inspection) -> String {
     }
 }
 
-/// The number of readers, and some of them with the time since when they read.
+/// The number of readers, and at most [`READERS_NAMED`] of them, each with the beginning of its lock if it is known.
 pub(super) fn readers(inspection: &Inspection) -> String {
     let readers = inspection.readers();
     let name = |reader: &Holder| match reader.since {

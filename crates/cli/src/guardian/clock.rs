@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Moment {
     pub(crate) boot_ns: u64,
-    /// Since 1970.
+    /// The wall clock's nanoseconds since 1970.
     pub(crate) real_ns: u64,
 }
 
@@ -121,7 +121,7 @@ impl Alarm {
     pub(crate) fn wait(&self, until: Moment, sources: &[BorrowedFd<'_>]) {
         #[cfg(quorlock_stepped_clock)]
         let until = until.min(Moment::now().after(PRETENDED_NS));
-        // The kernel does not know the simulated jump.
+        // The kernel's timer on the wall clock would not notice the simulated jump, so it is not set.
         let real_ns = if cfg!(quorlock_stepped_clock) { NEVER_NS } else { until.real_ns };
         let is_set = set(self.boot.as_ref(), until.boot_ns) && set(self.real.as_ref(), real_ns);
         let timers = [&self.boot, &self.real].into_iter().flatten().map(AsFd::as_fd);

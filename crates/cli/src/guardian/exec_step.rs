@@ -29,11 +29,11 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
     let Message::Go { guardian: pid, unblock, deadlines } = message else {
         return ExitCode::FAILURE;
     };
-    // The guardian may have died before this process asked for the signal.
+    // If the guardian died before this process asked for the signal, the signal never comes: the command must not run.
     if getppid() != Pid::from_raw(pid) {
         return ExitCode::FAILURE;
     }
-    // Guardian and exec step may have been stopped since the guardian checked the time.
+    // The time is checked again, because both processes may have been stopped since the guardian checked it.
     if KillPolicy::new(deadlines).too_late(Moment::now()) {
         let _ = guardian.send(Message::TooLate);
         return ExitCode::FAILURE;

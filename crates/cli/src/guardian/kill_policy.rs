@@ -23,8 +23,8 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// The deadlines at these distances before `end`. `end` is the validity that remained, counted from a reading of
-    /// the clocks taken before the validity was read.
+    /// The deadlines at these distances before `end`. The caller first reads the clocks, then the remaining validity;
+    /// `end` is their sum.
     ///
     /// By either clock `end` is not later than the end of the validity itself. A vote is valid for some time from the
     /// reading (b, r) at its sending. At (b', r') it has used up max(b' − b, r' − r). So between two readings no vote
@@ -151,13 +151,13 @@ impl KillPolicy {
     /// The command's own process has ended. Its descendants may live on.
     pub(crate) fn ended(&mut self, ending: Ending, now: Moment) {
         self.ending = Some(ending);
-        // While this guardian was stopped, the keeper may have killed the command in its place.
+        // A SIGKILL after the deadline counts as the keeper's, in the place of this guardian while it was stopped.
         let killed = ending == Ending::Signaled { signal: Signal::KILL.as_raw() };
         if killed && self.stage != Stage::Forced && self.kill_at().has_come(now) {
             self.stage = Stage::Forced;
             self.revoke(self.granted.kill, now);
         }
-        // This deadline does not depend on the validity, so the wall clock does not matter.
+        // This deadline does not depend on the validity, so only the boot clock counts.
         self.leftovers_until = Moment { real_ns: NEVER_NS, ..now.after(LEFTOVERS_NS) };
     }
 

@@ -73,7 +73,7 @@ pub(crate) struct Strangers {
 }
 
 impl Strangers {
-    /// All descendants of this process at this moment.
+    /// Finds the strangers: all descendants that this process has before the command starts.
     ///
     /// # Errors
     /// The process table cannot be read now.
@@ -247,7 +247,7 @@ impl ProcessTree {
         }
         match self.leader.map(test_kill_process_group) {
             Some(Err(Errno::SRCH)) => self.group_empty = true,
-            // A member that runs as another user is there.
+            // Any other error means that the group has a member, which runs as another user.
             Some(Err(_)) => return false,
             None | Some(Ok(())) => {}
         }
@@ -338,7 +338,7 @@ fn reach(member: &procfs::Process, signal: Signal) {
             return;
         }
         Err(Errno::SRCH) => return,
-        // A kernel before 5.3, or a sandbox that does not allow it.
+        // A kernel before 5.3 or a sandbox allows no pidfd. Then the signal goes to the process number instead.
         Err(_) => {}
     }
     if is_the_same(member) {

@@ -70,8 +70,8 @@ fn has_our_numbers() -> io::Result<bool> {
     }
 }
 
-/// Whether the error is permanent: the process has ended, or it belongs to another user and ours may not see it.
-/// Such a process counts as absent. It could not be signalled either, and GUARANTEES.md promises nothing about a
+/// Whether the error is permanent: the process has ended, or belongs to a user whose processes are hidden. Such a
+/// process counts as absent. It could not be signalled either, and GUARANTEES.md promises nothing about a
 /// descendant that changes its user.
 fn is_not_there(error: &io::Error) -> bool {
     let known = [Errno::NOENT, Errno::SRCH, Errno::NOTDIR, Errno::ACCESS, Errno::PERM];

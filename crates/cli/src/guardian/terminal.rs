@@ -70,7 +70,7 @@ impl Terminal {
         let Ok(foreground) = tcgetpgrp(&self.device) else {
             return false;
         };
-        // If the command was a shell, the foreground group may be a job of it that is dead by now.
+        // If the command is a shell, a job of it may have the foreground. Once this job is dead, the terminal is free.
         let deserted = || test_kill_process_group(foreground) == Err(Errno::SRCH);
         let had = self.given && (foreground == self.command || deserted());
         had && tcsetpgrp(&self.device, self.keeper).is_ok()

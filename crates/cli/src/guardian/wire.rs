@@ -135,7 +135,7 @@ impl Channel {
             if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
                 let message = serde_json::from_slice(&self.unread[..end]);
                 self.unread.drain(..=end);
-                // A line that is no message comes from another program.
+                // A line that is no message comes from another program, so the channel counts as closed.
                 return message.map_or(Next::Closed, Next::Message);
             }
             match rustix::net::recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
@@ -168,7 +168,7 @@ fn whole(sent: usize, line: &[u8]) -> io::Result<()> {
     if sent == line.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// The command does not inherit the descriptor. On a system without this flag it is closed before there is a command.
+/// The command does not inherit the received descriptor. Without this flag, it is closed before the command starts.
 #[cfg(target_os = "linux")]
 const PASSED_FD: RecvFlags = RecvFlags::CMSG_CLOEXEC;
 #[cfg(not(target_os = "linux"))]
@@ -184,7 +184,7 @@ const QUIET: SendFlags = SendFlags::empty();
 /// Longer than any message.
 const BYTES_AT_A_TIME: usize = 1024;
 
-/// Above the standard streams.
+/// The smallest number for the socket: smaller numbers are the standard streams.
 const FIRST_OWN_FD: i32 = 3;
 
 #[cfg(test)]

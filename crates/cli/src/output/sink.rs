@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn what_was_not_read_in_time_is_counted_and_the_newest_is_kept() {
         let (reader, sink) = stalled();
-        // These lines are more than pipe and queue hold together.
+        // Pipe and queue together cannot hold all of these lines, so the sink must drop some.
         for number in 0..20_000 {
             sink.line(format!("line {number:020}\n"));
         }

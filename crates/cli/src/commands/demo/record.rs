@@ -209,7 +209,7 @@ impl Record {
         let at = |phase: &Phase| (phase.from_ns..phase.to_ns).contains(&hold.acquired_ns);
         let place = self.phases.iter().position(at)?;
         let phase = &self.phases[place];
-        // A majority granted the lock while it was up. The worker only read the last answers afterwards.
+        // If the call began before this phase, the majority of the phase before granted the lock, which counts there.
         let before = !phase.majority && hold.asked_ns < phase.from_ns;
         self.phases.get(if before { place.checked_sub(1)? } else { place })
     }
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn two_holders_at_a_time_are_a_fault() {
-        // Two holds may begin at the same moment, and further ones during the first.
+        // A hold begins during another one, or two holds begin at the same moment, or both.
         for (times, overlaps) in [([1, 2, 5], 1), ([1, 1, 5], 1), ([2, 1, 2], 2)] {
             let conclusion = conclusion(&times, Some(3));
             assert!(conclusion.faults[0].contains("same time"), "{:?}", conclusion.faults);
@@ -272,7 +272,7 @@ mod tests {
     fn no_hold_with_a_majority_and_any_hold_without_one_are_faults() {
         assert!(conclusion(&[], Some(0)).faults[0].contains("nobody got the lock while: up"));
         assert!(conclusion(&[1, 150], Some(2)).faults[0].contains("without a majority"));
-        // The lock was asked for while the majority was up, and the majority granted it.
+        // The call for the second lock began while the majority was up, so the majority granted it: no fault.
         assert_eq!(conclusion(&[1, 100], Some(2)).faults, [""; 0]);
     }
 

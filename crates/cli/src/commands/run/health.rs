@@ -10,7 +10,7 @@ use crate::commands::status::node_json;
 use crate::guardian::clock::boot_ns;
 use crate::output::{millis, time};
 
-/// A node is named at most once in this time while a quorum confirms the lock.
+/// Shortest time between two messages about the same node while a quorum confirms the lock.
 const NODE_PAUSE_NS: u64 = 10_000_000_000;
 
 /// The nodes' confirmations, and the last message about them.
@@ -42,8 +42,8 @@ impl Announced {
 }
 
 impl NodeSaid {
-    /// Records a node's last answer if it differs from the last message and `may_say` allows a message. Returns whether
-    /// it did.
+    /// Records whether the node confirms the lock, if the last message says otherwise and `may_say` allows another one.
+    /// Returns whether the caller must report the node.
     fn note(&mut self, node: &NodeAnswer, may_say: impl Fn(&Self) -> bool, now_ns: u64) -> bool {
         let is_unconfirmed = node.denial().is_some();
         let is_known = node.said != NodeOutcome::Nothing;
@@ -72,7 +72,7 @@ impl Keeper<'_> {
                 news.for_each(|node| self.say_node(node, &health));
             }
             (_, true) => {
-                // The message below names all nodes that do not confirm.
+                // The message below names all nodes that do not confirm the lock, so every node counts as reported.
                 nodes.for_each(|(node, said)| _ = said.note(node, |_| true, now_ns));
                 if health.is_confirmed() {
                     self.say_confirmed(&health);

@@ -56,7 +56,7 @@ impl Keeper<'_> {
             Watched::Over { how: How::Killed(killed), .. } => Some(killed),
             _ => None,
         };
-        // The guardian acts before the validity ends, so the lock may not be lost yet.
+        // If the guardian has ended the command, its reason counts: the lock itself may still be valid for a moment.
         let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss_cause());
         let lost = lost.map(|cause| pulse.loss(cause));
         let health = lease.health().borrow().clone();
@@ -130,7 +130,7 @@ impl Keeper<'_> {
             pulse.beat(boot_ns(), sent.deadlines);
             let changed = lease.changed();
             self.tell_validity(&child, lease, sent);
-            // `say_lost` reports a loss.
+            // A lost lock is not reported here, but by `say_lost`.
             if sent.loss.is_none() && lease.is_valid() {
                 self.say_health(&mut announced, sent);
             }
@@ -321,8 +321,8 @@ impl Keeper<'_> {
             .filter(|rest| !rest.is_zero())
     }
 
-    /// Holds the lock for the rest of `--min-hold`, then leaves the key to expire, so that a machine whose clock is
-    /// late still finds it. A signal ends the hold, and leaves the key as well.
+    /// Holds the lock for the rest of `--min-hold`, then leaves the key to expire. So a machine that starts the same
+    /// job later, by its late clock, still finds the lock held. A signal ends the hold, and leaves the key as well.
     async fn hold_on(&mut self, lease: Lease, rest: Duration) {
         let key = self.args.title();
         let line = format!("the command is done; \"{key}\" stays held for {} more", time(rest));

@@ -98,7 +98,7 @@ impl Pulse {
         self.at_ns = now_ns;
     }
 
-    /// The loss for a cause that the library or the guardian reports.
+    /// [`Loss::Stopped`] if the lock expired because this process was suspended; else the reported cause.
     pub(super) fn loss(&self, cause: LossCause) -> Loss {
         match (cause, self.stood) {
             (LossCause::Expired, Some(stood)) => Loss::Stopped(stood),
@@ -118,7 +118,7 @@ mod tests {
         Deadlines::before(end, 2 * SECOND, SECOND / 2)
     }
 
-    /// The loss if the process ran at these seconds and the last extension was at 0.
+    /// The loss if the process called [`Pulse::beat`] only at these seconds, and extended the lock only at second 0.
     fn loss(beats: &[u64], cause: LossCause) -> Loss {
         let (half_ttl_ns, kill_before_ns) = (5 * SECOND, SECOND / 2);
         let mut pulse = Pulse { at_ns: 0, half_ttl_ns, kill_before_ns, stood: None };

@@ -38,7 +38,7 @@ impl RunPlan {
         let ttl = times.ttl.unwrap_or_else(|| default_ttl(args.nodes.max_ttl));
         let refuse = |options: &[&str], message| Err(Refused::about(options, message, &args.nodes));
         if ttl < TTL_MIN {
-            // Without --ttl the ttl is at most --max-ttl.
+            // Without --ttl, the ttl is this short only because --max-ttl is, so the message names --max-ttl.
             let name = if times.ttl.is_some() { "ttl" } else { "max-ttl" };
             return refuse(
                 &[name],

@@ -51,7 +51,7 @@ enum Stored {
 struct Said {
     /// Beginning of the wait, by the boot clock.
     since: u64,
-    /// Time of the last line for a log. Unlike the line on a terminal it does not count down.
+    /// Time of the last line in a log, by the boot clock. A terminal shows a countdown instead of such lines.
     logged: Option<u64>,
 }
 
@@ -182,7 +182,7 @@ impl Keeper<'_> {
         self.say_progress(event, &why, said);
     }
 
-    /// The time after which votes count comes first, because the line may be cut at its end.
+    /// The times after which votes count come before other reasons, because the line may be cut at its end.
     fn why_no_quorum(&self, waiting: &Waiting) -> String {
         match self.untrusted_in_words() {
             Some(untrusted) => untrusted + &self.down_in_words(),
@@ -194,7 +194,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// The nodes without a connection. An attempt may end before each of them has failed.
+    /// The nodes without a connection. An attempt may end before each of them has failed, and so report only some.
     fn down_in_words(&self) -> String {
         let nodes = self.client.stats().nodes.into_iter();
         let down = nodes.filter_map(|node| match node.state {

@@ -137,7 +137,7 @@ fn who_is_killed_in_the_guardians_place_is_killed_for_the_lock() {
         };
         let first_told = if asked { 100 } else { 200 };
         assert_eq!(result(killed, at(200)), time_up(KilledBy::Kill, first_told));
-        // Before the deadline the SIGKILL was another process's, so the command's own ending is the result.
+        // A SIGKILL before the deadline came from a stranger. It does not count as a kill that protects the lock.
         let before = if asked { TERMED } else { Message::Ended(killed) };
         assert_eq!(result(killed, at(199)), before);
         if !asked {
@@ -195,7 +195,7 @@ fn the_kill_is_never_later_than_the_validity_whatever_becomes_of_that() {
                 _ => now.real_ns -= draw(TERM).min(now.real_ns),
             }
             if left(now, &votes) == 0 {
-                // In action 7 an answer has ended the lock, and the keeper would call `terminate`.
+                // If the loss of a vote (action 7) ends the lock, the keeper calls `terminate` before the deadline.
                 let proved = action == 7;
                 assert!(
                     proved || kill_policy.kill_at().has_come(now),
