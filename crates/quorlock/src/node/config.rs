@@ -259,7 +259,7 @@ fn redacted(url: &str) -> String {
     format!("\"{shown}\"")
 }
 
-/// A host, with or without a scheme.
+/// Whether the text looks like a host, with or without a scheme.
 fn looks_like_a_part(text: &str) -> bool {
     let host = text.split_once("://").map_or(text, |(_, host)| host);
     looks_like_a_host(host)

@@ -51,15 +51,15 @@ struct Inner {
     mode: Mode,
     frozen: bool,
     stuck: VecDeque<Stuck>,
-    /// The clients. Each client gets a push for every change.
+    /// The sinks of all clients. Each sink gets a push for every change of a watched key.
     listeners: Vec<PushSink>,
     /// The time of the last adoption, with which a node without a marker starts to wait. No two adoptions have the same
     /// time, even while tokio's clock is paused.
     adopted_us: i64,
 }
 
-/// A command does not name its client. So all clients share two connections: one watches keys, the other changes them.
-/// A client therefore also gets pushes for its own changes.
+/// A command does not say which client sent it. So all clients share two connections: one watches keys, the other
+/// changes them. A client therefore also gets pushes for its own changes.
 const WATCHING: ConnectionId = ConnectionId(0);
 const CHANGING: ConnectionId = ConnectionId(1);
 
@@ -129,7 +129,7 @@ impl MemoryNode {
         let mut inner = self.inner();
         inner.frozen = false;
         while let Some(Stuck { commands, answer, .. }) = inner.stuck.pop_front() {
-            // The send fails only if the client was dropped, and needs no answer.
+            // The send fails only if the client was dropped, and a dropped client needs no answer.
             let _ = answer.send(inner.execute(&commands));
         }
     }
@@ -314,7 +314,7 @@ fn now_ms() -> i64 {
     now_us() / 1_000
 }
 
-/// Time until a millisecond of the node's clock.
+/// Time until the node's clock reaches `end_ms`.
 fn left(end_ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(end_ms - now_ms()).unwrap_or(0))
 }

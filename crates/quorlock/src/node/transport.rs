@@ -86,8 +86,8 @@ pub(crate) struct Adapted {
     in_flight: FuturesOrdered<BoxFuture<(BatchId, Answers)>>,
     /// The batch that the node may not have sent yet; at most one.
     unsent: Option<(BatchId, Arc<Stamp>)>,
-    /// The clock reading when commands were last taken. It replaces the time of sending in answers to commands that
-    /// were never sent, and no vote counts from it.
+    /// The clock reading when commands were last taken. Answers to commands that were never sent have it as their time
+    /// of sending; no vote counts from it.
     now: Reading,
 }
 
@@ -137,7 +137,7 @@ impl Adapted {
             self.pipeline.announce(events);
             stamp.wake_when_sent(cx.waker());
             self.note_sent(events);
-            // Another thread may have sent the batch in between. The next batch can then be sent.
+            // If another thread has sent the batch in between, the loop continues with the next batch.
             if self.unsent.is_some() {
                 return;
             }
@@ -384,7 +384,7 @@ mod tests {
             if matches!(told[..], [Event::Connecting { .. }, Event::Connected { .. }]) {
                 return Poll::Ready(());
             }
-            // Only the sending of the batch wakes this task.
+            // Another thread sends the batch. Nothing else wakes this task.
             let batch = node.0.lock().unwrap().take();
             sender = batch.map(|batch| std::thread::spawn(|| drop(batch.send()))).or(sender.take());
             Poll::Pending

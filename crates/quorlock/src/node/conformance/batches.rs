@@ -8,7 +8,7 @@ use crate::node::{Answer, Command, Holding, Key, Value};
 /// The commands of a batch take effect one after the other.
 pub async fn commands_of_a_batch_take_effect_in_order(subject: &Subject) {
     let (key, first, second) = (new_key("order"), new_value(), new_value());
-    // Without `tell` the node answers at once. With `tell` it may have to read the key first.
+    // Without `tell` the node need not read the key again to find out why it has not deleted the key.
     let not_ours =
         Command::Release { keys: key.clone().into(), value: second.clone(), tell: false };
     let mut answers = subject
@@ -189,7 +189,7 @@ pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
         outside.set(&other, b"2", None);
         assert_eq!(subject.next_push().await, *std::slice::from_ref(&other), "told once");
     }
-    // The command also works in the middle of a batch, between two unrelated commands.
+    // `Watch` also works in the middle of a batch, between two unrelated commands.
     outside.set(&key, b"held", Some(LONG));
     let batch = vec![inspect(&other), watch(&key), inspect(&other)];
     let answers = subject.execute(batch).await;

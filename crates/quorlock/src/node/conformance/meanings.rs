@@ -267,7 +267,7 @@ pub async fn a_marker_waits_for_its_adoption(subject: &Subject) {
     let Answer::Adopting { text: first, age } = adopt("first", Some("newer")).await else {
         panic!("the marker was seen")
     };
-    // The node appends its wall-clock time.
+    // The node appends its wall-clock time to the text of an adoption.
     let since = first.strip_prefix("first since=").and_then(|since| since.parse::<u64>().ok());
     assert!(since.is_some() && age < LONG && !outside.exists(&marker), "{first}");
     match adopt("second", None).await {

@@ -47,7 +47,7 @@ pub const RIGHTS: &[Right] = &[
     ("+command|info", Wanted, &["COMMAND", "INFO", "SET"]),
     ("+client|tracking", Wanted, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]),
     ("+client|caching", Wanted, &["CLIENT", "CACHING", "YES"]),
-    // Only sets the name in the server's list of clients. Servers before 7.2 lack the command.
+    // `CLIENT SETINFO` only sets the name in the server's list of clients. Servers before 7.2 lack the command.
     ("+client|setinfo", Nicety, &["CLIENT", "SETINFO", "LIB-NAME", "quorlock"]),
     ("+delifeq", Needed, &["DELIFEQ", KEY, "y"]),
     ("+delex", Needed, &["DELEX", KEY, "IFEQ", "y"]),
@@ -79,8 +79,8 @@ fn checked() -> impl Iterator<Item = (usize, &'static Right)> {
     RIGHTS.iter().enumerate().filter(is_checked)
 }
 
-/// The commands that ask the server which commands it has. Each has at most ten words, because a server accepts no more
-/// before a log-in, and the log-in may fail.
+/// The commands that ask the server which commands it has. They are sent together with the log-in. If the log-in fails,
+/// the server accepts at most ten words in a command, so each has at most ten.
 pub(super) fn question() -> impl Iterator<Item = Vec<&'static str>> {
     let names = checked().map(|(_, (.., call))| call[0]);
     let names: Vec<&str> = OWN_DELETES.into_iter().chain(names).collect();
@@ -110,8 +110,8 @@ fn probed() -> impl Iterator<Item = (usize, String)> {
     })
 }
 
-/// Asks which rights the user lacks. One script tests all rights, because each separate test would add a reply. The
-/// calls are joined into one word, because a server accepts at most ten words before a log-in, and the log-in may fail.
+/// Asks which rights the user lacks. One script tests all rights, because each separate test would add a reply. Its
+/// calls are joined into one word: like [`question`], it must have at most ten words.
 pub(super) fn rights_question() -> [Vec<String>; 2] {
     let script = [EVAL, include_str!("../scripts/rights.lua"), "0"].map(str::to_owned);
     let by_hash = [EVALSHA, "0000000000000000000000000000000000000000", "0"].map(str::to_owned);
@@ -166,8 +166,8 @@ impl Lacking {
         Self { forbidden: forbidden & !unused, ..self }
     }
 
-    /// The failure of all locks, if a command or a right is missing. `INFO` is needed only under the restart guard,
-    /// which itself reports a missing right to `INFO`. Without the guard, [`no_vote`](Self::no_vote) checks the rights.
+    /// The failure of all locks, if a command or a right is missing. Only the restart guard needs `INFO`, and it
+    /// reports a missing right to `INFO` itself. Without the guard, [`no_vote`](Self::no_vote) checks the rights.
     pub(super) fn no_locks(self, is_guarded: bool) -> Option<Failure> {
         let missing = if is_guarded { self.missing } else { self.missing & !Self::bits(&["INFO"]) };
         let forbidden = if is_guarded { self.forbidden & !Self::bits(&["INFO"]) } else { 0 };

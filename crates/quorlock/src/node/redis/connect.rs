@@ -113,7 +113,7 @@ impl Dialer {
 
     #[cfg(not(feature = "tls"))]
     async fn encrypt(&self, _: &str, _: TcpStream) -> io::Result<Box<dyn Socket>> {
-        // Such a URL was refused when it was parsed.
+        // This is never reached: without the feature `tls`, a URL with TLS is refused when it is parsed.
         Err(io::ErrorKind::Unsupported.into())
     }
 }
@@ -236,7 +236,7 @@ enum Purpose {
     LoggedIn,
     Database,
     Watching,
-    /// Number of commands that the server is asked about.
+    /// Asks which commands the server has. `names` is the number of commands in the question.
     Capabilities {
         names: usize,
     },
@@ -499,7 +499,7 @@ mod tests {
             assert_eq!(failure.detail(), Some("this is no Redis or Valkey"), "{answer:?}");
             assert!(!failure.may_have_been_executed(), "nothing but a greeting was sent");
         }
-        // In RESP2 the log-in is a command whose reply is `OK`.
+        // In RESP2 the reply to the log-in must be `OK`, and a map is refused.
         assert!(after_login(true, "+OK\r\n").await.is_ok());
         assert!(after_login(true, map).await.is_err());
     }

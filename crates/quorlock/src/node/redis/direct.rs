@@ -12,15 +12,15 @@ use super::request::{Encoder, Request, Requests};
 use crate::clock::Clock;
 use crate::node::PushSink;
 
-/// The driver owns all state of the connection to its server.
+/// The driver's transport to one server. It owns all state of the connection.
 pub(crate) struct Direct {
     clock: Clock,
     pipeline: NodePipeline,
     link: Link,
     /// The batch that waits for a connection; at most one.
     unsent: Option<Box<Request>>,
-    /// The clock reading when commands were last taken. It replaces the time of sending in answers to commands that
-    /// were never sent, and no vote counts from it.
+    /// The clock reading when commands were last taken. Answers to commands that were never sent have it as their time
+    /// of sending; no vote counts from it.
     now: Reading,
     spare: Requests,
     concluded: Requests,

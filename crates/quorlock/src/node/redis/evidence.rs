@@ -42,7 +42,7 @@ impl Beside {
         Self { evidence_request, settings, registration, before }
     }
 
-    /// A request without commands that gets this many replies.
+    /// For a plain request, which has no commands: all of its replies, this many, count as replies before commands.
     pub(super) fn plain(before: usize) -> Self {
         Self { before, ..Self::default() }
     }
@@ -119,9 +119,9 @@ pub(super) fn ask_marker(marker: &Key) -> Box<[u8]> {
 /// The rights that reading the registered database needs.
 const REGISTRATION_RIGHTS: &str = "the rights +eval, +get, +set, +select for databases but the first, and ~<prefix>quorlock:* for its keys";
 
-/// Combines the reply to `INFO`, the marker and the outcome of the registration. `flushes` counts the server's
-/// announcements that its data were replaced, before the first reply and before the last. Returns `None` if the stream
-/// is out of step.
+/// Combines the reply to `INFO`, the marker and the outcome of the registration. `first` and `flushes` are the numbers
+/// of announcements of replaced data that came before the first reply and before the last. Returns `None` if the
+/// stream is out of step.
 pub(super) fn read(
     before: Option<Reply>,
     marker: MarkerSeen,

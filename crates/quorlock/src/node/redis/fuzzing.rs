@@ -15,7 +15,7 @@ use super::resp::{self, Found, Malformed, Reply};
 
 pub use self::answers::answers;
 
-/// The most places at which an input is split. Long inputs are split less often: at most `READ_MAX` bytes are read.
+/// The most places at which an input is split. A long input has fewer: all reads of it total at most `READ_MAX` bytes.
 const SPLITS_MAX: usize = 256;
 const READ_MAX: usize = 1024 * 1024;
 
@@ -56,7 +56,7 @@ pub fn commands(data: &[u8]) {
     let found = Found::Reply { reply: list, length: out.len(), surplus: 0 };
     match resp::read(&out) {
         Ok(read) => assert_eq!(read, found),
-        // The words together are longer than any reply may be.
+        // The parser may refuse the words only because they are longer than any reply may be.
         Err(Malformed) => assert!(out.len() > resp::REPLY_MAX, "{} bytes", out.len()),
     }
 }
@@ -231,7 +231,7 @@ mod tests {
             let mut out = Vec::new();
             match self.below(300) {
                 0 => return self.bytes(200),
-                // Values near the largest size that is kept, and lines near the largest reply.
+                // Arm 1 makes values near the size at which values are cut, arm 2 lines near the largest reply.
                 1 => {
                     let size = resp::BYTES_KEPT - 5 + self.below(100);
                     out.extend(format!("${size}\r\n{}\r\n:1\r\n", "x".repeat(size)).bytes());

@@ -165,7 +165,7 @@ impl Link {
                     }
                 }
             }
-            // The silent connection answers again, and stays.
+            // The silent connection answers again: it stays, and the new one is dropped.
             Ok(_) => {}
             Err(failure) => {
                 tracing::debug!(node = self.server.name, %failure, "not connected");
@@ -286,7 +286,7 @@ impl Alarm {
         other.is_some_and(|other| self.at.is_none_or(|at| at > other))
     }
 
-    /// Whether the alarm's time has come. `now` saves reading the clock, if it is known.
+    /// Whether the alarm's time has come. If the caller knows the time, `now` can make a poll of the timer unnecessary.
     fn rings(&mut self, cx: &mut Context<'_>, now: Option<Instant>) -> bool {
         let (Some(at), Some(sleep)) = (self.at, &mut self.sleep) else { return false };
         if self.is_registered && now.is_some_and(|now| now < at) {

@@ -1,5 +1,5 @@
-//! The registration: a key in a server's first database that names the database with the locks. Markers, keys in the
-//! database with the locks, cannot detect clients that use different databases.
+//! The registration: a key in a server's first database that names the database with the locks. It detects clients that
+//! use different databases. A marker cannot, because each client reads the marker in its own database.
 
 use quorlock_core::shown::shown_text;
 use quorlock_core::{Failure, FailureKind, Key};
@@ -30,7 +30,7 @@ pub enum Do {
 }
 
 impl Registration {
-    /// The registration on the server whose marker has this key; `None` if the key is no marker's.
+    /// The registration with the key prefix of this marker; `None` if the key is not the key of a marker.
     pub(crate) fn beside(marker: &Key, database: u32) -> Option<Self> {
         let prefix = prefix_of_marker(marker)?;
         Some(Self { key: own_key(prefix, DATABASE), database })

@@ -56,7 +56,7 @@ impl Request {
         self.batch.is_none()
     }
 
-    /// Prepares to send a batch. Forgets the replies of an earlier sending.
+    /// Prepares to send the batch, or commands of it again. Drops the replies that an earlier sending got.
     pub(super) fn prepare(&mut self, encoding: Encoding, beside: Beside) {
         (self.encoding, self.beside) = (encoding, beside);
         self.before.clear();
@@ -71,7 +71,6 @@ impl Request {
         (self.first_flushes, self.flushes) = (None, None);
     }
 
-    /// Bytes queued on the connection up to the end of this request.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
@@ -125,7 +124,7 @@ impl Request {
         }
     }
 
-    /// Answers the commands that get no reply.
+    /// Answers the next commands as long as the server sends no reply to them.
     #[inline]
     fn pass_over(&mut self) {
         while let Some(command) = self.exchange.awaited()
@@ -193,7 +192,7 @@ impl Encoder {
         scripts: &Scripts,
         out: &mut Vec<u8>,
     ) -> usize {
-        // Another node is likely to get the same commands, in the same order.
+        // Most nodes get the same commands in the same order, so the search for known commands starts at the first.
         self.next = 0;
         let mut replies = 0;
         for command in request.exchange.to_send() {
@@ -234,8 +233,8 @@ impl Encoder {
     }
 }
 
-/// Whether the commands are equal. Compares pointers where it can, so equal commands of different attempts may count as
-/// different.
+/// Whether the commands are equal. Compares the pointers of values, not their bytes. So equal commands of different
+/// attempts may count as different.
 fn is_same(one: &Command, other: &Command) -> bool {
     use Command::{Acquire, Extend, ExtendShared, Release, ReleaseShared};
     // A value belongs to one attempt and so always to the same keys, which need no comparison.

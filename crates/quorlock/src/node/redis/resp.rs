@@ -13,7 +13,7 @@ pub enum Reply {
     Int(i64),
     /// The null value.
     Nil,
-    /// Any bytes. If the reply consists of one value, only the first 64 KiB of it.
+    /// Any bytes. Of a value that is not in a list, only the first 64 KiB are kept.
     Bytes(Vec<u8>),
     /// A list. A map is a list in which keys and values alternate.
     List(Vec<Reply>),
@@ -90,7 +90,7 @@ pub(super) fn read(input: &[u8]) -> Result<Found, Malformed> {
     }
     let mut reader = Reader { input, at: 0, surplus: 0 };
     match reader.reply(0) {
-        // A reply that arrives in parts is malformed at this length too, so the result does not depend on the split.
+        // A reply of this length is malformed whether it arrives whole or in parts, so the split does not matter.
         Ok(_) if reader.at > REPLY_MAX => Err(Malformed),
         Ok(reply) => Ok(Found::Reply { reply, length: reader.at, surplus: reader.surplus }),
         Err(Stop::Part { needed }) if needed <= REPLY_MAX => Ok(Found::Part { needed }),
@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
             b'*' | b'~' => self.list(length(rest)?, depth)?.map_or(Reply::Nil, Reply::List),
             b'>' => Reply::Push(self.list(length(rest)?, depth)?.ok_or(Stop::Malformed)?),
             b'%' => self.list(twice(length(rest)?), depth)?.map_or(Reply::Nil, Reply::List),
-            // An attribute of the reply that follows.
+            // An attribute describes the reply behind it, and is skipped.
             b'|' => {
                 self.list(twice(length(rest)?), depth)?;
                 self.reply(depth + 1)?

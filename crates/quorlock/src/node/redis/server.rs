@@ -100,7 +100,7 @@ impl Server {
     /// Connects. Fails if the server lacks a command that locks need.
     pub(super) async fn connect(&self, push_sink: &PushSink) -> Result<Connection, Failure> {
         let connection = self.open(push_sink).await?;
-        // A client that only inspects locks needs no `INFO`.
+        // A client that only inspects locks registers nothing, and needs no `INFO`.
         match connection.capabilities.lacking.no_locks(push_sink.registers()) {
             Some(failure) => Err(failure),
             None => Ok(connection),

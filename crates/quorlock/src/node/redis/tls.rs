@@ -79,7 +79,7 @@ impl Encryption {
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Reason> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    // The error repeats what it could not read, which may be a key.
+    // The parser's error quotes text that may be a key, so this error is not passed on.
     match certificates {
         Ok(found) if !found.is_empty() => Ok(found),
         _ => Err("no certificate in PEM format found".into()),

@@ -70,7 +70,7 @@ struct Outgoing {
     written: usize,
     /// Bytes queued since the connection opened.
     queued_total: u64,
-    /// The server no longer reads.
+    /// Writing has failed, because the server no longer reads. Nothing more is written.
     is_cut: bool,
 }
 
@@ -202,8 +202,8 @@ impl Wire {
         }
     }
 
-    /// The oldest request that has all its replies, or will not get them. After a poll that closed the wire, a request
-    /// counts only if the wire was not [out of step](Self::why_out_of_step).
+    /// The oldest request that has all its replies, or will not get them. If a poll has closed the wire because it was
+    /// [out of step](Self::why_out_of_step), the replies to the request do not count.
     pub(super) fn next_finished(&mut self) -> Option<Box<Request>> {
         self.finished.pop_front()
     }
@@ -254,7 +254,7 @@ impl Wire {
         self.end.failure.as_ref().filter(|failure| failure.kind() == FailureKind::Protocol)
     }
 
-    /// The error that the server sent before it closed the connection, if a plain request awaited more replies.
+    /// The server's last reply before the wire was closed, if it was an error and a plain request awaited more replies.
     pub(super) fn last_words(&self) -> Option<&str> {
         self.end.last_words.as_deref()
     }
@@ -264,12 +264,10 @@ impl Wire {
         self.end.unanswered
     }
 
-    /// Time of the server's last complete message, or of the first request after a pause.
     pub(super) fn alive_at(&self) -> Instant {
         self.alive_at
     }
 
-    /// Wakes the task that owns the wire.
     pub(super) fn wake(&self) {
         self.waker.wake_by_ref();
     }

@@ -39,7 +39,7 @@ impl Batches {
         // The send cannot fail, because this object has the receiver.
         let _ = self.sender.send(Given { batch, reply });
         async move {
-            // The task was dropped, and the connection with it.
+            // There are no answers if the task was dropped, and the connection with it.
             let failed = |_| vec![Answer::Failed(lost("connection lost")); count].into();
             answers.await.unwrap_or_else(failed)
         }

@@ -96,7 +96,7 @@ impl Wire {
                     break;
                 }
                 Found::Reply { reply, length, surplus } => {
-                    // Bytes alone are no sign of life: they may be a line that never ends.
+                    // Only a whole reply is a sign of life: other bytes may belong to a line that never ends.
                     self.alive_at = now;
                     self.incoming.needed = 1;
                     self.incoming.unread.0 += length;

@@ -142,7 +142,7 @@ fn ask(wire: &mut Wire) {
     assert!(wire.send(request, write).is_ok());
 }
 
-/// One of the markers is too long to be read in place.
+/// The marker of 1000 bytes is too long to be read in place.
 #[tokio::test(start_paused = true)]
 async fn a_marker_is_read_wherever_it_is_split_and_flushes_around_it_are_counted() {
     for size in [1, 50, 150, 1000] {
@@ -285,7 +285,7 @@ async fn an_answer_before_the_question_is_none() {
 
 #[tokio::test(start_paused = true)]
 async fn a_marker_before_its_question_is_none() {
-    // The pipe has room for the command and a part of the request for the marker.
+    // The pipe has room for the command and a part of the question for the marker. The server answers early.
     let (mut wire, mut server, _inbox) = pair(16);
     ask(&mut wire);
     server.write_all(b"+OK\r\n$1\r\nm\r\n").await.unwrap();
@@ -314,7 +314,7 @@ async fn long_answers_to_many_questions_are_cut() {
         assert!(replies.iter().map(length).sum::<usize>() < REPLIES_KEPT + 512 * REPLY_KEPT);
     };
     tokio::join!(exchange, serve);
-    // Commands that inspect are answered by lists. A few lists are kept; the other commands fail.
+    // Commands that inspect keys get lists. The first lists are kept whole. The commands with later lists fail.
     let (mut wire, mut server, _inbox) = pair(1 << 16);
     let list = [b"*10000\r\n".as_slice(), &b":1\r\n".repeat(10_000)].concat();
     let serve = async {
@@ -329,7 +329,7 @@ async fn long_answers_to_many_questions_are_cut() {
         assert!(replies[kept..].iter().all(|reply| matches!(reply, Reply::Error(_))));
     };
     tokio::join!(exchange, serve);
-    // Once the replies to a request use up the limit, a long line is malformed: no server sends such lines.
+    // After `REPLIES_KEPT` bytes of replies to one request, a line longer than `REPLY_KEPT` is malformed.
     let (mut wire, mut server, _inbox) = pair(1 << 16);
     wire.send_plain(|out| (0..512).map(|_| ping(out)).sum()).unwrap();
     let line = format!("+{}\r\n", "x".repeat(40_000)).into_bytes();
@@ -374,7 +374,7 @@ async fn silence_is_counted_from_the_first_question() {
     assert!(!wire.is_busy());
 }
 
-/// This happens, for example, when an administrator's question has timed out.
+/// A caller gives up a question, for example at its timeout. The late reply must not answer the next question.
 #[tokio::test(start_paused = true)]
 async fn the_replies_to_a_question_that_was_given_up_answer_no_later_one() {
     let (mut wire, mut server, _inbox) = pair(1024);
