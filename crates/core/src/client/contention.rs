@@ -93,8 +93,8 @@ impl ContentionWindow {
     }
 }
 
-/// A finished period in which this process held the lock: its start, whether it reached the longest allowed duration,
-/// and the round trip and a random word of its attempt.
+/// A finished period in which this process held the lock under one token: its start, whether it was too long for
+/// further hand-overs, and the round trip and a random word of its attempt.
 pub(crate) type PastTurn = ((BootTime, bool), (Duration, u64));
 
 /// The back-off of one process for one key.
@@ -150,8 +150,8 @@ impl KeyBackoff {
         self.window(now).is_crowded()
     }
 
-    /// Notes a release. `had_since` is the time of the grant. `was_long` means that the process held the lock as long
-    /// as it may before other processes get their chance.
+    /// Notes a release. `had_since` is the time of the grant. `was_long` means that this process held the lock for too
+    /// long to hand it over once more, so other processes get their chance.
     pub(crate) fn give_back(
         &mut self,
         (had_since, was_long): (BootTime, bool),

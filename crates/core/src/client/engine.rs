@@ -279,7 +279,7 @@ impl Engine {
         self.releases.len() + self.closing.withdrawals.len()
     }
 
-    /// Whether the engine has no calls, leases, releases or inspections.
+    /// Whether nothing is left to do: no calls, leases, releases or inspections.
     pub fn is_idle(&self) -> bool {
         self.calls.is_empty()
             && self.leases.is_empty()

@@ -21,7 +21,7 @@ use crate::keys::Mode;
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct LocalQueue {
     active: Active,
-    /// In FIFO order. `None` while no caller waits.
+    /// The waiting callers in FIFO order; `None` while no caller waits.
     #[expect(
         clippy::box_collection,
         reason = "most locks that are held are wanted by nobody else"
@@ -98,7 +98,7 @@ impl LocalQueue {
         self.active().is_empty() && self.waiting.is_none()
     }
 
-    /// Adds a waiting caller, in the order of lock ids. So a caller that had stepped aside returns to its old place.
+    /// Adds a waiting caller in the order of lock ids, so a caller that stepped aside returns to its old place.
     pub(crate) fn join(&mut self, place: Place) {
         let waiting = self.waiting.get_or_insert_default();
         let at = waiting.partition_point(|other| other.lock < place.lock);

@@ -9,7 +9,7 @@ use crate::time::Reading;
 /// The events that have arrived since the last tick. `R` is the receiver of the reply to a request.
 #[derive(Debug)]
 pub struct Arrivals<R> {
-    /// Answers and pushes of the nodes, in this order.
+    /// The answers of the nodes, followed by their pushes.
     pub answered: Vec<Event>,
     /// Requests of callers and guards.
     pub requests: Vec<(Event, R)>,

@@ -31,7 +31,7 @@ pub enum Evidence {
 
 impl Evidence {
     /// Combines this evidence with that of a later sending, in which some of the commands were sent again on the same
-    /// connection. Votes count only if both have the same marker.
+    /// connection. If both contain a marker, votes count only if the markers are equal.
     #[must_use]
     pub fn and_later(self, later: Self) -> Self {
         let Self::Seen { epoch, flushes, info, marker: second } = later else { return self };

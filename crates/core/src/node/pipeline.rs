@@ -125,7 +125,7 @@ impl NodePipeline {
         }
         if commands.len() <= Self::QUEUE_MAX.saturating_sub(self.waiting.len()) {
             if self.waiting.is_empty() {
-                // No command is copied: the two collections swap their memory.
+                // The commands move without a copy, because the two collections swap their memory.
                 let empty = mem::replace(&mut self.waiting, mem::take(commands).into());
                 *commands = empty.into();
             } else {

@@ -1,14 +1,14 @@
 //! Estimates the duration of a round trip from the nodes' answers.
 //!
-//! No guarantee depends on the estimate. It decides how long an attempt waits for a node, and the intervals at which waiting
-//! calls follow each other.
+//! No guarantee depends on the estimate. It decides how long an attempt waits for a node, and how long waiting calls
+//! pause between their attempts.
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::redlock::quorum::{NODE_COUNT_MAX, NodeId, Quorum};
 
-/// Lower bound of the estimate. On a faster network, the time to wake a task dominates the round trip.
+/// Lower bound of the estimate. On a faster network the time to wake a task counts more than the round trip itself.
 pub(crate) const ROUND_TRIP_MIN: Duration = Duration::from_micros(50);
 
 /// A measured round trip counts as at most this, or as at most four smoothed round trips if that is longer.

@@ -171,8 +171,8 @@ impl Exchange {
     /// Fails all commands of this sending, also those that were answered.
     pub fn fail(&mut self, failure: &Failure) {
         if self.is_again {
-            // Drops the repetitions that the answers of this sending requested, because the commands have failed now.
-            // Commands outside this sending keep theirs.
+            // The commands have failed now. So this drops the repetitions that the answers to this sending requested.
+            // Commands outside this sending keep their repetitions.
             let (places, form) = (&self.places, self.form);
             self.unclear.retain(|(place, other)| *other <= form || !places.contains(place));
         } else {
@@ -281,8 +281,8 @@ impl Session {
             self.marker = Some(text.clone());
         }
         if exchange.is_again {
-            // The commands were sent again. If the node's replies this time show nothing about its trust, the answers
-            // from the first time keep their evidence.
+            // The commands were sent again. If the replies to the second sending contain no evidence, the answers to
+            // the first sending keep theirs.
             exchange.evidence = core::mem::take(&mut exchange.evidence).and_later(evidence);
             let sendings = &mut exchange.sendings;
             if sendings.last == sendings.unbroken + 1 {

@@ -24,7 +24,7 @@ use crate::command::{Failure, FailureKind};
 use crate::node::pipeline::NodeState;
 use crate::redlock::retry::fraction;
 
-/// The delays between attempts to connect: from, to.
+/// The first and the longest delay between attempts to connect, without jitter.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// The longest delay for a server that floods the client or sends invalid messages.
@@ -42,7 +42,7 @@ pub struct Supervisor {
     connection: Option<LiveConnection>,
     /// Start of the attempt to connect, if one is in progress.
     connecting_since: Option<Duration>,
-    /// No attempt to connect starts before this time.
+    /// The time before which no attempt to connect starts.
     retry_at: Duration,
     failures: u32,
     offences: u32,
@@ -61,7 +61,7 @@ struct LiveConnection {
 pub struct Activity {
     /// A command awaits its answer.
     pub is_awaited: bool,
-    /// Time of the node's last message, or of the first command after a pause.
+    /// Time of the node's last message or, after a pause without commands, of the first new command.
     pub heard_at: Duration,
 }
 
@@ -145,8 +145,7 @@ impl Supervisor {
         if self.silent_for(now, activity).is_none() {
             return Some(activity.heard_at + silence);
         }
-        // The interval is short, because an answer may arrive at any time and the state shows the duration of the
-        // silence.
+        // The interval is short, because the silence may end at any time, and the state shows how long it has lasted.
         let soon = now + silence / 3;
         Some(self.replace_at(activity).map_or(soon, |at| at.min(soon)))
     }
@@ -240,7 +239,7 @@ impl Supervisor {
 
     /// Backs off from a server that has misbehaved, for longer each time.
     fn shut_out(&mut self, now: Duration, failure: Failure, entropy: u64) {
-        // Later commands fail without being sent.
+        // Later commands fail without being sent, so the failure must not say that they may have been executed.
         self.state = NodeState::Down(failure.unexecuted());
         self.retry_at = now + backoff(self.offences, BACKOFF_OFFENDED, entropy);
         self.offences = self.offences.saturating_add(1);

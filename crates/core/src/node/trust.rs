@@ -61,7 +61,7 @@ pub enum RestartGuard {
 /// The rules for whether a node's votes count.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Rules {
-    /// The mode of the restart guard. With [`RestartGuard::Off`] there are no rules.
+    /// The mode of the restart guard. With [`RestartGuard::Off`] all other rules are ignored.
     pub guard: RestartGuard,
     /// The settings that all clients must share.
     pub cluster: Cluster,
@@ -161,7 +161,7 @@ pub(crate) struct NodeTrust {
     pub(crate) review: Review,
     /// The trust state that was last reported.
     pub(crate) told: Option<TrustState>,
-    /// Number of clocks that the floor (the smallest fencing token) was computed from, if they are fewer than a quorum
+    /// Number of clocks from which the floor (the smallest fencing token) was computed, if they are fewer than a quorum
     /// and this was not reported yet.
     pub(crate) few_clocks: Option<usize>,
 }

@@ -56,8 +56,8 @@ impl Engine {
         self.review_answered_lease(ticket.lock, changed, cx);
     }
 
-    /// The lease that a guard holds. `None` for a guard that handed its lease over or started to: the lease belongs to
-    /// another guard, or to none (S24).
+    /// The lease that a guard holds. `None` for a guard that handed its lease over, or began to: another guard has the
+    /// lease then, or none has it (S24).
     fn held_by(&self, holder: LockId) -> Option<LockId> {
         let lock = self.local.handed.get(&holder).copied().unwrap_or(holder);
         let lease = &self.leases.get(&lock)?;

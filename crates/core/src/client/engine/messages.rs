@@ -169,8 +169,8 @@ pub enum Effect {
         /// The outcome.
         outcome: Extended,
     },
-    /// A quorum no longer confirms the lock, or confirms it again (V15). The engine also emits this effect when the set of
-    /// confirming nodes may have changed. It emits none while all nodes confirm.
+    /// A quorum no longer confirms the lock, or confirms it again (V15). The engine also emits this effect when the set
+    /// of confirming nodes may have changed, but not while all nodes confirm.
     Health {
         /// The held lock.
         lock: LockId,
@@ -295,7 +295,7 @@ pub enum RefusalKind {
     NoQuorum,
     /// A quorum granted, but too late.
     TooSlow,
-    /// The votes of too many nodes do not count, or not yet.
+    /// The votes of too many nodes do not count, or do not count yet.
     NodesUntrusted,
     /// The client closed.
     Closed,

@@ -124,7 +124,7 @@ impl Engine {
         }
     }
 
-    /// Starts a new check of a node whose data may have changed.
+    /// Starts a new check of a node whose data may have been deleted or replaced.
     pub(super) fn review_data(&mut self, node: NodeId, cx: &mut Context<'_>) {
         let Some(monitor) = self.monitor.as_mut() else { return };
         let mut todo = Todo::new();
@@ -251,7 +251,7 @@ impl Engine {
             }
             return;
         }
-        // Calls that wait for trusted nodes try again, and report the remaining time.
+        // Calls that wait for trusted nodes try again now. If they must wait on, they report the new remaining time.
         for lock in self.calls.keys().collect::<Vec<_>>() {
             let Some(call) = self.calls.get_mut(&lock) else { continue };
             if (call.history.is_excluded() || call.trust_wait.settling)

@@ -262,8 +262,8 @@ impl Engine {
         }
     }
 
-    /// Removes a caller from the local queues and starts the next caller's turn. `turn` describes a turn that ended
-    /// with a release to the nodes.
+    /// Removes a caller from the local queues and starts the next caller's turn. `turn` is present if the lock was
+    /// released on the nodes, and describes the period in which this process held it.
     pub(super) fn leave_queue(
         &mut self,
         keys: &Keys,

@@ -386,8 +386,8 @@ impl Engine {
         }
     }
 
-    /// Looks at the lock again, on as few nodes as suffice. A writer with an intent looks at all reachable nodes,
-    /// because fewer nodes do not show whether another writer holds a quorum (V13).
+    /// Looks at the lock again, on as few nodes as can show whether it is held. A writer with an intent looks at all
+    /// reachable nodes, because fewer nodes do not show whether another writer holds a quorum (V13).
     pub(super) fn look_again(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;

@@ -101,7 +101,7 @@ impl NodeMonitor {
         let (first, first_age, at) =
             trust.adopted.get_or_insert_with(|| (text.clone(), age, now.boot()));
         if *first != text {
-            // This adoption began after the client had seen the earlier one.
+            // This adoption began after the client saw the earlier one, so its age at that time counts as zero.
             let younger = if mutant!(AdoptionBegunAnewBelieved) { age } else { Duration::ZERO };
             (*first, *first_age) = (text.clone(), younger);
         }

@@ -41,7 +41,7 @@ impl EarlierRuns {
         self.0.iter().find(|(it, _)| **it == *run_id).map(|(_, voted)| *voted)
     }
 
-    /// The time of the oldest run, if there is no room for another run.
+    /// The time of the oldest run's last vote, if there is no room for another run.
     pub(super) fn is_full_since(&self) -> Option<BootTime> {
         let is_full = self.0.len() >= RUNS_MAX;
         self.0.iter().map(|(_, voted)| *voted).min().filter(|_| is_full)

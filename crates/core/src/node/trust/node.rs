@@ -39,7 +39,7 @@ impl NodeTrust {
 
     pub(super) fn is_marked_as(&self, seen: &MarkerSeen) -> bool {
         let (Some(marker), MarkerSeen::Text(text)) = (&self.marker, seen) else { return false };
-        // Usually both are the same allocation.
+        // The texts are usually one allocation, so the contents need no comparison.
         Arc::ptr_eq(marker, text) || marker == text || mutant!(ChangedMarkerTrusted)
     }
 

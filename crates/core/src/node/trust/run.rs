@@ -76,7 +76,7 @@ impl Run {
     }
 
     pub(super) fn forget(&mut self, now: Reading, quarantine: Duration) {
-        // A server that was last seen longer ago than the quarantine time counts as never seen.
+        // A server that was last seen longer ago than a quarantine counts as never seen: its votes have expired.
         for seen in [&mut self.answered, &mut self.answered_before, &mut self.voted] {
             *seen = seen.filter(|at| before_origin(at) < quarantine);
         }
