@@ -55,7 +55,7 @@ pub struct Acquire<G = Guard> {
     resources: Resources,
     mode: Mode,
     is_fenced: bool,
-    /// `None`: the client's.
+    /// The options of this call; `None` if it has the client's options.
     options: Option<LockOptions>,
     progress: Option<watch::Sender<Option<Waiting>>>,
     guard: PhantomData<fn() -> G>,
@@ -116,7 +116,7 @@ impl<G> Acquire<G> {
         Ok(Request {
             keys,
             mode: self.mode,
-            // The prefix has at most `ClientBuilder::PREFIX_BYTES_MAX` bytes.
+            // The builder limits the prefix to `ClientBuilder::PREFIX_BYTES_MAX` bytes, so its length fits.
             prefix_bytes: u16::try_from(self.client.prefix.len()).unwrap_or(u16::MAX),
             owner: options.owner.clone().unwrap_or_default(),
             timing,
@@ -241,7 +241,7 @@ pub struct Acquiring<G = Guard> {
     resource: Arc<str>,
     /// The names of the resources, if there are several.
     several: Option<Keys>,
-    /// `None` if the node timeout follows the round trip.
+    /// The node timeout that was set; `None` if it follows from the round trip.
     node_timeout: Option<Duration>,
     span: tracing::Span,
     progress: Option<watch::Sender<Option<Waiting>>>,

@@ -1,6 +1,6 @@
-//! For quorlock's own programs. May change in any release.
+//! The interface for quorlock's own programs. It may change in any release.
 //!
-//! - the nodes of a builder without a client
+//! - the nodes that a builder describes, without a client
 //! - a connection to a node for questions that are not about locks
 //! - the names of exhausted resources
 //! - lists that show nodes with the same answer in one entry

@@ -1,4 +1,4 @@
-//! The builder of a client. `build` checks the relations between settings and refuses what does not fit; nothing is clamped.
+//! The builder of a client. `build` checks the relations between settings, refuses contradictions and clamps nothing.
 
 mod settings;
 mod topology;
@@ -104,9 +104,9 @@ impl<C> ClientBuilder<C> {
         self
     }
 
-    /// Sets the text before each resource's name that makes its key: at most
-    /// [`PREFIX_BYTES_MAX`](ClientBuilder::PREFIX_BYTES_MAX) bytes, without `quorlock:`. Default: empty, so that the lock
-    /// excludes other libraries that lock the same name.
+    /// Sets the key prefix: a lock's key is this text and then the resource's name. It has at most
+    /// [`PREFIX_BYTES_MAX`](ClientBuilder::PREFIX_BYTES_MAX) bytes, without `quorlock:`. Default: empty, so that the
+    /// lock excludes other libraries that lock the same name.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.settings.prefix = prefix.into();
         self
@@ -139,8 +139,9 @@ impl<C> ClientBuilder<C> {
         self
     }
 
-    /// Sets the name that the certificates of all nodes must have, instead of the URLs' hosts. Use it for servers behind
-    /// addresses or tunnels. A node's own name wins; see [`NodeConfig::tls_server_name`]. Refused if a node is without TLS.
+    /// Sets the name that the certificates of all nodes must have, instead of the URLs' hosts. Use it for servers
+    /// behind IP addresses or tunnels. A node's own name wins; see [`NodeConfig::tls_server_name`]. Refused if a node
+    /// is without TLS.
     pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
         self.settings.tls_server_name = Some(name.into());
         self
@@ -187,10 +188,10 @@ impl<C> ClientBuilder<C> {
     /// Whether the client runs on a thread of its own, with its own runtime. Default false for an async client; a blocking
     /// client always has its own thread.
     ///
-    /// The extension of locks then does not depend on the caller's runtime, which may be blocked. Each operation of an async
-    /// caller costs an additional switch between threads. A blocking call does not if another one was made just before and
-    /// none waits for long, because its thread does the client's work while it waits. Safety depends on neither, because
-    /// validity is read from the clock.
+    /// The extension of locks then does not depend on the caller's runtime, which may be blocked. Each operation of an
+    /// async caller costs an additional switch between threads. A blocking call costs none if another call was made
+    /// just before and no call waits for long, because its thread does the client's work while it waits. Safety does
+    /// not depend on this, because validity is read from the clock.
     pub fn own_thread(mut self, own_thread: bool) -> Self {
         self.settings.own_thread = own_thread;
         self

@@ -215,10 +215,10 @@ impl Client {
 
     pub(crate) fn inspected(&self, resources: &Keys, results: Vec<NodeResult>) -> Inspection {
         let is_untrusted = |(place, node): (usize, &NodeStats)| match node.trust_state {
-            // A node whose quarantine is over can have lost no lock that is still held.
+            // All locks that the node may have forgotten have ended with its quarantine, so it is believed.
             NodeTrustState::Quarantined { remaining, .. } => !remaining.is_zero(),
             NodeTrustState::Refused(_) => true,
-            // A server gives its evidence with the first answer. Custom nodes need not give any.
+            // An unverified server has not given its evidence yet. A custom node need not give any.
             NodeTrustState::Unverified => place < self.state.servers,
             NodeTrustState::Unguarded | NodeTrustState::Trusted => false,
         };

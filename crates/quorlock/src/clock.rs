@@ -1,32 +1,31 @@
-//! Where readings of the time come from.
+//! The clock of a client.
 
 use std::time::Duration;
 
 use quorlock_core::Reading;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// The clock a client reads.
+/// The clock that a client reads.
 ///
-/// Validity is never remembered, always read: `is_valid()` reads this clock at every call.
+/// Each call of `is_valid()` reads this clock, because a remembered validity may be out of date.
 /// `std::time::Instant` is not used anywhere, because it stops while the machine sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Clock {
-    /// The operating system's boot clock, which counts while the machine sleeps, together with the
-    /// wall clock, which may be all that shows that a virtual machine was paused. The default, and
-    /// the only one for production.
+    /// The operating system's boot clock, which counts while the machine sleeps, together with the wall clock, which
+    /// may be the only clock that shows a pause of the virtual machine. The default, and the only clock for production.
     #[default]
     System,
-    /// The clock of the tokio runtime, for tests under `tokio::time::pause`. It neither counts
-    /// suspend nor knows the wall clock.
+    /// The clock of the tokio runtime, for tests under `tokio::time::pause`. It does not count while the machine
+    /// sleeps, and has no wall clock.
     Tokio,
 }
 
-/// Two looks at the boot clock further apart than this tell that the look at the wall clock in
-/// between may be stale.
+/// Longest time, in nanoseconds, between the readings of the boot clock before and after that of the wall clock. If
+/// more time passes, the process was paused in between, and the wall clock's reading may be stale.
 const PAIR_GAP_MAX: i64 = 1_000_000;
 
-/// After so many tries the process is being paused all the time; the last pair must do.
+/// Largest number of tries. After these the process is evidently paused again and again, so the last readings must do.
 const PAIR_TRIES: usize = 4;
 
 impl Clock {
@@ -41,7 +40,7 @@ impl Clock {
     }
 }
 
-/// The boot clock, the wall clock, and the boot clock again: taken anew if time passed in between.
+/// Reads the wall clock between two readings of the boot clock, and again if too much time passed between these.
 fn system_pair() -> Reading {
     let mut before = nanos(clock_gettime(BOOT));
     for _ in 1..PAIR_TRIES {
@@ -66,7 +65,7 @@ fn wall() -> i64 {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const BOOT: ClockId = ClockId::Boottime;
 
-/// Elsewhere the monotonic clock is the best there is; on macOS it counts sleep.
+/// Other systems offer no better clock than the monotonic one. On macOS it counts while the machine sleeps.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const BOOT: ClockId = ClockId::Monotonic;
 
@@ -76,8 +75,8 @@ fn nanos(time: Timespec) -> i64 {
 
 fn tokio_nanos() -> i64 {
     use std::sync::OnceLock;
-    // tokio's instants are opaque: counted from the first one seen, a day back so that nothing
-    // that looks a little into the past becomes negative.
+    // tokio's instants have no numeric value, so the time counts from the first instant that was seen. It begins at one
+    // day, so that times shortly before that instant are not negative.
     static START: OnceLock<tokio::time::Instant> = OnceLock::new();
     let now = tokio::time::Instant::now();
     let start = *START.get_or_init(|| now);

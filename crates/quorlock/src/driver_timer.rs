@@ -242,7 +242,7 @@ mod tests {
         for delay in [Duration::ZERO, Duration::from_micros(200), Duration::from_millis(5)] {
             let started = Instant::now();
             timer.set(delay);
-            // A later time changes nothing.
+            // Setting a later time must not delay the timer.
             timer.set(delay + Duration::from_secs(3600));
             poll_fn(|cx| timer.poll(cx)).await;
             assert!(started.elapsed() >= delay);

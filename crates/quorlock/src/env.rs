@@ -224,7 +224,7 @@ pub struct SettingError {
     pub setting: &'static str,
     /// The reason, without a secret.
     pub reason: String,
-    /// The error below, if there is one.
+    /// The underlying error, if there is one.
     pub source: Option<Source>,
 }
 

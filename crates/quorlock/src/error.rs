@@ -78,7 +78,7 @@ pub enum InvalidRequest {
     },
 }
 
-/// The cause of an error in words, with the error below it.
+/// The cause of an error in words, and the underlying error.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct Reason {
@@ -86,7 +86,7 @@ pub struct Reason {
     pub(crate) source: Option<Source>,
 }
 
-/// An error below another one.
+/// The underlying error of another error.
 pub(crate) type Source = Arc<dyn Error + Send + Sync>;
 
 impl Reason {
@@ -161,7 +161,7 @@ pub enum BuildError {
         variable: String,
         /// The reason, without a secret.
         reason: String,
-        /// The error below: of the file that the variable names, or of the setting.
+        /// The underlying error: of the file that the variable names, or of the setting.
         source: Option<Arc<dyn Error + Send + Sync>>,
     },
     /// The client's task needs a tokio runtime, and `build` was called outside of one.
@@ -269,8 +269,8 @@ pub enum HoldError {
     /// The lock was not acquired, so the work did not start.
     #[error(transparent)]
     NotAcquired(#[from] AcquireError),
-    /// The lock was lost before the work was done. The work was stopped at its current `await`. If the work was already
-    /// done, a part of it may have been done without the lock.
+    /// The lock was lost during the work. The work was stopped at its current `await`, or it ran to its end without
+    /// another `await`, and a part of it may have been done without the lock.
     #[error(
         "lock {} was lost during the work: {}{}", quoted(.resource), describe(.cause), why(.nodes)
     )]

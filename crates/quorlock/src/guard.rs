@@ -1,4 +1,4 @@
-//! The guard: what a caller holds while it holds a lock.
+//! The guard: the object by which a caller holds a lock.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -316,7 +316,7 @@ impl Guard {
         (outcome, span)
     }
 
-    /// The result of an extension; `None` if the driver has ended, because the lock ended with it.
+    /// The result of an extension. `outcome` is `None` if the driver has ended, because the lock ended with it.
     pub(crate) fn extended(
         &self,
         outcome: Option<Extended>,

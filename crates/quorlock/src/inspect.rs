@@ -18,12 +18,12 @@ pub struct Inspection {
     /// The nodes' answers about the resource that decides. `None`: about the only resource.
     deciding: Option<Vec<NodeAnswer>>,
     quorum: Quorum,
-    /// For each node, whether the client does not believe that the lock is free if the node says so.
+    /// For each node, whether the client ignores an answer of this node that the lock is free.
     untrusted: Vec<bool>,
 }
 
-/// The state of a lock as its nodes' answers show it. Of several resources the first of these that one of them has:
-/// `Held`, `Unknown`, `Split`, `Shared`; and `Free` if all of them are free.
+/// The state of a lock as its nodes' answers show it. A lock of several resources has the first of these states that
+/// one of its resources has: `Held`, `Unknown`, `Split`, `Shared`. It is `Free` if all of them are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
@@ -68,7 +68,7 @@ impl Inspection {
                 Verdict::Shared => 1,
                 Verdict::Free => 0,
             };
-            // From behind, because `max_by_key` returns the last of several largest ones.
+            // Reversed so that the first of several equal resources wins: `max_by_key` returns the last one.
             let deciding = (0..resources).rev().map(of_one).max_by_key(hindrance);
             inspection = deciding.unwrap_or(inspection);
         }

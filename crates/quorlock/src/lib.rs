@@ -1,4 +1,4 @@
-// The README links to files, because it is also read as a file. rustdoc uses the first definition of a name.
+// In the README these names link to files. rustdoc uses the first definition of a name, so here they link to items.
 //! [`AcquireError`]: AcquireError
 //! [`AcquireError::nodes`]: AcquireError::nodes
 //! [`BuildError`]: BuildError

@@ -1,14 +1,14 @@
-//! Mistakes in the shipped code, switched on from outside, to see that chaos and the cancellation sweep
-//! catch them.
+//! Mutants: deliberate bugs in the driver, the calls, the guard and the node, which chaos and the cancellation sweep
+//! must catch.
 //!
-//! They exist only in a build with `--cfg quorlock_mutants`, as those of the engine
-//! (`quorlock_core::mutants`); in any other build `mutant!(…)` is the word `false`, and nothing is left of
-//! it. `QUORLOCK_MUTANT` names the one that is made, in the whole process; it is read once. A name of the
-//! engine's is handed on to it; one that nobody here knows is somebody else's.
+//! They exist only in a build with `--cfg quorlock_mutants`, like those of the engine (`quorlock_core::mutants`). In
+//! any other build `mutant!(…)` is the constant `false`. The variable `QUORLOCK_MUTANT`, which is read once, names the
+//! mutant that is switched on in the whole process: one of this module or of the engine. Any other name is ignored,
+//! because it may belong to another program.
 
 use std::sync::OnceLock;
 
-/// A mistake in the driver, a call, the guard or the node.
+/// A deliberate bug in the driver, a call, the guard or the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "each has its words in `ALL`")]
 pub enum Mutant {
@@ -25,9 +25,8 @@ pub enum Mutant {
     ModeNotTurned,
 }
 
-/// Every mistake: its name, the layer it is made in, and whether the cancellation sweep must catch it, as it
-/// has been seen to. The others need real connections, or clocks that go on by themselves: docs/proof.md says
-/// what sees them.
+/// Every mutant: its name, its layer, and whether the cancellation sweep must catch it. The others need real
+/// connections, or clocks that advance by themselves; docs/proof.md says which tests catch them.
 pub const ALL: &[(&str, &str, Mutant, bool)] = &[
     ("one token for all attempts", "driver", Mutant::TokenReused, true),
     ("a guard that nobody takes is forgotten", "driver", Mutant::UntakenForgotten, true),
@@ -42,8 +41,8 @@ pub const ALL: &[(&str, &str, Mutant, bool)] = &[
     ("a downgraded guard that stays a writer", "guard", Mutant::ModeNotTurned, true),
 ];
 
-/// Each by its name, with the layer it is made in and whether the cancellation sweep must catch it: these, and
-/// the engine's. Of those the sweep need not see any; the simulator does.
+/// Every mutant of this module and of the engine: its name, its layer, and whether the cancellation sweep must catch
+/// it. The sweep need not catch those of the engine, because the simulator catches them.
 pub fn all() -> impl Iterator<Item = (&'static str, &'static str, bool)> {
     let engine = quorlock_core::mutants::ALL.iter().map(|(name, ..)| (*name, "engine", false));
     ALL.iter().map(|(name, layer, _, is_seen)| (*name, *layer, *is_seen)).chain(engine)
@@ -51,12 +50,12 @@ pub fn all() -> impl Iterator<Item = (&'static str, &'static str, bool)> {
 
 static ACTIVE: OnceLock<Option<Mutant>> = OnceLock::new();
 
-/// Whether this mistake is made.
+/// Whether this mutant is switched on.
 pub(crate) fn is_active(mutant: Mutant) -> bool {
     active() == Some(mutant)
 }
 
-/// The mistake that the environment names, if it is one of these; the engine is told if it is one of its.
+/// The mutant of this module that the environment names, if any. Switches on a mutant of the engine with this name.
 pub(crate) fn active() -> Option<Mutant> {
     *ACTIVE.get_or_init(|| {
         let name = std::env::var("QUORLOCK_MUTANT").ok()?;

@@ -112,9 +112,9 @@ impl LockOptions {
         self
     }
 
-    /// Sets the delay between attempts and the largest number of attempts. By default the delay is one to three observed
-    /// round trips and doubles up to 250 ms, or ends when the nodes report that the lock expires. The number of attempts
-    /// is unlimited.
+    /// Sets the delay between attempts and the largest number of attempts. By default the delay is one to three
+    /// observed round trips and doubles up to 250 ms. It ends earlier if the nodes report that the lock expires before.
+    /// The number of attempts is unlimited.
     ///
     /// The longest delay must be above zero and not below the shortest one. At least one attempt must be allowed.
     pub const fn retry(mut self, retry: Retry) -> Self {
@@ -132,23 +132,25 @@ impl LockOptions {
         self
     }
 
-    /// Sets the smallest validity with which a lock is granted. A lock with less left is given back and tried again. Less
-    /// than the ttl by the drift. Default zero, but a granted lock always has more than the [`margin`](Self::margin).
+    /// Sets the smallest validity with which a lock is granted. A lock with less left is given back and tried again.
+    /// Less than the ttl minus the drift. Default zero, but a granted lock always has more than the
+    /// [`margin`](Self::margin).
     pub const fn min_validity(mut self, min_validity: Duration) -> Self {
         self.min_validity = Some(min_validity);
         self
     }
 
-    /// Sets the error of clocks by which each vote counts for less than the ttl: `ppm` parts per million of the ttl, and
-    /// `constant` for steps and rounding; together less than the ttl. Default 10 000 ppm (1 %) and 2 ms, which is the
-    /// paper's ttl × 0.01 + 2 ms.
+    /// Sets the allowed error of clocks, by which a vote counts for less time than the ttl: `ppm` parts per million of
+    /// the ttl, and `constant` for steps and rounding; together less than the ttl. Default 10 000 ppm (1 %) and 2 ms,
+    /// which is the paper's ttl × 0.01 + 2 ms.
     pub const fn drift(mut self, ppm: u32, constant: Duration) -> Self {
         self.drift = Some((ppm, constant));
         self
     }
 
-    /// Sets the time by which [`Guard::is_valid`](crate::Guard::is_valid) ends before the validity of the protocol does,
-    /// so that the holder has time to stop; less than the ttl by the drift. Default 2 % of the ttl, at least 5 ms.
+    /// Sets the time by which [`Guard::is_valid`](crate::Guard::is_valid) ends before the validity of the protocol
+    /// does, so that the holder has time to stop; less than the ttl minus the drift. Default 2 % of the ttl, at least 5
+    /// ms.
     pub const fn margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
         self

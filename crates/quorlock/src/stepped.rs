@@ -1,15 +1,15 @@
-//! How far the wall clock was stepped, in builds with `--cfg quorlock_stepped_clock` alone, which chaos
-//! makes: nothing that is preloaded reaches a clock that is read without libc.
+//! The simulated step of the wall clock, only in builds with `--cfg quorlock_stepped_clock`, which chaos makes. A
+//! preloaded library could not step this clock, because it is read without libc.
 
 use std::fs;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The kernel tells nobody of a step that is only pretended, so it is looked for this often.
+/// Interval at which the driver looks for a simulated step, because the kernel does not report it.
 pub(crate) const LOOK: Duration = Duration::from_millis(5);
 
-/// The nanoseconds that stand in the file that `QUORLOCK_CLOCK_OFFSET_FILE` names; none, no step.
+/// Reads the step in nanoseconds from the file that `QUORLOCK_CLOCK_OFFSET_FILE` names. Zero if there is none.
 pub(crate) fn offset() -> i64 {
     static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let file =

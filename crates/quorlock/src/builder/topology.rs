@@ -1,4 +1,4 @@
-//! The nodes of a builder without a client, after the same checks.
+//! The nodes that a builder describes, without a client, after the checks of `build`.
 
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ impl Topology {
     }
 }
 
-/// The times of these settings. The default ttl may exceed a short `max_ttl` here, because no lock is acquired.
+/// The times of these settings. A default ttl above a short `max_ttl` is cut, not refused, because no lock is acquired.
 fn timing(settings: &Settings) -> Result<Timing, BuildError> {
     let (options, times) = (settings.options.clone(), settings.times);
     let ttl = options.ttl_or_default().min(times.max_ttl);

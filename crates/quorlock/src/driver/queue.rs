@@ -52,7 +52,7 @@ struct Shared {
     task: AtomicWaker,
     /// Whether callers may poll the driver: no acquire and no release is in progress.
     is_idle: AtomicBool,
-    /// A caller is polling the driver.
+    /// Whether a caller is polling the driver.
     is_driven: AtomicBool,
     /// Locked while the driver is polled. `None` before the driver starts and after it ends.
     running: Mutex<Option<Running>>,
@@ -240,8 +240,8 @@ impl EventReceiver {
         DriverTask(self.0.clone())
     }
 
-    /// Moves at most `max` events to `events`, in order. Returns true if the queue is empty and no handle is left. The
-    /// task of `cx` is woken when there are more.
+    /// Moves at most `max` events to `events`, in order. Returns true if the queue is empty and no handle is left. If
+    /// more events arrive, the task of `cx` is woken.
     pub(crate) fn take(
         &self,
         cx: &Context<'_>,
@@ -263,7 +263,7 @@ impl EventReceiver {
         false
     }
 
-    /// A caller is polling the driver; the caller's thread may belong to another runtime.
+    /// Whether a caller is polling the driver. The caller's thread may belong to another runtime.
     pub(super) fn is_driven(&self) -> bool {
         self.0.is_driven.load(Ordering::Relaxed)
     }
@@ -303,7 +303,7 @@ impl DriverTask {
     }
 }
 
-/// Waits while a caller polls the driver, which takes a short time.
+/// Locks the driver. Blocks while a caller polls the driver, which takes a short time.
 fn running(shared: &Shared) -> MutexGuard<'_, Option<Running>> {
     shared.running.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -81,7 +81,7 @@ impl ClientBuilder {
     }
 }
 
-/// Names the variables that set the options which the error names.
+/// Turns an error about settings into one that names the variables by which these settings were set, if any.
 pub(crate) fn blamed(error: BuildError) -> BuildError {
     let variables = error.settings().iter().map(|setting| variable_of(setting)).filter(|name| {
         class_of(name) == Some(Class::Deployment)

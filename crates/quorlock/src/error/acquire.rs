@@ -27,8 +27,8 @@ pub enum AcquireError {
     /// A quorum granted the lock, but so late that too little validity was left.
     #[error("{0}")]
     TooSlow(Box<AcquireFailure>),
-    /// Too few nodes are trusted: the others were started a moment ago, or are no independent masters of these clients. Says
-    /// nothing about whether the lock is held. If time alone helps, [`AcquireError::retry_after`] has that time.
+    /// Too few nodes are trusted: the others were started a moment ago, or are no independent masters of these clients.
+    /// Says nothing about whether the lock is held. If waiting is enough, [`AcquireError::retry_after`] has the time.
     #[error("{0}")]
     NodesUntrusted(Box<AcquireFailure>),
     /// The client, or the runtime on which it was built, was shut down.

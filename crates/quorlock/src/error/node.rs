@@ -40,7 +40,7 @@ impl NodeAnswer {
         names.iter().zip(results).map(tell).collect()
     }
 
-    /// The same answer about the resource at this place alone.
+    /// This answer, reduced to the resource at this place.
     pub(crate) fn about(&self, place: usize) -> Self {
         let said = match &self.said {
             NodeOutcome::Seen(Holding::Several(each)) => {
@@ -151,8 +151,8 @@ impl NodeAnswer {
         }
     }
 
-    /// Both say the same to people. The time that a holder has left differs from node to node, and how long an answer
-    /// took does too.
+    /// Whether both answers mean the same to a person. Times are ignored: a holder's remaining time and the time of an
+    /// answer differ from node to node.
     fn says_the_same(&self, other: &Self) -> bool {
         use NodeOutcome::{Failed, Refused, Seen};
         match (&self.said, &other.said) {
@@ -315,8 +315,8 @@ fn write_readers(f: &mut fmt::Formatter<'_>, count: usize, owners: &[String]) ->
     write!(f, " ({}{more})", named[..shown].join(", "))
 }
 
-/// The holder on the most nodes, with the number of these nodes: one stored value, or keys that are no lock. The first one
-/// wins a tie. Readers count together: those that `needed` nodes name, or else those that the most nodes name.
+/// The holder that the most nodes name, with their number: a writer's value, keys that are no lock, or readers. The
+/// first one wins a tie. Readers are those that `needed` nodes name, or else those that the most nodes name.
 pub(crate) fn most_frequent(nodes: &[NodeAnswer], needed: usize) -> Option<(Holder, usize)> {
     let seen = || nodes.iter().filter_map(NodeAnswer::holding);
     let names = |holding: &Holding, reader: &Reader| match holding {
@@ -331,14 +331,14 @@ pub(crate) fn most_frequent(nodes: &[NodeAnswer], needed: usize) -> Option<(Hold
         _ => seen().filter(|other| is_same(holding, other)).count(),
     };
     let counted = seen().map(|holding| (holding, count(holding)));
-    // From behind, because `max_by_key` returns the last of several largest ones.
+    // Reversed so that the first of several largest counts wins: `max_by_key` returns the last one.
     let most = counted.collect::<Vec<_>>().into_iter().rev().max_by_key(|(_, count)| *count);
     let (holding, most) = most?;
     let mut holding = holding.clone();
     if let Holding::Shared { readers, count, .. } = &mut holding {
         let before = readers.len();
         readers.retain(|reader| named(reader) >= most.min(needed));
-        // A node with many readers does not name all of them.
+        // The count includes readers that the node does not name, so only the removed ones are subtracted.
         *count = (*count + readers.len()).saturating_sub(before);
     }
     Some((Holder::of(&holding)?, most))
@@ -366,7 +366,7 @@ fn is_same(one: &Holding, other: &Holding) -> bool {
     }
 }
 
-/// Lists the answers in a failed attempt. Says of a silent node that its answer was not needed if the others decided.
+/// Lists the answers in a failed attempt. If these decided the attempt, a silent node is listed as not needed.
 pub(super) fn asked_nodes(nodes: &[NodeAnswer], needed: usize) -> String {
     let without =
         |node: &&NodeAnswer| matches!(node.said, NodeOutcome::Refused(_) | NodeOutcome::Failed(_));
@@ -438,7 +438,7 @@ mod tests {
         nodes.iter().map(answer).collect()
     }
 
-    /// Readers are not one holder: each has the nodes that name it.
+    /// Several readers are not one holder: for each reader, only the nodes that name this reader count.
     #[test]
     fn of_readers_those_hold_the_lock_that_a_quorum_names() {
         let named = |nodes: &[&[u8]]| {

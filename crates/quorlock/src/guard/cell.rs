@@ -33,17 +33,17 @@ pub(crate) struct LockCell {
     pub(super) changed: Notify,
     /// Wakes threads that wait for a change of the hold.
     changed_blocking: Condvar,
-    /// Set by the grant, if a subscriber wants the span of the hold. Boxed to be small without one.
+    /// The span of the hold, from the grant on, if a `tracing` subscriber wants it. Boxed to be small without one.
     span: OnceLock<Box<tracing::Span>>,
 }
 
 pub(super) struct State {
     pub(super) reply: ReplySlot,
-    /// The driver can send a reply.
+    /// Whether the driver can send a reply.
     pub(super) has_driver: bool,
-    /// From the grant on.
+    /// `None` before the grant.
     hold: Option<Hold>,
-    /// Threads that wait for a change. Notifying a condition variable costs a system call even if no thread waits.
+    /// Number of threads that wait for a change. If zero, no system call is made to notify the condition variable.
     blocked: u32,
     /// Created by the first call of [`Guard::health`], or when a node does not confirm the lock.
     health: Option<watch::Sender<Health>>,
@@ -78,7 +78,7 @@ impl LockCell {
         // A caller that drives the driver may be in a span of its own, which is not the parent of the hold.
         let span = tracing::debug_span!(parent: None, "hold", resource = &*self.resource);
         if !span.is_none() {
-            // The driver grants a call once.
+            // The driver grants a call once, so no span was set before.
             let _ = self.span.set(Box::new(span));
         }
         if let Some(mut state) = self.state() {
@@ -139,7 +139,7 @@ impl LockCell {
         sender.map_or_else(|| watch::channel(Health::unknown()).1, |sender| sender.subscribe())
     }
 
-    /// `None` before the grant.
+    /// Returns the sender of the health channel, which the first call creates. `None` before the grant.
     fn health_sender(&self, names: &[Arc<str>]) -> Option<watch::Sender<Health>> {
         let State { hold, health, .. } = &mut *self.state()?;
         let hold = hold.as_ref()?;

@@ -20,7 +20,7 @@ use super::{Guard, GuardToken, LockCell};
 pub(crate) enum Reply {
     /// A guard is created once for each grant, and moves from the driver through the cell to the caller (S24).
     Granted(Guard),
-    /// Boxed, because the cell has room for a reply as long as it exists.
+    /// Boxed to keep the cell small, which has room for a reply as long as it exists.
     Refused(Box<Refusal>),
     Released(ReleaseReport),
 }
@@ -170,14 +170,14 @@ impl Future for CallerSide {
     type Output = Option<Reply>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Reply>> {
-        // As tokio's channels do: a task that always finds a reply lets other tasks run.
+        // Uses tokio's budget, as tokio's channels do, so a task that always finds a reply lets other tasks run.
         let budget = ready!(poll_proceed(cx));
         let Some(state) = self.cell.as_ref().and_then(|cell| cell.state()) else {
             return Poll::Ready(None);
         };
         let reply = ready!(ReplySlot::poll(state, cx));
         budget.made_progress();
-        // The slot is the release's from now on.
+        // The release uses the slot from now on, so the drop of this side must not empty it.
         self.cell = None;
         Poll::Ready(reply)
     }

@@ -70,7 +70,7 @@ fn grant_until(driver: &mut DriverSide, limit: Option<HoldLimit>) -> Option<Repl
     driver.grant(guard, Hold::new(validity(SECOND), limit, Mode::Exclusive))
 }
 
-/// A guard that is valid for a second, the events that it queues, and the side of its driver.
+/// A guard that is valid for a second, the events that it queues, and the driver's side of the lock.
 fn guard(
     limit: Option<HoldLimit>,
     change: impl FnOnce(DriverHandle) -> DriverHandle,
@@ -100,7 +100,7 @@ async fn the_end_is_found_by_the_clock_and_reported_once() {
     ));
 }
 
-/// The driver read the clock before the validity ran out, and raises it afterwards.
+/// The driver calculated a longer validity before the lock ended, but updates the guard only afterwards.
 #[tokio::test(start_paused = true)]
 async fn votes_that_come_after_the_end_do_not_bring_the_lock_back() {
     let (guard, asked, _side) = guard(None, |handle| handle);
@@ -144,7 +144,7 @@ async fn a_step_of_the_clocks_wakes_waiting_tasks() {
     assert!(matches!(asked.try_recv(), Some((Event::RunOut { .. }, _))), "no task had to ask");
 }
 
-/// A waker may poll its task at once, and the task asks the guard.
+/// A waker may poll its task at once, and the task calls the guard, which locks the state.
 #[tokio::test(start_paused = true)]
 async fn a_waker_finds_the_state_unlocked() {
     struct Asks {

@@ -145,7 +145,7 @@ fn a_grant_that_meets_the_end_of_its_caller_is_released_once() {
     }
 }
 
-/// As with tokio's own channels.
+/// Each reply uses up a part of the task's budget, as a message of tokio's own channels does.
 #[tokio::test]
 async fn a_task_that_always_finds_a_reply_lets_other_tasks_run() {
     let other = tokio::spawn(async {});
