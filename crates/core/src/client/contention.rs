@@ -145,7 +145,7 @@ impl KeyBackoff {
         if crowded { self.window } else { ContentionWindow::default() }
     }
 
-    /// Whether other processes were seen to wait lately.
+    /// Whether other processes have waited for this key lately, as far as this process has seen.
     pub(crate) fn is_contended(&self, now: Reading) -> bool {
         self.window(now).is_crowded()
     }

@@ -191,7 +191,7 @@ impl<T> Default for Records<T> {
     }
 }
 
-/// Compares the records, but not their layout, which depends on earlier records.
+/// Compares the records, but not their places in memory, which depend on records that were removed earlier.
 impl<T: PartialEq> PartialEq for Records<T> {
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().eq(other.iter())

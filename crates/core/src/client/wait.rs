@@ -92,7 +92,7 @@ impl Waiting {
         };
     }
 
-    /// Stops waiting for nodes without an answer. They may still push.
+    /// Notes that the nodes without an answer will not answer in time any more. They may still push.
     pub(crate) fn handle_silence(&mut self) {
         let asked = self.slots.iter_mut().filter(|slot| **slot == Slot::Asked);
         asked.for_each(|slot| *slot = Slot::Silent);
@@ -153,7 +153,7 @@ impl Waiting {
         self.quorum.is_out_of_reach(self.quorum.nodes() - watched, 0)
     }
 
-    /// The time until a quorum is free by expiry alone: the Q-th smallest of the nodes' times.
+    /// The time until enough keys expire to free a quorum of Q nodes: the Q-th smallest of the nodes' times.
     pub(crate) fn free_in(&self, now: Reading) -> Option<Duration> {
         self.quorum_free_in(self.slots.iter().filter_map(|slot| slot.free_in(now)))
     }

@@ -62,7 +62,7 @@ pub struct Exchange {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sendings {
     last: u64,
-    /// The last sending of the exchange up to which no other exchange was sent in between.
+    /// The last sending that followed the exchange's earlier ones directly, without another exchange in between.
     unbroken: u64,
 }
 

@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(it.look(ms(15_004), idle(5)), None);
         assert_eq!(it.look(ms(15_005), idle(5)), Some(Task::Probe));
         assert_eq!(it.next_look(ms(15_005), awaited(15_005)), Some(ms(15_305)));
-        // A connection is not probed while a command awaits its answer, even if the silence is long.
+        // No probe is sent while a command awaits its answer, because that answer will show whether the node lives.
         let mut it = Supervisor::new(ms(60_000));
         assert_eq!(it.look(ms(0), idle(0)), Some(Task::Connect));
         assert!(it.connected(ms(0), idle(0)));

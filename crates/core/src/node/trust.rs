@@ -49,7 +49,7 @@ use crate::token::Key;
 /// How the client treats nodes that may have lost their data.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum RestartGuard {
-    /// The votes of nodes that are not trusted, or not yet, do not count.
+    /// The votes of a node do not count until the client trusts the node.
     #[default]
     Strict,
     /// The client examines nodes as with `Strict`, and reports the outcome. All votes count, and nothing is written.
@@ -107,8 +107,8 @@ impl Rules {
         max_ttl + max_ttl / 100 + Duration::from_secs(2)
     }
 
-    /// Whether a promoted server still reports its promotion when the quarantine is over. Servers keep this information
-    /// for an hour by default (`repl-backlog-ttl`).
+    /// Whether a promoted server still reports its promotion when the quarantine is over. By default, servers forget a
+    /// promotion after an hour (`repl-backlog-ttl`).
     pub fn would_tell_of_promotions(&self) -> bool {
         self.quarantine() < Duration::from_secs(3600)
     }

@@ -188,8 +188,8 @@ impl Call {
         self.is_to_watch() && self.request.retry.attempts_max != Some(1)
     }
 
-    /// Whether the remaining wait suffices for a look at the lock, a back-off, a second look and an attempt. Half of it
-    /// is for the back-off, and three round trips must fit into the rest.
+    /// Whether the remaining wait suffices for a look at the lock, a back-off, a second look and an attempt. The
+    /// back-off takes at most half of the wait, so three round trips must fit into the other half.
     pub(super) fn has_time_to_look(&self, now: Reading) -> bool {
         3 * believed(self.pace.round_trip) <= self.patience(now)
     }

@@ -1,4 +1,4 @@
-//! The engine's state relative to another point in time. A model checker needs it to recognise a state that it has visited.
+//! The engine's state relative to another point in time, so that a model checker recognises states it has visited.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::time::Duration;

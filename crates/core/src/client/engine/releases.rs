@@ -136,7 +136,7 @@ impl Engine {
         }
     }
 
-    /// Reports the outcome if it is clear, and drops a release without outstanding answers or owed nodes.
+    /// Reports the release's outcome once it is certain, and drops a release that no node must answer any more.
     fn review_release(&mut self, id: (LockId, u32), cx: &mut Context<'_>) {
         let Some(release) = self.releases.get_mut(&id) else {
             return;

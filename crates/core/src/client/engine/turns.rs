@@ -328,7 +328,7 @@ impl Engine {
         }
     }
 
-    /// Starts the turns of waiting callers that no other caller blocks. Their attempts begin at `lent` at the earliest.
+    /// Starts the turns of waiting callers that no other caller blocks. They attempt at the time `lent` or later.
     fn advance(&mut self, keys: &Keys, lent: Option<BootTime>, now: Reading) {
         while let Some(next) = self.first_ready(keys) {
             let Some(request) = self.calls.get(&next).map(|call| &call.request) else {

@@ -195,8 +195,8 @@ impl Engine {
         self.announce(ticket.lock, NodeSet::only(node), command, cx);
     }
 
-    /// Sets the intents of waiting writers again after a push that other intents for these keys are gone. `None` means all
-    /// keys.
+    /// Sets the intents of waiting writers again, because a push reported that other writers' intents for these keys
+    /// are gone. `None` means that any key may have changed.
     fn repeat_intents(&mut self, node: NodeId, keys: Option<&[Key]>, cx: &mut Context<'_>) {
         let queues: Vec<&LocalQueue> = match keys {
             Some(keys) => keys.iter().filter_map(|key| self.keys.queue(&of_intent(key)?)).collect(),
@@ -289,7 +289,7 @@ impl Engine {
         self.pass_on(lock, cx);
     }
 
-    /// Handles a push that keys changed. `None` means all keys, or a new connection.
+    /// Handles a push that keys changed. `None` means that any key may have changed, or that the connection is new.
     pub(super) fn on_push(&mut self, node: NodeId, keys: Option<&[Key]>, cx: &mut Context<'_>) {
         self.repeat_intents(node, keys, cx);
         let is_of_intents = |keys: &[Key]| keys.iter().all(|key| of_intent(key).is_some());

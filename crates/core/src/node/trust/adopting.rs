@@ -128,7 +128,7 @@ impl NodeMonitor {
         let (left, writes) = (plan.grown_at.remaining(now), self.rules.is_strict());
         let trust = self.node_mut(node);
         if core::mem::take(&mut trust.is_guess) {
-            // The upper bound of the quarantine's end becomes the exact time. It is reported even if both are equal.
+            // Only an upper bound of the quarantine's end was reported. The exact end is reported even if it is equal.
             trust.told = None;
         }
         trust.trust_state = TrustState::Quarantined { until: plan.grown_at, why: plan.why.clone() };

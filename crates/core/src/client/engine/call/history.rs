@@ -67,13 +67,13 @@ impl AttemptHistory {
         }
     }
 
-    /// Whether outstanding answers may change the reason of the failure.
+    /// Whether the reported reason of the failure may change when outstanding answers arrive.
     pub(in crate::client::engine) fn is_ambiguous(&self, quorum: Quorum) -> bool {
         let Some((FailureReason::Contended, nodes)) = &self.last else { return false };
         self.count > 0 && why_not(quorum, nodes, 0) != FailureReason::Contended
     }
 
-    /// Decides the reason at the end of the call. Nodes without an answer count as failed.
+    /// Decides which reason the call reports at its end. Nodes without an answer count as failed.
     pub(in crate::client::engine) fn settle(&mut self, quorum: Quorum) {
         if self.count > 0
             && let Some((why @ (FailureReason::Contended | FailureReason::NoQuorum), nodes)) =
