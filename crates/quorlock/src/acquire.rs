@@ -340,7 +340,7 @@ impl<G: LockGuard> Future for Acquiring<G> {
         let State::Asked(asked) = &mut this.state else {
             panic!("polled after it was done");
         };
-        // The reply first, so that every report that the driver sent before it is passed on too.
+        // The reply is polled first, so that every report that the driver sent before the reply is passed on too.
         let reply = Pin::new(&mut asked.reply).poll(cx);
         if let Some(progress_feed) = &mut asked.progress_feed
             && progress_feed.0.as_mut().poll(cx).is_ready()

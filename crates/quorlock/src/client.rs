@@ -269,7 +269,7 @@ impl Client {
     /// Safe: after the first poll the shutdown goes on.
     pub async fn shutdown(&self, timeout: Duration) -> Result<(), ShutdownError> {
         match tokio::time::timeout(timeout, self.ask_close()).await {
-            // Also if the channel is closed, because a driver that has ended owes nothing.
+            // A closed channel also means success, because a driver that has ended owes nothing.
             Ok(_) => Ok(()),
             Err(_) => Err(ShutdownError { owed: self.stats().releases_owed }),
         }

@@ -15,7 +15,7 @@ use crate::error::{Holder, HolderKind, NodeAnswer, most_frequent};
 pub struct Inspection {
     /// The nodes' answers, in the order of the client's list.
     pub nodes: Vec<NodeAnswer>,
-    /// The nodes' answers about the resource that decides. `None`: about the only resource.
+    /// The nodes' answers about the resource that decides. `None` if the lock has only one resource.
     deciding: Option<Vec<NodeAnswer>>,
     quorum: Quorum,
     /// For each node, whether the client ignores an answer of this node that the lock is free.

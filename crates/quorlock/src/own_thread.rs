@@ -42,7 +42,7 @@ struct Turns {
     callers: usize,
     /// Threads of `callers` that wait for a reply. One of them drives the runtime, unless the own thread does.
     waiting: usize,
-    /// Waits that have ended so far.
+    /// Number of waits that have ended so far. If it does not change for a period, the own thread may come back.
     ended: u64,
     /// Whether the own thread must come back at once.
     is_wanted: bool,
@@ -116,7 +116,7 @@ impl OwnThread {
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {
-        // A panic leaves the turns consistent.
+        // A panic leaves the turns consistent, so a poisoned lock is used as it is.
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -231,7 +231,8 @@ impl Drop for Caller {
                 turns.waiting -= 1;
                 turns.ended += 1;
             } else {
-                // The own thread stepped aside for this call, and no other thread drives the runtime now.
+                // The own thread stepped aside for this call, and no other thread drives the runtime now, so it must
+                // come back.
                 turns.is_wanted = true;
             }
             if turns.waiting == 0 && (turns.is_wanted || std::mem::take(&mut turns.sleeps)) {

@@ -25,7 +25,7 @@ pub(crate) struct WriteBack {
     recorded: NodeSet,
     /// Nodes that were asked to raise their counter.
     asked: NodeSet,
-    /// Timeouts of the nodes that have not answered.
+    /// For each node that was asked and has not answered, the time at which its timeout ends.
     awaited: BTreeMap<NodeId, BootTime>,
     failed: BTreeMap<NodeId, Failure>,
 }

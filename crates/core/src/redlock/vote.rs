@@ -117,7 +117,7 @@ impl Validity {
         let reserved = self.margin_ns.saturating_add(nanos(time));
         let mut missing =
             self.quorum.needed() - usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
-        // A plain loop, because this runs with every answer and at every question of a guard.
+        // A plain loop, because this runs with every answer and with every query of a guard.
         for (node, sent) in self.sent.all().iter().enumerate() {
             if self.held.contains(NodeId::new(node))
                 && self.term_ns.saturating_sub(now.nanos_since(*sent)) > reserved

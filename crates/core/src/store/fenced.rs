@@ -111,13 +111,13 @@ impl Store {
         Some(Answer::Raised { fence: to })
     }
 
-    /// The largest number of a lock's counters. An absent counter stands at zero.
+    /// The largest number of a lock's counters. An absent counter counts as zero. `None` if a counter is no number.
     pub fn fence(&self, counter: &Counter) -> Option<u64> {
         let mut all = counter.keys.iter().map(|key| self.fence_at(key));
         all.try_fold(0, |largest, fence| Some(fence?.max(largest)))
     }
 
-    /// The number of one counter; zero if it is absent.
+    /// The number of one counter; zero if it is absent, `None` if its content is no number.
     pub fn fence_at(&self, counter: &Key) -> Option<u64> {
         let Some(stored) = self.keys.get(counter) else { return Some(0) };
         number(stored.value()?)

@@ -260,7 +260,7 @@ impl Store {
 }
 
 impl Stored {
-    /// Whether this is a sorted set of readers: it expires with its last member. Other sorted sets belong to other
+    /// Whether this is a sorted set of readers, which expires with its last member. Other sorted sets belong to other
     /// programs.
     pub fn is_of_readers(&self) -> bool {
         let Content::Scored(members) = &self.content else { return false };

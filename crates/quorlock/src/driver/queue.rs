@@ -161,7 +161,7 @@ impl Drop for WakesAtDrop<'_> {
 
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // A panic leaves the queue consistent.
+        // A panic leaves the queue consistent, so a poisoned lock is used as it is.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

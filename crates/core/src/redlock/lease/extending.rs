@@ -40,8 +40,8 @@ impl Lease {
         self.extending.under_way.as_deref_mut()
     }
 
-    /// Starts a round. The command also goes to nodes without a vote, because their answer shows whether they can be
-    /// healed.
+    /// Starts a round of extending. The command also goes to nodes without a vote, because their answer shows whether
+    /// they can be healed.
     pub(crate) fn start_extension(&mut self, now: Reading) -> (u32, Command) {
         self.start_round(now);
         (self.round, self.extend_command())

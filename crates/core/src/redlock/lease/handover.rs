@@ -16,7 +16,7 @@ use crate::time::Reading;
 use crate::token::Value;
 
 impl Lease {
-    /// Whether this process should leave the lock to other processes: after 64 hand-overs, or a tenth of the ttl.
+    /// Whether this process should leave the lock to other processes: after 64 hand-overs, or after a tenth of the ttl.
     pub(crate) fn is_exhausted(&self, now: Reading) -> bool {
         let for_long = now.elapsed_since(self.tenure.began) > self.timing.ttl() / 10;
         (self.tenure.handover_count >= HANDOVERS_MAX || for_long) && !mutant!(HandOversUnlimited)
