@@ -72,9 +72,9 @@ pub struct ClockOffset {
 pub enum Votes {
     /// The votes count.
     Count,
-    /// The votes count after this time, from the next use on.
+    /// The node's wait has begun. After this time, the votes count for the next client that uses the node.
     CountIn(Duration),
-    /// The votes count this long after the next use, which begins the wait.
+    /// The node's wait begins when a client next uses the node. The votes count this long after that.
     CountAfterUse(Duration),
     /// The votes do not count.
     DoNotCount,

@@ -153,7 +153,7 @@ pub(crate) struct Found {
     pub(crate) nodes: Vec<usize>,
 }
 
-/// The votes of all nodes, by key and value. Each node comes with its place in the list.
+/// The votes of all nodes, by key and value. `nodes` are pairs of a node's place in the list and its votes.
 pub(crate) fn merged<'a>(
     nodes: impl Iterator<Item = (usize, &'a Votes)>,
 ) -> BTreeMap<(Arc<str>, Arc<[u8]>), Found> {
@@ -175,8 +175,8 @@ pub(crate) fn merged<'a>(
     merged
 }
 
-/// Reads the keys on which nodes differ a second time, on all nodes at once. The scans of the nodes reach a key at
-/// different times, so a lock that is acquired or released meanwhile seems to have too few votes.
+/// Reads some keys again, on all nodes at once: those that not all nodes have with the same value. The scans reach a
+/// key at different times, so a lock that is acquired or released meanwhile seems to have too few votes.
 async fn look_again(scans: &mut [Scanned]) {
     let whole = scans.iter().filter(|scan| scan.connection.is_some()).count();
     let found = merged(scans.iter().map(|scan| &scan.votes).enumerate());

@@ -60,7 +60,7 @@ pub(crate) struct Scan<'a> {
     pub(crate) prefix: &'a str,
     /// Prefix of the intents of waiting writers, which are read like locks.
     pub(crate) intents: Option<&'a str>,
-    /// A database other than the client's own.
+    /// The database to scan; `None`: the client's own.
     pub(crate) database: Option<u32>,
     /// Latest end of the scan.
     pub(crate) until: Option<BootTime>,
@@ -124,7 +124,7 @@ impl From<Failure> for Incomplete {
     }
 }
 
-/// The pattern of the keys behind this prefix whose rest matches `glob`; `None`: all keys.
+/// The pattern for this prefix, followed by a text that matches `glob`; `None` if the pattern would match all keys.
 pub(crate) fn pattern(prefix: &str, glob: Option<&str>) -> Option<String> {
     match glob {
         None if prefix.is_empty() => None,
@@ -406,7 +406,7 @@ async fn read_sets(connection: &AdminConnection, keys: &[Arc<str>]) -> Result<Re
     Ok(read)
 }
 
-/// All readers of one key. Readers that have ended have no time left.
+/// All readers of one key. `now_ms` is the server's time. A reader whose lock has expired has no remaining time.
 async fn readers(
     connection: &AdminConnection,
     key: &str,

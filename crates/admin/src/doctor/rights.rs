@@ -15,7 +15,7 @@ pub(crate) struct Rights {
     pub(crate) denied: Vec<(&'static str, Weight)>,
     /// Whether the user may not use the library's own keys.
     pub(crate) keys: bool,
-    /// The error of a write, unless a right is missing.
+    /// The error with which the server refuses to write a key, for another reason than a missing right.
     pub(crate) cannot_write: Option<String>,
     /// The rights to commands that the server lacks, as an ACL spells them.
     unknown: Vec<&'static str>,
@@ -30,7 +30,7 @@ pub(crate) async fn test(
     topology: &Topology,
 ) -> Result<Rights, Failure> {
     let mut random = [0; Token::BYTES];
-    // Without random bytes two doctors may use the same key. Then both only find that it exists.
+    // Without random bytes two examinations may use the same key. Neither gets an error from this.
     let _ = getrandom::fill(&mut random);
     let key = topology.own_key(&format!("doctor:{}", Token::new(random)));
     let call = |right: &Right| -> Vec<String> {

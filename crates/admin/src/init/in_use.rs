@@ -42,7 +42,7 @@ pub struct LiveLock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InUse {
-    /// Locks under any prefix, in the database of these settings and in those that the node has registered.
+    /// Locks under any prefix, in the database of these settings and in all databases that clients have registered.
     pub locks: Vec<LiveLock>,
     /// Nodes whose keys could not all be read, with the reasons.
     pub incomplete: Vec<(Arc<str>, Incomplete)>,

@@ -139,7 +139,7 @@ pub async fn reconfigure(
     Ok(begun(topology, (servers, states), (blocked, adopted), (wait, floor)))
 }
 
-/// The result of the steps that were made.
+/// Describes the reconfiguration after step 3, from the changes that were made.
 fn begun(
     topology: Topology,
     (servers, states): (Vec<RedisNode>, Vec<Option<NodeKeys>>),
@@ -348,7 +348,7 @@ impl NodeKeys {
         };
         let floor = self.floor();
         let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
-        // The new marker, but with the chain of settings in place of the new ones.
+        // A marker of the new settings, but with the chain of old and new settings in their place, fits no client.
         let marker = Marker { cluster, run_id, promoted_at: -1, floor }.to_string();
         let mut marker = marker.replacen(&ours, &format!("{chain}{BECOMES}{ours}"), 1);
         let is_new = self.settings.is_empty() && !self.is_handled();
@@ -431,7 +431,7 @@ fn same_settings_elsewhere(
     }
 }
 
-/// The new and the old nodes, each once.
+/// The new nodes, and then the old nodes at other addresses.
 pub(super) fn with_others(
     topology: &Topology,
     others: Vec<RedisNode>,

@@ -20,7 +20,7 @@ pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> 
         return None;
     }
     let missing = needed - voting;
-    // Nodes whose wait has begun come first.
+    // The flag is true if the wait has not begun, so nodes whose wait has begun are sorted first.
     let mut waits: Vec<_> = nodes
         .iter()
         .filter_map(|node| match node.votes {

@@ -100,7 +100,7 @@ impl Case<'_> {
         (Votes::CountIn(young_for), Some(finding))
     }
 
-    /// A node that waits until its adoption is old enough. The next client begins an adoption if there is none.
+    /// Evaluates a node that must wait until its adoption is old enough, or that the next client must adopt first.
     fn adopted(&self, facts: &Facts, info: &Info) -> (Votes, Option<Finding>) {
         let no = |finding| (Votes::DoNotCount, Some(finding));
         let quarantine = self.topology.rules.quarantine();
