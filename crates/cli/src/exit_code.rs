@@ -25,7 +25,7 @@ pub(crate) enum ExitCode {
     Lost,
     CannotRun,
     NotFound,
-    /// 128 and the number of the signal.
+    /// The command or quorlock was ended by this signal. The code is 128 plus the signal's number.
     Signal(i32),
     /// The command's own code, or the code of `--held-exit-code`.
     Own(u8),

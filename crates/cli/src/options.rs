@@ -18,7 +18,7 @@ use crate::settings::{self, Origin};
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) message: String,
-    /// 64 or 78; 70 for a fault of the machine.
+    /// 64 or 78 for wrong options, 70 for a fault of the machine.
     pub(crate) code: ExitCode,
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Output {
 
 #[derive(Debug)]
 enum EventTarget {
-    /// Standard error, through the same queue as the messages, which keeps the order.
+    /// Standard error. Events go through the queue of the messages, which keeps both in order.
     Stderr,
     Own(Sink),
 }

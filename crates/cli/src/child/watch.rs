@@ -62,7 +62,7 @@ struct Silence {
     begun: Option<Killed>,
 }
 
-/// Times of the boot clock in nanoseconds.
+/// Plan for a guardian that has missed its deadline, in nanoseconds of the boot clock.
 struct Overdue {
     /// Time at which the keeper takes over.
     until: u64,

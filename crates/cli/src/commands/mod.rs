@@ -34,7 +34,7 @@ pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     quorlock::admin::current_thread_runtime()
 }
 
-/// The smallest of the sorted times that at least `percent` percent of them do not exceed.
+/// A percentile of the sorted times: the smallest one such that `percent` percent of the times are not larger.
 pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.checked_sub(1)?).copied()

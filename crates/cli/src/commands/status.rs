@@ -85,8 +85,8 @@ async fn inspect(client: &Client, keys: &[String]) -> Result<Vec<Inspection>, Re
     Ok(inspections)
 }
 
-/// For each node the places of the keys with a writer's intent that never expires. Every intent expires, so such an
-/// intent is a leftover. A node that does not answer has none.
+/// For each node, the places in `keys` at which the key has a writer's intent without expiry. Every intent in use
+/// expires, so such an intent is a leftover. A node that does not answer has none.
 async fn endless_intents(topology: &Topology, keys: &[String]) -> Vec<Vec<usize>> {
     let intents: Vec<_> = keys.iter().map(|key| topology.intent(key)).collect();
     let calls: Vec<[&str; 2]> = intents.iter().map(|intent| ["PTTL", &**intent]).collect();

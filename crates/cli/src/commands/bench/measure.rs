@@ -53,7 +53,7 @@ pub(super) struct Pairs {
     pub(super) pairs_per_s: f64,
     #[serde(flatten)]
     pub(super) latency: Latency,
-    /// Locks that were not granted, or lost.
+    /// Number of locks that were not granted, or were lost.
     pub(super) failed: u64,
 }
 

@@ -382,6 +382,6 @@ fn end_in_words(ended_by: Option<KilledBy>) -> &'static str {
     }
 }
 
-/// Deadlines that differ by less than this are equal. It is a fiftieth of the time between the last deadline and the
-/// end of the validity.
+/// Deadlines that differ by less than this from those sent last are not sent. It is at most a fiftieth of the time
+/// between the last deadline and the end of the validity.
 const JITTER_NS: u64 = 1_000_000;

@@ -413,7 +413,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// Columns that a long key must leave on the line for the reason. They show for example "votes count in 100 s".
 const REASON_COLUMNS: usize = 22;
 
-/// Columns for a key, even if the line becomes too long.
+/// Columns that a key keeps even if the line becomes too long.
 const TITLE_COLUMNS: usize = 8;
 
 /// Interval of the lines in a log.
