@@ -338,7 +338,7 @@ mod tests {
                 .collect();
             assert_eq!(Lacking::read_each(&told), lacking);
         }
-        // An answer that does not fit is ignored.
+        // An answer of the wrong length shows no missing command.
         assert_eq!(Lacking::read(&[]), Lacking::default());
     }
 }

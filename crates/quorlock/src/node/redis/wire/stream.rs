@@ -226,7 +226,7 @@ fn pass_on(push: Vec<Reply>, push_sink: &PushSink) -> bool {
         return false;
     }
     match push.next() {
-        // Our keys are text, so other keys are not ours.
+        // Our keys are text. A key that is no text is not ours, and is left out.
         Some(Reply::List(keys)) => {
             push_sink.changed(keys.into_iter().filter_map(text).map(Key::from).collect());
         }
