@@ -443,8 +443,8 @@ async fn readers(
     Ok(votes)
 }
 
-/// The remaining time in a reply to `PTTL`; `Some(None)`: the key never expires. `None`: it does not exist, or lives
-/// longer than any lock.
+/// The remaining time in a reply to `PTTL`. `Some(None)`: the key never expires. `None`: there is no key, or one that
+/// lives longer than any lock.
 fn time_left(reply: &Reply) -> Option<Option<Duration>> {
     match reply {
         Reply::Int(-1) => Some(None),

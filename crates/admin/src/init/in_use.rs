@@ -21,7 +21,7 @@ use crate::scan::{Incomplete, Scan, Scanned};
 /// Time limit of the search.
 const LOOK_MAX: Duration = Duration::from_secs(30);
 
-/// Limit of the votes that are read of one node. One lock is enough to refuse.
+/// Limit of the votes that are read of one node. More are not needed, because one lock is a reason to refuse.
 const VOTES_MAX: usize = 1000;
 
 /// A lock that expires, and that may be held until then.

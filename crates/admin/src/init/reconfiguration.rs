@@ -42,7 +42,7 @@ pub struct Reconfiguration {
     topology: Topology,
     over_at: BootTime,
     floor: u64,
-    /// The changes so far: the new nodes first.
+    /// One entry per node, with its change so far: the new nodes in order, then the old nodes.
     pub nodes: Vec<ChangedNode>,
 }
 
