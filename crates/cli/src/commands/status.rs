@@ -278,7 +278,7 @@ pub(super) fn readers(inspection: &Inspection) -> String {
     format!("{count} reader{plural}{shown}: {}", names.join(", "))
 }
 
-/// The time since when the holder has the lock, if it is known, or that the key never expires.
+/// Says since when the holder has the lock, if this is known, or that the key never expires.
 pub(super) fn held_since(holder: &Holder) -> String {
     match (holder.since, holder.remaining) {
         (Some(then), _) => format!("since {}", since(then)),

@@ -66,7 +66,7 @@ impl Moment {
         self.boot_ns.abs_diff(other.boot_ns).max(self.real_ns.abs_diff(other.real_ns))
     }
 
-    /// The time until this deadline, if nobody sets the wall clock before.
+    /// The time until this deadline, if nobody sets the wall clock meanwhile.
     fn left(self, now: Self) -> u64 {
         let boot = self.boot_ns.saturating_sub(now.boot_ns);
         boot.min(self.real_ns.saturating_sub(now.real_ns))

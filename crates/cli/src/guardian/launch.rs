@@ -20,7 +20,7 @@ use super::wire::{Channel, Message};
 pub(super) struct StartedCommand {
     /// Readable when a child has changed its state.
     pub(super) child_signal: UnixStream,
-    /// Closes when the command runs.
+    /// The channel to the exec step. It closes when the exec step has become the command.
     pub(super) exec_step: Channel,
     pub(super) process_tree: ProcessTree,
     pub(super) terminal: Option<Terminal>,
@@ -42,8 +42,8 @@ impl StartedCommand {
         #[cfg(target_os = "linux")]
         rustix::process::set_child_subreaper(Some(getpid()))?;
         let (ours, theirs) = UnixStream::pair()?;
-        // This statement drops the builder, and with it the guardian's copy of the other end. That end must close when
-        // the exec step becomes the command.
+        // This statement drops the builder, and with it the guardian's copy of the exec step's end of the socket. That
+        // end must close when the exec step becomes the command.
         let child = Command::new(own_program()?)
             .arg(EXEC_STEP)
             .args(command)

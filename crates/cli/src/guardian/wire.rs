@@ -143,7 +143,7 @@ impl Channel {
                 Ok((count, _)) => self.unread.extend_from_slice(&bytes[..count]),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Next::Nothing,
-                // A peer that died with unread messages resets the connection.
+                // If the peer died with unread messages, the connection was reset, and the read fails.
                 Err(_) => return Next::Closed,
             }
         }

@@ -173,7 +173,7 @@ impl AsFd for Target {
     }
 }
 
-/// Limit of the queue: hours of events of a long-lived lock.
+/// Limit of the queue in bytes, which is enough for the events of some hours of a long-lived lock.
 const BYTES_MAX: usize = 64 * 1024;
 
 /// The longest wait for a reader at the end.

@@ -26,7 +26,7 @@ pub(super) struct RunPlan {
     /// Time between SIGKILL and the end of the validity.
     pub(super) kill_before: Duration,
     pub(super) label: String,
-    /// Votes of untrusted nodes count.
+    /// The votes of untrusted nodes count (--restart-guard observe).
     pub(super) observes: bool,
     /// The longest wait for answers to the release.
     pub(super) give_back: Duration,
