@@ -42,7 +42,7 @@ impl Beside {
         Self { evidence_request, settings, registration, before }
     }
 
-    /// For a plain request, which has no commands: all of its replies, this many, count as replies before commands.
+    /// The questions of a plain request, which has no commands. It gets `before` replies.
     pub(super) fn plain(before: usize) -> Self {
         Self { before, ..Self::default() }
     }

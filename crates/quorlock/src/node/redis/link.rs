@@ -60,7 +60,7 @@ impl Link {
         if let NodeState::Down(failure) = self.supervisor.state() {
             return Some(Err(failure.clone()));
         }
-        // Requests do not fail on a connection that broke since the last poll: they wait for the next one.
+        // If the connection broke since the last poll, requests do not fail on it: they wait for the next connection.
         self.connection.as_ref().filter(|it| !it.wire.is_closed()).map(|_| Ok(()))
     }
 
