@@ -50,15 +50,15 @@ pub struct Kind {
 /// The commands that a server refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Health {
-    /// No commands.
+    /// The server refuses no command.
     Good,
-    /// All commands, with this error: the server loads its data, runs a long script, or is unreachable behind a proxy.
+    /// The server refuses all commands with this error: it loads data, runs a long script, or a proxy cannot reach it.
     Refusing(FailureKind),
-    /// Writes: the server is a replica, or cannot persist.
+    /// The server refuses writes, because it is a replica or cannot persist.
     ReadOnly(FailureKind),
-    /// Writes that need memory.
+    /// The server refuses writes that need memory.
     OutOfMemory,
-    /// No commands, but a proxy replaces every reply by an error.
+    /// The server refuses no command, but a proxy replaces every reply by an error.
     Garbled,
 }
 

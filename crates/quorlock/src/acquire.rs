@@ -101,7 +101,7 @@ impl<G> Acquire<G> {
     }
 
     /// Sends a report into `progress` after each failed attempt except the last: why the attempt failed. The call sends
-    /// while it is polled. By default nothing is reported.
+    /// the reports while it is polled. By default nothing is reported.
     pub fn progress(mut self, progress: watch::Sender<Option<Waiting>>) -> Self {
         self.progress = Some(progress);
         self

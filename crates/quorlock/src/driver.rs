@@ -50,7 +50,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Must be called inside the driver's runtime.
+    /// Starts the driver. Must be called inside the driver's runtime.
     pub(crate) fn start(
         (quorum, rules): (Quorum, Rules),
         nodes: &[ClientNode],

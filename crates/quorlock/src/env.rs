@@ -174,7 +174,7 @@ pub fn restart_guard(text: &str) -> Result<RestartGuard, String> {
     }
 }
 
-/// Reads nodes between commas.
+/// Reads a list of nodes that commas separate.
 pub fn nodes(text: &str) -> Result<Vec<NodeConfig>, Reason> {
     const COMMA: &str = "a comma separates nodes; write a comma in a password as %2C";
     let parts: Vec<&str> = text.split(',').collect();
@@ -209,7 +209,7 @@ pub struct Deployment {
     pub connect_timeout: Option<Duration>,
     pub username: Option<String>,
     pub password: Option<String>,
-    /// Wins over `password`.
+    /// Has precedence over `password`.
     pub password_file: Option<PathBuf>,
     pub tls_ca: Option<PathBuf>,
     pub tls_cert: Option<PathBuf>,
@@ -235,7 +235,7 @@ impl SettingError {
     }
 }
 
-/// The variable of an option.
+/// The name of the variable that sets an option.
 pub fn variable_of(setting: &str) -> String {
     match setting {
         "node" => "QUORLOCK_NODES".to_owned(),

@@ -148,9 +148,8 @@ impl LockOptions {
         self
     }
 
-    /// Sets the time by which [`Guard::is_valid`](crate::Guard::is_valid) ends before the validity of the protocol
-    /// does, so that the holder has time to stop; less than the ttl minus the drift. Default 2 % of the ttl, at least 5
-    /// ms.
+    /// Sets the time by which [`Guard::is_valid`](crate::Guard::is_valid) ends before the protocol's validity, so that
+    /// the holder can stop in time; less than the ttl minus the drift. Default 2 % of the ttl, at least 5 ms.
     pub const fn margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
         self

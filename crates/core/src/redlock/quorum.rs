@@ -137,8 +137,8 @@ impl Quorum {
         (0..self.nodes).map(NodeId)
     }
 
-    /// The number of nodes to ask for the state of a lock. It is at least a quorum, which can show that the lock is
-    /// free, and so large that these nodes include one of any holder's nodes.
+    /// The number of nodes to ask for the state of a lock: at least a quorum, because only a quorum can show that the
+    /// lock is free, and enough that at least one of them has granted any held lock.
     pub(crate) const fn telling(self) -> usize {
         let for_held = self.nodes() - self.needed() + 1;
         if self.needed() > for_held { self.needed() } else { for_held }

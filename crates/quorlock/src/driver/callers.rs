@@ -16,7 +16,7 @@ use crate::stats::NodeTrustState;
 #[derive(Default)]
 pub(super) struct Callers {
     locks: ByLock<DriverSide>,
-    /// Entries of `locks` at the stage `Held`.
+    /// Number of entries of `locks` at the stage `Held`.
     locks_held: usize,
     extends: ByLock<Vec<oneshot::Sender<Extended>>>,
     inspections: ByLock<oneshot::Sender<Vec<NodeResult>>>,
@@ -108,7 +108,7 @@ impl Callers {
         self.locks.len() == self.locks_held
     }
 
-    /// Callers notified since the last call of this function.
+    /// The number of callers that were notified since the last call of this function.
     pub(super) fn take_notified(&mut self) -> usize {
         std::mem::take(&mut self.notified)
     }

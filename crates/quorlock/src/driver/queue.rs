@@ -295,7 +295,7 @@ impl Drop for EventReceiver {
 pub(crate) struct DriverTask(Arc<Shared>);
 
 impl DriverTask {
-    /// Must be called inside the runtime that is to run the driver.
+    /// Starts the task. Must be called inside the runtime that is to run the driver.
     pub(super) fn start(self, driver: BoxFuture<()>) -> Self {
         let waker = Waker::noop().clone();
         *running(&self.0) = Some(Running { driver, waker, runtime: Handle::current() });

@@ -74,7 +74,7 @@ impl ReplySlot {
 /// that waits gets no reply.
 pub(crate) struct DriverSide {
     cell: Arc<LockCell>,
-    /// Where the call's failed attempts are reported.
+    /// The channel for reports of the call's failed attempts.
     pub(crate) progress: Option<watch::Sender<Option<AttemptReport>>>,
     pub(crate) stage: Stage,
 }
@@ -166,7 +166,7 @@ impl CallerSide {
 }
 
 impl Future for CallerSide {
-    /// `None`: the driver is gone.
+    /// `None` if the driver is gone.
     type Output = Option<Reply>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Reply>> {

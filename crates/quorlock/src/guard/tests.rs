@@ -177,7 +177,7 @@ async fn a_waker_finds_the_state_unlocked() {
     }
 }
 
-/// The child has a copy of everything, and the lock is the parent's (S24).
+/// A forked child has a copy of the guard, but the lock is the parent's (S24).
 #[tokio::test(start_paused = true)]
 async fn in_a_forked_child_a_guard_is_invalid_and_sends_nothing() {
     async fn at_once<T>(future: impl Future<Output = T>) -> T {

@@ -50,7 +50,7 @@ impl Lease {
         self.tenure.handover_count += 1;
         let at = next.automatic.then(|| now.after(self.timing.extend_every()));
         self.extending = Extending::begin(at);
-        // The new holder learns about its own rounds only.
+        // The new holder is notified about its own rounds only, so earlier confirmations are forgotten.
         self.confirmation = Confirmation::default();
         if let Some(fenced) = &mut self.fenced
             && let Some(handover) = fenced.handover.take()

@@ -9,7 +9,7 @@ use crate::driver::DriverHandle;
 use crate::guard::Released;
 use crate::guard::tests::{Setting, grant};
 
-/// Counts its wake-ups.
+/// A waker that counts its wake-ups.
 #[derive(Default)]
 pub(crate) struct Woken(pub(crate) AtomicUsize);
 
