@@ -77,10 +77,10 @@ impl Reading {
 
     /// As [`Reading::elapsed_since`], in nanoseconds.
     pub(crate) fn nanos_since(self, earlier: Self) -> u64 {
-        let boot = self.boot_ns.saturating_sub(earlier.boot_ns);
-        let real = self.real_ns.saturating_sub(earlier.real_ns);
-        let elapsed = if mutant!(BootClockAlone) { boot } else { boot.max(real) };
-        u64::try_from(elapsed).unwrap_or(0)
+        let since = |now: i64, then: i64| if now > then { now.abs_diff(then) } else { 0 };
+        let boot = since(self.boot_ns, earlier.boot_ns);
+        let real = since(self.real_ns, earlier.real_ns);
+        if mutant!(BootClockAlone) { boot } else { boot.max(real) }
     }
 
     /// The point on the boot clock `delay` from now.

@@ -355,7 +355,7 @@ fn giving_up_releases_on_every_node_and_owes_only_where_the_key_may_be() {
                     Step::TimeIsUp => attempt.handle_time(at(time), |_| {}),
                 };
             }
-            let mut release = attempt.give_up(at(NODE_TIMEOUT));
+            let mut release = attempt.give_up(1, at(NODE_TIMEOUT));
             let Command::Acquire { keys, value, ttl_ms } = attempt.command(0) else {
                 panic!("an attempt acquires");
             };

@@ -39,6 +39,9 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
+    /// Number of rows with the heap.
+    pub(crate) const ROWS: usize = 4;
+
     /// Adds an entry, and notes its time in the record's `wake`.
     pub(crate) fn put(
         &mut self,
@@ -48,7 +51,38 @@ impl Deadlines {
     ) {
         if *wake != deadline {
             *wake = deadline;
-            self.extend(deadline.map(|at| (at, owner)));
+            if let Some(at) = deadline {
+                self.add(at, owner);
+            }
+        }
+    }
+
+    pub(crate) fn add(&mut self, at: BootTime, owner: Owner) {
+        let row = match owner {
+            Owner::Call(_) => &mut self.rows[0],
+            Owner::Lease(_) => &mut self.rows[1],
+            _ => &mut self.rows[2],
+        };
+        match row.back() {
+            Some(last) if is_later(last, &(at, owner)) && !mutant!(DeadlineOutOfRow) => {
+                self.others.push(Reverse((at, owner)));
+            }
+            _ => row.push_back((at, owner)),
+        }
+    }
+
+    /// The first entry of a row, which may be stale. The heap is the last row.
+    pub(crate) fn front(&self, row: usize) -> Option<(BootTime, Owner)> {
+        match self.rows.get(row) {
+            Some(row) => row.front().copied(),
+            None => self.others.peek().map(|Reverse(first)| *first),
+        }
+    }
+
+    pub(crate) fn pop_front(&mut self, row: usize) {
+        match self.rows.get_mut(row) {
+            Some(row) => drop(row.pop_front()),
+            None => drop(self.others.pop()),
         }
     }
 
@@ -88,48 +122,21 @@ impl Deadlines {
         }
     }
 
-    /// Removes stale entries: those in front, and all of them if there may be many. `count` bounds the valid entries.
-    pub(crate) fn sweep(&mut self, count: usize, is_known: impl Fn(BootTime, Owner) -> bool) {
-        for row in &mut self.rows {
-            while let Some((at, owner)) = row.front()
-                && !is_known(*at, *owner)
-            {
-                row.pop_front();
-            }
-        }
-        while let Some(Reverse((at, owner))) = self.others.peek()
-            && !is_known(*at, *owner)
-        {
-            self.others.pop();
-        }
+    /// Whether many entries may be stale. `count` bounds the valid entries.
+    pub(crate) fn may_be_stale(&self, count: usize) -> bool {
         let rows: usize = self.rows.iter().map(VecDeque::len).sum();
-        if rows + self.others.len() > 2 * count + SLACK {
-            let others = mem::take(&mut self.others).into_vec().into_iter();
-            let others = others.map(|Reverse(one)| one);
-            let mut all: Vec<_> = self.rows.iter_mut().flat_map(mem::take).chain(others).collect();
-            all.retain(|(at, owner)| is_known(*at, *owner));
-            all.sort_unstable();
-            all.dedup();
-            self.extend(all);
-        }
+        rows + self.others.len() > 2 * count + SLACK
     }
-}
 
-impl Extend<(BootTime, Owner)> for Deadlines {
-    fn extend<I: IntoIterator<Item = (BootTime, Owner)>>(&mut self, all: I) {
-        for one in all {
-            let row = match one.1 {
-                Owner::Call(_) => &mut self.rows[0],
-                Owner::Lease(_) => &mut self.rows[1],
-                _ => &mut self.rows[2],
-            };
-            match row.back() {
-                Some(last) if is_later(last, &one) && !mutant!(DeadlineOutOfRow) => {
-                    self.others.push(Reverse(one));
-                }
-                _ => row.push_back(one),
-            }
-        }
+    /// Removes all stale entries.
+    pub(crate) fn retain(&mut self, is_known: impl Fn(BootTime, Owner) -> bool) {
+        let others = mem::take(&mut self.others).into_vec().into_iter();
+        let others = others.map(|Reverse(one)| one);
+        let mut all: Vec<_> = self.rows.iter_mut().flat_map(mem::take).chain(others).collect();
+        all.retain(|(at, owner)| is_known(*at, *owner));
+        all.sort_unstable();
+        all.dedup();
+        all.into_iter().for_each(|(at, owner)| self.add(at, owner));
     }
 }
 
@@ -169,8 +176,9 @@ mod tests {
             // The deadline alternates between two times, so the index contains many entries for each of them.
             let at = BootTime::from_nanos(round % 2);
             deadlines.put(Owner::Call(LockId(1)), &mut wake, Some(at));
-            let known = wake;
-            deadlines.sweep(1, |at, _| Some(at) == known);
+            if deadlines.may_be_stale(1) {
+                deadlines.retain(|at, _| Some(at) == wake);
+            }
             assert!(deadlines.rows[0].len() + deadlines.others.len() <= 2 + SLACK);
         }
         deadlines.put(Owner::Lease(LockId(2)), &mut None, Some(BootTime::from_nanos(-1)));

@@ -43,6 +43,7 @@ use crate::client::records::{Records, Rounds};
 use crate::command::Answer;
 use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
 use crate::loss::LossCause;
+use crate::node::evidence::Evidence;
 use crate::node::round_trip::RoundTrips;
 use crate::node::trust::NodeMonitor;
 use crate::redlock::inspect::Inspection;
@@ -159,54 +160,57 @@ impl Engine {
         entropy: &mut dyn Entropy,
         out: &mut dyn Sink,
     ) -> Vec<(Ticket, Answer)> {
-        let is_answer = matches!(event, Event::Answered { .. });
+        if let Event::Answered { node, sent, evidence, mut answers } = event {
+            self.on_answers(node, sent, &evidence, &answers, &mut Context { now, out });
+            answers.clear();
+            return answers;
+        }
         let is_tick_over = matches!(event, Event::Wake);
         if mutant!(BegunBeforeAllElse) {
             let mut all_else = Vec::new();
-            let spare = self.on_event(event, &mut Context { now, out: &mut all_else });
-            if !is_answer {
-                self.begin_all(entropy, &mut Context { now, out });
-            }
+            self.on_event(event, &mut Context { now, out: &mut all_else });
+            self.begin_all(entropy, &mut Context { now, out });
             all_else.into_iter().for_each(|effect| out.push(effect));
-            return spare;
+            return Vec::new();
         }
         let cx = &mut Context { now, out };
-        let spare = self.on_event(event, cx);
-        if !is_answer {
-            self.begin_all(entropy, cx);
-        }
+        self.on_event(event, cx);
+        self.begin_all(entropy, cx);
         if is_tick_over {
             self.tidy_deadlines();
         }
-        spare
+        Vec::new()
     }
 
-    /// Handles an event, except for the attempts that follow from it.
-    fn on_event(&mut self, event: Event, cx: &mut Context<'_>) -> Vec<(Ticket, Answer)> {
-        let mut spare = Vec::new();
-        if !matches!(event, Event::Answered { .. }) {
-            self.due_all(cx);
+    fn on_answers(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        evidence: &Evidence,
+        answers: &[(Ticket, Answer)],
+        cx: &mut Context<'_>,
+    ) {
+        // An answer of any kind ends the wait for a connection.
+        self.paths.links[node.index()].connecting = false;
+        if !answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
+            self.paths.round_trips.observe(node, cx.now.elapsed_since(sent));
         }
+        let distrust_reason = self.look_at(node, sent, evidence, cx);
+        for (ticket, answer) in answers {
+            let distrusted = distrust_reason
+                .as_ref()
+                .map(|reason| Self::distrusted(*ticket, answer.clone(), reason));
+            let (ticket, answer) = (*ticket, distrusted.as_ref().unwrap_or(answer));
+            self.on_answer(NodeAnswer { node, sent, ticket, answer }, cx);
+        }
+    }
+
+    /// Handles an event without answers, except for the attempts that follow from it.
+    fn on_event(&mut self, event: Event, cx: &mut Context<'_>) {
+        self.due_all(cx);
         match event {
             Event::Acquire { lock, request } => self.on_acquire(lock, request, cx),
             Event::Cancel { lock } => self.on_cancel(lock, cx),
-            Event::Answered { node, sent, ref evidence, mut answers } => {
-                // An answer of any kind ends the wait for a connection.
-                self.paths.links[node.index()].connecting = false;
-                if !answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
-                    self.paths.round_trips.observe(node, cx.now.elapsed_since(sent));
-                }
-                let distrust_reason = self.look_at(node, sent, evidence, cx);
-                for (ticket, answer) in &answers {
-                    let distrusted = distrust_reason
-                        .as_ref()
-                        .map(|reason| Self::distrusted(*ticket, answer.clone(), reason));
-                    let (ticket, answer) = (*ticket, distrusted.as_ref().unwrap_or(answer));
-                    self.on_answer(NodeAnswer { node, sent, ticket, answer }, cx);
-                }
-                answers.clear();
-                spare = answers;
-            }
             Event::Connecting { node } => self.on_connecting(node, cx.now),
             Event::Connected { node } => self.on_connected(node, cx.now),
             Event::Pushed { node, keys } => {
@@ -221,9 +225,8 @@ impl Engine {
             Event::Release { lock, report } => self.on_release(lock, report, cx),
             Event::Inspect { lock, keys, timeout } => self.on_inspect(lock, keys, timeout, cx),
             Event::Close => self.on_close(cx),
-            Event::Wake => {}
+            Event::Answered { .. } | Event::Wake => {}
         }
-        spare
     }
 
     fn begin_all(&mut self, entropy: &mut dyn Entropy, cx: &mut Context<'_>) {
@@ -297,10 +300,10 @@ impl Engine {
             && at.has_come(cx.now)
         {
             self.deadlines.pop_first();
-            if self.wake_of(owner) != Some(at) {
+            let wake = self.wake_mut(owner);
+            if wake.and_then(|wake| wake.take_if(|wake| *wake == at)).is_none() {
                 continue;
             }
-            self.note_taken_out(owner);
             match owner {
                 Owner::Call(lock) => self.due_call(lock, cx),
                 Owner::Lease(lock) => self.due_lease(lock, cx),
@@ -330,30 +333,33 @@ impl Engine {
         }
     }
 
-    fn tidy_deadlines(&mut self) {
-        let records = self.calls.len() + self.leases.len() + self.releases.len();
-        let count = records + self.inspections.len() + 2 * self.paths.links.len() + 1;
-        let mut deadlines = core::mem::take(&mut self.deadlines);
-        deadlines.sweep(count, |at, owner| self.wake_of(owner) == Some(at));
-        self.deadlines = deadlines;
+    fn wake_mut(&mut self, owner: Owner) -> Option<&mut Option<BootTime>> {
+        Some(match owner {
+            Owner::Call(lock) => &mut self.calls.get_mut(&lock)?.wake,
+            Owner::Lease(lock) => &mut self.leases.get_mut(&lock)?.wake,
+            Owner::Release(lock, round) => &mut self.releases.get_mut(&(lock, round))?.wake,
+            Owner::Inspection(lock) => &mut self.inspections.get_mut(&lock)?.wake,
+            Owner::Trust(node) => &mut self.monitor.as_mut()?.node_mut(node).review.wake,
+            Owner::Node(node) => &mut self.paths.links[node.index()].retry_at,
+            Owner::Close => &mut self.closing.drains_by,
+        })
     }
 
-    /// Notes that a record's entry left the deadline index.
-    fn note_taken_out(&mut self, owner: Owner) {
-        let wake = match owner {
-            Owner::Call(lock) => self.calls.get_mut(&lock).map(|it| &mut it.wake),
-            Owner::Lease(lock) => self.leases.get_mut(&lock).map(|it| &mut it.wake),
-            Owner::Release(lock, round) => {
-                self.releases.get_mut(&(lock, round)).map(|it| &mut it.wake)
+    /// Removes stale entries from the deadline index: those in front, and all of them if there may be many.
+    fn tidy_deadlines(&mut self) {
+        for row in 0..Deadlines::ROWS {
+            while let Some((at, owner)) = self.deadlines.front(row)
+                && self.wake_of(owner) != Some(at)
+            {
+                self.deadlines.pop_front(row);
             }
-            Owner::Inspection(lock) => self.inspections.get_mut(&lock).map(|it| &mut it.wake),
-            Owner::Trust(node) => {
-                self.monitor.as_mut().map(|monitor| &mut monitor.node_mut(node).review.wake)
-            }
-            Owner::Node(_) | Owner::Close => None,
-        };
-        if let Some(wake) = wake {
-            *wake = None;
+        }
+        let records = self.calls.len() + self.leases.len() + self.releases.len();
+        let count = records + self.inspections.len() + 2 * self.paths.links.len() + 1;
+        if self.deadlines.may_be_stale(count) {
+            let mut deadlines = core::mem::take(&mut self.deadlines);
+            deadlines.retain(|at, owner| self.wake_of(owner) == Some(at));
+            self.deadlines = deadlines;
         }
     }
 

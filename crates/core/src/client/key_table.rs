@@ -40,6 +40,14 @@ pub(crate) struct KeyRecord {
 }
 
 impl KeyRecord {
+    fn with_backoff(&mut self, now: Reading) -> (&mut LocalQueue, &mut KeyBackoff) {
+        let backoff = self.backoff.get_or_insert_default();
+        if backoff.is_stale(now) {
+            *backoff = KeyBackoff::default();
+        }
+        (&mut self.queue, backoff)
+    }
+
     fn is_unused(&self) -> bool {
         self.queue.is_empty() && self.backoff.is_none()
     }
@@ -94,13 +102,20 @@ impl KeyTable {
                 self.forget_backoffs(|_| true);
             }
         }
-        let KeyRecord { queue, backoff } = self.records.entry(HashedKey::new(key)).or_default();
-        self.backoffs += usize::from(backoff.is_none());
-        let backoff = backoff.get_or_insert_default();
-        if backoff.is_stale(now) {
-            *backoff = KeyBackoff::default();
-        }
-        (queue, backoff)
+        let record = self.records.entry(HashedKey::new(key)).or_default();
+        self.backoffs += usize::from(record.backoff.is_none());
+        record.with_backoff(now)
+    }
+
+    /// As [`with_backoff`](Self::with_backoff), if no caller waits for the key and the key has a back-off.
+    pub(crate) fn with_backoff_if_unwanted(
+        &mut self,
+        key: &Key,
+        now: Reading,
+    ) -> Option<(&mut LocalQueue, &mut KeyBackoff)> {
+        let record = self.records.get_mut(&HashedKey::new(key))?;
+        let is_unwanted = record.queue.first_waiting().is_none() && record.backoff.is_some();
+        is_unwanted.then(|| record.with_backoff(now))
     }
 
     fn forget_backoffs(&mut self, is_forgotten: impl Fn(&KeyBackoff) -> bool) {

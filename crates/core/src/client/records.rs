@@ -269,6 +269,7 @@ impl<T> Rounds<T> {
         others.iter().find(|(other, _)| other == round).map(|(_, record)| record)
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, (lock, round): &(LockId, u32)) -> Option<&mut T> {
         let OfLock { first, others } = self.records.get_mut(lock)?;
         if first.0 == *round {
@@ -277,6 +278,7 @@ impl<T> Rounds<T> {
         others.iter_mut().find(|(other, _)| other == round).map(|(_, record)| record)
     }
 
+    #[inline]
     pub(crate) fn insert(&mut self, (lock, round): (LockId, u32), record: T) {
         let is_new = match self.records.get_mut(&lock) {
             Some(known) => known.insert(round, record),

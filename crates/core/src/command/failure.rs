@@ -8,41 +8,51 @@ use core::time::Duration;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Failure {
     kind: FailureKind,
-    detail: Option<Arc<str>>,
+    /// In its own allocation, because each record of an attempt has room for a failure of each node.
+    detail: Option<Arc<Detail>>,
     sent: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+struct Detail {
+    message: Option<Arc<str>>,
     clears_in: Option<Duration>,
 }
 
 impl Failure {
     /// A failure of a command that may have reached the node.
     pub const fn new(kind: FailureKind) -> Self {
-        Self { kind, detail: None, sent: true, clears_in: None }
+        Self { kind, detail: None, sent: true }
     }
 
     /// A failure of a command that was certainly not executed: the command never left this process, or the node refused
     /// it.
     pub const fn unsent(kind: FailureKind) -> Self {
-        Self { kind, detail: None, sent: false, clears_in: None }
+        Self { kind, detail: None, sent: false }
     }
 
     /// Adds the message of the node or the operating system, which must not contain a secret.
     #[must_use]
-    pub fn with_detail(mut self, detail: impl Into<Arc<str>>) -> Self {
-        self.detail = Some(detail.into());
+    pub fn with_detail(mut self, message: impl Into<Arc<str>>) -> Self {
+        self.detail_mut().message = Some(message.into());
         self
     }
 
     /// Adds the time after which the cause ends by itself.
     #[must_use]
-    pub const fn clearing_in(mut self, time: Duration) -> Self {
-        self.clears_in = Some(time);
+    pub fn clearing_in(mut self, time: Duration) -> Self {
+        self.detail_mut().clears_in = Some(time);
         self
+    }
+
+    fn detail_mut(&mut self) -> &mut Detail {
+        Arc::make_mut(self.detail.get_or_insert_default())
     }
 
     /// The time from the failure until the cause ends by itself, if that is known. For a node in quarantine, whose
     /// votes do not count yet, the time until they count.
-    pub const fn clears_in(&self) -> Option<Duration> {
-        self.clears_in
+    pub fn clears_in(&self) -> Option<Duration> {
+        self.detail.as_ref()?.clears_in
     }
 
     /// This failure, for a command that was certainly not executed.
@@ -62,7 +72,7 @@ impl Failure {
 
     /// The message of the node or the operating system.
     pub fn detail(&self) -> Option<&str> {
-        self.detail.as_deref()
+        self.detail.as_ref()?.message.as_deref()
     }
 
     /// Whether the node may have executed the command.
@@ -74,7 +84,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind)?;
-        match &self.detail {
+        match self.detail() {
             Some(name) if self.kind == FailureKind::MissingCommand => write!(f, " {name}"),
             Some(detail) => write!(f, ": {detail}"),
             None => Ok(()),

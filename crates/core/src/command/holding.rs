@@ -140,10 +140,4 @@ impl Holding {
             }
         }
     }
-
-    /// Whether readers, and no other holders, have the keys.
-    pub fn is_shared_alone(&self) -> bool {
-        let mut held = self.each().iter().filter(|holding| **holding != Self::Free).peekable();
-        held.peek().is_some() && held.all(|holding| matches!(holding, Self::Shared { .. }))
-    }
 }

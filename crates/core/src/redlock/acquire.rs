@@ -171,9 +171,9 @@ impl Attempt {
             let validity = self.validity();
             // The clock was read after the deciding answer (S5). So a process that slept while all answers were in the
             // socket's buffer finds too little validity.
-            let valid_for = validity.valid_for(now);
-            let enough = valid_for >= self.timing.min_validity();
-            if enough && valid_for > self.timing.margin() || mutant!(NoClockCheck) {
+            let min_validity = self.timing.min_validity();
+            let enough = min_validity.is_zero() || validity.valid_for(now) >= min_validity;
+            if enough && validity.lasts(Duration::ZERO, now) || mutant!(NoClockCheck) {
                 return self.record(validity, outstanding, now);
             }
             return Decision::GiveUp(self.why_too_late(outstanding));
@@ -195,11 +195,10 @@ impl Attempt {
     }
 
     /// Step 5: on failure, release on *every* node, also on those that seemed not to grant. Each
-    /// release follows the acquire on the same connection.
+    /// release follows the acquire on the same connection. `round` is the attempt's own round.
     #[must_use]
-    pub fn give_up(&self, now: Reading) -> Release {
-        let entry = self.entry.clone();
+    pub fn give_up(&self, round: u32, now: Reading) -> Release {
         let votes = (self.reached(), self.granting().collect());
-        Release::after_attempt(entry, self.quorum, &self.timing, votes, now)
+        Release::new(self.entry.clone(), round, (self.quorum, &self.timing), votes, now)
     }
 }

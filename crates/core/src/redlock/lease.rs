@@ -13,6 +13,7 @@ use core::time::Duration;
 
 use self::extending::Extending;
 use self::votes::HeldVotes;
+use crate::client::contention::PastTurn;
 use crate::ids::LockId;
 use crate::keys::{Entry, Keys, Mode};
 use crate::loss::LossCause;
@@ -142,14 +143,16 @@ impl Lease {
         (self.token, self.tenure.handover_count)
     }
 
-    /// The time of the grant to this process.
-    pub(crate) const fn began(&self) -> Reading {
-        self.tenure.began
+    /// Whether this process backs off in favour of others after the release. It does so only after an exclusive lock: a
+    /// reader blocks only writers, and a waiting writer keeps new readers out by an intent.
+    pub(crate) fn backs_off(&self) -> bool {
+        self.lost.is_none() && self.mode() == Mode::Exclusive
     }
 
-    /// The round trip and the random word of the attempt, from which the back-off after the release follows.
-    pub(crate) const fn pace(&self) -> (Duration, u64) {
-        (self.round_trip(), self.tenure.jitter)
+    /// The turn that a release ends now.
+    pub(crate) fn past_turn(&self, now: Reading) -> PastTurn {
+        let had = (self.tenure.began.boot(), self.is_exhausted(now));
+        (had, (self.round_trip(), self.tenure.jitter))
     }
 
     const fn round_trip(&self) -> Duration {
@@ -218,18 +221,14 @@ impl Lease {
     /// The release that ends this lease on every node. With `report`, the holder awaits the outcome, which depends on
     /// the present votes and the time of the call.
     pub(crate) fn end(&self, report: bool, now: Reading) -> Release {
-        let called = self.handover().map_or(now, |handover| handover.called);
-        let mut release = Release::of_lease(
-            self.entry.clone(),
-            &self.timing,
-            self.votes.reached,
-            (&self.votes.validity, called),
-            report.then(|| (self.guard.holder, self.node_timeout())),
-            (self.quorum, now),
-        )
-        .of_attempt(self.acquire_round);
-        if self.lost.is_some() {
-            release.mark_lost();
+        let validity = &self.votes.validity;
+        let votes = (self.votes.reached, validity.held());
+        let cluster = (self.quorum, &self.timing);
+        let mut release = Release::new(self.entry.clone(), self.acquire_round, cluster, votes, now);
+        if report {
+            let called = self.handover().map_or(now, |handover| handover.called);
+            let was_valid = self.lost.is_none() && validity.lasts(Duration::ZERO, called);
+            release.report_to(self.guard.holder, was_valid, now.after(self.node_timeout()));
         }
         release
     }
@@ -251,8 +250,8 @@ impl Lease {
         }
         let round = self.extension().map(Extension::deadline);
         let handover = self.handover().and_then(|handover| handover.write_back.deadline());
-        match [self.extending.at, round, handover].into_iter().flatten().min() {
-            Some(at) if self.votes.validity.lasts(at.remaining(now), now) => Some(at),
+        match [self.extending.at, round, handover].iter().flatten().min() {
+            Some(&at) if self.votes.validity.lasts(at.remaining(now), now) => Some(at),
             _ => Some(now.after(self.votes.validity.remaining(now))),
         }
     }

@@ -11,7 +11,6 @@ use crate::command::{Answer, Command, Failure, FailureKind};
 use crate::ids::LockId;
 use crate::keys::Entry;
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
-use crate::redlock::vote::Validity;
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
 use crate::token::Value;
@@ -87,11 +86,11 @@ struct Report {
 }
 
 impl Release {
-    /// Step 5 of a failed attempt. No caller awaits the outcome.
-    pub(crate) fn after_attempt(
+    /// The release of the token that was drawn for this round. No caller awaits the outcome.
+    pub(crate) fn new(
         entry: Entry,
-        quorum: Quorum,
-        timing: &Timing,
+        attempt: u32,
+        (quorum, timing): (Quorum, &Timing),
         (reached, held): (NodeSet, NodeSet),
         now: Reading,
     ) -> Self {
@@ -101,7 +100,7 @@ impl Release {
             entry,
             quorum,
             ttl: timing.ttl(),
-            attempt: 0,
+            attempt,
             reached,
             held,
             until,
@@ -111,43 +110,16 @@ impl Release {
         }
     }
 
-    /// Sets the round of the attempt, which [`Release::handle_unreached`] compares.
-    pub(crate) fn of_attempt(self, attempt: u32) -> Self {
-        Self { attempt, ..self }
-    }
-
-    /// The release of a lease whose holder called for it at `called`. With `report`, the engine notifies the holder of
-    /// the outcome once it is clear, or after the time in `report`.
-    pub(crate) fn of_lease(
-        entry: Entry,
-        timing: &Timing,
-        reached: NodeSet,
-        (validity, called): (&Validity, Reading),
-        report: Option<(LockId, Duration)>,
-        (quorum, now): (Quorum, Reading),
-    ) -> Self {
-        let mut release =
-            Self::after_attempt(entry, quorum, timing, (reached, validity.held()), now);
-        release.report = report.map(|(holder, timeout)| Report {
-            holder,
-            was_valid: validity.lasts(Duration::ZERO, called),
-            due: now.after(timeout),
-            time_is_up: false,
-        });
-        release
+    /// Makes the engine notify the holder of the outcome, once it is clear or at `due`. `was_valid` means that the holder
+    /// called for the release of a valid lock.
+    pub(crate) fn report_to(&mut self, holder: LockId, was_valid: bool, due: BootTime) {
+        self.report = Some(Report { holder, was_valid, due, time_is_up: false });
     }
 
     /// Decides the outcome by the answers so far, because the engine is about to drop this record.
     pub(crate) fn give_up(&mut self) {
         if let Some(report) = &mut self.report {
             report.time_is_up = true;
-        }
-    }
-
-    /// Notes that the lease was already lost.
-    pub(crate) fn mark_lost(&mut self) {
-        if let Some(report) = &mut self.report {
-            report.was_valid = false;
         }
     }
 
@@ -230,9 +202,12 @@ impl Release {
 
     /// The next time at which the release needs attention.
     pub fn deadline(&self) -> Option<BootTime> {
-        let awaited = self.answers.awaited.iter().map(|node| self.until_of(node));
-        let owed = self.failed.values().filter(|failed| failed.owed).map(|failed| failed.until);
-        awaited.chain(owed).chain(self.report.as_ref().map(|report| report.due)).min()
+        let awaited = self.answers.awaited;
+        let is_open = |(node, failed): &(&NodeId, &Failed)| failed.owed || awaited.contains(**node);
+        let failed = self.failed.iter().filter(is_open).map(|(_, failed)| failed.until).min();
+        // The times of failed nodes are never later than `until`.
+        let awaited = failed.or_else(|| (!awaited.is_empty()).then_some(self.until));
+        self.report.as_ref().map(|report| report.due).into_iter().chain(awaited).min()
     }
 
     /// The time at which this node's key has certainly expired.

@@ -115,13 +115,12 @@ impl Validity {
     /// [`Validity::remaining`], but counts the votes instead of sorting them.
     pub fn lasts(&self, time: Duration, now: Reading) -> bool {
         let reserved = self.margin_ns.saturating_add(nanos(time));
+        let Some(age_limit) = self.term_ns.checked_sub(reserved) else { return false };
         let mut missing =
             self.quorum.needed() - usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
         // A plain loop, because this runs with every answer and with every query of a guard.
         for (node, sent) in self.sent.all().iter().enumerate() {
-            if self.held.contains(NodeId::new(node))
-                && self.term_ns.saturating_sub(now.nanos_since(*sent)) > reserved
-            {
+            if self.held.contains(NodeId::new(node)) && now.nanos_since(*sent) < age_limit {
                 missing -= 1;
                 if missing == 0 {
                     return true;

@@ -57,7 +57,9 @@ impl Engine {
         let nodes = &self.paths.links;
         let connecting = |node: NodeId| nodes[node.index()].connecting;
         let timeout = timing.node_timeout(round_trip);
-        let mut attempt = Attempt::start(entry, self.quorum, timing, timeout, connecting, cx.now);
+        // Attempts are large, so the attempt is built in its record.
+        let attempt = Attempt::start(entry, self.quorum, timing, timeout, connecting, cx.now);
+        let attempt = call.phase.attempt(attempt);
         if let Some(counter) = &call.request.fenced {
             attempt.seek_fence(counter.clone(), call.history.number_seen);
         }
@@ -69,7 +71,6 @@ impl Engine {
             nodes.remove(node);
         }
         cx.emit(Effect::Send { nodes, ticket, command });
-        call.phase = Phase::Attempting(attempt);
         Self::index_call(&mut self.deadlines, lock, call);
     }
 
@@ -206,7 +207,7 @@ impl Engine {
         }
         let refused: NodeSet = attempt.refusing().collect();
         let asked = if call.is_to_watch() { attempt.telling() } else { refused };
-        let release = attempt.give_up(cx.now).of_attempt(round);
+        let release = attempt.give_up(round, cx.now);
         self.start_release((lock, round), release, cx);
         if attempt.is_permission_denied() {
             self.refuse(lock, RefusalKind::NoQuorum, cx);
@@ -229,7 +230,7 @@ impl Engine {
             return;
         };
         if let Phase::Attempting(attempt) = &call.phase {
-            let (round, release) = (call.round, attempt.give_up(cx.now).of_attempt(call.round));
+            let (round, release) = (call.round, attempt.give_up(call.round, cx.now));
             self.start_release((lock, round), release, cx);
         }
     }

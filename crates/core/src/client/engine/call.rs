@@ -109,6 +109,17 @@ pub(super) enum Phase {
     Aside { until: BootTime },
 }
 
+impl Phase {
+    /// Enters the phase of an attempt.
+    pub(super) fn attempt(&mut self, attempt: Attempt) -> &mut Attempt {
+        *self = Self::Attempting(attempt);
+        match self {
+            Self::Attempting(attempt) => attempt,
+            _ => unreachable!("the attempt has just begun"),
+        }
+    }
+}
+
 impl Call {
     pub(super) fn new(request: Request, now: Reading) -> Self {
         let deadline = match request.wait {
@@ -143,7 +154,7 @@ impl Call {
             Phase::Pausing { until, .. } | Phase::Aside { until } => Some(*until),
         };
         let renewal = self.intent.as_ref().map(|intent| intent.renew_at);
-        [phase, self.deadline, renewal].into_iter().flatten().min()
+        [phase, self.deadline, renewal].iter().flatten().min().copied()
     }
 
     /// The command for a look at the lock. If the call is going to wait, the command also requests a push.

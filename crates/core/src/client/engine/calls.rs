@@ -38,11 +38,11 @@ impl Engine {
         } else {
             None
         };
-        let call = Call::new(request, cx.now);
         if let Some(kind) = refused {
-            return cx.emit(Effect::NotAcquired { lock, refusal: call.refusal(kind, cx.now) });
+            let refusal = Call::new(request, cx.now).refusal(kind, cx.now);
+            return cx.emit(Effect::NotAcquired { lock, refusal });
         }
-        let is_new = self.calls.insert(lock, call);
+        let is_new = self.calls.insert(lock, Call::new(request, cx.now));
         assert!(is_new, "a lock id is used once");
         self.enter(lock, cx);
         if once && self.calls.get(&lock).is_some_and(|call| call.phase == Phase::Queued) {

@@ -144,13 +144,29 @@ impl Engine {
             }
             return;
         };
-        if !self.hand_over(lock, report, cx) {
-            self.give_back(lock, report, cx);
+        let has_left = self.leave_unwanted(lock, cx.now);
+        if has_left || !self.hand_over(lock, report, cx) {
+            self.give_back(lock, report, has_left, cx);
         }
     }
 
-    /// Ends a lease: sends one release to every node, and lets the next caller of this process attempt.
-    fn give_back(&mut self, lock: LockId, report: bool, cx: &mut Context<'_>) {
+    /// Ends the turn of a lease if that is the usual one: a writer with one key that no other caller of this process waits
+    /// for. Returns whether it did.
+    fn leave_unwanted(&mut self, lock: LockId, now: Reading) -> bool {
+        let Some(lease) = self.leases.get(&lock) else { return false };
+        let Some(key) = lease.keys().single().filter(|_| lease.backs_off()) else { return false };
+        let Some((queue, backoff)) = self.keys.with_backoff_if_unwanted(key, now) else {
+            return false;
+        };
+        let (had, pace) = lease.past_turn(now);
+        backoff.give_back(had, pace, now);
+        queue.leave(lease.holder());
+        true
+    }
+
+    /// Ends a lease: sends one release to every node, and lets the next caller of this process attempt unless the lease's
+    /// turn has ended.
+    fn give_back(&mut self, lock: LockId, report: bool, has_left: bool, cx: &mut Context<'_>) {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;
         };
@@ -162,18 +178,14 @@ impl Engine {
         // only for a caller that awaits the outcome.
         let release =
             (is_held || is_kept || report).then(|| (lease.next_round(), lease.end(report, cx.now)));
-        // This process backs off in favour of others only after an exclusive lock. A reader blocks only writers, and a
-        // waiting writer keeps new readers out by an intent.
-        let backs_off = is_held && lease.mode() == Mode::Exclusive;
-        let had = (lease.began().boot(), lease.is_exhausted(cx.now));
-        let pace = lease.pace();
+        let turn = lease.backs_off().then(|| lease.past_turn(cx.now));
         self.leases.discard(&lock);
         self.local.handed.remove(&holder);
         if let Some((round, release)) = release {
             self.start_release((lock, round), release, cx);
         }
-        if is_held || is_kept {
-            self.leave_queue(&keys, holder, backs_off.then_some((had, pace)), cx);
+        if (is_held || is_kept) && !has_left {
+            self.leave_queue(&keys, holder, turn, cx);
         }
     }
 
@@ -237,7 +249,7 @@ impl Engine {
         match lease.is_passed() {
             None => Self::index_lease(&mut self.deadlines, lock, lease, cx.now),
             Some(true) if self.hand_over(lock, report, cx) => {}
-            Some(_) => self.give_back(lock, report, cx),
+            Some(_) => self.give_back(lock, report, false, cx),
         }
     }
 
@@ -263,7 +275,7 @@ impl Engine {
         if lease.is_handing_over() {
             // During a hand-over the lease has no holder to notify, so it ends like a released lease.
             let report = lease.handover_report();
-            return self.give_back(lock, report, cx);
+            return self.give_back(lock, report, false, cx);
         }
         // Report the answers that led to the loss, if the holder does not know them yet.
         let by_answers =

@@ -76,21 +76,19 @@ impl Engine {
 
     /// Fills the deadline index from the records.
     fn find_deadlines(&mut self) {
-        self.deadlines = Deadlines::default();
-        let calls = self.calls.iter().map(|(lock, it)| (it.wake, Owner::Call(lock)));
-        let leases = self.leases.iter().map(|(lock, it)| (it.wake, Owner::Lease(lock)));
-        let inspections =
-            self.inspections.iter().map(|(lock, it)| (it.wake, Owner::Inspection(lock)));
-        let releases =
-            self.releases.iter().map(|((lock, round), it)| (it.wake, Owner::Release(lock, round)));
-        let all = calls.chain(leases).chain(inspections).chain(releases);
-        self.deadlines.extend(all.filter_map(|(at, owner)| Some((at?, owner))));
-        for node in self.quorum.node_ids() {
-            for owner in [Owner::Node(node), Owner::Trust(node)] {
-                self.deadlines.extend(self.wake_of(owner).map(|at| (at, owner)));
+        let calls = self.calls.keys().map(Owner::Call);
+        let leases = self.leases.keys().map(Owner::Lease);
+        let inspections = self.inspections.keys().map(Owner::Inspection);
+        let releases = self.releases.iter().map(|((lock, round), _)| Owner::Release(lock, round));
+        let nodes = self.quorum.node_ids().flat_map(|node| [Owner::Node(node), Owner::Trust(node)]);
+        let owners = calls.chain(leases).chain(inspections).chain(releases).chain(nodes);
+        let mut deadlines = Deadlines::default();
+        for owner in owners.chain([Owner::Close]) {
+            if let Some(at) = self.wake_of(owner) {
+                deadlines.add(at, owner);
             }
         }
-        self.deadlines.extend(self.closing.drains_by.map(|at| (at, Owner::Close)));
+        self.deadlines = deadlines;
     }
 }
 

@@ -57,7 +57,7 @@ impl Engine {
         if owed && link.retry_at.is_none() {
             let at = cx.now.after(link.next_delay());
             link.retry_at = Some(at);
-            self.deadlines.extend([(at, Owner::Node(node))]);
+            self.deadlines.add(at, Owner::Node(node));
         }
         Self::emit_released(release, cx);
         if release.is_over() {
@@ -107,7 +107,7 @@ impl Engine {
             && !at.has_come(now)
         {
             link.retry_at = Some(now.boot());
-            self.deadlines.extend([(now.boot(), Owner::Node(node))]);
+            self.deadlines.add(now.boot(), Owner::Node(node));
         }
     }
 
@@ -129,7 +129,7 @@ impl Engine {
         if sent.len() == RESEND_MAX {
             let at = cx.now.after(link.next_delay());
             link.retry_at = Some(at);
-            self.deadlines.extend([(at, Owner::Node(node))]);
+            self.deadlines.add(at, Owner::Node(node));
         }
         for id in sent {
             self.review_release(id, cx);

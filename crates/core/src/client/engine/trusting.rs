@@ -196,7 +196,7 @@ impl Engine {
 
     fn drain_until(&mut self, by: BootTime) {
         self.closing.drains_by = Some(by);
-        self.deadlines.extend([(by, Owner::Close)]);
+        self.deadlines.add(by, Owner::Close);
     }
 
     /// Whether no adoption or withdrawal is in progress, or the time for it is over.

@@ -45,15 +45,14 @@ pub(super) enum Slots {
 }
 
 impl Slots {
+    #[inline]
     pub(super) fn new(nodes: usize, slot: impl Fn(usize) -> Slot) -> Self {
         if nodes > FEW {
             return Self::Many((0..nodes).map(slot).collect());
         }
-        let mut few = [const { Slot::Gone { took: Duration::ZERO } }; FEW];
-        for (node, place) in few[..nodes].iter_mut().enumerate() {
-            *place = slot(node);
-        }
-        Self::Few(nodes, few)
+        let filler = || Slot::Gone { took: Duration::ZERO };
+        let few = |node| if node < nodes { slot(node) } else { filler() };
+        Self::Few(nodes, core::array::from_fn(few))
     }
 }
 
