@@ -249,7 +249,7 @@ impl Engine {
 
     /// The recent round trip to a quorum; zero before the first answer.
     pub fn quorum_round_trip(&self) -> Duration {
-        self.paths.round_trips.reckon(self.quorum)
+        self.paths.round_trips.estimate(self.quorum)
     }
 
     /// The time of the next [`Event::Wake`]. An early [`Event::Wake`] does nothing. A late one is safe, but delays
@@ -386,13 +386,13 @@ impl Engine {
     fn on_connecting(&mut self, node: NodeId, now: Reading) {
         // A repeated event belongs to the same wait, so the timeout does not start again.
         if !core::mem::replace(&mut self.paths.links[node.index()].connecting, true) {
-            self.for_each_attempt(|attempt| attempt.handle_connecting(node, now));
+            self.for_each_attempt(|attempt| attempt.handle_connection(node, true, now));
         }
     }
 
     fn on_connected(&mut self, node: NodeId, now: Reading) {
         if core::mem::take(&mut self.paths.links[node.index()].connecting) {
-            self.for_each_attempt(|attempt| attempt.handle_connected(node, now));
+            self.for_each_attempt(|attempt| attempt.handle_connection(node, false, now));
         }
         self.node_is_back(node, now);
     }

@@ -58,11 +58,11 @@ impl RoundTrips {
         if let Some(known) = self.fixed.or(self.to_quorum) {
             return known;
         }
-        *self.to_quorum.insert(self.reckon(quorum))
+        *self.to_quorum.insert(self.estimate(quorum))
     }
 
     /// As [`latest`](Self::latest), but does not cache the result.
-    pub(crate) fn reckon(&self, quorum: Quorum) -> Duration {
+    pub(crate) fn estimate(&self, quorum: Quorum) -> Duration {
         if let Some(fixed) = self.fixed {
             return fixed;
         }

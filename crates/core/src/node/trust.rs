@@ -160,7 +160,7 @@ pub(crate) struct NodeTrust {
     is_guess: bool,
     pub(crate) review: Review,
     /// The trust state that was last reported.
-    pub(crate) told: Option<TrustState>,
+    pub(crate) reported: Option<TrustState>,
     /// Number of clocks from which the floor (the smallest fencing token) was computed, if they are fewer than a quorum
     /// and this was not reported yet.
     pub(crate) few_clocks: Option<usize>,

@@ -94,17 +94,13 @@ impl Attempt {
         }
     }
 
-    /// The connection to `node` has been made, so the node's time to answer begins.
-    pub fn handle_connected(&mut self, node: NodeId, now: Reading) {
+    /// The connection to `node` is being made, which has a timeout of its own, or it has been made. The node's time to
+    /// answer begins after that.
+    pub fn handle_connection(&mut self, node: NodeId, is_being_made: bool, now: Reading) {
         if let Slot::Outstanding { due } = &mut self.slots[node.index()] {
-            *due = now.after(self.node_timeout);
-        }
-    }
-
-    /// The connection to `node` is being made, which has a timeout of its own.
-    pub fn handle_connecting(&mut self, node: NodeId, now: Reading) {
-        if let Slot::Outstanding { due } = &mut self.slots[node.index()] {
-            *due = now.after(self.timing.connect_timeout().saturating_add(self.node_timeout));
+            let connect_timeout = self.timing.connect_timeout();
+            let before = if is_being_made { connect_timeout } else { Duration::ZERO };
+            *due = now.after(before.saturating_add(self.node_timeout));
         }
     }
 

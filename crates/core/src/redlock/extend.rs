@@ -6,36 +6,24 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::command::{Answer, Failure, FailureKind};
+use crate::command::{Answer, Failure, FailureKind, Holding};
 use crate::redlock::acquire::{NodeOutcome, NodeResult};
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Extension {
-    round: u32,
+    pub(crate) round: u32,
     quorum: Quorum,
-    started: Reading,
-    due: BootTime,
-    slots: Vec<Slot>,
-    awaited: bool,
-    reported: bool,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Slot {
-    state: SlotState,
-    took: Duration,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum SlotState {
-    Outstanding,
-    Extended,
-    Absent,
-    Healing,
-    Other,
-    Failed(Failure),
+    pub(crate) started: Reading,
+    pub(crate) due: BootTime,
+    /// The result of each node; `None` while its answer is outstanding.
+    results: Vec<Option<NodeResult>>,
+    healing: NodeSet,
+    /// Whether a caller awaits the outcome.
+    pub(crate) is_awaited: bool,
+    /// Whether the engine has reported the outcome to the holder. Afterwards this round can only heal nodes.
+    pub(crate) is_reported: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -52,73 +40,38 @@ pub(crate) enum Progress {
 impl Extension {
     /// Starts a round, whose command goes to every node now.
     pub(crate) fn start(round: u32, quorum: Quorum, node_timeout: Duration, now: Reading) -> Self {
-        let slot = Slot { state: SlotState::Outstanding, took: Duration::ZERO };
         Self {
             round,
             quorum,
             started: now,
             due: now.after(node_timeout),
-            slots: alloc::vec![slot; quorum.nodes()],
-            awaited: false,
-            reported: false,
+            results: alloc::vec![None; quorum.nodes()],
+            healing: NodeSet::default(),
+            is_awaited: false,
+            is_reported: false,
         }
-    }
-
-    pub(crate) const fn round(&self) -> u32 {
-        self.round
-    }
-
-    pub(crate) const fn started(&self) -> Reading {
-        self.started
-    }
-
-    pub(crate) const fn is_awaited(&self) -> bool {
-        self.awaited
-    }
-
-    pub(crate) fn await_outcome(&mut self) {
-        self.awaited = true;
-    }
-
-    /// Whether the engine has reported the outcome to the holder. Afterwards this round can only heal nodes.
-    pub(crate) const fn is_reported(&self) -> bool {
-        self.reported
-    }
-
-    pub(crate) fn mark_reported(&mut self) {
-        self.reported = true;
-    }
-
-    pub(crate) const fn deadline(&self) -> BootTime {
-        self.due
     }
 
     pub(crate) fn handle_answer(&mut self, node: NodeId, answer: &Answer, now: Reading) {
-        let slot = &mut self.slots[node.index()];
-        if slot.state != SlotState::Outstanding {
-            return;
-        }
-        slot.took = now.elapsed_since(self.started);
-        slot.state = match answer {
-            Answer::Extended | Answer::Downgraded => SlotState::Extended,
-            Answer::Absent => SlotState::Absent,
-            Answer::Other => SlotState::Other,
-            Answer::Failed(failure) => SlotState::Failed(failure.clone()),
-            _ => SlotState::Failed(Failure::new(FailureKind::Protocol)),
+        let said = match answer {
+            Answer::Extended | Answer::Downgraded => NodeOutcome::Granted,
+            Answer::Absent => NodeOutcome::Seen(Holding::Free),
+            Answer::Other => NodeOutcome::Refused(None),
+            Answer::Failed(failure) => NodeOutcome::Failed(failure.clone()),
+            _ => NodeOutcome::Failed(Failure::new(FailureKind::Protocol)),
         };
+        let took = now.elapsed_since(self.started);
+        self.results[node.index()].get_or_insert(NodeResult::new(said, took));
     }
 
     /// Ends the round when its time is up: nodes without an answer have failed. The driver delivers received answers
     /// first, so a slow client does not take a received answer for silence.
     pub(crate) fn handle_time(&mut self, now: Reading) {
-        if !self.due.has_come(now) {
-            return;
-        }
-        let took = now.elapsed_since(self.started);
-        for slot in &mut self.slots {
-            if slot.state == SlotState::Outstanding {
-                let state = SlotState::Failed(Failure::new(FailureKind::Silent));
-                *slot = Slot { state, took };
+        if self.due.has_come(now) {
+            let silent = NodeOutcome::Failed(Failure::new(FailureKind::Silent));
+            let silent = NodeResult::new(silent, now.elapsed_since(self.started));
+            for result in &mut self.results {
+                result.get_or_insert_with(|| silent.clone());
             }
         }
     }
@@ -127,10 +80,11 @@ impl Extension {
     /// node is returned once.
     pub(crate) fn take_healable(&mut self) -> NodeSet {
         let mut healable = NodeSet::default();
-        if self.quorum.is_reached(self.count(&SlotState::Extended)) {
-            for (node, slot) in self.quorum.node_ids().zip(&mut self.slots) {
-                if slot.state == SlotState::Absent {
-                    slot.state = SlotState::Healing;
+        if self.quorum.is_reached(self.confirmed()) {
+            for (node, result) in self.quorum.node_ids().zip(&self.results) {
+                let is_absent = |it: &NodeResult| it.said == NodeOutcome::Seen(Holding::Free);
+                if result.as_ref().is_some_and(is_absent) && !self.healing.contains(node) {
+                    self.healing.insert(node);
                     healable.insert(node);
                 }
             }
@@ -139,11 +93,10 @@ impl Extension {
     }
 
     pub(crate) fn progress(&self) -> Progress {
-        let confirmed = self.count(&SlotState::Extended);
-        let outstanding = self.count(&SlotState::Outstanding);
+        let confirmed = self.confirmed();
         if self.quorum.is_reached(confirmed) {
             Progress::Confirmed
-        } else if self.quorum.is_out_of_reach(confirmed, outstanding) {
+        } else if self.quorum.is_out_of_reach(confirmed, self.outstanding()) {
             Progress::Failed
         } else {
             Progress::Open
@@ -151,43 +104,35 @@ impl Extension {
     }
 
     pub(crate) fn is_confirmed_by_all(&self) -> bool {
-        self.count(&SlotState::Extended) == self.slots.len()
+        self.confirmed() == self.results.len()
     }
 
     /// Whether some node failed or answered without a confirmation.
     pub(crate) fn has_denial(&self) -> bool {
-        let count = self.count(&SlotState::Extended) + self.count(&SlotState::Outstanding);
-        count < self.slots.len()
+        self.confirmed() + self.outstanding() < self.results.len()
     }
 
     /// Whether every node has answered or timed out, so that no further node can be healed in this round.
     pub(crate) fn is_over(&self) -> bool {
-        self.count(&SlotState::Outstanding) == 0
+        self.outstanding() == 0
     }
 
     pub(crate) fn report(&self, now: Reading) -> Vec<NodeResult> {
-        let so_far = now.elapsed_since(self.started);
-        let tell = |slot: &Slot| match &slot.state {
-            SlotState::Outstanding => NodeResult::new(NodeOutcome::Nothing, so_far),
-            SlotState::Extended => NodeResult::new(NodeOutcome::Granted, slot.took),
-            SlotState::Absent | SlotState::Healing => {
-                NodeResult::new(NodeOutcome::Seen(crate::command::Holding::Free), slot.took)
-            }
-            SlotState::Other => NodeResult::new(NodeOutcome::Refused(None), slot.took),
-            SlotState::Failed(failure) => {
-                NodeResult::new(NodeOutcome::Failed(failure.clone()), slot.took)
-            }
-        };
-        self.slots.iter().map(tell).collect()
+        NodeResult::all_so_far(&self.results, now.elapsed_since(self.started))
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
         self.started = self.started.shifted(base);
         self.due = self.due.shifted(base);
-        self.slots.iter_mut().for_each(|slot| slot.took = Duration::ZERO);
+        self.results.iter_mut().flatten().for_each(|result| result.took = Duration::ZERO);
     }
 
-    fn count(&self, state: &SlotState) -> usize {
-        self.slots.iter().filter(|slot| slot.state == *state).count()
+    fn confirmed(&self) -> usize {
+        let granted = |result: &&NodeResult| result.said == NodeOutcome::Granted;
+        self.results.iter().flatten().filter(granted).count()
+    }
+
+    fn outstanding(&self) -> usize {
+        self.results.iter().filter(|result| result.is_none()).count()
     }
 }

@@ -18,7 +18,6 @@ use crate::ids::LockId;
 use crate::keys::{Entry, Keys, Mode};
 use crate::loss::LossCause;
 use crate::redlock::acquire::Attempt;
-use crate::redlock::extend::Extension;
 use crate::redlock::fence::Fenced;
 use crate::redlock::hold::Hold;
 use crate::redlock::quorum::{NodeSet, Quorum};
@@ -248,7 +247,7 @@ impl Lease {
         if self.lost.is_some() {
             return None;
         }
-        let round = self.extension().map(Extension::deadline);
+        let round = self.extension().map(|extension| extension.due);
         let handover = self.handover().and_then(|handover| handover.write_back.deadline());
         match [self.extending.at, round, handover].iter().flatten().min() {
             Some(&at) if self.votes.validity.lasts(at.remaining(now), now) => Some(at),

@@ -59,7 +59,8 @@ impl Engine {
         let timeout = timing.node_timeout(round_trip);
         // Attempts are large, so the attempt is built in its record.
         let attempt = Attempt::start(entry, self.quorum, timing, timeout, connecting, cx.now);
-        let attempt = call.phase.attempt(attempt);
+        call.phase = Phase::Attempting(attempt);
+        let Phase::Attempting(attempt) = &mut call.phase else { unreachable!("just begun") };
         if let Some(counter) = &call.request.fenced {
             attempt.seek_fence(counter.clone(), call.history.number_seen);
         }

@@ -109,17 +109,6 @@ pub(super) enum Phase {
     Aside { until: BootTime },
 }
 
-impl Phase {
-    /// Enters the phase of an attempt.
-    pub(super) fn attempt(&mut self, attempt: Attempt) -> &mut Attempt {
-        *self = Self::Attempting(attempt);
-        match self {
-            Self::Attempting(attempt) => attempt,
-            _ => unreachable!("the attempt has just begun"),
-        }
-    }
-}
-
 impl Call {
     pub(super) fn new(request: Request, now: Reading) -> Self {
         let deadline = match request.wait {

@@ -49,7 +49,7 @@ impl Engine {
         };
         let changed = lease.handle_extended(answer, cx.now);
         if let Some(extension) = lease.extension_mut()
-            && extension.round() == ticket.round
+            && extension.round == ticket.round
         {
             extension.handle_answer(answer.node, answer.answer, cx.now);
         }
@@ -76,7 +76,7 @@ impl Engine {
             Some(lease) => match (lease.lost(), lease.extension()) {
                 (Some(cause), _) => Some(Extended::Lost(cause)),
                 // The extension in flight was within the hold limit when it began, and all callers share its outcome.
-                (None, Some(extension)) if !extension.is_reported() => None,
+                (None, Some(extension)) if !extension.is_reported => None,
                 (None, _) if !lease.limit().allows_extension(cx.now) => Some(Extended::HoldLimit),
                 (None, _) => None,
             },
@@ -87,11 +87,11 @@ impl Engine {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;
         };
-        if lease.extension().is_none_or(|extension| extension.is_reported()) {
+        if lease.extension().is_none_or(|extension| extension.is_reported) {
             Self::start_extension(self.quorum.all(), lock, lease, cx);
         }
         if let Some(extension) = lease.extension_mut() {
-            extension.await_outcome();
+            extension.is_awaited = true;
         }
         self.review_lease(lock, false, cx);
     }
@@ -112,13 +112,12 @@ impl Engine {
             return cx.emit(Effect::Extended { lock: holder, outcome: Extended::Lost(cause) });
         }
         if lease.mode() == Mode::Exclusive {
-            let is_awaited =
-                lease.extension().is_some_and(|it| it.is_awaited() && !it.is_reported());
+            let is_awaited = lease.extension().is_some_and(|it| it.is_awaited && !it.is_reported);
             let (round, command) = lease.downgrade(cx.now);
             let ticket = Ticket { lock, round, verb: Verb::Extend };
             cx.emit(Effect::Send { nodes: self.quorum.all(), ticket, command });
             if is_awaited && let Some(extension) = lease.extension_mut() {
-                extension.await_outcome();
+                extension.is_awaited = true;
             }
             let keys = lease.keys().clone();
             self.downgrade_place(&keys, holder, cx);
@@ -150,8 +149,8 @@ impl Engine {
         }
     }
 
-    /// Ends the turn of a lease if that is the usual one: a writer with one key that no other caller of this process waits
-    /// for. Returns whether it did.
+    /// Ends the turn of an exclusive lease with one key that no other caller of this process waits for, which is usual.
+    /// Returns whether it did. No caller could take such a lease over, so one search of the key's record suffices.
     fn leave_unwanted(&mut self, lock: LockId, now: Reading) -> bool {
         let Some(lease) = self.leases.get(&lock) else { return false };
         let Some(key) = lease.keys().single().filter(|_| lease.backs_off()) else { return false };
@@ -280,7 +279,7 @@ impl Engine {
         // Report the answers that led to the loss, if the holder does not know them yet.
         let by_answers =
             matches!(cause, LossCause::Expired | LossCause::KeyGone | LossCause::KeyOverwritten);
-        let is_open = lease.extension().is_some_and(|it| !it.is_reported() && it.has_denial());
+        let is_open = lease.extension().is_some_and(|it| !it.is_reported && it.has_denial());
         if by_answers && is_open {
             Self::emit_health(lease, true, cx);
         }
@@ -367,8 +366,8 @@ impl Engine {
         let Some(extension) = lease.extension_mut() else {
             return;
         };
-        let started = extension.started();
-        let was_reported = extension.is_reported();
+        let started = extension.started;
+        let was_reported = extension.is_reported;
         if !was_reported {
             let progress = extension.progress();
             let outcome = match progress {
@@ -395,7 +394,7 @@ impl Engine {
         // A node whose vote would not count is not healed, because a heal asks for a vote.
         let mut healable = extension.take_healable();
         excluded.iter().for_each(|node| healable.remove(node));
-        let (over, round) = (extension.is_reported() && extension.is_over(), extension.round());
+        let (over, round) = (extension.is_reported && extension.is_over(), extension.round);
         let ticket = Ticket { lock, round, verb: Verb::Heal };
         if !healable.is_empty() {
             let command = lease.heal_command(healable);
@@ -438,10 +437,10 @@ impl Engine {
     fn emit_extended(lease: &mut Lease, outcome: Extended, cx: &mut Context<'_>) {
         let lock = lease.holder();
         if let Some(extension) = lease.extension_mut()
-            && !extension.is_reported()
+            && !extension.is_reported
         {
-            extension.mark_reported();
-            if extension.is_awaited() {
+            extension.is_reported = true;
+            if extension.is_awaited {
                 cx.emit(Effect::Extended { lock, outcome });
             }
         }

@@ -159,8 +159,8 @@ impl Engine {
             let trust = monitor.node_mut(node);
             let due = trust.review.due.filter(|_| !self.closing.has_begun);
             self.deadlines.put(Owner::Trust(node), &mut trust.review.wake, due);
-            if trust.told.as_ref() != Some(trust.trust_state()) {
-                trust.told = Some(trust.trust_state().clone());
+            if trust.reported.as_ref() != Some(trust.trust_state()) {
+                trust.reported = Some(trust.trust_state().clone());
                 has_changed = true;
                 cx.emit(Effect::TrustState { node, trust_state: trust.trust_state().clone() });
             }

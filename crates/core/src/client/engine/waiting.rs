@@ -331,8 +331,8 @@ impl Engine {
                 Phase::Looking { .. } | Phase::Pausing { .. } | Phase::Aside { .. }
             );
             let was_open = call.is_open();
-            let is_told = waits && call.is_to_watch() && is_concerned(&call.request);
-            let Some(waiting) = call.waiting.as_mut().filter(|_| is_told) else {
+            let is_affected = waits && call.is_to_watch() && is_concerned(&call.request);
+            let Some(waiting) = call.waiting.as_mut().filter(|_| is_affected) else {
                 continue;
             };
             let is_new = match keys {

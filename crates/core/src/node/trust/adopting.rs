@@ -129,7 +129,7 @@ impl NodeMonitor {
         let trust = self.node_mut(node);
         if core::mem::take(&mut trust.is_guess) {
             // Only an upper bound of the quarantine's end was reported. The exact end is reported even if it is equal.
-            trust.told = None;
+            trust.reported = None;
         }
         trust.trust_state = TrustState::Quarantined { until: plan.grown_at, why: plan.why.clone() };
         if !left.is_zero() || !writes {

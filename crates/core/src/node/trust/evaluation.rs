@@ -140,18 +140,18 @@ impl NodeMonitor {
             let ns = sent.boot().as_nanos().saturating_sub(at.as_nanos());
             Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
         };
-        let told = Duration::from_secs(told_uptime(info));
+        let reported = Duration::from_secs(reported_uptime(info));
         let trust = self.node(node);
         let seen = trust.run.answered_before.map_or(Duration::MAX, since);
         let (at_first, passed) =
             trust.run.first.map_or((0, Duration::ZERO), |(at_first, at)| (at_first, since(at)));
-        let bounded = told.min(seen).min(Duration::from_secs(at_first) + passed).max(passed);
-        let told = if mutant!(UptimeBelieved) { told } else { bounded };
+        let bounded = reported.min(seen).min(Duration::from_secs(at_first) + passed).max(passed);
+        let uptime = if mutant!(UptimeBelieved) { reported } else { bounded };
         let less = Duration::from_secs(if mutant!(UptimeOffByTwo) { 2 } else { 0 });
         if self.is_durable(node, info) {
             Duration::ZERO
         } else {
-            self.rules.quarantine().saturating_sub(told + less)
+            self.rules.quarantine().saturating_sub(uptime + less)
         }
     }
 
@@ -215,7 +215,7 @@ impl NodeMonitor {
 
 /// The uptime in seconds that the server reports. Zero if the report is negative, because the server's clock was set
 /// back.
-pub(super) fn told_uptime(info: &Info) -> u64 {
+pub(super) fn reported_uptime(info: &Info) -> u64 {
     if mutant!(UptimeUnsigned) {
         return info.uptime_s.unsigned_abs();
     }

@@ -20,11 +20,11 @@ impl NodeTrust {
             marker: None,
             run: Run::new(),
             is_near: false,
-            clock: NodeClock { told: None, is_late: false },
+            clock: NodeClock { reading: None, is_late: false },
             adopted: None,
             is_guess: false,
             review: Review { step: Step::Rest, round: 0, due: None, wake: None },
-            told: None,
+            reported: None,
             few_clocks: None,
         }
     }
@@ -93,8 +93,8 @@ impl NodeTrust {
         let took = now.boot().as_nanos().saturating_sub(sent.boot().as_nanos());
         let late = quarantine / 2;
         let is_late = i64::try_from(late.as_nanos()).is_ok_and(|late| took > late);
-        let told = info.time_us.map(|time_us| (time_us, now.boot()));
-        self.clock = NodeClock { told, is_late };
+        let reading = info.time_us.map(|time_us| (time_us, now.boot()));
+        self.clock = NodeClock { reading, is_late };
     }
 
     pub(super) fn identify(&mut self, node: NodeId, todo: &mut Todo) {
@@ -119,13 +119,15 @@ impl NodeTrust {
 
     pub(super) fn shift(&mut self, base: Reading) {
         self.run.shift(base);
-        if let Some((_, at)) = &mut self.clock.told {
+        if let Some((_, at)) = &mut self.clock.reading {
             *at = at.shifted(base);
         }
         if let Some((_, _, at)) = &mut self.adopted {
             *at = at.shifted(base);
         }
-        for trust_state in [Some(&mut self.trust_state), self.told.as_mut()].into_iter().flatten() {
+        for trust_state in
+            [Some(&mut self.trust_state), self.reported.as_mut()].into_iter().flatten()
+        {
             if let TrustState::Quarantined { until, .. } = trust_state {
                 *until = until.shifted(base);
             }
@@ -138,8 +140,8 @@ impl NodeTrust {
     pub(super) fn forget(&mut self, quarantine: Duration) {
         let now = Reading::default();
         self.run.forget(now, quarantine);
-        self.clock.told = self.clock.told.filter(|_| self.clock.time_us(now).is_some());
-        self.clock.is_late &= self.clock.told.is_some();
+        self.clock.reading = self.clock.reading.filter(|_| self.clock.time_us(now).is_some());
+        self.clock.is_late &= self.clock.reading.is_some();
         if let Some((_, age, at)) = &mut self.adopted {
             // Only the sum of the age and the time since then affects decisions.
             *age += before_origin(at);

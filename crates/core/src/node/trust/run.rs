@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::FRESH;
 use super::earlier::EarlierRuns;
-use super::evaluation::told_uptime;
+use super::evaluation::reported_uptime;
 use crate::node::info::Info;
 use crate::time::{BootTime, Reading};
 
@@ -28,7 +28,7 @@ pub(super) struct Run {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct NodeClock {
     /// The wall clock in microseconds, and the time at which the answer arrived.
-    pub(super) told: Option<(i64, BootTime)>,
+    pub(super) reading: Option<(i64, BootTime)>,
     /// Whether the answer arrived long after the question.
     pub(super) is_late: bool,
 }
@@ -52,7 +52,7 @@ impl Run {
                 self.answered_before = self.answered;
                 self.earlier.note(run_id, self.voted.take(), now, quarantine);
             }
-            self.first = Some((told_uptime(info), now.boot()));
+            self.first = Some((reported_uptime(info), now.boot()));
         }
         self.id = Some(info.run_id.clone());
         self.answered = Some(sent.boot());
@@ -97,7 +97,7 @@ impl NodeClock {
     /// answer: counted from the sending, a late answer would give a bound that is too high. The node's floor, its
     /// smallest fencing token, would then be too high as well, and a later floor could be lower.
     pub(super) fn time_us(&self, now: Reading) -> Option<u64> {
-        let (time_us, at) = self.told?;
+        let (time_us, at) = self.reading?;
         let passed = now.boot().as_nanos().saturating_sub(at.as_nanos()) / 1000;
         let fresh = i64::try_from(FRESH.as_micros()).is_ok_and(|fresh| passed <= fresh);
         u64::try_from(time_us.saturating_add(passed)).ok().filter(|_| fresh)

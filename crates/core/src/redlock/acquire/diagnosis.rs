@@ -190,6 +190,12 @@ impl NodeResult {
         Self { said, took }
     }
 
+    /// The results of all nodes, `so_far` after the start. `None` stands for an outstanding answer.
+    pub(crate) fn all_so_far(results: &[Option<Self>], so_far: Duration) -> Vec<Self> {
+        let nothing = || Self::new(NodeOutcome::Nothing, so_far);
+        results.iter().map(|result| result.clone().unwrap_or_else(nothing)).collect()
+    }
+
     /// Turns the result of a look at the lock before the first attempt into the answer that an attempt would have
     /// received.
     pub(crate) fn seen_as_refusal(self) -> Self {

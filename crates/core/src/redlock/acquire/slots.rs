@@ -37,7 +37,6 @@ pub(super) enum Slot {
 
 /// A slot for each node. The usual number of nodes needs no allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-#[expect(clippy::large_enum_variant, reason = "few nodes are the rule")]
 pub(super) enum Slots {
     /// Number of nodes in use. Unused slots hold a fixed filler, so that equal states compare equal.
     Few(usize, [Slot; FEW]),
