@@ -263,13 +263,4 @@ mod tests {
         timer.steps = None;
         assert!(!timer.is_set(now.after(soon)));
     }
-
-    #[tokio::test(start_paused = true)]
-    async fn on_tokios_clock_it_follows_that_clock() {
-        let mut timer = DriverTimer::new(Clock::Tokio);
-        let started = Instant::now();
-        timer.set(Duration::from_millis(1));
-        poll_fn(|cx| timer.poll(cx)).await;
-        assert_eq!(started.elapsed(), Duration::from_millis(1));
-    }
 }

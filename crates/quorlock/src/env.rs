@@ -429,38 +429,6 @@ mod tests {
         assert_eq!(read("redis://h,"), Err("there is no node before or behind a comma".to_owned()));
     }
 
-    #[test]
-    fn an_empty_variable_counts_as_not_set() {
-        let read = |value: &'static str| Deployment::read(move |_| Some(value.into()));
-        for value in ["", " "] {
-            let deployment = read(value).unwrap();
-            assert!(deployment.nodes.is_empty() && deployment.durable.is_empty());
-            assert!(deployment.quorum.is_none() && deployment.restart_guard.is_none());
-            assert!(deployment.password.is_none() && deployment.password_file.is_none());
-            assert!(deployment.max_ttl.is_none() && deployment.tls_ca.is_none());
-        }
-    }
-
-    #[test]
-    fn an_error_names_the_setting_and_no_secret() {
-        for (variable, value) in [
-            ("QUORLOCK_NODES", "redis://:hunter2#@h"),
-            ("QUORLOCK_QUORUM", "two"),
-            ("QUORLOCK_MAX_TTL", "10"),
-            ("QUORLOCK_RESTART_GUARD", "of"),
-            ("QUORLOCK_NODE_TIMEOUT", "1"),
-            ("QUORLOCK_CONNECT_TIMEOUT", "1"),
-        ] {
-            let get = |name: &str| (name == variable).then(|| value.into());
-            let error = Deployment::read(get).err().unwrap();
-            assert_eq!(variable_of(error.setting), variable);
-            assert!(!error.reason.contains("hunter2"), "{error:?}");
-        }
-        let get = |name: &str| (name == "QUORLOCK_MAX_TTL").then(|| "1ms".into());
-        let error = Deployment::read(get).unwrap().builder().unwrap_err();
-        assert_eq!(error.setting, "max-ttl");
-    }
-
     #[cfg(feature = "tls")]
     #[test]
     fn files_and_names_of_certificates_reach_the_node() {

@@ -50,22 +50,3 @@ pub fn current_thread_runtime() -> io::Result<Runtime> {
 /// The numbers are the same on every Unix.
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
-
-#[cfg(all(test, unix))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_exhausted_resource_is_named_and_another_error_is_not() {
-        let names = |number, name: &str| {
-            let error = io::Error::from_raw_os_error(number);
-            exhausted(&error).is_some_and(|resource| resource.contains(name))
-        };
-        assert!(names(EMFILE, "ulimit -n") && names(ENFILE, "fs.file-max"));
-        assert!(names(12, "memory") && names(28, "space"));
-        let refused = io::Error::from(ErrorKind::ConnectionRefused);
-        assert_eq!((exhausted(&refused), explained(&refused)), (None, refused.to_string()));
-        let no_thread = io::Error::from(ErrorKind::WouldBlock);
-        assert!(explained(&no_thread).starts_with("no further process or thread"));
-    }
-}

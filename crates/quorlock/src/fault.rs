@@ -62,26 +62,9 @@ mod tests {
                  connect to the server itself, or switch the restart guard off",
             ),
             (
-                Fault::Replica,
-                "it is a replica: what it holds can be overwritten by its master; list masters alone",
-            ),
-            (
-                Fault::InCluster,
-                "it is in cluster mode, which moves keys to other nodes; use independent masters",
-            ),
-            (
                 Fault::Evicts("allkeys-\u{1b}[2Jlru"),
                 "its maxmemory-policy is allkeys-\\u{1b}[2Jlru: it would delete locks; run CONFIG SET \
                  maxmemory-policy noeviction",
-            ),
-            (
-                Fault::SameServer("b"),
-                "node b is the same server: it would vote twice; list it once",
-            ),
-            (
-                Fault::OtherSettings { is_marked: true, theirs, ours },
-                "it votes for nodes=a quorum=1 max_ttl_ms=30000, but this client has nodes=b quorum=1 \
-                 max_ttl_ms=20000; give all clients the same, or run quorlock init --reconfigure",
             ),
             (
                 Fault::OtherSettings { is_marked: false, theirs, ours },

@@ -284,4 +284,7 @@ fn hold_uses_the_options_of_its_call() {
         client.acquire_fenced("orders").options(LockOptions::new().ttl(ttl)).hold(work).unwrap();
     assert!(token > 0 && is_short);
     assert_eq!(nodes[0].ttl_of("orders"), None);
+    let later = client.acquire_fenced("orders").call().unwrap();
+    assert!(later.fencing_token() > token && !later.is_superseded());
+    assert!(later.release().is_released());
 }

@@ -10,8 +10,7 @@ use common::{
     ONCE, PATIENCE, UNEXTENDED, all_servers, all_up, builder, calls, client, eventually, five, get,
     pttl, run,
 };
-use quorlock::node::MemoryNode;
-use quorlock::{LockOptions, blocking};
+use quorlock::LockOptions;
 use quorlock_admin::doctor;
 use quorlock_servers::{Nodes, ServerOptions};
 
@@ -184,16 +183,4 @@ async fn the_permissions_that_doctor_prints_suffice_for_fencing() {
         assert!(next.fencing_token() > fence, "{binary}: {} after {fence}", next.fencing_token());
         assert!(next.release().await.is_released());
     }
-}
-
-#[test]
-fn the_blocking_client_has_fencing_tokens() {
-    let nodes = ["a", "b", "c"].map(MemoryNode::new);
-    let client = blocking::Client::builder().custom_nodes(nodes).build().unwrap();
-    let first = client.acquire_fenced("orders").call().unwrap();
-    let fence = first.fencing_token();
-    assert!(fence > 0 && !first.is_superseded());
-    let _ = first.release();
-    assert!(client.acquire_fenced("orders").call().unwrap().fencing_token() > fence);
-    client.shutdown(Duration::from_secs(5)).unwrap();
 }

@@ -81,6 +81,7 @@ fn the_environment_describes_a_client() {
         ("QUORLOCK_NODE_TIMEOUT", "1s"),
         ("QUORLOCK_CONNECT_TIMEOUT", "10s"),
         ("QUORLOCK_DURABLE", ""),
+        ("QUORLOCK_TLS_CA", " "),
         // The command line uses these variables, and the library ignores them.
         ("QUORLOCK_TTL", "nonsense"),
         ("QUORLOCK_SHARED", "nonsense"),
@@ -105,6 +106,10 @@ fn an_error_names_its_variable() {
         ("QUORLOCK_NODES", "redis://:hunter2,@h", "a comma separates nodes"),
         ("QUORLOCK_NODES", "a=redis://h,a=redis://g", "node a is listed twice"),
         ("QUORLOCK_MAX_TTL", "9", "a time has a unit"),
+        ("QUORLOCK_MAX_TTL", "1ms", "max-ttl (1ms) must be at least 100ms"),
+        ("QUORLOCK_QUORUM", "two", "must be a number"),
+        ("QUORLOCK_RESTART_GUARD", "of", "must be strict, observe or off"),
+        ("QUORLOCK_CONNECT_TIMEOUT", "1", "a time has a unit"),
         ("QUORLOCK_MAX_TTL", "25h", "max_ttl (25h) must be at most 24h"),
         ("QUORLOCK_NODE_TIMEOUT", "9s", "node timeout (9s) must be above zero"),
         ("QUORLOCK_DURABLE", "b", "no node has the name \"b\"; the nodes are: a"),

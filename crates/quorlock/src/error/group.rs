@@ -22,17 +22,3 @@ pub fn names<N: AsRef<str>>(nodes: &[N]) -> String {
     let names: Vec<&str> = nodes.iter().map(AsRef::as_ref).collect();
     format!("node{plural} {}", names.join(", "))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn equal_answers_are_one_entry_with_all_names() {
-        let said = [("a", "x"), ("b", "y"), ("c", "x"), ("d", "x")];
-        let groups = group(said, |one, other| one == other);
-        assert_eq!(groups, [(vec!["a", "c", "d"], "x"), (vec!["b"], "y")]);
-        let told: Vec<String> = groups.iter().map(|(nodes, _)| names(nodes)).collect();
-        assert_eq!(told, ["nodes a, c, d", "node b"]);
-    }
-}

@@ -2,7 +2,7 @@ use std::pin::pin;
 use std::sync::Mutex;
 use std::task::{Context, Wake, Waker};
 
-use quorlock_core::{Hold, HoldLimit, LockId, Mode, Quorum, Validity};
+use quorlock_core::{Hold, LockId, Mode, Quorum, Validity};
 use tokio::time::{advance, timeout};
 
 use super::*;
@@ -40,12 +40,8 @@ impl Setting {
 
     /// A lock that is held for a second.
     pub(super) fn held(&self) -> (DriverSide, Guard) {
-        self.held_until(None)
-    }
-
-    fn held_until(&self, limit: Option<HoldLimit>) -> (DriverSide, Guard) {
         let (mut driver, caller) = self.call();
-        assert!(grant_until(&mut driver, limit).is_none());
+        assert!(grant(&mut driver).is_none());
         match caller.now_or_never() {
             Some(Some(Reply::Granted(guard))) => (driver, guard),
             _ => panic!("the guard was sent"),
@@ -61,22 +57,15 @@ impl Setting {
 
 /// Grants the call for a second. Returns the guard if the caller is gone.
 pub(super) fn grant(driver: &mut DriverSide) -> Option<Reply> {
-    grant_until(driver, None)
-}
-
-fn grant_until(driver: &mut DriverSide, limit: Option<HoldLimit>) -> Option<Reply> {
     let id = (GuardToken::new(Token::new([7; 20]), 0), None);
     let guard = driver.guard(id, Mode::Exclusive).expect("a handle is left");
-    driver.grant(guard, Hold::new(validity(SECOND), limit, Mode::Exclusive))
+    driver.grant(guard, Hold::new(validity(SECOND), None, Mode::Exclusive))
 }
 
 /// A guard that is valid for a second, the events that it queues, and the driver's side of the lock.
-fn guard(
-    limit: Option<HoldLimit>,
-    change: impl FnOnce(DriverHandle) -> DriverHandle,
-) -> (Guard, EventReceiver, DriverSide) {
+fn guard(change: impl FnOnce(DriverHandle) -> DriverHandle) -> (Guard, EventReceiver, DriverSide) {
     let setting = Setting::with(change);
-    let (side, guard) = setting.held_until(limit);
+    let (side, guard) = setting.held();
     (guard, setting.asked, side)
 }
 
@@ -86,7 +75,7 @@ fn is_silent(asked: &EventReceiver) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_is_found_by_the_clock_and_reported_once() {
-    let (guard, asked, _side) = guard(None, |handle| handle);
+    let (guard, asked, _side) = guard(|handle| handle);
     assert_eq!((guard.remaining(), guard.votes(), guard.loss_cause()), (SECOND, 1, None));
     advance(SECOND).await;
     assert_eq!((guard.remaining(), guard.votes()), (Duration::ZERO, 0));
@@ -103,7 +92,7 @@ async fn the_end_is_found_by_the_clock_and_reported_once() {
 /// The driver calculated a longer validity before the lock ended, but updates the guard only afterwards.
 #[tokio::test(start_paused = true)]
 async fn votes_that_come_after_the_end_do_not_bring_the_lock_back() {
-    let (guard, asked, _side) = guard(None, |handle| handle);
+    let (guard, asked, _side) = guard(|handle| handle);
     advance(SECOND / 2).await;
     guard.cell.update(validity(SECOND));
     assert_eq!(guard.remaining(), SECOND);
@@ -119,22 +108,8 @@ async fn votes_that_come_after_the_end_do_not_bring_the_lock_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_ends_at_max_hold_has_this_cause() {
-    let until = Clock::Tokio.now().after(2 * SECOND);
-    let (guard, _asked, _side) = guard(Some(HoldLimit { ttl: SECOND, until }), |handle| handle);
-    advance(SECOND).await;
-    guard.cell.update(validity(SECOND));
-    assert_eq!(guard.loss_cause(), Some(LossCause::Expired), "it could have been extended");
-
-    let (guard, _asked, _side) =
-        self::guard(Some(HoldLimit { ttl: SECOND, until }), |handle| handle);
-    advance(SECOND).await;
-    assert_eq!(guard.loss_cause(), Some(LossCause::HoldLimit));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_step_of_the_clocks_wakes_waiting_tasks() {
-    let (guard, asked, _side) = guard(None, |handle| handle);
+    let (guard, asked, _side) = guard(|handle| handle);
     let changed = guard.changed();
     guard.cell.look_at_clocks();
     timeout(SECOND / 2, changed).await.expect("the remaining time may have changed");
@@ -157,7 +132,7 @@ async fn a_waker_finds_the_state_unlocked() {
             self.found_unlocked.lock().unwrap().push(is_unlocked);
         }
     }
-    let (guard, _asked, _side) = guard(None, |handle| handle);
+    let (guard, _asked, _side) = guard(|handle| handle);
     let cell = guard.cell.clone();
     let asks = Arc::new(Asks { cell, found_unlocked: Mutex::default() });
     let waker = Waker::from(asks.clone());
@@ -183,15 +158,15 @@ async fn in_a_forked_child_a_guard_is_invalid_and_sends_nothing() {
     async fn at_once<T>(future: impl Future<Output = T>) -> T {
         timeout(SECOND, future).await.expect("the child has no driver to wait for")
     }
-    let (guard, asked, _side) = guard(None, DriverHandle::in_fork);
+    let (guard, asked, _side) = guard(DriverHandle::in_fork);
     assert!(!guard.is_valid());
     assert_eq!((guard.remaining(), guard.votes()), (Duration::ZERO, 0));
     assert_eq!(guard.loss_cause(), Some(LossCause::Shutdown));
     assert_eq!(at_once(guard.lost()).await, LossCause::Shutdown);
-    assert_eq!(guard.wait_lost(), LossCause::Shutdown);
+    assert_eq!(guard.cell.wait_lost(), LossCause::Shutdown);
     assert!(matches!(at_once(guard.extend()).await, Err(ExtendError::Lost { .. })));
     assert_eq!(at_once(guard.release()).await.outcome, Outcome::Unknown);
-    let (guard, asked_by_drop, _side) = self::guard(None, DriverHandle::in_fork);
+    let (guard, asked_by_drop, _side) = self::guard(DriverHandle::in_fork);
     drop(guard);
     assert!(is_silent(&asked) && is_silent(&asked_by_drop));
 }

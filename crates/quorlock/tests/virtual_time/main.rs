@@ -18,9 +18,6 @@ const MS: Duration = Duration::from_millis(1);
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// The validity of a lock with the default ttl: the ttl minus drift (1 % + 2 ms) and margin (2 %).
-const HELD_FOR: Duration = Duration::from_millis(10_000 - 102 - 200);
-
 /// The tolerance of [`assert_took`]: timers of tokio have a resolution of one millisecond.
 const TICK: Duration = Duration::from_millis(2);
 

@@ -60,17 +60,6 @@ fn a_reply_is_taken_once_and_wakes_the_last_waker() {
 }
 
 #[test]
-fn a_caller_is_woken_when_the_driver_ends_before_it_replies() {
-    let woken = Arc::<Woken>::default();
-    let setting = Setting::new();
-    let (driver, mut caller) = setting.call();
-    assert!(poll(&mut caller, &woken).is_pending());
-    drop(driver);
-    assert_eq!(woken.count(), 1);
-    assert!(matches!(poll(&mut caller, &woken), Poll::Ready(None)));
-}
-
-#[test]
 fn a_release_waits_only_while_a_driver_can_report() {
     let setting = Setting::new();
     let outcome = |released: Poll<Released>| match released {
@@ -91,24 +80,6 @@ fn a_release_waits_only_while_a_driver_can_report() {
     drop(driver);
     let released = poll(&mut guard.start_release(), &Arc::default());
     assert_eq!(outcome(released), Some(Outcome::Unknown));
-}
-
-/// Cancel safety: a guard that no caller takes releases its lock, once.
-#[test]
-fn a_guard_whose_caller_is_gone_releases_the_lock() {
-    let setting = Setting::new();
-    let (mut driver, caller) = setting.call();
-    drop(caller);
-    let untaken = grant(&mut driver);
-    assert_eq!(setting.releases(), 0);
-    drop(untaken.expect("the caller is gone"));
-    assert_eq!(setting.releases(), 1);
-
-    let (mut driver, caller) = setting.call();
-    assert!(grant(&mut driver).is_none());
-    assert_eq!(setting.releases(), 0);
-    drop(caller);
-    assert_eq!(setting.releases(), 1);
 }
 
 /// A guard in the cell keeps the cell alive. This cycle ends when the guard is taken, or when the caller is dropped.
