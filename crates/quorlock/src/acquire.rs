@@ -7,17 +7,16 @@ use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use quorlock_core::{AttemptReport, Counter, Event, Keys, LockId, Mode, Quorum, Request};
+use quorlock_core::{Counter, Event, Keys, LockId, Mode, Request};
 use tokio::sync::watch;
 
 use crate::client::state::ClientState;
-use crate::common::Names;
 use crate::driver::ReplyTo;
 use crate::error::{AcquireError, HoldError, InvalidRequest};
-use crate::guard::{CallerSide, Guard, LockCell, LockGuard, Reply};
+use crate::guard::{CallerSide, Guard, LockCell, LockGuard, Reply, SendProgress};
 use crate::options::LockOptions;
 use crate::own_keys::{MARKER, counter, own_key};
 use crate::resources::Resources;
@@ -100,8 +99,8 @@ impl<G> Acquire<G> {
         self
     }
 
-    /// Sends a report into `progress` after each failed attempt except the last: why the attempt failed. The call sends
-    /// the reports while it is polled. By default nothing is reported.
+    /// Sends a report into `progress` after each failed attempt except the last: why the attempt failed. By default nothing
+    /// is reported.
     pub fn progress(mut self, progress: watch::Sender<Option<Waiting>>) -> Self {
         self.progress = Some(progress);
         self
@@ -143,7 +142,7 @@ impl<G> Acquire<G> {
     }
 }
 
-impl<G: LockGuard> Acquire<G> {
+impl<G: LockGuard + Into<Guard>> Acquire<G> {
     /// Acquires the lock, runs `work` with the guard, and releases the lock.
     ///
     /// If the lock is lost, the work's future is dropped at its current `await`. Work that never awaits is not stopped
@@ -183,7 +182,7 @@ impl<G: LockGuard> Acquire<G> {
             return Err(lost(cause));
         }
         // The work was done under the lock, so the outcome of the release does not matter to it.
-        let _ = guard.into_guard().release().await;
+        let _ = guard.into().release().await;
         Ok(result)
     }
 }
@@ -251,18 +250,9 @@ pub struct Acquiring<G = Guard> {
 
 enum State {
     Ready(Result<Request, InvalidRequest>),
-    Asked(Asked),
+    Asked { lock: LockId, reply: CallerSide },
     Done,
 }
-
-struct Asked {
-    lock: LockId,
-    reply: CallerSide,
-    progress_feed: Option<ProgressFeed>,
-}
-
-/// Passes the driver's reports on to the caller's channel.
-struct ProgressFeed(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl<G: LockGuard> Acquiring<G> {
     /// Sends the request to the driver.
@@ -273,19 +263,17 @@ impl<G: LockGuard> Acquiring<G> {
         let request = request?;
         let lock = self.client.new_lock();
         let (mut call, reply) = LockCell::call(lock, self.resource.clone(), &self.client.common);
-        let progress_feed = self.progress.take().map(|progress| {
-            let (told, seen) = watch::channel(None);
-            call.progress = Some(told);
-            let several = self.several.clone();
-            ProgressFeed::new(
-                (seen, progress),
-                (self.client.common.names.clone(), several),
-                self.client.quorum,
-            )
+        call.progress = self.progress.take().map(|progress| {
+            let (names, several) = (self.client.common.names.clone(), self.several.clone());
+            let quorum = self.client.quorum;
+            Box::new(move |report| {
+                let waiting = Waiting::new((&names, several.as_ref()), quorum, report);
+                progress.send_replace(Some(waiting));
+            }) as SendProgress
         });
         let event = Event::Acquire { lock, request };
         self.client.common.driver.send_and_drive(event, ReplyTo::Acquire(call));
-        self.state = State::Asked(Asked { lock, reply, progress_feed });
+        self.state = State::Asked { lock, reply };
         Ok(())
     }
 
@@ -323,8 +311,8 @@ impl<G: LockGuard> Acquiring<G> {
     pub(crate) fn wait(mut self) -> Result<G, AcquireError> {
         let caller = self.client.common.driver.caller();
         self.start()?;
-        let State::Asked(asked) = &mut self.state else { unreachable!("started just now") };
-        let reply = caller.wait(&mut asked.reply);
+        let State::Asked { reply, .. } = &mut self.state else { unreachable!("started just now") };
+        let reply = caller.wait(reply);
         self.conclude(reply)
     }
 }
@@ -337,29 +325,20 @@ impl<G: LockGuard> Future for Acquiring<G> {
         if let State::Ready(_) = this.state {
             this.start()?;
         }
-        let State::Asked(asked) = &mut this.state else {
+        let State::Asked { reply, .. } = &mut this.state else {
             panic!("polled after it was done");
         };
-        // The reply is polled first, so that every report that the driver sent before the reply is passed on too.
-        let reply = Pin::new(&mut asked.reply).poll(cx);
-        if let Some(progress_feed) = &mut asked.progress_feed
-            && progress_feed.0.as_mut().poll(cx).is_ready()
-        {
-            asked.progress_feed = None;
-        }
-        match reply {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(reply) => Poll::Ready(this.conclude(reply)),
-        }
+        let reply = ready!(Pin::new(reply).poll(cx));
+        Poll::Ready(this.conclude(reply))
     }
 }
 
 impl<G> Drop for Acquiring<G> {
     fn drop(&mut self) {
-        if let State::Asked(asked) = &self.state
+        if let State::Asked { lock, .. } = self.state
             && !mutant!(CancelUnsent)
         {
-            let event = Event::Cancel { lock: asked.lock };
+            let event = Event::Cancel { lock };
             self.client.common.driver.send(event, ReplyTo::Nobody);
         }
     }
@@ -368,24 +347,5 @@ impl<G> Drop for Acquiring<G> {
 impl<G> fmt::Debug for Acquiring<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquiring").field("resource", &self.resource).finish_non_exhaustive()
-    }
-}
-
-impl ProgressFeed {
-    fn new(
-        (mut seen, progress): (
-            watch::Receiver<Option<AttemptReport>>,
-            watch::Sender<Option<Waiting>>,
-        ),
-        (names, several): (Names, Option<Keys>),
-        quorum: Quorum,
-    ) -> Self {
-        Self(Box::pin(async move {
-            while seen.changed().await.is_ok() {
-                let report = seen.borrow_and_update().clone();
-                let names = (&*names, several.as_ref());
-                progress.send_replace(report.map(|report| Waiting::new(names, quorum, report)));
-            }
-        }))
     }
 }

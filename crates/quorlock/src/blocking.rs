@@ -44,10 +44,6 @@ use crate::stats::Stats;
 pub struct Client(crate::Client);
 
 impl Client {
-    pub(crate) fn new(client: crate::Client) -> Self {
-        Self(client)
-    }
-
     /// A builder with the default settings. Its `build` starts the client on a thread of its own.
     pub fn builder() -> ClientBuilder {
         crate::Client::builder().blocking()
@@ -96,10 +92,8 @@ impl Client {
     /// # Panics
     /// Inside an async runtime.
     pub fn inspect(&self, resources: impl Into<Resources>) -> Result<Inspection, InvalidRequest> {
-        let resources = resources.into().check()?;
         let caller = self.0.driver().caller();
-        let nodes = caller.wait(self.0.ask_inspect(&resources)?).unwrap_or_default();
-        Ok(self.0.inspected(&resources, nodes))
+        Ok(caller.wait(self.0.start_inspect(resources.into())?))
     }
 
     /// The present figures of this client.
@@ -147,7 +141,7 @@ impl ClientBuilder {
     /// # Errors
     /// As the async client's [`build`](crate::ClientBuilder::build).
     pub fn build(self) -> Result<Client, BuildError> {
-        self.own_thread(true).settings.build().map(Client::new)
+        self.own_thread(true).settings.build().map(Client)
     }
 }
 
@@ -167,7 +161,7 @@ impl<G> Acquire<G> {
     }
 }
 
-impl<G: LockGuard> Acquire<G> {
+impl<G: LockGuard + Into<Guard>> Acquire<G> {
     /// Waits for the lock.
     ///
     /// # Errors
@@ -197,7 +191,7 @@ impl<G: LockGuard> Acquire<G> {
             return Err(guard.as_guard().lost_during_work(cause));
         }
         // The work was done under the lock, so the outcome of the release does not matter to it.
-        let _ = Guard(guard.into_guard()).release();
+        let _ = guard.into().release();
         Ok(result)
     }
 }
@@ -254,7 +248,7 @@ impl Guard {
 
     /// Blocks until the lock is lost, and returns the cause.
     pub fn lost(&self) -> LossCause {
-        self.0.wait_lost()
+        self.0.cell.wait_lost()
     }
 
     /// The state of the lock on the nodes; see [`crate::Guard::health`].
@@ -271,8 +265,7 @@ impl Guard {
     /// Inside an async runtime.
     pub fn extend(&self) -> Result<Duration, ExtendError> {
         let caller = self.0.driver().caller();
-        let (outcome, span) = self.0.ask_extend();
-        self.0.extended(caller.wait(outcome).ok(), &span)
+        caller.wait(self.0.start_extend())
     }
 
     /// Releases the lock on every node, and returns how that went; see [`crate::Guard::release`].
@@ -304,7 +297,7 @@ impl FencedGuard {
 
     /// Whether another client may have held the lock since; see [`crate::FencedGuard::is_superseded`].
     pub fn is_superseded(&self) -> bool {
-        self.0.0.is_superseded()
+        self.0.0.cell.is_superseded()
     }
 
     /// Releases the lock on every node, and returns how that went; see [`crate::Guard::release`].
@@ -344,10 +337,6 @@ impl LockGuard for Guard {
     fn as_guard(&self) -> &crate::Guard {
         &self.0
     }
-
-    fn into_guard(self) -> crate::Guard {
-        self.0
-    }
 }
 
 impl LockGuard for FencedGuard {
@@ -357,9 +346,5 @@ impl LockGuard for FencedGuard {
 
     fn as_guard(&self) -> &crate::Guard {
         &self.0.0
-    }
-
-    fn into_guard(self) -> crate::Guard {
-        self.0.0
     }
 }

@@ -22,6 +22,7 @@ use crate::options::LockOptions;
 /// every setting before anything is sent.
 ///
 /// A clone builds a client with the same settings. The clones share custom nodes.
+#[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct ClientBuilder<C = Client> {
     pub(crate) settings: Settings,
@@ -40,7 +41,7 @@ impl ClientBuilder {
     pub const PREFIX_BYTES_MAX: usize = 1024;
 
     pub(crate) fn new() -> Self {
-        Self::of(Settings::new())
+        Self::of(Settings::default())
     }
 
     /// Checks all settings and starts the client, as a task on the current tokio runtime or on
@@ -195,12 +196,6 @@ impl<C> ClientBuilder<C> {
     pub fn own_thread(mut self, own_thread: bool) -> Self {
         self.settings.own_thread = own_thread;
         self
-    }
-}
-
-impl<C> Clone for ClientBuilder<C> {
-    fn clone(&self) -> Self {
-        Self::of(self.settings.clone())
     }
 }
 

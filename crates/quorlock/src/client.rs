@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use quorlock_core::{Event, Keys, Mode, NodeResult};
 use tokio::sync::oneshot;
 
@@ -196,24 +197,24 @@ impl Client {
         &self,
         resources: impl Into<Resources>,
     ) -> Result<Inspection, InvalidRequest> {
-        let resources = resources.into().check()?;
-        let nodes = self.ask_inspect(&resources)?.await.unwrap_or_default();
-        Ok(self.inspected(&resources, nodes))
+        Ok(self.start_inspect(resources.into())?.await)
     }
 
-    pub(crate) fn ask_inspect(
+    /// [`Client::inspect`] with a future that a blocking caller can poll.
+    pub(crate) fn start_inspect(
         &self,
-        resources: &Keys,
-    ) -> Result<oneshot::Receiver<Vec<NodeResult>>, InvalidRequest> {
-        let keys = self.state.keys(resources)?;
+        resources: Resources,
+    ) -> Result<impl Future<Output = Inspection> + Send + Unpin, InvalidRequest> {
+        let resources = resources.check()?;
+        let keys = self.state.keys(&resources)?;
         let (reply, nodes) = oneshot::channel();
         let lock = self.state.new_lock();
         let event = Event::Inspect { lock, keys, timeout: INSPECT_TIMEOUT };
         self.state.common.driver.send(event, ReplyTo::Inspect(reply));
-        Ok(nodes)
+        Ok(nodes.map(move |nodes| self.inspected(&resources, nodes.unwrap_or_default())))
     }
 
-    pub(crate) fn inspected(&self, resources: &Keys, results: Vec<NodeResult>) -> Inspection {
+    fn inspected(&self, resources: &Keys, results: Vec<NodeResult>) -> Inspection {
         let is_untrusted = |(place, node): (usize, &NodeStats)| match node.trust_state {
             // All locks that the node may have forgotten have ended with its quarantine, so it is believed.
             NodeTrustState::Quarantined { remaining, .. } => !remaining.is_zero(),

@@ -15,7 +15,7 @@ pub(crate) use self::cell::LockCell;
 pub use self::fenced::FencedGuard;
 pub(crate) use self::fenced::LockGuard;
 pub use self::health::Health;
-pub(crate) use self::sides::{CallerSide, DriverSide, Reply, Stage};
+pub(crate) use self::sides::{CallerSide, DriverSide, Reply, SendProgress, Stage};
 use crate::common::{Common, Names};
 use crate::driver::{DriverHandle, ReplyTo};
 use crate::error::{ExtendError, HoldError, NodeAnswer};
@@ -43,7 +43,7 @@ pub(crate) mod sides;
 /// [`Guard::lost`] stop long work. A [`FencedGuard`] closes this gap.
 #[must_use = "a guard that is dropped gives its lock back at once"]
 pub struct Guard {
-    cell: Arc<LockCell>,
+    pub(crate) cell: Arc<LockCell>,
     /// Keeps the client alive.
     common: Arc<Common>,
     token: GuardToken,
@@ -244,8 +244,30 @@ impl Guard {
     /// # Cancel safety
     /// Safe: the extension goes on, and only its outcome is dropped.
     pub async fn extend(&self) -> Result<Duration, ExtendError> {
-        let (outcome, span) = self.ask_extend();
-        self.extended(outcome.await.ok(), &span)
+        self.start_extend().await
+    }
+
+    /// [`Guard::extend`] with a future that a blocking caller can poll.
+    pub(crate) fn start_extend(
+        &self,
+    ) -> impl Future<Output = Result<Duration, ExtendError>> + Send + Unpin {
+        let span = tracing::debug_span!(parent: self.cell.span(), "extend");
+        let (reply, outcome) = oneshot::channel();
+        if self.is_valid() {
+            let event = Event::Extend { lock: self.cell.lock };
+            self.common.driver.send_and_drive(event, ReplyTo::Extend(reply));
+        } else {
+            let cause = self.cell.loss_cause().unwrap_or(LossCause::Expired);
+            // The receiver exists, so this cannot fail.
+            let _ = reply.send(Extended::Lost(cause));
+        }
+        // If the driver has ended, the lock ended with it.
+        outcome.map(move |outcome| {
+            let outcome = outcome.unwrap_or(Extended::Lost(LossCause::Shutdown));
+            let confirmed = outcome == Extended::Confirmed;
+            span.in_scope(|| tracing::debug!(confirmed, "extended"));
+            self.extended(outcome)
+        })
     }
 
     /// Makes a writer a reader. No other writer can hold the lock in between, and other readers can hold it too from then
@@ -294,42 +316,16 @@ impl Guard {
         fencing_token
     }
 
-    pub(crate) fn is_superseded(&self) -> bool {
-        self.cell.is_superseded()
-    }
-
     pub(crate) fn driver(&self) -> &DriverHandle {
         &self.common.driver
     }
 
-    pub(crate) fn ask_extend(&self) -> (oneshot::Receiver<Extended>, tracing::Span) {
-        let span = tracing::debug_span!(parent: self.cell.span(), "extend");
-        let (reply, outcome) = oneshot::channel();
-        if self.is_valid() {
-            let event = Event::Extend { lock: self.cell.lock };
-            self.common.driver.send_and_drive(event, ReplyTo::Extend(reply));
-        } else {
-            let cause = self.cell.loss_cause().unwrap_or(LossCause::Expired);
-            // The receiver exists, so this cannot fail.
-            let _ = reply.send(Extended::Lost(cause));
-        }
-        (outcome, span)
-    }
-
-    /// The result of an extension. `outcome` is `None` if the driver has ended, because the lock ended with it.
-    pub(crate) fn extended(
-        &self,
-        outcome: Option<Extended>,
-        span: &tracing::Span,
-    ) -> Result<Duration, ExtendError> {
-        let confirmed = outcome == Some(Extended::Confirmed);
-        span.in_scope(|| tracing::debug!(confirmed, "extended"));
+    fn extended(&self, outcome: Extended) -> Result<Duration, ExtendError> {
         let resource = self.cell.resource.clone();
-        match outcome.unwrap_or(Extended::Lost(LossCause::Shutdown)) {
-            Extended::Confirmed => match self.cell.remaining() {
-                Some(remaining) => Ok(remaining),
-                None => Err(self.lost_as(LossCause::Expired)),
-            },
+        match outcome {
+            Extended::Confirmed => {
+                self.cell.remaining().ok_or_else(|| self.lost_as(LossCause::Expired))
+            }
             Extended::Lost(cause) => Err(self.lost_as(cause)),
             Extended::HoldLimit => Err(ExtendError::HoldLimit { resource }),
             Extended::Unconfirmed(results) => {
@@ -390,11 +386,6 @@ impl Guard {
             span.in_scope(|| tracing::debug!(?outcome, handed_over, "released"));
             released
         })
-    }
-
-    /// Blocks until the lock is lost.
-    pub(crate) fn wait_lost(&self) -> LossCause {
-        self.cell.wait_lost()
     }
 }
 

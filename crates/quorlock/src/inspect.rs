@@ -86,7 +86,10 @@ impl Inspection {
         let untrusted = self.untrusted();
         let free = self.seen().filter(|holding| **holding == Holding::Free).count() - untrusted;
         let readers = self.named().into_iter().map(|(_, nodes)| nodes).max().unwrap_or(0);
-        let writer = if self.holder_is_alone() { self.holder_nodes() } else { 0 };
+        let writer = match most_frequent(self.counted(), self.quorum.needed()) {
+            Some((holder, nodes)) if !matches!(holder.kind, HolderKind::Readers { .. }) => nodes,
+            _ => 0,
+        };
         let silent = self.quorum.nodes() - self.seen().count() + untrusted;
         if self.quorum.is_reached(writer) {
             Verdict::Held
@@ -151,11 +154,6 @@ impl Inspection {
             }
         }
         named
-    }
-
-    /// Whether the holder on the most nodes is a writer, or a key that is no lock.
-    fn holder_is_alone(&self) -> bool {
-        !self.holder().is_some_and(|holder| matches!(holder.kind, HolderKind::Readers { .. }))
     }
 
     /// The number of nodes on which the [`holder`](Self::holder) has the key; among readers, that of the reader that the

@@ -20,7 +20,7 @@ use crate::options::{ClientTimes, LockOptions};
 use crate::own_keys::{ADOPTION, MARKER, RESERVED, own_key};
 use crate::own_thread::OwnThread;
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Settings {
     /// The servers. An error is kept until [`build`](Self::build), because the builder's methods return no errors.
     pub(super) nodes: Vec<Result<NodeConfig, NodeConfigError>>,
@@ -49,24 +49,6 @@ pub(super) struct Trust {
 }
 
 impl Settings {
-    pub(super) fn new() -> Self {
-        Self {
-            nodes: Vec::new(),
-            custom: Vec::new(),
-            quorum: None,
-            prefix: String::new(),
-            options: LockOptions::new(),
-            times: ClientTimes::default(),
-            tls: None,
-            tls_server_name: None,
-            username: None,
-            password: None,
-            clock: Clock::System,
-            own_thread: false,
-            trust: Trust::default(),
-        }
-    }
-
     pub(crate) fn build(self) -> Result<Client, BuildError> {
         let timing = self.options.check(self.times)?;
         self.check_prefix()?;

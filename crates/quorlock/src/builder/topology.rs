@@ -49,18 +49,9 @@ impl Topology {
         builder: &ClientBuilder,
         nodes: &[NodeConfig],
     ) -> Result<Vec<RedisNode>, BuildError> {
-        let settings = &builder.settings;
-        let others = Settings {
-            nodes: nodes.iter().cloned().map(Ok).collect(),
-            tls: settings.tls.clone(),
-            tls_server_name: settings.tls_server_name.clone(),
-            username: settings.username.clone(),
-            password: settings.password.clone(),
-            options: settings.options.clone(),
-            times: settings.times,
-            ..Settings::new()
-        };
-        others.make_servers(&timing(settings)?)
+        let mut settings = builder.settings.clone();
+        settings.nodes = nodes.iter().cloned().map(Ok).collect();
+        settings.make_servers(&timing(&settings)?)
     }
 
     /// The library's own key with this name.

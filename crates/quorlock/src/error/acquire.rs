@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock_core::{FailureKind, Keys, Refusal};
+use quorlock_core::{FailureKind, Keys, Refusal, RefusalKind};
 
 use super::InvalidRequest;
 use super::node::{Holder, HolderKind, NodeAnswer, asked_nodes, most_frequent};
@@ -50,14 +50,12 @@ impl AcquireError {
         refusal: Refusal,
         impatient: Option<Impatient>,
     ) -> Self {
-        use quorlock_core::RefusalKind as Kind;
-        let (why, wrap): (Why, fn(Box<AcquireFailure>) -> Self) = match refusal.kind {
-            Kind::Contended => (Why::Contended, Self::Contended),
-            Kind::BusyHere => (Why::BusyHere, Self::Contended),
-            Kind::TooSlow => (Why::TooSlow, Self::TooSlow),
-            Kind::NodesUntrusted => (Why::NodesUntrusted, Self::NodesUntrusted),
-            Kind::Closed => return Self::Closed { resource },
-            _ => (Why::NoQuorum, Self::NoQuorum),
+        let wrap = match refusal.kind {
+            RefusalKind::Contended | RefusalKind::BusyHere => Self::Contended,
+            RefusalKind::TooSlow => Self::TooSlow,
+            RefusalKind::NodesUntrusted => Self::NodesUntrusted,
+            RefusalKind::Closed => return Self::Closed { resource },
+            _ => Self::NoQuorum,
         };
         wrap(Box::new(AcquireFailure {
             resource,
@@ -66,7 +64,7 @@ impl AcquireError {
             nodes: NodeAnswer::all(names, several, refusal.nodes),
             needed,
             retry_after: refusal.retry_after,
-            why,
+            why: refusal.kind,
             impatient,
         }))
     }
@@ -90,7 +88,7 @@ impl AcquireError {
     /// Returns the holder of the lock. If the nodes name different ones, the holder on the most nodes.
     pub fn holder(&self) -> Option<Holder> {
         let attempts = self.attempts()?;
-        if attempts.why == Why::BusyHere {
+        if attempts.why == RefusalKind::BusyHere {
             return Some(Holder::THIS_PROCESS);
         }
         most_frequent(&attempts.nodes, attempts.needed).map(|(holder, _)| holder)
@@ -121,16 +119,11 @@ impl AcquireError {
     /// Returns the text of `Display` with this remedy before the answers of the nodes.
     #[doc(hidden)]
     pub fn told_with(&self, remedy: &str) -> String {
-        struct Told<'a>(&'a AcquireFailure, &'a str);
-        impl fmt::Display for Told<'_> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.write(f, self.1)
-            }
-        }
-        match self.attempts() {
-            Some(attempts) => Told(attempts, remedy).to_string(),
-            None => self.to_string(),
-        }
+        let Some(attempts) = self.attempts() else { return self.to_string() };
+        let mut text = String::new();
+        // A string takes every text.
+        let _ = attempts.write(&mut text, remedy);
+        text
     }
 
     fn attempts(&self) -> Option<&AcquireFailure> {
@@ -161,7 +154,7 @@ pub struct AcquireFailure {
     pub needed: usize,
     /// See [`AcquireError::retry_after`].
     pub retry_after: Option<Duration>,
-    why: Why,
+    why: RefusalKind,
     impatient: Option<Impatient>,
 }
 
@@ -173,15 +166,6 @@ pub(crate) struct Impatient {
     pub(crate) node_timeout: Duration,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    Contended,
-    BusyHere,
-    NoQuorum,
-    TooSlow,
-    NodesUntrusted,
-}
-
 impl fmt::Display for AcquireFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(f, "")
@@ -190,10 +174,10 @@ impl fmt::Display for AcquireFailure {
 
 impl AcquireFailure {
     /// Writes the cause, the remedies, and the answers of the nodes. `remedy` is a further remedy, or empty.
-    fn write(&self, f: &mut fmt::Formatter<'_>, remedy: &str) -> fmt::Result {
+    fn write(&self, f: &mut impl fmt::Write, remedy: &str) -> fmt::Result {
         let Self { resource, attempts, elapsed, nodes, needed, why, impatient, .. } = self;
         write!(f, "lock {} not acquired", quoted(resource))?;
-        if *why == Why::BusyHere {
+        if *why == RefusalKind::BusyHere {
             if !elapsed.is_zero() {
                 write!(f, " in {elapsed:.1?}")?;
             }
@@ -207,15 +191,18 @@ impl AcquireFailure {
         write!(f, " in {elapsed:.1?}: ")?;
         let count = nodes.len();
         match why {
-            Why::NoQuorum => write!(f, "no quorum, {needed} of {count} nodes must grant; ")?,
-            Why::NodesUntrusted if nodes.iter().any(NodeAnswer::is_disagreement) => f.write_str(
-                "this client's settings do not fit the nodes, so it may not have the lock; ",
-            )?,
-            Why::NodesUntrusted => {
+            RefusalKind::NodesUntrusted if nodes.iter().any(NodeAnswer::is_disagreement) => f
+                .write_str(
+                    "this client's settings do not fit the nodes, so it may not have the lock; ",
+                )?,
+            RefusalKind::NodesUntrusted => {
                 write!(f, "too few nodes vote, {needed} of {count} must grant; ")?
             }
-            Why::TooSlow => f.write_str("granted too late, too little validity was left; ")?,
-            Why::Contended | Why::BusyHere => {}
+            RefusalKind::TooSlow => {
+                f.write_str("granted too late, too little validity was left; ")?;
+            }
+            RefusalKind::Contended => {}
+            _ => write!(f, "no quorum, {needed} of {count} nodes must grant; ")?,
         }
         if !remedy.is_empty() {
             write!(f, "{remedy}; ")?;

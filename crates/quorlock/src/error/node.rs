@@ -1,6 +1,6 @@
 //! The answer of a node, and the holder of a lock that the answer names.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -73,17 +73,9 @@ impl NodeAnswer {
             _ => None,
         }
     }
-}
 
-impl fmt::Debug for NodeAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NodeAnswer({self}; {:?})", self.took)
-    }
-}
-
-impl NodeAnswer {
     /// Writes the holder. Of several resources, writes the holder of each held one.
-    fn write_holders(&self, f: &mut fmt::Formatter<'_>, holding: &Holding) -> fmt::Result {
+    fn write_holders(&self, f: &mut impl fmt::Write, holding: &Holding) -> fmt::Result {
         let (Holding::Several(holdings), Some(names)) = (holding, &self.several) else {
             let Some(holder) = Holder::of(holding) else { return f.write_str("free") };
             return write!(f, "{}", holder.describe());
@@ -111,18 +103,9 @@ impl NodeAnswer {
     pub(super) fn is_disagreement(&self) -> bool {
         self.failure().is_some_and(|failure| failure.kind().is_disagreement())
     }
-}
 
-impl fmt::Display for NodeAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.node)?;
-        self.write_said(f)
-    }
-}
-
-impl NodeAnswer {
     /// Writes the answer without the node's name.
-    fn write_said(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_said(&self, f: &mut impl fmt::Write) -> fmt::Result {
         match &self.said {
             NodeOutcome::NotAsked => f.write_str(": not asked"),
             NodeOutcome::Nothing => write!(f, " had not answered after {:.1?}", self.took),
@@ -164,6 +147,19 @@ impl NodeAnswer {
             }
             (one, other) => one == other,
         }
+    }
+}
+
+impl fmt::Debug for NodeAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NodeAnswer({self}; {:?})", self.took)
+    }
+}
+
+impl fmt::Display for NodeAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.node)?;
+        self.write_said(f)
     }
 }
 
@@ -209,30 +205,24 @@ const OWNER_MAX: usize = 80;
 
 impl Holder {
     pub(crate) fn of(holding: &Holding) -> Option<Self> {
-        let kind = match holding {
-            Holding::Held { value, .. } => match Value::owner_of(value) {
-                Some(owner) => HolderKind::Owner(shown(owner, OWNER_MAX)),
-                None => HolderKind::Foreign(shown_value(value)),
-            },
-            Holding::OtherType { .. } => HolderKind::OtherType,
-            Holding::Shared { readers, count, .. } => {
-                let owners = readers.iter().map(|reader| owner_shown(&reader.value)).collect();
-                HolderKind::Readers { count: *count, owners }
+        let (kind, remaining, since) = match holding {
+            Holding::Held { value, ttl } => {
+                let kind = match Value::owner_of(value) {
+                    Some(owner) => HolderKind::Owner(shown(owner, OWNER_MAX)),
+                    None => HolderKind::Foreign(shown_value(value)),
+                };
+                (kind, *ttl, since(value))
             }
-            Holding::Announced { value, .. } => HolderKind::WaitingWriter(owner_shown(value)),
+            Holding::OtherType { ttl } => (HolderKind::OtherType, *ttl, None),
+            Holding::Shared { readers, count, ttl } => {
+                let owners = readers.iter().map(|reader| owner_shown(&reader.value)).collect();
+                (HolderKind::Readers { count: *count, owners }, Some(*ttl), None)
+            }
+            Holding::Announced { value, ttl } => {
+                (HolderKind::WaitingWriter(owner_shown(value)), *ttl, None)
+            }
             Holding::Several(holdings) => return holdings.iter().find_map(Self::of),
             _ => return None,
-        };
-        let remaining = match holding {
-            Holding::Held { ttl, .. }
-            | Holding::OtherType { ttl }
-            | Holding::Announced { ttl, .. } => *ttl,
-            Holding::Shared { ttl, .. } => Some(*ttl),
-            _ => None,
-        };
-        let since = match holding {
-            Holding::Held { value, .. } => since(value),
-            _ => None,
         };
         Some(Self { kind, remaining, since })
     }
@@ -391,18 +381,16 @@ fn list_with<'a>(
     nodes: impl IntoIterator<Item = &'a NodeAnswer>,
     was_not_needed: impl Fn(&NodeAnswer) -> bool,
 ) -> String {
-    /// The answer, without the names of the nodes.
-    struct Said<'a>(&'a NodeAnswer);
-    impl fmt::Display for Said<'_> {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            self.0.write_said(f)
-        }
-    }
     let named = nodes.into_iter().map(|node| (&*node.node, node));
     let groups = group(named, |one, other| one.says_the_same(other));
-    let told = groups.iter().map(|(nodes, node)| match was_not_needed(node) {
-        true => format!("{}: no answer was needed", names(nodes)),
-        false => format!("{}{}", names(nodes), Said(node)),
+    let told = groups.iter().map(|(nodes, node)| {
+        let mut text = names(nodes);
+        // A string takes every text.
+        let _ = match was_not_needed(node) {
+            true => text.write_str(": no answer was needed"),
+            false => node.write_said(&mut text),
+        };
+        text
     });
     told.collect::<Vec<_>>().join("; ")
 }

@@ -234,7 +234,7 @@ impl LockCell {
     }
 
     /// Blocks until the lock is lost.
-    pub(super) fn wait_lost(&self) -> LossCause {
+    pub(crate) fn wait_lost(&self) -> LossCause {
         loop {
             if let Some(cause) = self.loss_cause() {
                 return cause;
@@ -249,7 +249,7 @@ impl LockCell {
         }
     }
 
-    pub(super) fn is_superseded(&self) -> bool {
+    pub(crate) fn is_superseded(&self) -> bool {
         self.is_own_process()
             && self
                 .state()

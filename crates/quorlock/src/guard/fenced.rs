@@ -10,8 +10,6 @@ pub trait LockGuard: Sized {
     fn from_guard(guard: Guard) -> Self;
     #[doc(hidden)]
     fn as_guard(&self) -> &Guard;
-    #[doc(hidden)]
-    fn into_guard(self) -> Guard;
 }
 
 impl LockGuard for Guard {
@@ -20,10 +18,6 @@ impl LockGuard for Guard {
     }
 
     fn as_guard(&self) -> &Guard {
-        self
-    }
-
-    fn into_guard(self) -> Guard {
         self
     }
 }
@@ -35,10 +29,6 @@ impl LockGuard for FencedGuard {
 
     fn as_guard(&self) -> &Guard {
         &self.0
-    }
-
-    fn into_guard(self) -> Guard {
-        self.0
     }
 }
 
@@ -80,7 +70,7 @@ impl FencedGuard {
     ///
     /// Once true it stays true. False in a forked child. [`Guard::changed`] completes when it turns true.
     pub fn is_superseded(&self) -> bool {
-        self.0.is_superseded()
+        self.0.cell.is_superseded()
     }
 
     /// As [`Guard::release`].

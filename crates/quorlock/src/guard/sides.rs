@@ -10,7 +10,6 @@ use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
 
 use quorlock_core::{AttemptReport, Hold, Mode, Refusal, ReleaseReport};
-use tokio::sync::watch;
 use tokio::task::coop::poll_proceed;
 
 use super::cell::State;
@@ -74,10 +73,12 @@ impl ReplySlot {
 /// that waits gets no reply.
 pub(crate) struct DriverSide {
     cell: Arc<LockCell>,
-    /// The channel for reports of the call's failed attempts.
-    pub(crate) progress: Option<watch::Sender<Option<AttemptReport>>>,
+    /// Reports the call's failed attempts to the caller.
+    pub(crate) progress: Option<SendProgress>,
     pub(crate) stage: Stage,
 }
+
+pub(crate) type SendProgress = Box<dyn Fn(AttemptReport) + Send>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
