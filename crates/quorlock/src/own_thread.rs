@@ -4,11 +4,13 @@
 //! the nodes and back. The client's own thread steps aside meanwhile. It drives the runtime again when no call has been
 //! made for a while, or when an event is queued and no thread is in a call.
 
+mod sleepers;
+
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Wake};
+use std::task::{Context, Poll, Wake as _};
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use self::sleepers::{PLACES, Place, Sleepers};
 use crate::exhausted::current_thread_runtime;
 
 /// The own thread comes back between one and two of these periods after the last call. Extensions and owed releases
@@ -28,6 +31,8 @@ pub(crate) struct OwnThread {
     /// `None` only while it is dropped.
     runtime: Option<Runtime>,
     turns: Mutex<Turns>,
+    /// The threads that wait for a reply and do not drive.
+    sleepers: Arc<Sleepers>,
     /// Tells the own thread to step aside.
     step_aside: Notify,
     /// Tells the own thread to check whether it must come back.
@@ -42,6 +47,14 @@ struct Turns {
     callers: usize,
     /// Threads of `callers` that wait for a reply. One of them drives the runtime, unless the own thread does.
     waiting: usize,
+    /// Whether one of `waiting` drives the runtime, or does so when the own thread has stepped aside.
+    is_driven: bool,
+    /// The places of the others, which sleep.
+    asleep: Vec<Arc<Place>>,
+    /// Places that no caller has.
+    free: Vec<Arc<Place>>,
+    /// Number of places that exist.
+    places: usize,
     /// Number of waits that have ended so far. If it does not change for a period, the own thread may come back.
     ended: u64,
     /// Whether the own thread must come back at once.
@@ -55,6 +68,7 @@ impl OwnThread {
         Ok(Arc::new(Self {
             runtime: Some(current_thread_runtime()?),
             turns: Mutex::default(),
+            sleepers: Arc::default(),
             step_aside: Notify::new(),
             come_back: Condvar::new(),
         }))
@@ -66,7 +80,11 @@ impl OwnThread {
         driver: impl FnOnce() -> F + Send + 'static,
     ) -> io::Result<()> {
         let Some(runtime) = &self.runtime else { return Ok(()) };
-        let driver = runtime.spawn(async move { driver().await });
+        let sleepers = self.sleepers.clone();
+        let driver = runtime.spawn(async move {
+            let mut driver = pin!(driver());
+            poll_fn(|cx| sleepers.collect(|| driver.as_mut().poll(cx))).await;
+        });
         self.turns().is_own = true;
         thread::Builder::new().name("quorlock".to_owned()).spawn(move || self.run(driver))?;
         Ok(())
@@ -130,30 +148,38 @@ impl Drop for OwnThread {
     }
 }
 
-/// A thread in a blocking call, which drives the client while it waits. Created before the call queues its event.
+/// A thread in a blocking call. If no other thread drives the client while it waits, it does. Created before the call
+/// queues its event.
 pub(crate) struct Caller {
     /// `None` if the client has ended, or belongs to another process.
     thread: Option<Arc<OwnThread>>,
+    /// `None` if more than [`PLACES`] threads are in a call.
+    place: Option<Arc<Place>>,
     /// The thread has waited, and may have driven the client.
     has_waited: bool,
+    drives: bool,
 }
 
 impl Caller {
     pub(crate) fn new(thread: &Weak<OwnThread>) -> Self {
-        let thread = thread.upgrade();
-        if let Some(thread) = &thread {
-            let mut turns = thread.turns();
-            turns.callers += 1;
-            if std::mem::take(&mut turns.is_own) {
-                thread.step_aside.notify_one();
-            }
+        let Some(thread) = thread.upgrade() else { return Self::in_fork() };
+        let mut turns = thread.turns();
+        turns.callers += 1;
+        if std::mem::take(&mut turns.is_own) {
+            thread.step_aside.notify_one();
         }
-        Self { thread, has_waited: false }
+        let mut place = turns.free.pop();
+        if place.is_none() && turns.places < PLACES {
+            place = Some(Arc::new(Place::new(thread.sleepers.clone(), turns.places)));
+            turns.places += 1;
+        }
+        drop(turns);
+        Self { thread: Some(thread), place, has_waited: false, drives: false }
     }
 
     /// For a fork of the client's process, where no thread drives the runtime.
     pub(crate) fn in_fork() -> Self {
-        Self { thread: None, has_waited: false }
+        Self { thread: None, place: None, has_waited: false, drives: false }
     }
 
     /// Waits for a reply, and ends the call: the caller does not drive while it uses the reply.
@@ -161,83 +187,124 @@ impl Caller {
     /// # Panics
     /// Inside an async runtime.
     pub(crate) fn wait<F: Future + Unpin>(mut self, mut reply: F) -> F::Output {
+        panic_in_a_runtime();
         // A thread that is ending cannot enter a runtime, so the own thread drives it.
-        if Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed()) {
+        let is_ending = Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed());
+        let (Some(thread), Some(place), false) =
+            (self.thread.clone(), self.place.clone(), is_ending)
+        else {
             drop(self);
             return wait_alone(reply);
-        }
-        let thread = self.thread.clone();
-        let Some((thread, runtime)) =
-            thread.as_ref().and_then(|thread| Some((thread, thread.runtime.as_ref()?)))
-        else {
-            panic_in_a_runtime();
-            return wait_alone(reply);
         };
-        runtime.block_on(poll_fn(|cx| {
-            let polled = Pin::new(&mut reply).poll(cx);
-            // A reply that is ready needs no further work of the runtime.
-            if polled.is_pending() && !std::mem::replace(&mut self.has_waited, true) {
-                let mut turns = thread.turns();
-                turns.waiting += 1;
-                turns.is_wanted = false;
-            }
-            polled
-        }))
+        match sleep(&mut reply, &place, || self.drive(&thread, &place)) {
+            Some(reply) => reply,
+            None => match &thread.runtime {
+                Some(runtime) => runtime.block_on(reply),
+                None => unreachable!("the runtime is dropped with the last reference"),
+            },
+        }
+    }
+
+    /// Whether this thread drives from now on. If another one does, this thread may be woken to take its turn.
+    fn drive(&mut self, thread: &OwnThread, place: &Arc<Place>) -> bool {
+        let mut turns = thread.turns();
+        if !std::mem::replace(&mut self.has_waited, true) {
+            turns.waiting += 1;
+            turns.is_wanted = false;
+        }
+        self.drives = !std::mem::replace(&mut turns.is_driven, true);
+        if !self.drives {
+            turns.leave(place);
+            turns.asleep.push(place.clone());
+        }
+        self.drives
+    }
+}
+
+impl Turns {
+    fn leave(&mut self, place: &Arc<Place>) {
+        if let Some(at) = self.asleep.iter().position(|other| Arc::ptr_eq(other, place)) {
+            self.asleep.swap_remove(at);
+        }
+    }
+
+    /// If no thread drives, takes a thread that must be woken to drive. A thread with a reply is awake soon, and takes the
+    /// next one itself.
+    fn next_to_drive(&mut self) -> Option<Arc<Place>> {
+        if self.is_driven {
+            return None;
+        }
+        let next = self.asleep.iter().position(|place| !place.is_notified())?;
+        Some(self.asleep.swap_remove(next))
     }
 }
 
 /// Panics in a thread of an async runtime, which must not block, even if the reply is ready.
 fn panic_in_a_runtime() {
-    let (sender, receiver) = oneshot::channel::<()>();
-    drop(sender);
-    let _ = receiver.blocking_recv();
+    if Handle::try_current().is_ok() {
+        let (sender, receiver) = oneshot::channel::<()>();
+        drop(sender);
+        let _ = receiver.blocking_recv();
+    }
 }
 
-/// Waits without a runtime and without thread-local variables, because the thread may be ending.
+/// Waits until another thread has driven the client to the reply. Uses no runtime and no thread-local variables, because
+/// the thread may be ending.
 fn wait_alone<F: Future + Unpin>(mut reply: F) -> F::Output {
-    let bell = Arc::<Bell>::default();
-    let waker = bell.clone().into();
-    let mut cx = Context::from_waker(&waker);
+    let place = Arc::new(Place::new(Arc::default(), 0));
     loop {
-        if let Poll::Ready(reply) = Pin::new(&mut reply).poll(&mut cx) {
+        if let Some(reply) = sleep(&mut reply, &place, || false) {
             return reply;
-        }
-        let mut has_rung = bell.has_rung.lock().unwrap_or_else(PoisonError::into_inner);
-        while !std::mem::take(&mut *has_rung) {
-            has_rung = bell.rings.wait(has_rung).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-#[derive(Default)]
-struct Bell {
-    has_rung: Mutex<bool>,
-    rings: Condvar,
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        *self.has_rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.rings.notify_one();
+/// Sleeps until the reply has come. Returns `None` when `drives` returns true, which is called before each sleep.
+fn sleep<F: Future + Unpin>(
+    reply: &mut F,
+    place: &Arc<Place>,
+    mut drives: impl FnMut() -> bool,
+) -> Option<F::Output> {
+    let waker = place.clone().into();
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        place.reset();
+        if let Poll::Ready(reply) = Pin::new(&mut *reply).poll(&mut cx) {
+            return Some(reply);
+        }
+        if drives() {
+            return None;
+        }
+        place.sleep();
     }
 }
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        if let Some(thread) = &self.thread {
-            let mut turns = thread.turns();
-            turns.callers -= 1;
-            if self.has_waited {
-                turns.waiting -= 1;
-                turns.ended += 1;
-            } else {
-                // The own thread stepped aside for this call, and no other thread drives the runtime now, so it must
-                // come back.
-                turns.is_wanted = true;
-            }
-            if turns.waiting == 0 && (turns.is_wanted || std::mem::take(&mut turns.sleeps)) {
-                thread.come_back.notify_one();
-            }
+        let Some(thread) = &self.thread else { return };
+        let mut turns = thread.turns();
+        turns.callers -= 1;
+        if self.has_waited {
+            turns.waiting -= 1;
+            turns.ended += 1;
+        } else {
+            // The own thread stepped aside for this call, and no other thread drives the runtime now, so it must come back.
+            turns.is_wanted = true;
+        }
+        if self.drives {
+            turns.is_driven = false;
+        }
+        if let Some(place) = self.place.take() {
+            turns.leave(&place);
+            turns.free.push(place);
+        }
+        let next = turns.next_to_drive();
+        if turns.waiting == 0 && (turns.is_wanted || std::mem::take(&mut turns.sleeps)) {
+            thread.come_back.notify_one();
+        }
+        drop(turns);
+        if let Some(next) = next {
+            next.wake_by_ref();
         }
     }
 }
@@ -250,7 +317,7 @@ mod tests {
     fn it_comes_back_when_no_call_was_made_for_a_while() {
         let thread = OwnThread::new().unwrap();
         let caller = Caller::new(&Arc::downgrade(&thread));
-        let (reply, waited) = tokio::sync::oneshot::channel();
+        let (reply, waited) = oneshot::channel();
         thread.runtime.as_ref().unwrap().spawn(async move { reply.send(()) });
         assert_eq!(caller.wait(waited), Ok(()));
         {
@@ -277,7 +344,7 @@ mod tests {
         // A queued event does not bring the own thread back, because the caller will handle it.
         thread.want();
         assert!(!thread.turns().is_wanted);
-        let (reply, waited) = tokio::sync::oneshot::channel();
+        let (reply, waited) = oneshot::channel();
         let waits = std::thread::spawn(move || caller.wait(waited));
         while thread.turns().waiting == 0 {
             std::thread::yield_now();
@@ -302,7 +369,7 @@ mod tests {
             let caller = Caller::new(&Arc::downgrade(&thread));
             assert!(!thread.turns().is_own);
             if is_answered {
-                let (reply, waited) = tokio::sync::oneshot::channel();
+                let (reply, waited) = oneshot::channel();
                 reply.send(7).unwrap();
                 assert_eq!(caller.wait(waited), Ok(7));
             } else {
@@ -315,26 +382,68 @@ mod tests {
     }
 
     #[test]
-    fn it_steps_aside_for_a_call() {
+    fn a_thread_with_its_reply_hands_the_driving_over() {
         let thread = OwnThread::new().unwrap();
-        let (release, waiting) = tokio::sync::oneshot::channel::<()>();
-        thread.clone().start(async move || drop(waiting.await)).unwrap();
-        for turn in 0..100 {
+        let runtime = thread.runtime.as_ref().unwrap();
+        let wait = |reply| {
             let caller = Caller::new(&Arc::downgrade(&thread));
-            let (reply, waited) = tokio::sync::oneshot::channel();
-            thread.runtime.as_ref().unwrap().spawn(async move { reply.send(turn) });
-            assert_eq!(caller.wait(waited), Ok(turn));
-            let turns = thread.turns();
-            assert_eq!((turns.callers, turns.waiting), (0, 0));
-        }
-        release.send(()).unwrap();
-        let ended = Arc::downgrade(&thread);
-        drop(thread);
-        while ended.upgrade().is_some() {
+            std::thread::spawn(move || caller.wait(reply))
+        };
+        let until = |is_so: &dyn Fn(&Turns) -> bool| {
+            while !is_so(&thread.turns()) {
+                std::thread::yield_now();
+            }
+        };
+        let (first, reply) = oneshot::channel();
+        let drives = wait(reply);
+        until(&|turns| turns.is_driven);
+        let (second, reply) = oneshot::channel();
+        let sleeps = wait(reply);
+        until(&|turns| turns.asleep.len() == 1);
+        runtime.spawn(async move { first.send(1) });
+        assert_eq!(drives.join().unwrap(), Ok(1));
+        runtime.spawn(async move { second.send(2) });
+        assert_eq!(sleeps.join().unwrap(), Ok(2), "nobody else drives");
+        assert!(!thread.turns().is_driven && thread.turns().asleep.is_empty());
+    }
+
+    /// The own thread steps aside for more callers than one system call can wake.
+    #[test]
+    fn no_wake_up_is_lost_among_many_threads() {
+        const THREADS: usize = 40;
+        const CALLS: usize = 200;
+        let thread = OwnThread::new().unwrap();
+        let weak = Arc::downgrade(&thread);
+        let (asks, mut asked) = tokio::sync::mpsc::unbounded_channel::<oneshot::Sender<()>>();
+        let answer = async move || {
+            let mut batch = Vec::new();
+            while asked.recv_many(&mut batch, THREADS).await > 0 {
+                batch.drain(..).for_each(|reply| reply.send(()).unwrap());
+            }
+        };
+        thread.clone().start(answer).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for _ in 0..CALLS {
+                        let caller = Caller::new(&weak);
+                        let (reply, waited) = oneshot::channel();
+                        asks.send(reply).unwrap();
+                        assert!(caller.wait(waited).is_ok());
+                    }
+                });
+            }
+        });
+        let counts = |turns: &Turns| (turns.callers, turns.waiting, turns.asleep.len());
+        assert_eq!(counts(&thread.turns()), (0, 0, 0));
+        let is_given_back = |turns: &Turns| turns.free.len() == turns.places;
+        assert!(is_given_back(&thread.turns()), "each place is given back");
+        drop((asks, thread));
+        while weak.upgrade().is_some() {
             std::thread::yield_now();
         }
-        let (reply, waited) = tokio::sync::oneshot::channel::<()>();
+        let (reply, waited) = oneshot::channel::<()>();
         drop(reply);
-        assert!(Caller::new(&ended).wait(waited).is_err(), "it has ended, and nobody hangs");
+        assert!(Caller::new(&weak).wait(waited).is_err(), "it has ended, and nobody hangs");
     }
 }
