@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use quorlock::admin::{AdminConnection, Node as _, Reply, Topology, holder};
+use quorlock::admin::{AdminConnection, Node as _, Topology, holder};
 use quorlock::{BuildError, ClientBuilder, Holder};
 
 pub use crate::scan::Incomplete;
-use crate::scan::{Scan, Scanned, Votes, get_ranges, pattern, read_all};
+use crate::scan::{Scan, Scanned, Votes, get_ranges, number, pattern, read_all};
 
 /// Limit of the votes that are listed per node. More are reported as [`Incomplete::TooMany`].
 pub const VOTES_MAX: usize = 50_000;
@@ -211,8 +211,8 @@ async fn fences(
         let mut tokens = BTreeMap::new();
         let Some(connection) = &scan.connection else { return tokens };
         for keys in keys.chunks(AT_A_TIME) {
-            let Ok(told) = read_fences(topology, connection, keys).await else { break };
-            tokens.extend(told);
+            let Ok(read) = read_fences(topology, connection, keys).await else { break };
+            tokens.extend(read);
         }
         tokens
     }))
@@ -226,12 +226,8 @@ async fn read_fences(
 ) -> Result<Vec<(Arc<str>, u64)>, quorlock::node::Failure> {
     let counters: Vec<_> = keys.iter().map(|key| topology.counter(key)).collect();
     let replies = get_ranges(connection, &counters, TOKEN_DIGITS).await?;
-    let number = |reply| match reply {
-        Reply::Bytes(digits) => std::str::from_utf8(&digits).ok()?.parse().ok(),
-        _ => None,
-    };
-    let told = keys.iter().zip(replies);
-    Ok(told.filter_map(|(key, reply)| Some((key.clone(), number(reply)?))).collect())
+    let counters = keys.iter().zip(replies);
+    Ok(counters.filter_map(|(key, reply)| Some((key.clone(), number(&reply)?))).collect())
 }
 
 /// The token that a quorum of nodes has.

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -154,8 +155,7 @@ impl Scan<'_> {
                     // The names in the page are longer than a reply may be. The cursor remains valid.
                     Err(failure) if failure.kind() == FailureKind::Protocol && count > 1 => {
                         connection = self.open(server).await?;
-                        count /= 8;
-                        count = count.max(1);
+                        count = (count / 8).max(1);
                         continue;
                     }
                     page => page?,
@@ -215,15 +215,11 @@ impl Scan<'_> {
             let (next, keys) = scan.page(&connection, "string", &cursor, COUNT_OF_FEW).await?;
             let reads: Vec<_> = keys.iter().map(|key| ["GET", key]).collect();
             for reply in ask(&connection, &reads).await? {
-                match reply {
-                    Reply::Bytes(text) => {
-                        let text = std::str::from_utf8(&text).ok();
-                        databases.extend(text.and_then(|text| text.parse::<u32>().ok()));
-                    }
+                match &reply {
                     Reply::Error(error) if !error.starts_with("WRONGTYPE") => {
-                        forbidden = Some(failure_of(&error));
+                        forbidden = Some(failure_of(error));
                     }
-                    _ => {}
+                    reply => databases.extend(number::<u32>(reply)),
                 }
             }
             if next == b"0" {
@@ -237,8 +233,7 @@ impl Scan<'_> {
     async fn open(&self, server: &RedisNode) -> Result<AdminConnection, Failure> {
         let connection = AdminConnection::open(server).await?;
         if let Some(database) = self.database {
-            let select = vec!["SELECT".to_owned(), database.to_string()];
-            answers(&connection, &[select]).await?;
+            answer(&connection, &["SELECT", &database.to_string()]).await?;
         }
         Ok(connection)
     }
@@ -257,12 +252,11 @@ impl Scan<'_> {
         if let Some(pattern) = self.pattern {
             words.extend([&b"MATCH"[..], pattern.as_bytes()]);
         }
-        let mut page = match answers(connection, &[words]).await?.into_iter().next() {
-            Some(Reply::List(page)) => page.into_iter(),
-            _ => return Err(Failure::new(FailureKind::Protocol)),
+        let page = match answer(connection, &words).await? {
+            Reply::List(page) => <[Reply; 2]>::try_from(page).ok(),
+            _ => None,
         };
-        let (Some(Reply::Bytes(next)), Some(Reply::List(names))) = (page.next(), page.next())
-        else {
+        let Some([Reply::Bytes(next), Reply::List(names)]) = page else {
             return Err(Failure::new(FailureKind::Protocol));
         };
         let text = |name| match name {
@@ -431,7 +425,9 @@ async fn readers(
             })
             .collect();
         for pair in flat.chunks_exact(2) {
-            let (Reply::Bytes(value), Some(end_ms)) = (&pair[0], score(&pair[1])) else { continue };
+            let (Reply::Bytes(value), Some(end_ms)) = (&pair[0], number::<f64>(&pair[1])) else {
+                continue;
+            };
             if Value::owner_of(value).is_none() {
                 continue;
             }
@@ -459,20 +455,16 @@ fn time_left(reply: &Reply) -> Option<Option<Duration>> {
 /// The server's clock in microseconds, from a reply to `TIME`.
 pub(crate) fn time_us(reply: &Reply) -> Option<i64> {
     let Reply::List(parts) = reply else { return None };
-    let number = |part: &Reply| match part {
-        Reply::Bytes(digits) => std::str::from_utf8(digits).ok()?.parse::<i64>().ok(),
-        _ => None,
-    };
-    let seconds = number(parts.first()?)?;
+    let seconds: i64 = number(parts.first()?)?;
     seconds.checked_mul(1_000_000)?.checked_add(number(parts.get(1)?)?)
 }
 
-/// The score in a reply: a number, which a server may write as text.
-fn score(reply: &Reply) -> Option<f64> {
+/// The number in a reply, which a server may write as text.
+pub(crate) fn number<T: FromStr>(reply: &Reply) -> Option<T> {
     match reply {
         Reply::Bytes(digits) => std::str::from_utf8(digits).ok()?.parse().ok(),
         Reply::Text(digits) => digits.parse().ok(),
-        Reply::Int(number) => Some(*number as f64),
+        Reply::Int(number) => number.to_string().parse().ok(),
         _ => None,
     }
 }
@@ -485,17 +477,14 @@ async fn ask<C: AsRef<[W]>, W: AsRef<[u8]>>(
     if commands.is_empty() { Ok(Vec::new()) } else { connection.ask(commands).await }
 }
 
-/// Sends these commands. Fails if one of the replies is an error of the server.
-async fn answers<C: AsRef<[W]>, W: AsRef<[u8]>>(
+/// Sends one command. Fails if the reply is an error of the server.
+async fn answer<W: AsRef<[u8]>>(
     connection: &AdminConnection,
-    commands: &[C],
-) -> Result<Vec<Reply>, Failure> {
-    let replies = connection.ask(commands).await?;
-    match replies.iter().find_map(|reply| match reply {
-        Reply::Error(error) => Some(failure_of(error)),
-        _ => None,
-    }) {
-        Some(failure) => Err(failure),
-        None => Ok(replies),
+    command: &[W],
+) -> Result<Reply, Failure> {
+    match connection.ask(&[command]).await?.into_iter().next() {
+        Some(Reply::Error(error)) => Err(failure_of(&error)),
+        Some(reply) => Ok(reply),
+        None => Err(Failure::new(FailureKind::Protocol)),
     }
 }
