@@ -12,7 +12,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::Timespec;
 #[cfg(target_os = "linux")]
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
@@ -34,8 +34,13 @@ impl Moment {
     /// A deadline that has always come.
     pub(crate) const PAST: Self = Self { boot_ns: 0, real_ns: 0 };
 
+    /// The time by the clocks that the library reads.
     pub(crate) fn now() -> Self {
-        Self { boot_ns: boot_ns(), real_ns: real_ns() }
+        let reading = quorlock::admin::now();
+        // A wall clock that was never set may be negative. It counts as zero.
+        let [boot_ns, real_ns] =
+            [reading.boot().as_nanos(), reading.real_ns()].map(|ns| u64::try_from(ns).unwrap_or(0));
+        Self { boot_ns, real_ns }
     }
 
     /// Later by this time on each clock.
@@ -77,23 +82,11 @@ impl Moment {
 pub(crate) const NEVER_NS: u64 = u64::MAX;
 
 pub(crate) fn boot_ns() -> u64 {
-    nanos(clock_gettime(BOOT))
+    Moment::now().boot_ns
 }
 
 pub(crate) fn real_ns() -> u64 {
-    let real = nanos(clock_gettime(ClockId::Realtime));
-    #[cfg(quorlock_stepped_clock)]
-    let real = real.saturating_add_signed(stepped());
-    real
-}
-
-/// The wall-clock jump that a test simulates: the nanoseconds in the file that `QUORLOCK_CLOCK_OFFSET_FILE` names. The
-/// library reads the same file.
-#[cfg(quorlock_stepped_clock)]
-fn stepped() -> i64 {
-    let file = std::env::var_os("QUORLOCK_CLOCK_OFFSET_FILE");
-    let text = file.and_then(|file| std::fs::read_to_string(file).ok());
-    text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    Moment::now().real_ns
 }
 
 /// Timers on both clocks that wake a poll(2).
@@ -158,13 +151,6 @@ fn set(_: Option<&OwnedFd>, _: u64) -> bool {
     false
 }
 
-fn nanos(time: Timespec) -> u64 {
-    // A wall clock that was never set may be negative. It counts as zero.
-    let secs = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-    secs * NANOS_PER_SEC + nanos
-}
-
 /// Nanoseconds as the kernel expects them.
 fn timespec(ns: u64) -> Timespec {
     Timespec {
@@ -183,11 +169,6 @@ const PRETENDED_NS: u64 = 5_000_000;
 /// Interval at which the clocks are read on a system without timers, to notice a suspend or a wall-clock jump. It is a
 /// fraction of the shortest ttl that `quorlock run` accepts (500 ms).
 const LOOK_ANYWAY_NS: u64 = 100_000_000;
-
-#[cfg(target_os = "linux")]
-const BOOT: ClockId = ClockId::Boottime;
-#[cfg(not(target_os = "linux"))]
-const BOOT: ClockId = ClockId::Monotonic;
 
 #[cfg(test)]
 mod tests {
