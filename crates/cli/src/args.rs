@@ -416,14 +416,3 @@ pub(crate) struct Demo {
     #[arg(long)]
     pub(crate) tcp: bool,
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_definition_is_consistent() {
-        Cli::command().debug_assert();
-    }
-}
