@@ -25,12 +25,12 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 
-    // Options that may also stand before the command. Each command has them too.
+    // Options that may stand before or behind the command.
     #[command(flatten)]
     config: ConfigArg,
 
     #[command(flatten)]
-    output: OutputArgs,
+    pub(crate) output: OutputArgs,
 }
 
 const RUN_EXAMPLES: &str = "\
@@ -110,18 +110,6 @@ impl Command {
             Self::Demo(_) => None,
         }
     }
-
-    pub(crate) fn output(&self) -> OutputArgs {
-        match self {
-            Self::Run(args) => args.output,
-            Self::Status(args) => args.output,
-            Self::Ls(args) => args.output,
-            Self::Init(args) => args.output,
-            Self::Doctor(args) => args.output,
-            Self::Bench(args) => args.output,
-            Self::Demo(_) => OutputArgs { quiet: false, json: false },
-        }
-    }
 }
 
 /// Run a command while holding the lock KEY
@@ -196,9 +184,6 @@ pub(crate) struct Run {
 
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,
-
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
 }
 
 impl Run {
@@ -264,9 +249,6 @@ pub(crate) struct Status {
 
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,
-
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
 }
 
 /// List every lock on the nodes, with its holder
@@ -295,9 +277,6 @@ pub(crate) struct Ls {
 
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,
-
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
 }
 
 /// Take new nodes into use at once, or change nodes, quorum or --max-ttl
@@ -340,9 +319,6 @@ pub(crate) struct Init {
 
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,
-
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
 }
 
 /// Find out whether the nodes are fit to hold locks
@@ -371,9 +347,6 @@ pub(crate) struct Doctor {
 
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,
-
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
 }
 
 /// Measure your own nodes. This loads them: with up to 64 locks at a time, as fast as they go
@@ -394,9 +367,6 @@ pub(crate) struct Bench {
 
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,
-
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
 }
 
 /// See it work: five real servers, a dozen workers, one fault after the other

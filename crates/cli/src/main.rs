@@ -17,7 +17,7 @@ use clap::error::ErrorKind;
 use signal_hook::consts::SIGINT;
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::args::Command;
+use crate::args::{Cli, Command};
 use crate::exit_code::ExitCode as Code;
 use crate::settings::Stop;
 
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     }
     let typed: Vec<OsString> = std::env::args_os().collect();
     match settings::parse(&typed) {
-        Ok(cli) => run(cli.command).into(),
+        Ok(cli) => run(cli).into(),
         Err(Stop::Clap(error)) => {
             // A closed standard error cannot be reported anywhere.
             let _ = error.print();
@@ -54,20 +54,19 @@ fn as_shells_see_it(code: Code) -> Code {
     code
 }
 
-fn run(command: Command) -> Code {
-    let output = command.output();
+fn run(Cli { command, output, .. }: Cli) -> Code {
     if let Some(line) = quorlock::env::unknown_variables()
         && !output.quiet
     {
         output::warning(output.json, &line);
     }
     let result = match command {
-        Command::Run(args) => commands::run::main(&args).map(as_shells_see_it),
-        Command::Status(args) => commands::status::main(&args),
-        Command::Ls(args) => commands::ls::main(&args),
-        Command::Init(args) => commands::init::main(&args).map(as_shells_see_it),
-        Command::Doctor(args) => commands::doctor::main(&args),
-        Command::Bench(args) => commands::bench::main(&args),
+        Command::Run(args) => commands::run::main(&args, output).map(as_shells_see_it),
+        Command::Status(args) => commands::status::main(&args, output),
+        Command::Ls(args) => commands::ls::main(&args, output),
+        Command::Init(args) => commands::init::main(&args, output).map(as_shells_see_it),
+        Command::Doctor(args) => commands::doctor::main(&args, output),
+        Command::Bench(args) => commands::bench::main(&args, output),
         Command::Demo(args) => commands::demo::main(&args),
     };
     result.unwrap_or_else(|refused| {

@@ -80,12 +80,13 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Cli, Stop> {
     };
     let Layers { command, origins, mut defaults, .. } = layers;
     let name = matches.subcommand_name().unwrap_or_default();
-    let command = command.mut_subcommand(name, |subcommand| {
-        subcommand.mut_args(|arg| match arg.get_long().and_then(|long| defaults.remove(long)) {
-            Some(values) => arg.default_values(values),
-            None => arg,
-        })
-    });
+    let mut with_default = |arg: Arg| match arg.get_long().and_then(|long| defaults.remove(long)) {
+        Some(values) => arg.default_values(values),
+        None => arg,
+    };
+    let command = command
+        .mut_subcommand(name, |subcommand| subcommand.mut_args(&mut with_default))
+        .mut_args(with_default);
     let read =
         command.try_get_matches_from(typed).and_then(|matches| Cli::from_arg_matches(&matches));
     let mut cli = read.map_err(Stop::Clap)?;
@@ -122,10 +123,10 @@ fn is_unclear(flag: &OsStr, word: &OsStr) -> bool {
             && (arg.get_long().is_some_and(|long| is_named(format!("--{long}")))
                 || arg.get_short().is_some_and(|short| is_named(format!("-{short}"))))
     };
+    let command = prepared(Cli::command(), &mut BTreeMap::new());
+    let of_run = command.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
     word.to_str().is_some_and(|word| boolean(word).is_ok())
-        && prepared(Cli::command(), &mut BTreeMap::new())
-            .find_subcommand("run")
-            .is_some_and(|run| run.get_arguments().any(is_flag))
+        && command.get_arguments().chain(of_run).any(is_flag)
 }
 
 /// Whether a refusal is written as JSON.
@@ -185,10 +186,12 @@ struct Layers {
 impl Layers {
     fn gather(&mut self, name: &str, typed: &ArgMatches) -> Result<(), Refused> {
         let Some(subcommand) = self.command.find_subcommand(name) else { return Ok(()) };
-        let args: Vec<Arg> = subcommand.get_arguments().cloned().collect();
+        let mut args: Vec<Arg> = subcommand.get_arguments().cloned().collect();
         if !args.iter().any(|arg| arg.get_long() == Some("node")) {
             return Ok(());
         }
+        let of_all = self.command.get_arguments().filter(|arg| arg.get_long() != Some("config"));
+        args.extend(of_all.cloned());
         let is_here = |long: &str| args.iter().any(|arg| arg.get_long() == Some(long));
         // Variables of other commands are checked as well: a wrong value is refused even if this command ignores it.
         let all = self.command.get_subcommands().flat_map(clap::Command::get_arguments);

@@ -9,12 +9,12 @@ use serde_json::json;
 
 use self::measure::{Failed, LOCKERS, Latency, Measured, measure};
 
-use crate::args::Bench;
+use crate::args::{Bench, OutputArgs};
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
 use crate::output::{self, Output, columns, time};
 
-pub(crate) fn main(args: &Bench) -> Result<ExitCode, Refused> {
+pub(crate) fn main(args: &Bench, format: OutputArgs) -> Result<ExitCode, Refused> {
     let guarded = args.nodes.restart_guard.is_some();
     let build = || {
         let builder = options::builder(&args.nodes)?;
@@ -23,7 +23,7 @@ pub(crate) fn main(args: &Bench) -> Result<ExitCode, Refused> {
         options::build_here(builder, &args.nodes)
     };
     let mut output =
-        Output::new(args.output, None).map_err(|error| Refused::usage(error.to_string()))?;
+        Output::new(format, None).map_err(|error| Refused::usage(error.to_string()))?;
     let for_so_long = time(args.time);
     let most = LOCKERS.into_iter().max().unwrap_or(1);
     output.event(
@@ -36,7 +36,7 @@ pub(crate) fn main(args: &Bench) -> Result<ExitCode, Refused> {
     );
     match measure(build, args.time) {
         Ok(measured) => {
-            let text = if args.output.json { as_json(&measured)? } else { as_table(&measured) };
+            let text = if format.json { as_json(&measured)? } else { as_table(&measured) };
             output::print(&text)?;
             Ok(ExitCode::Success)
         }

@@ -7,12 +7,12 @@ use anstyle::{AnsiColor, Style};
 use quorlock_admin::doctor::{Examination, Finding, NodeReport, Severity, Votes, examine};
 use serde_json::{Value, json};
 
-use crate::args::Doctor;
+use crate::args::{Doctor, OutputArgs};
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
 use crate::output::{self, columns, millis, time};
 
-pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
+pub(crate) fn main(args: &Doctor, format: OutputArgs) -> Result<ExitCode, Refused> {
     let builder = options::builder(&args.nodes)?;
     let examined = super::runtime()?.block_on(examine(&builder));
     let examined = examined.map_err(|error| options::blamed(error, &args.nodes))?;
@@ -20,19 +20,19 @@ pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
     let text = if args.systemd {
         examined.systemd()
     } else if let Some(user) = &args.acl {
-        if !args.output.quiet {
+        if !format.quiet {
             // Standard output has only the commands, because it may be piped to a server.
             let how = "put each line behind redis-cli -h HOST -p PORT, with a password for PASSWORD; then, to keep it over a \
                        restart: ACL SAVE if the server has an aclfile, else CONFIG REWRITE";
             let _ = writeln!(io::stderr(), "{how}");
         }
         acl(&examined, user)
-    } else if args.output.json {
+    } else if format.json {
         let mut json = as_json(&examined);
         json["config"] = json!(args.nodes.origins.file);
         format!("{json}\n")
     } else {
-        as_text(&examined, args, paint)
+        as_text(&examined, args, format, paint)
     };
     output::print(&text)?;
     Ok(match examined.worst() {
@@ -46,20 +46,20 @@ pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
 }
 
 /// One line per node with its findings below it. The last line is about all nodes together.
-fn as_text(examined: &Examination, args: &Doctor, paint: bool) -> String {
+fn as_text(examined: &Examination, args: &Doctor, format: OutputArgs, paint: bool) -> String {
     let mut text = match &args.nodes.origins.file {
-        _ if args.output.quiet => String::new(),
+        _ if format.quiet => String::new(),
         Some(file) => format!("config   {}\n", file.display()),
         None => "config   no file\n".to_owned(),
     };
     let head = ["NODE", "SERVER", "UPTIME", "ROUND TRIP", "CLOCK", "VOTES"];
     let mut lines = columns(head, examined.nodes.iter().map(row), &[]).into_iter();
-    if let Some(head) = lines.next().filter(|_| !args.output.quiet) {
+    if let Some(head) = lines.next().filter(|_| !format.quiet) {
         text.push_str(&format!("{:7}  {head}\n", ""));
     }
     for (node, line) in examined.nodes.iter().zip(lines) {
         let worst = node.worst().filter(|worst| *worst > Severity::Note);
-        if args.output.quiet && worst.is_none() {
+        if format.quiet && worst.is_none() {
             continue;
         }
         let verdict = worst.map_or_else(|| "ok".to_owned(), |worst| worst.to_string());

@@ -18,18 +18,18 @@ use serde_json::{Value, json};
 use super::ls::not_looked_at;
 use super::run::ends_the_wait;
 use super::status::who;
-use crate::args::Init;
+use crate::args::{Init, OutputArgs};
 use crate::child::Signals;
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
 use crate::output::{Output, millis, time};
 
-pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
+pub(crate) fn main(args: &Init, format: OutputArgs) -> Result<ExitCode, Refused> {
     let builder = options::builder(&args.nodes)?;
     let old: Result<Vec<NodeConfig>, _> =
         args.old_node.iter().map(|url| NodeConfig::parse(url)).collect();
     let old = old.map_err(|error| Refused::usage(format!("--old-node: {error}")))?;
-    let mut output = Output::new(args.output, None)?;
+    let mut output = Output::new(format, None)?;
     let runtime = super::runtime()?;
     let question = if args.fresh { FRESH } else { RECONFIGURE };
     if !args.yes && !can_answer() {

@@ -6,12 +6,12 @@ use quorlock_admin::locks::{Incomplete, Lock, LockKind, Locks, NodeLook, list};
 use serde_json::{Value, json};
 
 use super::status::who;
-use crate::args::Ls;
+use crate::args::{Ls, OutputArgs};
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
 use crate::output::{self, columns, millis, since, time, unix_millis};
 
-pub(crate) fn main(args: &Ls) -> Result<ExitCode, Refused> {
+pub(crate) fn main(args: &Ls, format: OutputArgs) -> Result<ExitCode, Refused> {
     if args.glob.as_deref() == Some("") {
         return Err(Refused::usage("the pattern is empty, and no lock has an empty name"));
     }
@@ -20,9 +20,9 @@ pub(crate) fn main(args: &Ls) -> Result<ExitCode, Refused> {
     let mut found = found.map_err(|error| options::blamed(error, &args.nodes))?;
     let text = args.holder.as_deref().unwrap_or_default();
     found.locks.retain(|lock| who(&lock.holder).contains(text) && (lock.stale || !args.stale));
-    let shown = if args.output.json {
+    let shown = if format.json {
         format!("{}\n", as_json(&found))
-    } else if args.output.quiet {
+    } else if format.quiet {
         names(&found)
     } else {
         as_table(&found)
@@ -35,7 +35,7 @@ pub(crate) fn main(args: &Ls) -> Result<ExitCode, Refused> {
     let message = format!(
         "locks may be missing: all keys of {complete} of {nodes} nodes were looked at, but {quorum} are needed"
     );
-    if !args.output.json {
+    if !format.json {
         output::refused(false, &message);
     }
     let without_rights =

@@ -22,14 +22,14 @@ use serde_json::{Value, json};
 use self::plan::RunPlan;
 use self::wait::Waited;
 use super::status::node_json;
-use crate::args::{IfHeld, Run};
+use crate::args::{IfHeld, OutputArgs, Run};
 use crate::child::{self, Signals};
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::{boot_ns, real_ns};
 use crate::options::{self, Refused};
 use crate::output::{Output, millis};
 
-pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
+pub(crate) fn main(args: &Run, format: OutputArgs) -> Result<ExitCode, Refused> {
     options::check_keys(args.keys(), &args.nodes)?;
     if args.cmd.first().is_none_or(|program| program.is_empty()) {
         return Err(Refused::usage("CMD is empty: the first word after KEY names the command"));
@@ -40,7 +40,7 @@ pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
     }
     let plan = RunPlan::new(args)?;
     child::check_machine()?;
-    let output = Output::new(args.output, args.status_fd).map_err(|error| match args.status_fd {
+    let output = Output::new(format, args.status_fd).map_err(|error| match args.status_fd {
         Some(fd) if exhausted(&error).is_none() => {
             let message = format!(
                 "cannot write to file descriptor {fd} ({error}); open it when you start quorlock, as in \

@@ -12,7 +12,7 @@ use quorlock::{
 };
 use serde_json::{Value, json};
 
-use crate::args::Status;
+use crate::args::{OutputArgs, Status};
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
 use crate::output::{self, columns, millis, since, time, unix_millis};
@@ -24,7 +24,7 @@ const LOOKS_AT_ONCE: usize = 64;
 /// Limit of the readers that the headline names.
 const READERS_NAMED: usize = 10;
 
-pub(crate) fn main(args: &Status) -> Result<ExitCode, Refused> {
+pub(crate) fn main(args: &Status, format: OutputArgs) -> Result<ExitCode, Refused> {
     args.keys.iter().try_for_each(|key| options::check_key(key, &args.nodes))?;
     let mut builder = options::builder(&args.nodes)?;
     if !options::guard_is_off(&args.nodes) {
@@ -33,17 +33,22 @@ pub(crate) fn main(args: &Status) -> Result<ExitCode, Refused> {
     }
     let topology = Topology::of(&builder).map_err(|error| options::blamed(error, &args.nodes))?;
     let client = options::build(builder, &args.nodes)?;
-    super::runtime()?.block_on(show(&client, &topology, args))
+    super::runtime()?.block_on(show(&client, &topology, args, format))
 }
 
-async fn show(client: &Client, topology: &Topology, args: &Status) -> Result<ExitCode, Refused> {
+async fn show(
+    client: &Client,
+    topology: &Topology,
+    args: &Status,
+    format: OutputArgs,
+) -> Result<ExitCode, Refused> {
     // With the first inspection the client asks whether each node is trusted. At the second it knows the answers.
     inspect(client, &args.keys[..1]).await?;
     loop {
         let inspections = inspect(client, &args.keys).await?;
         let intents = endless_intents(topology, &args.keys).await;
         let nodes = client.stats().nodes;
-        if args.watch && !args.output.json && io::stdout().is_terminal() {
+        if args.watch && !format.json && io::stdout().is_terminal() {
             // Moves the cursor home and clears the screen, so that nothing scrolls away.
             output::print("\x1b[H\x1b[2J")?;
         }
@@ -51,9 +56,9 @@ async fn show(client: &Client, topology: &Topology, args: &Status) -> Result<Exi
             let intents: Vec<bool> =
                 intents.iter().map(|of_node| of_node.contains(&place)).collect();
             let look = Look { key, inspection, nodes: &nodes, topology, intents };
-            output::print(&if args.output.json {
+            output::print(&if format.json {
                 format!("{}\n", look.as_json())
-            } else if !args.output.quiet {
+            } else if !format.quiet {
                 look.as_table()
             } else if args.keys.len() == 1 {
                 format!("{}\n", inspection.verdict())
