@@ -90,7 +90,7 @@ pub use crate::ids::{LockId, Ticket, Verb};
 pub use crate::keys::{Keys, Mode};
 pub use crate::loss::LossCause;
 pub use crate::node::evidence::{Evidence, MarkerSeen};
-pub use crate::node::pipeline::{BatchId, NodePipeline, NodeState, TicketedCommand};
+pub use crate::node::pipeline::{BatchId, Commands, NodePipeline, NodeState, TicketedCommand};
 pub use crate::node::session::{EvidenceRequest, Exchange, Form, Session};
 pub use crate::node::supervisor::Supervisor;
 pub use crate::node::trust::{Fault, RestartGuard, Rules, TrustState, Words, in_time};

@@ -22,12 +22,14 @@ use crate::node::ready::{Ready, TIMER};
 mod callers;
 mod entropy;
 mod metrics;
+mod outputs;
 pub(crate) mod queue;
 mod transports;
 
-use self::callers::{Callers, Outputs};
+use self::callers::Callers;
 use self::entropy::Entropy;
 pub(crate) use self::metrics::{Metrics, NodeMetrics};
+use self::outputs::Outputs;
 pub(crate) use self::queue::{DriverHandle, EventReceiver, ReplyTo};
 use self::transports::Transports;
 

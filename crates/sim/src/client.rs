@@ -119,8 +119,8 @@ pub(crate) struct Dials {
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) exchange: Exchange,
-    /// Connection and time of sending. `None` while the batch waits for a connection.
-    pub(crate) sent: Option<(WireId, Reading)>,
+    /// `None` while the batch waits for a connection.
+    pub(crate) wire: Option<WireId>,
 }
 
 impl Client {
@@ -177,6 +177,6 @@ impl Transport {
     }
 
     pub(crate) fn awaits(&self) -> bool {
-        self.signs.is_probed || self.unanswered.values().any(|batch| batch.sent.is_some())
+        self.signs.is_probed || self.unanswered.values().any(|batch| batch.wire.is_some())
     }
 }

@@ -5,19 +5,23 @@
 //! and go together in the next batch (group commit). The answers are reported in the order of sending, also across
 //! connections. Otherwise the engine could apply an old "extended" after a later "absent".
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::mem;
 
 use crate::client::engine::Event;
 use crate::command::{Answer, Command, Failure, FailureKind};
 use crate::ids::Ticket;
 use crate::node::evidence::Evidence;
+use crate::node::session::Exchange;
 use crate::redlock::quorum::NodeId;
 use crate::time::Reading;
 
 /// A command, and the ticket (lock, round and verb) that its answer carries.
 pub type TicketedCommand = (Ticket, Command);
+
+/// The commands of one tick. The batches of all nodes share them, so a command for several nodes exists once.
+pub type Commands = Arc<Vec<TicketedCommand>>;
 
 /// Whether a node can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,10 +50,10 @@ impl NodeState {
 }
 
 /// Identifies a batch of one pipeline.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct BatchId(pub u64);
 
-/// The commands that wait for one node, and the batches in flight.
+/// The commands that wait for one node, and the order of the batches in flight.
 ///
 /// Each method adds the resulting events for the engine to `events`.
 #[derive(Clone, Debug)]
@@ -57,26 +61,28 @@ pub struct NodePipeline {
     node: NodeId,
     batch_max: usize,
     waiting: VecDeque<TicketedCommand>,
+    /// The list of the last [`push`](NodePipeline::push), if its commands can be the next batch without being copied to
+    /// `waiting`. `members` are their indexes.
+    fresh: Option<Commands>,
+    members: Vec<usize>,
     /// Whether `waiting` contains only releases, because the node is suspended.
     only_releases: bool,
-    /// The tickets of the batches in flight, in the order of sending.
-    tickets: VecDeque<Ticket>,
-    in_flight: VecDeque<InFlight>,
-    /// The id of the first batch in flight, or of the next batch.
+    /// The id of the next batch.
+    next: u64,
+    /// The id of the batch whose answers are reported next.
     first: u64,
+    unsent: Option<Unsent>,
+    /// Answers that arrived before those of an earlier batch.
+    early: BTreeMap<BatchId, Event>,
     /// Empty vectors, reused for answers.
     spare: Vec<Vec<(Ticket, Answer)>>,
 }
 
-/// A batch that is to be sent, or was sent.
-#[derive(Clone, Debug)]
-struct InFlight {
-    count: usize,
-    /// The reading before the first byte could leave. `None` while the batch waits for a connection.
-    sent: Option<Reading>,
-    /// Whether the engine was notified that the batch waits for a connection.
-    announced: bool,
-    outcome: Option<(Vec<Answer>, Evidence)>,
+/// The batch that waits for a connection; at most one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unsent {
+    /// Whether the engine was notified.
+    is_announced: bool,
 }
 
 impl NodePipeline {
@@ -95,10 +101,13 @@ impl NodePipeline {
             node,
             batch_max: Self::BATCH_MAX,
             waiting: VecDeque::new(),
+            fresh: None,
+            members: Vec::new(),
             only_releases: false,
-            tickets: VecDeque::new(),
-            in_flight: VecDeque::new(),
+            next: 0,
             first: 0,
+            unsent: None,
+            early: BTreeMap::new(),
             spare: Vec::new(),
         }
     }
@@ -110,98 +119,109 @@ impl NodePipeline {
         self
     }
 
-    /// Takes commands, in order.
+    /// Takes the commands with these indexes, in order.
     pub fn push(
         &mut self,
-        commands: &mut Vec<TicketedCommand>,
+        commands: &Commands,
+        members: &[usize],
         state: &NodeState,
         now: Reading,
         events: &mut Vec<Event>,
     ) {
-        if let NodeState::Suspended(failure) = state {
-            self.keep_releases(commands, failure, now, events);
-        } else {
+        self.copy_fresh();
+        if !matches!(state, NodeState::Suspended(_)) {
             self.only_releases = false;
         }
-        if commands.len() <= Self::QUEUE_MAX.saturating_sub(self.waiting.len()) {
-            if self.waiting.is_empty() {
-                // The commands move without a copy, because the two collections swap their memory.
-                let empty = mem::replace(&mut self.waiting, mem::take(commands).into());
-                *commands = empty.into();
-            } else {
-                self.waiting.extend(commands.drain(..));
-            }
-        } else {
+        let is_usable = matches!(state, NodeState::Up | NodeState::Connecting);
+        let fits = (1..=self.batch_max).contains(&members.len());
+        if is_usable && fits && self.waiting.is_empty() && self.may_begin() {
+            self.fresh = Some(commands.clone());
+            self.members.extend_from_slice(members);
+            return;
+        }
+        let before = self.waiting.len();
+        self.waiting.extend(members.iter().map(|place| commands[*place].clone()));
+        if let NodeState::Suspended(failure) = state {
+            self.keep_releases(before, failure, now, events);
+        }
+        if self.waiting.len() > Self::QUEUE_MAX {
             let full = Failure::unsent(FailureKind::QueueFull);
-            self.fail(commands.drain(..), &full, now, events);
+            self.fail_waiting(before, &full, now, events);
         }
     }
 
-    /// Takes the next batch, and adds its commands to `commands`. Returns `None` if no command waits, too many batches
+    /// Copies the fresh commands to those that wait.
+    fn copy_fresh(&mut self) {
+        if let Some(commands) = self.fresh.take() {
+            self.waiting.extend(self.members.drain(..).map(|place| commands[place].clone()));
+        }
+    }
+
+    /// Whether another batch may be in flight.
+    fn may_begin(&self) -> bool {
+        self.unsent.is_none() && self.next - self.first < Self::IN_FLIGHT_MAX as u64
+    }
+
+    /// Takes the next batch, and puts its commands into `exchange`. Returns `None` if no command waits, too many batches
     /// are in flight, or the node is down and the commands fail. Also returns `None` while a batch waits for a
     /// connection: only one batch may wait, so that a release does not overtake its acquire.
     pub fn next_batch(
         &mut self,
         state: &NodeState,
         now: Reading,
-        commands: &mut Vec<Command>,
+        exchange: &mut Exchange,
         events: &mut Vec<Event>,
     ) -> Option<BatchId> {
-        if self.waiting.is_empty() {
-            return None;
-        }
         match state {
+            NodeState::Up | NodeState::Connecting => {}
             NodeState::Down(failure) => {
-                let waiting = mem::take(&mut self.waiting);
-                self.fail(waiting, failure, now, events);
-                return None;
+                self.copy_fresh();
+                self.fail_waiting(0, failure, now, events);
             }
-            NodeState::Suspended(failure) if !self.only_releases => {
-                let mut waiting = mem::take(&mut self.waiting).into();
-                self.keep_releases(&mut waiting, failure, now, events);
-                self.waiting = waiting.into();
-                self.only_releases = true;
+            NodeState::Suspended(failure) => {
+                self.copy_fresh();
+                if !self.only_releases {
+                    self.keep_releases(0, failure, now, events);
+                    self.only_releases = true;
+                }
             }
-            NodeState::Suspended(_) | NodeState::Up | NodeState::Connecting => {}
         }
-        let one_waits = self.in_flight.back().is_some_and(|batch| batch.sent.is_none());
-        if self.waiting.is_empty() || one_waits || self.in_flight.len() >= Self::IN_FLIGHT_MAX {
+        if !self.has_waiting() || !self.may_begin() {
             return None;
         }
-        let count = self.waiting.len().min(self.batch_max);
-        self.tickets.reserve(count);
-        commands.reserve(count);
-        for (ticket, command) in self.waiting.drain(..count) {
-            self.tickets.push_back(ticket);
-            commands.push(command);
+        let id = BatchId(self.next);
+        self.next += 1;
+        self.unsent = Some(Unsent::default());
+        exchange.begin(id, self.spare.pop());
+        match self.fresh.take() {
+            Some(commands) => exchange.share(commands, &mut self.members),
+            None => {
+                let count = self.waiting.len().min(self.batch_max);
+                exchange.own(self.waiting.drain(..count));
+            }
         }
-        let id = BatchId(self.first + self.in_flight.len() as u64);
-        self.in_flight.push_back(InFlight { count, sent: None, announced: false, outcome: None });
         Some(id)
     }
 
     /// Whether commands wait.
     pub fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        self.fresh.is_some() || !self.waiting.is_empty()
     }
 
     /// Reports that a batch waits for its connection, once for each batch.
     pub fn announce(&mut self, events: &mut Vec<Event>) {
-        let last = self.in_flight.back_mut().filter(|it| it.sent.is_none() && it.outcome.is_none());
-        if let Some(batch) = last.filter(|batch| !batch.announced) {
-            batch.announced = true;
+        if let Some(Unsent { is_announced: is_announced @ false }) = &mut self.unsent {
+            *is_announced = true;
             events.push(Event::Connecting { node: self.node });
         }
     }
 
     /// Notes that the batch is being sent. Its votes count from the reading `at`, which was taken before the first byte
     /// could leave (S4).
-    pub fn sent(&mut self, id: BatchId, at: Reading, events: &mut Vec<Event>) {
-        let node = self.node;
-        let Some(batch) = self.batch(id).filter(|batch| batch.sent.is_none()) else { return };
-        batch.sent = Some(at);
-        if batch.announced {
-            events.push(Event::Connected { node });
+    pub fn sent(&mut self, exchange: &mut Exchange, at: Reading, events: &mut Vec<Event>) {
+        exchange.sent = Some(at);
+        if self.unsent.take().is_some_and(|unsent| unsent.is_announced) {
+            events.push(Event::Connected { node: self.node });
         }
     }
 
@@ -210,22 +230,14 @@ impl NodePipeline {
     ///
     /// If the number of answers is wrong, they belong to no commands, and all fail. An answer to a batch that was never
     /// sent is no vote, and fails too. A command that was sent may have been executed, even if its connection failed (S8).
-    pub fn answered(
-        &mut self,
-        id: BatchId,
-        answers: &mut Vec<Answer>,
-        evidence: Evidence,
-        now: Reading,
-        events: &mut Vec<Event>,
-    ) {
-        let is_first = id.0 == self.first;
-        let Some(batch) = self.batch(id) else { return };
-        if answers.len() != batch.count {
-            answers.clear();
-            answers.resize(batch.count, Answer::Failed(Failure::new(FailureKind::Protocol)));
+    pub fn answered(&mut self, exchange: &mut Exchange, now: Reading, events: &mut Vec<Event>) {
+        if exchange.sent.is_none() {
+            self.unsent = None;
         }
-        for answer in &mut *answers {
-            match (&*answer, batch.sent) {
+        let (sent, id) = (exchange.sent.take(), exchange.id);
+        let (mut answers, evidence) = exchange.take();
+        for (_, answer) in &mut answers {
+            match (&*answer, sent) {
                 (Answer::Failed(failure), Some(_)) if failure.kind().is_about_reach() => {
                     let failure = failure.clone();
                     let is_unsent = mutant!(BrokenIsUnsent);
@@ -238,64 +250,26 @@ impl NodePipeline {
                 (_, None) => *answer = Answer::Failed(Failure::new(FailureKind::Protocol)),
             }
         }
-        if !is_first {
-            batch.outcome = Some((mem::take(answers), evidence));
+        if mutant!(AnswersMixed) {
+            let (tickets, mut mixed): (Vec<_>, Vec<_>) = answers.drain(..).unzip();
+            mixed.reverse();
+            answers.extend(tickets.into_iter().zip(mixed));
+        }
+        let sent = if mutant!(TimedByAnswer) { now } else { sent.unwrap_or(now) };
+        let event = Event::Answered { node: self.node, sent, evidence, answers };
+        if id.0 != self.first {
+            self.early.insert(id, event);
             return;
         }
-        self.report(answers, evidence, now, events);
-        while let Some(batch) = self.in_flight.front_mut()
-            && let Some((mut answers, evidence)) = batch.outcome.take()
-        {
-            self.report(&mut answers, evidence, now, events);
+        self.report(event, events);
+        while let Some(event) = self.early.remove(&BatchId(self.first)) {
+            self.report(event, events);
         }
-    }
-
-    /// Fails a batch as a whole.
-    pub fn failed(
-        &mut self,
-        id: BatchId,
-        failure: &Failure,
-        now: Reading,
-        events: &mut Vec<Event>,
-    ) {
-        let count = self.tickets(id).count();
-        let mut answers = alloc::vec![Answer::Failed(failure.clone()); count];
-        self.answered(id, &mut answers, Evidence::NotRequired, now, events);
-    }
-
-    /// The tickets of a batch.
-    pub fn tickets(&self, id: BatchId) -> impl Iterator<Item = Ticket> {
-        let place = usize::try_from(id.0.wrapping_sub(self.first)).unwrap_or(usize::MAX);
-        let before = self.in_flight.iter().take(place).map(|batch| batch.count).sum();
-        let count = self.in_flight.get(place).map_or(0, |batch| batch.count);
-        self.tickets.iter().skip(before).take(count).copied()
-    }
-
-    fn batch(&mut self, id: BatchId) -> Option<&mut InFlight> {
-        let place = usize::try_from(id.0.wrapping_sub(self.first)).ok()?;
-        self.in_flight.get_mut(place).filter(|batch| batch.outcome.is_none())
     }
 
     /// Reports the answers to the first batch in flight.
-    fn report(
-        &mut self,
-        answers: &mut Vec<Answer>,
-        evidence: Evidence,
-        now: Reading,
-        events: &mut Vec<Event>,
-    ) {
-        let Some(InFlight { count, sent, .. }) = self.in_flight.pop_front() else { return };
+    fn report(&mut self, event: Event, events: &mut Vec<Event>) {
         self.first += 1;
-        let sent = if mutant!(TimedByAnswer) { now } else { sent.unwrap_or(now) };
-        if mutant!(AnswersMixed) {
-            answers.reverse();
-        }
-        let mut both = self.spare.pop().unwrap_or_default();
-        both.reserve(count);
-        for (ticket, answer) in self.tickets.drain(..count).zip(answers.drain(..)) {
-            both.push((ticket, answer));
-        }
-        let event = Event::Answered { node: self.node, sent, evidence, answers: both };
         match mutant!(AnswersOutOfOrder) {
             true => events.insert(0, event),
             false => events.push(event),
@@ -311,30 +285,31 @@ impl NodePipeline {
     }
 
     /// Keeps the releases for a suspended node, which are sent behind the commands on its silent connection. All other
-    /// commands fail at once.
+    /// commands from this index on fail at once.
     fn keep_releases(
-        &self,
-        commands: &mut Vec<TicketedCommand>,
+        &mut self,
+        from: usize,
         failure: &Failure,
         now: Reading,
         events: &mut Vec<Event>,
     ) {
-        let (releases, rest): (Vec<_>, Vec<_>) =
-            mem::take(commands).into_iter().partition(|(_, command)| command.is_release());
-        *commands = releases;
-        self.fail(rest, failure, now, events);
+        let is_release = |(_, command): &TicketedCommand| command.is_release();
+        let (releases, rest): (Vec<_>, Vec<_>) = self.waiting.drain(from..).partition(is_release);
+        self.waiting.extend(rest);
+        self.fail_waiting(from, failure, now, events);
+        self.waiting.extend(releases);
     }
 
-    /// Reports that commands have failed without being sent.
-    fn fail(
-        &self,
-        commands: impl IntoIterator<Item = TicketedCommand>,
+    /// Reports that the waiting commands from this index on have failed without being sent.
+    fn fail_waiting(
+        &mut self,
+        from: usize,
         failure: &Failure,
         now: Reading,
         events: &mut Vec<Event>,
     ) {
         let failed = |(ticket, _)| (ticket, Answer::Failed(failure.clone()));
-        let answers: Vec<_> = commands.into_iter().map(failed).collect();
+        let answers: Vec<_> = self.waiting.drain(from..).map(failed).collect();
         if !answers.is_empty() {
             let (node, evidence) = (self.node, Evidence::NotRequired);
             events.push(Event::Answered { node, sent: now, evidence, answers });

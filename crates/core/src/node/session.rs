@@ -12,7 +12,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::command::{Answer, Command, Failure, FailureKind};
+use crate::ids::{LockId, Ticket, Verb};
 use crate::node::evidence::{Evidence, MarkerSeen};
+use crate::node::pipeline::{BatchId, Commands, TicketedCommand};
+use crate::time::Reading;
 use crate::token::Value;
 
 use self::untold::Untold;
@@ -38,11 +41,16 @@ pub struct EvidenceRequest {
     pub marker: bool,
 }
 
-/// A batch on one connection: its commands, and their answers so far.
+/// A batch and its answers so far: the only record of a batch, from the pipeline to the connection and back.
 #[derive(Clone, Debug, Default)]
 pub struct Exchange {
-    commands: Vec<Command>,
-    answers: Vec<Answer>,
+    pub(super) id: BatchId,
+    /// The reading before the first byte could leave. `None` while the batch waits for a connection.
+    pub(super) sent: Option<Reading>,
+    /// A list with the commands of the batch, and the indexes of those commands.
+    commands: Option<Commands>,
+    members: Vec<usize>,
+    answers: Vec<(Ticket, Answer)>,
     evidence: Evidence,
     evidence_request: EvidenceRequest,
     form: Form,
@@ -78,29 +86,79 @@ pub struct Session {
 }
 
 impl Exchange {
-    /// An exchange of these commands.
-    pub fn new(commands: Vec<Command>) -> Self {
-        Self { commands, ..Self::default() }
+    /// An exchange of commands whose answers need no tickets.
+    pub fn new(id: BatchId, commands: Vec<Command>) -> Self {
+        let ticket = Ticket { lock: LockId(0), round: 0, verb: Verb::Inspect };
+        let mut exchange = Self { id, ..Self::default() };
+        exchange.own(commands.into_iter().map(|command| (ticket, command)));
+        exchange
     }
 
-    /// Clears the exchange and reuses its memory. Returns the vector for the new commands.
-    pub fn renew(&mut self) -> &mut Vec<Command> {
-        self.commands.clear();
-        self.answers.clear();
+    /// Begins the exchange of another batch, and reuses the memory of the former one and of `answers`.
+    pub(super) fn begin(&mut self, id: BatchId, answers: Option<Vec<(Ticket, Answer)>>) {
+        (self.id, self.sent) = (id, None);
+        self.answers = answers.unwrap_or_default();
         self.unclear.clear();
         self.places.clear();
         (self.evidence, self.evidence_request, self.form) = Default::default();
         (self.is_again, self.answered) = (false, 0);
-        &mut self.commands
+    }
+
+    /// Sets the commands of a batch to those with the indexes `members`, and takes the indexes.
+    pub(super) fn share(&mut self, commands: Commands, members: &mut Vec<usize>) {
+        self.commands = Some(commands);
+        self.members.clear();
+        core::mem::swap(&mut self.members, members);
+    }
+
+    /// Sets the commands of a batch to these, which are in no other batch.
+    pub(super) fn own(&mut self, commands: impl Iterator<Item = TicketedCommand>) {
+        // The memory of a list that no other batch refers to is reused.
+        let list = self.commands.get_or_insert_default();
+        if Arc::get_mut(list).is_none() {
+            *list = Arc::default();
+        }
+        if let Some(list) = Arc::get_mut(list) {
+            list.clear();
+            list.extend(commands);
+            self.members.clear();
+            self.members.extend(0..list.len());
+        }
+    }
+
+    /// The id of the batch.
+    pub const fn id(&self) -> BatchId {
+        self.id
+    }
+
+    /// The reading before the first byte could leave. `None` while the batch waits for a connection.
+    pub const fn sent_at(&self) -> Option<Reading> {
+        self.sent
+    }
+
+    /// The number of commands in the batch.
+    pub const fn command_count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The tickets of all commands.
+    pub fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        (0..self.command_count()).filter_map(|place| Some(self.member(place)?.1.0))
     }
 
     /// The commands that are to be sent now, in order.
-    pub fn to_send(&self) -> impl Iterator<Item = &Command> {
-        let (all, places) = match self.is_again {
-            false => (&self.commands[..], &[][..]),
-            true => (&[][..], &self.places[..]),
-        };
-        all.iter().chain(places.iter().map(|place| &self.commands[*place]))
+    pub fn to_send(&self) -> impl Iterator<Item = &TicketedCommand> {
+        self.to_send_of_list().map(|(_, command)| command)
+    }
+
+    /// The commands that are to be sent now, each with its index in the list of the tick.
+    pub fn to_send_of_list(&self) -> impl Iterator<Item = (usize, &TicketedCommand)> {
+        (0..self.count()).filter_map(|nth| self.nth(nth))
+    }
+
+    /// Whether the commands are in this list.
+    pub fn is_of(&self, list: &Commands) -> bool {
+        self.commands.as_ref().is_some_and(|commands| Arc::ptr_eq(commands, list))
     }
 
     /// The form in which the commands are to be sent.
@@ -113,11 +171,6 @@ impl Exchange {
         self.evidence_request
     }
 
-    /// Whether commands are being sent again.
-    pub const fn is_again(&self) -> bool {
-        self.is_again
-    }
-
     /// The indexes of the commands that are being sent again.
     pub fn places(&self) -> &[usize] {
         &self.places
@@ -125,7 +178,7 @@ impl Exchange {
 
     /// The command of the next [`answer`](Self::answer).
     pub fn awaited(&self) -> Option<&Command> {
-        self.asked(self.answered)
+        Some(&self.nth(self.answered)?.1.1)
     }
 
     /// Takes the answer to the next command, or the form in which the command must be sent again. Until it is answered
@@ -138,16 +191,37 @@ impl Exchange {
         self.answered += 1;
         if !self.is_again {
             let answer = answer.unwrap_or_else(|form| self.note_unclear(nth, form));
-            return self.answers.push(answer);
+            if let Some((_, (ticket, _))) = self.member(nth) {
+                self.answers.push((*ticket, answer));
+            }
+            return;
         }
         let place = if mutant!(AgainMisplaced) { nth } else { self.places[nth] };
-        self.answers[place] = match answer.unwrap_or_else(|form| self.note_unclear(place, form)) {
+        self.answers[place].1 = match answer.unwrap_or_else(|form| self.note_unclear(place, form)) {
             // The native command has already shown that the key is not ours. Only the content of the key stays unknown.
-            Answer::Failed(_) if self.commands[place].is_release() && self.form == Form::Script => {
+            Answer::Failed(_)
+                if self.form == Form::Script
+                    && self.member(place).is_some_and(|(_, (_, command))| command.is_release()) =>
+            {
                 Answer::NotOurs
             }
             answer => answer,
         };
+    }
+
+    /// Takes the answers to the next commands, as long as `decode` knows the answer. Returns the number of answers.
+    /// Commands that are being sent again get no answer here.
+    #[inline]
+    pub fn answer_while(&mut self, mut decode: impl FnMut(&Command) -> Option<Answer>) -> usize {
+        let before = self.answered;
+        let Some(list) = self.commands.as_ref().filter(|_| !self.is_again) else { return 0 };
+        for member in &self.members[before..] {
+            let (ticket, command) = &list[*member];
+            let Some(answer) = decode(command) else { break };
+            self.answers.push((*ticket, answer));
+            self.answered += 1;
+        }
+        self.answered - before
     }
 
     /// Notes that the command must be sent again in this form. Returns a failure, which is the command's answer until
@@ -185,29 +259,46 @@ impl Exchange {
         }
     }
 
-    /// The answers, after [`Session::conclude`] has returned false.
-    pub fn take(&mut self) -> (&mut Vec<Answer>, Evidence) {
-        (&mut self.answers, core::mem::take(&mut self.evidence))
+    /// Takes one answer for each command from a node that sends no bytes itself. If the number of answers is wrong, the
+    /// exchange stays without answers.
+    pub fn answer_all(&mut self, answers: Vec<Answer>, evidence: Evidence) {
+        self.evidence = evidence;
+        if answers.len() == self.command_count() {
+            answers.into_iter().for_each(|answer| self.answer(Ok(answer)));
+        }
+    }
+
+    /// Ends the exchange, after [`Session::conclude`] has returned false. Returns the answers and their evidence. If the
+    /// number of answers is wrong, all commands have failed.
+    pub fn take(&mut self) -> (Vec<(Ticket, Answer)>, Evidence) {
+        if self.answers.len() != self.command_count() {
+            self.is_again = false;
+            self.fail(&Failure::new(FailureKind::Protocol));
+        }
+        // Another batch can reuse the list when no batch refers to it.
+        self.commands.take_if(|commands| Arc::get_mut(commands).is_none());
+        self.members.clear();
+        (core::mem::take(&mut self.answers), core::mem::take(&mut self.evidence))
     }
 
     fn count(&self) -> usize {
-        if self.is_again { self.places.len() } else { self.commands.len() }
+        if self.is_again { self.places.len() } else { self.command_count() }
     }
 
     /// Whether `is_it` holds for any command of this sending.
     fn has(&self, is_it: impl Fn(&Command) -> bool) -> bool {
-        match self.is_again {
-            true => self.places.iter().any(|place| is_it(&self.commands[*place])),
-            false => self.commands.iter().any(is_it),
-        }
+        self.to_send().any(|(_, command)| is_it(command))
     }
 
-    fn asked(&self, nth: usize) -> Option<&Command> {
-        if self.is_again {
-            Some(&self.commands[*self.places.get(nth)?])
-        } else {
-            self.commands.get(nth)
-        }
+    /// The command at this index of the present sending, with its index in the list.
+    fn nth(&self, nth: usize) -> Option<(usize, &TicketedCommand)> {
+        self.member(if self.is_again { *self.places.get(nth)? } else { nth })
+    }
+
+    /// The command at this index of the batch, with its index in the list.
+    fn member(&self, place: usize) -> Option<(usize, &TicketedCommand)> {
+        let member = *self.members.get(place)?;
+        Some((member, self.commands.as_ref()?.get(member)?))
     }
 
     /// Whether the command at this index may be sent again. `has_moved_on` means that another exchange was sent on this
@@ -223,12 +314,13 @@ impl Exchange {
                 other => other.value(),
             }
         }
-        let command = &self.commands[place];
+        let Some((_, (_, command))) = self.member(place) else { return false };
         let sets = command.sets_a_lock() || matches!(command, Command::Announce { .. });
         let Some(value) = subject(command).filter(|_| sets) else {
             return true;
         };
-        let mut later = self.commands[place + 1..].iter().filter_map(subject);
+        let later = (place + 1..self.command_count()).filter_map(|place| self.member(place));
+        let mut later = later.filter_map(|(_, (_, command))| subject(command));
         mutant!(AskedAgainLate) || !has_moved_on && !later.any(|other| other == value)
     }
 }
@@ -249,10 +341,10 @@ impl Session {
         self.marker.is_some()
     }
 
-    /// Prepares to send an exchange, also when it is sent again. Requests the node's `INFO` with the first exchange
+    /// Decides how an exchange is sent, also when it is sent again. Requests the node's `INFO` with the first exchange
     /// and with every [`Command::Identify`]. Requests the marker with each `INFO` and with every command about votes
     /// (S9).
-    pub fn send(&mut self, exchange: &mut Exchange) {
+    pub fn prepare(&mut self, exchange: &mut Exchange) {
         let mut request = EvidenceRequest::default();
         if self.is_guarded {
             request.info = self.is_new() || exchange.has(|it| matches!(it, Command::Identify));
@@ -264,7 +356,7 @@ impl Session {
             exchange.marker.clone_from(&self.marker);
         }
         if !exchange.is_again {
-            let is_told = self.untold.is_told_with(&exchange.commands);
+            let is_told = self.untold.is_told_with(exchange.to_send().map(|(_, command)| command));
             exchange.form = if is_told { Form::Text } else { Form::Usual };
         }
         self.sendings += 1;
@@ -310,8 +402,10 @@ impl Session {
         for place in late {
             let why = "NOSCRIPT, and it is too late to ask again";
             let failure = Failure::unsent(FailureKind::Rejected).with_detail(why);
-            exchange.answers[place] = Answer::Failed(failure);
-            self.untold.note(&exchange.commands[place]);
+            exchange.answers[place].1 = Answer::Failed(failure);
+            if let Some((_, (_, command))) = exchange.member(place) {
+                self.untold.note(command);
+            }
         }
         if places.is_empty() {
             return false;

@@ -1,11 +1,14 @@
 //! The transports to all nodes, and the commands of a tick for each of them.
 
+use std::collections::VecDeque;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use quorlock_core::{
-    Answer, Command, Event, NodeId, NodeSet, Quorum, Reading, RestartGuard, Rules, Ticket,
-    TicketedCommand,
+    Answer, Command, Commands, Event, NodeId, NodeSet, Quorum, Reading, RestartGuard, Rules,
+    Ticket, TicketedCommand,
 };
 
 use super::Metrics;
@@ -18,8 +21,12 @@ use crate::node::{ClientNode, Inbox};
 pub(super) struct Transports {
     /// The transport to each node; `None` if the node has panicked.
     transports: Vec<Option<Transport>>,
-    /// The commands of this tick for each node.
-    outbox: Vec<Vec<TicketedCommand>>,
+    /// The commands of this tick.
+    commands: Vec<TicketedCommand>,
+    /// For each node, the indexes in `commands` of its commands.
+    outbox: Vec<Vec<usize>>,
+    /// The lists of former ticks. A list is reused when no batch refers to it.
+    former: VecDeque<Commands>,
     encoder: Encoder,
     /// Pushes from the nodes.
     inbox: Inbox,
@@ -37,30 +44,37 @@ impl Transports {
             transports.push(Some(Transport::new(id, node, push_sink, clock)));
         }
         let outbox = transports.iter().map(|_| Vec::new()).collect();
-        Self { transports, outbox, encoder: Encoder::default(), inbox }
+        Self {
+            transports,
+            commands: Vec::new(),
+            outbox,
+            former: VecDeque::new(),
+            encoder: Encoder::default(),
+            inbox,
+        }
     }
 
     /// Polls the transports that were woken, and takes the pushes from the nodes. `woken` has the bits of [`Ready::take`].
     pub(super) fn poll(&mut self, woken: u64, ready: &Ready, answered: &mut Vec<Event>) {
-        for (place, transport) in self.transports.iter_mut().enumerate() {
-            if woken & (1 << place) != 0 {
-                let cx = &mut ready.context(place);
-                work(transport, |transport| transport.poll(cx, &mut self.encoder, answered));
-            }
+        let mut transports = woken & ((1 << self.transports.len()) - 1);
+        while transports != 0 {
+            let place = transports.trailing_zeros() as usize;
+            transports &= transports - 1;
+            let cx = &mut ready.context(place);
+            let transport = &mut self.transports[place];
+            work(transport, |transport| transport.poll(cx, &mut self.encoder, answered));
         }
         if woken & (1 << INBOX) != 0 {
             self.inbox.take(&mut ready.context(INBOX), answered);
         }
     }
 
-    /// Sends the command to each of these nodes at the end of the tick.
-    pub(super) fn send(&mut self, nodes: NodeSet, ticket: Ticket, command: Command) {
-        let mut nodes = nodes.iter();
-        let Some(first) = nodes.next() else { return };
-        for node in nodes {
-            self.outbox[node.index()].push((ticket, command.clone()));
+    /// Queues a command for each of these nodes. It is sent at the end of the tick.
+    pub(super) fn enqueue(&mut self, nodes: NodeSet, ticket: Ticket, command: Command) {
+        for node in nodes.iter() {
+            self.outbox[node.index()].push(self.commands.len());
         }
-        self.outbox[first.index()].push((ticket, command));
+        self.commands.push((ticket, command));
     }
 
     /// Gives each transport its commands. Adds to `answered` the commands that fail at once.
@@ -71,21 +85,41 @@ impl Transports {
         metrics: &Metrics,
         answered: &mut Vec<Event>,
     ) {
-        for (place, orders) in self.outbox.iter_mut().enumerate() {
-            if !orders.is_empty() {
-                let count = u64::try_from(orders.len()).unwrap_or(u64::MAX);
+        if self.commands.is_empty() {
+            return;
+        }
+        let commands = self.share();
+        self.encoder.begin(&commands);
+        for (place, outbox) in self.outbox.iter_mut().enumerate() {
+            if !outbox.is_empty() {
+                let count = u64::try_from(outbox.len()).unwrap_or(u64::MAX);
                 metrics.nodes[place].commands.fetch_add(count, Ordering::Relaxed);
                 work(&mut self.transports[place], |transport| {
-                    transport.take(orders, now, &mut self.encoder, answered);
+                    transport.take((&commands, outbox), now, &mut self.encoder, answered);
                     if transport.sends_when_polled() {
                         ready.note(place);
                     }
                 });
-                orders.clear();
-                orders.shrink_to(ORDERS_KEPT);
+                outbox.clear();
+                outbox.shrink_to(COMMANDS_KEPT);
             }
         }
-        self.encoder.forget();
+        self.encoder.end();
+        if commands.capacity() <= COMMANDS_KEPT && self.former.len() < LISTS_KEPT {
+            self.former.push_back(commands);
+        }
+    }
+
+    /// Makes a shared list of the commands of this tick.
+    fn share(&mut self) -> Commands {
+        let free = self.former.iter_mut().position(|list| Arc::get_mut(list).is_some());
+        let list = free.and_then(|place| self.former.swap_remove_front(place));
+        let mut list = list.unwrap_or_default();
+        if let Some(list) = Arc::get_mut(&mut list) {
+            list.clear();
+            mem::swap(list, &mut self.commands);
+        }
+        list
     }
 
     pub(super) fn reuse(&mut self, node: NodeId, answers: Vec<(Ticket, Answer)>) {
@@ -106,5 +140,8 @@ fn work(transport: &mut Option<Transport>, work: impl FnOnce(&mut Transport)) {
     }
 }
 
-/// Memory for this many commands to a node is reused. Ticks with more commands are rare.
-const ORDERS_KEPT: usize = 256;
+/// Memory for this many commands is reused. Ticks with more commands are rare.
+const COMMANDS_KEPT: usize = 256;
+
+/// The most lists that are kept to be reused. The batches in flight to a node refer to at most four lists.
+const LISTS_KEPT: usize = 32;

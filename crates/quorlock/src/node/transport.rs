@@ -4,15 +4,14 @@
 //! transport to a server is [`Direct`]. The transport to any other node is [`Adapted`]: it gives the node the batches,
 //! polls their futures, and reports the answers to the pipeline.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::stream::{FuturesOrdered, Stream};
-use quorlock_core::{
-    Answer, BatchId, Event, NodeId, NodePipeline, Reading, Ticket, TicketedCommand,
-};
+use quorlock_core::{Answer, Commands, Event, Exchange, NodeId, NodePipeline, Reading, Ticket};
 
 use super::redis::{Direct, Encoder};
 use super::{Answers, Batch, BoxFuture, ClientNode, Node, PushSink, Stamp};
@@ -39,7 +38,7 @@ impl Transport {
     /// polled. Adds to `events` the events for the engine.
     pub(crate) fn take(
         &mut self,
-        commands: &mut Vec<TicketedCommand>,
+        commands: (&Commands, &[usize]),
         now: Reading,
         encoder: &mut Encoder,
         events: &mut Vec<Event>,
@@ -83,9 +82,11 @@ pub(crate) struct Adapted {
     background: Option<BoxFuture<()>>,
     clock: Clock,
     pipeline: NodePipeline,
-    in_flight: FuturesOrdered<BoxFuture<(BatchId, Answers)>>,
-    /// The batch that the node may not have sent yet; at most one.
-    unsent: Option<(BatchId, Arc<Stamp>)>,
+    in_flight: FuturesOrdered<BoxFuture<Answers>>,
+    /// The batches of `in_flight`, in the same order.
+    exchanges: VecDeque<Exchange>,
+    /// The stamp of the last batch, if the node may not have sent that batch yet.
+    unsent: Option<Arc<Stamp>>,
     /// The clock reading when commands were last taken. Answers to commands that were never sent have it as their time
     /// of sending; no vote counts from it.
     now: Reading,
@@ -94,14 +95,22 @@ pub(crate) struct Adapted {
 impl Adapted {
     fn new(id: NodeId, node: Arc<dyn Node>, push_sink: PushSink, clock: Clock) -> Self {
         let background = Some(node.background(push_sink));
-        let (pipeline, in_flight) = (NodePipeline::new(id), FuturesOrdered::new());
-        Self { node, background, clock, pipeline, in_flight, unsent: None, now: clock.now() }
+        Self {
+            node,
+            background,
+            clock,
+            pipeline: NodePipeline::new(id),
+            in_flight: FuturesOrdered::new(),
+            exchanges: VecDeque::new(),
+            unsent: None,
+            now: clock.now(),
+        }
     }
 
     /// Takes commands for the node, and sends them when it is polled. Adds to `events` the events for the engine.
-    fn take(&mut self, commands: &mut Vec<TicketedCommand>, now: Reading, events: &mut Vec<Event>) {
+    fn take(&mut self, commands: (&Commands, &[usize]), now: Reading, events: &mut Vec<Event>) {
         self.now = now;
-        self.pipeline.push(commands, &self.node.state(), now, events);
+        self.pipeline.push(commands.0, commands.1, &self.node.state(), now, events);
     }
 
     fn poll_background(&mut self, cx: &mut Context<'_>) {
@@ -121,19 +130,20 @@ impl Adapted {
     fn poll(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) {
         self.poll_background(cx);
         loop {
-            while let Poll::Ready(Some((batch, answered))) =
-                Pin::new(&mut self.in_flight).poll_next(cx)
-            {
+            while let Poll::Ready(Some(answered)) = Pin::new(&mut self.in_flight).poll_next(cx) {
                 self.note_sent(events);
-                self.unsent.take_if(|(unsent, _)| *unsent == batch);
-                let Answers { mut answers, evidence } = answered;
-                self.pipeline.answered(batch, &mut answers, evidence, self.now, events);
+                let Some(mut exchange) = self.exchanges.pop_front() else { return };
+                if self.exchanges.is_empty() {
+                    self.unsent = None;
+                }
+                exchange.answer_all(answered.answers, answered.evidence);
+                self.pipeline.answered(&mut exchange, self.now, events);
             }
             self.note_sent(events);
             if self.start(events) {
                 continue;
             }
-            let Some((_, stamp)) = &self.unsent else { return };
+            let Some(stamp) = &self.unsent else { return };
             self.pipeline.announce(events);
             stamp.wake_when_sent(cx.waker());
             self.note_sent(events);
@@ -149,20 +159,24 @@ impl Adapted {
         if !self.pipeline.has_waiting() {
             return false;
         }
-        let mut commands = Vec::new();
-        let next = self.pipeline.next_batch(&self.node.state(), self.now, &mut commands, events);
-        let Some(batch) = next else { return false };
+        let mut exchange = Exchange::default();
+        let state = &self.node.state();
+        if self.pipeline.next_batch(state, self.now, &mut exchange, events).is_none() {
+            return false;
+        }
+        let commands = exchange.to_send().map(|(_, command)| command.clone()).collect();
         let stamp = Arc::new(Stamp::new(self.clock));
-        let answers = self.node.execute(Batch { commands, stamp: stamp.clone() });
-        self.unsent = Some((batch, stamp));
-        self.in_flight.push_back(Box::pin(async move { (batch, answers.await) }));
+        self.in_flight.push_back(self.node.execute(Batch { commands, stamp: stamp.clone() }));
+        self.exchanges.push_back(exchange);
+        self.unsent = Some(stamp);
         true
     }
 
     fn note_sent(&mut self, events: &mut Vec<Event>) {
-        let sent = self.unsent.as_ref().and_then(|(batch, stamp)| Some((*batch, stamp.sent()?)));
-        if let Some((batch, at)) = sent {
-            self.pipeline.sent(batch, at, events);
+        if let Some(at) = self.unsent.as_ref().and_then(|stamp| stamp.sent())
+            && let Some(exchange) = self.exchanges.back_mut()
+        {
+            self.pipeline.sent(exchange, at, events);
             self.unsent = None;
         }
     }
@@ -172,7 +186,9 @@ impl Adapted {
 mod tests {
     use std::sync::{Mutex, MutexGuard};
 
-    use quorlock_core::{Command, Event, Failure, FailureKind, LockId, Ticket, Token, Value, Verb};
+    use quorlock_core::{
+        Command, Event, Failure, FailureKind, LockId, Ticket, TicketedCommand, Token, Value, Verb,
+    };
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
     use tokio::sync::oneshot;
 
@@ -253,6 +269,11 @@ mod tests {
         (Ticket { verb: Verb::Release, ..ticket }, Command::Release { keys, value, tell: true })
     }
 
+    fn take(transport: &mut Adapted, commands: Vec<TicketedCommand>, told: &mut Vec<Event>) {
+        let members: Vec<usize> = (0..commands.len()).collect();
+        transport.take((&Arc::new(commands), &members), Clock::Tokio.now(), told);
+    }
+
     /// Polls a transport as the driver does.
     async fn run(
         mut transport: Adapted,
@@ -265,9 +286,7 @@ mod tests {
                 transport.poll(cx, &mut told);
                 told.drain(..).for_each(|event| events.send(event).unwrap());
                 match orders.poll_recv(cx) {
-                    Poll::Ready(Some(mut more)) => {
-                        transport.take(&mut more, Clock::Tokio.now(), &mut told)
-                    }
+                    Poll::Ready(Some(more)) => take(&mut transport, more, &mut told),
                     Poll::Ready(None) => return Poll::Ready(()),
                     Poll::Pending => return Poll::Pending,
                 }
@@ -377,7 +396,7 @@ mod tests {
         let push_sink = Inbox::new(1).push_sink(id);
         let mut transport = Adapted::new(id, node.clone(), push_sink, Clock::Tokio);
         let mut told = Vec::new();
-        transport.take(&mut vec![acquire(1)], Clock::Tokio.now(), &mut told);
+        take(&mut transport, vec![acquire(1)], &mut told);
         let mut sender = None;
         std::future::poll_fn(|cx| {
             transport.poll(cx, &mut told);

@@ -93,7 +93,7 @@ impl ScriptedWorld {
             (self.world.network.wires[*wire].client, self.world.network.wires[*wire].node);
         let batches = &self.world.clients[client].transports[node].unanswered;
         let batch = reply.parcel.batch.and_then(|id| batches.get(&id));
-        let Some((_, sent)) = batch.and_then(|batch| batch.sent) else { return };
+        let Some(sent) = batch.and_then(|batch| batch.exchange.sent_at()) else { return };
         for ((ticket, _), answer) in reply.parcel.orders.iter().zip(&reply.answers) {
             let is_unsent = matches!(answer, Answer::Failed(failure)
                 if !failure.may_have_been_executed());

@@ -6,10 +6,12 @@
 //! [`NodePipeline`]: quorlock_core::NodePipeline
 //! [`Supervisor`]: quorlock_core::Supervisor
 
+use std::sync::Arc;
+
 use quorlock_core::supervisor::Task;
 use quorlock_core::{
-    Answer, Arrivals, BatchId, Event, Evidence, Exchange, Failure, FailureKind, Form, Key,
-    MarkerSeen, NodeId, NodeState, RestartGuard, Session, Ticket,
+    Arrivals, BatchId, Event, Evidence, Exchange, Failure, FailureKind, Form, Key, MarkerSeen,
+    NodeId, NodeState, RestartGuard, Session, Ticket,
 };
 
 use super::scripts::Script;
@@ -30,8 +32,11 @@ impl World {
             &mut self.clients[client];
         let (transport, now) = (&mut transports[node], machine.read(self.now));
         if !transport.outbox.is_empty() {
+            let commands = Arc::new(std::mem::take(&mut transport.outbox));
+            let members: Vec<usize> = (0..commands.len()).collect();
             transport.pipeline.push(
-                &mut transport.outbox,
+                &commands,
+                &members,
                 transport.supervisor.state(),
                 now,
                 answered,
@@ -40,13 +45,11 @@ impl World {
         loop {
             let Client { transports, arrivals: Arrivals { answered, .. }, .. } =
                 &mut self.clients[client];
-            let (transport, mut commands) = (&mut transports[node], Vec::new());
+            let (transport, mut exchange) = (&mut transports[node], Exchange::default());
             let state = transport.supervisor.state();
-            let next = transport.pipeline.next_batch(state, now, &mut commands, answered);
+            let next = transport.pipeline.next_batch(state, now, &mut exchange, answered);
             let Some(id) = next else { break };
-            transport
-                .unanswered
-                .insert(id, Batch { exchange: Exchange::new(commands), sent: None });
+            transport.unanswered.insert(id, Batch { exchange, wire: None });
             self.send_batch(client, node);
         }
         let Client { transports, arrivals: Arrivals { answered, .. }, .. } =
@@ -70,12 +73,12 @@ impl World {
             transport.signs.heard_at = self.now;
         }
         let Some((id, batch)) = transport.unanswered.iter_mut().next_back() else { return };
-        if batch.sent.is_some() {
+        if batch.wire.is_some() {
             return;
         }
         let id = *id;
-        batch.sent = Some((wire, reading));
-        transport.pipeline.sent(id, reading, answered);
+        batch.wire = Some(wire);
+        transport.pipeline.sent(&mut batch.exchange, reading, answered);
         self.plan_look(client, node);
         self.wake_if_told(client);
         self.send_exchange(client, node, id);
@@ -83,19 +86,12 @@ impl World {
 
     /// Sends the commands of a batch, or repeats them.
     fn send_exchange(&mut self, client: ClientId, node: NodeIndex, id: BatchId) {
-        let Transport { unanswered, pipeline, session, epoch, .. } =
+        let Transport { unanswered, session, epoch, .. } =
             &mut self.clients[client].transports[node];
-        let Some(Batch { exchange, sent: Some((wire, _)) }) = unanswered.get_mut(&id) else {
-            return;
-        };
-        session.send(exchange);
-        let tickets: Vec<Ticket> = pipeline.tickets(id).collect();
-        let places = match exchange.is_again() {
-            true => exchange.places().to_vec(),
-            false => (0..tickets.len()).collect(),
-        };
-        let tickets = places.into_iter().map(|place| tickets[place]);
-        let (orders, wire) = (tickets.zip(exchange.to_send().cloned()).collect(), *wire);
+        let Some(Batch { exchange, wire: Some(wire) }) = unanswered.get_mut(&id) else { return };
+        session.prepare(exchange);
+        let orders = exchange.to_send().cloned().collect();
+        let wire = *wire;
         let (whole, asked) = (exchange.form() == Form::Text, exchange.evidence_request());
         let asked_evidence =
             AskedEvidence { epoch: *epoch, info: asked.info, marker: asked.marker };
@@ -121,8 +117,8 @@ impl World {
         self.plan_at(arrival, SimEvent::Request(Box::new(parcel)));
     }
 
-    /// Handles the answers to a batch or to part of it. Returns the answers of the batch when all have arrived.
-    fn conclude(&mut self, id: BatchId, reply: Reply) -> Option<(Vec<Answer>, Evidence)> {
+    /// Handles the answers to a batch or to part of it. Returns the batch when all its answers have arrived.
+    fn conclude(&mut self, id: BatchId, reply: Reply) -> Option<Exchange> {
         let Reply { parcel, answers, mut evidence, unknown } = reply;
         let (client, node) =
             (self.network.wires[parcel.wire].client, self.network.wires[parcel.wire].node);
@@ -143,15 +139,12 @@ impl World {
         let asked_again = if again { exchange.places().len() } else { 0 };
         (0..asked_again).for_each(|_| self.record.counts.add(Count::AskedAgain));
         (asked_again..unknown.len()).for_each(|_| self.record.counts.add(Count::AskedTooLate));
-        let answered = (!again).then(|| {
-            let (answers, evidence) = exchange.take();
-            (std::mem::take(answers), evidence)
-        });
+        let answered = if again { None } else { transport.unanswered.remove(&id) };
         if is_misread {
             self.note(&Fact::Misread { client, node });
         }
-        if answered.is_some() {
-            return answered;
+        if let Some(Batch { exchange, .. }) = answered {
+            return Some(exchange);
         }
         for (place, (ticket, _)) in parcel.orders.iter().enumerate() {
             if !unknown.contains(&place) {
@@ -177,30 +170,22 @@ impl World {
         if transport.wire == Some(wire) {
             transport.supervisor.heard();
         }
-        let (mut answers, evidence) = match &late {
-            Some(_) => (reply.answers, reply.evidence),
-            None => match self.conclude(id, reply) {
-                Some(answered) => answered,
-                None => return self.send_waiting(client, node),
-            },
-        };
-        let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
-            &mut self.clients[client];
-        let transport = &mut transports[node];
-        let mut arrived = Vec::new();
+        let arrived: Vec<Ticket>;
         if let Some((sent, tickets)) = late {
-            arrived.clone_from(&tickets);
-            let answers = tickets.into_iter().zip(answers.drain(..)).collect();
-            answered.push(Event::Answered { node: NodeId::new(node), sent, evidence, answers });
-        } else if transport.unanswered.remove(&id).is_some() {
-            arrived.extend(transport.pipeline.tickets(id));
-            transport.pipeline.answered(
-                id,
-                &mut answers,
-                evidence,
-                machine.read(self.now),
-                answered,
-            );
+            arrived = tickets.clone();
+            let answers = tickets.into_iter().zip(reply.answers).collect();
+            let (node, evidence) = (NodeId::new(node), reply.evidence);
+            let event = Event::Answered { node, sent, evidence, answers };
+            self.clients[client].arrivals.answered.push(event);
+        } else {
+            let Some(mut exchange) = self.conclude(id, reply) else {
+                return self.send_waiting(client, node);
+            };
+            arrived = exchange.tickets().collect();
+            let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
+                &mut self.clients[client];
+            let now = machine.read(self.now);
+            transports[node].pipeline.answered(&mut exchange, now, answered);
         }
         for ticket in arrived {
             self.note(&Fact::Arrived { client, node, ticket });
@@ -232,16 +217,12 @@ impl World {
         let Transport { unanswered, session, given_up, pipeline, .. } = &mut transports[node];
         // Uses a copy, because the session of the present connection must not change.
         let (now, session) = (machine.read(self.now), &mut session.clone());
-        unanswered.retain(|id, Batch { exchange, sent }| {
-            if sent.map(|(wire, _)| wire) != wire {
+        unanswered.retain(|id, Batch { exchange, wire: its_wire }| {
+            if *its_wire != wire {
                 return true;
             }
-            if let Some((_, sent)) = sent.filter(|_| is_active(Mutant::VoteFromOldEpoch)) {
-                given_up.insert(*id, (sent, pipeline.tickets(*id).collect()));
-            }
-            if sent.is_none() {
-                pipeline.failed(*id, failure, now, answered);
-                return false;
+            if let Some(sent) = exchange.sent_at().filter(|_| is_active(Mutant::VoteFromOldEpoch)) {
+                given_up.insert(*id, (sent, exchange.tickets().collect()));
             }
             // If the batch was sent again in part, some commands already have answers. Those answers stay.
             loop {
@@ -250,8 +231,7 @@ impl World {
                     break;
                 }
             }
-            let (answers, evidence) = exchange.take();
-            pipeline.answered(*id, answers, evidence, now, answered);
+            pipeline.answered(exchange, now, answered);
             false
         });
         self.wake_if_told(client);

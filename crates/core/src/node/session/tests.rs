@@ -24,11 +24,15 @@ fn sent(
     commands: impl Into<Vec<Command>>,
     answers: impl IntoIterator<Item = Result<Answer, Form>>,
 ) -> Exchange {
-    let mut exchange = Exchange::new(commands.into());
-    session.send(&mut exchange);
+    let mut exchange = Exchange::new(BatchId(0), commands.into());
+    session.prepare(&mut exchange);
     answers.into_iter().for_each(|answer| exchange.answer(answer));
     assert!(exchange.awaited().is_none());
     exchange
+}
+
+fn outcome(exchange: &mut Exchange) -> Vec<Answer> {
+    exchange.take().0.into_iter().map(|(_, answer)| answer).collect()
 }
 
 /// Whether the first command is repeated after its script was unknown. With `moves_on`, another exchange is sent first.
@@ -41,7 +45,11 @@ fn is_asked_again(commands: &[Command], moves_on: bool) -> bool {
         sent(&mut session, [release(9)], [Ok(Answer::Deleted)]);
     }
     let again = session.conclude(&mut exchange, Evidence::NotRequired);
-    assert!(!again || exchange.to_send().eq([&commands[0]]) && exchange.form() == Form::Text);
+    assert!(
+        !again
+            || exchange.to_send().map(|(_, command)| command).eq([&commands[0]])
+                && exchange.form() == Form::Text
+    );
     again
 }
 
@@ -83,11 +91,13 @@ fn the_next_command_of_a_kind_carries_the_missing_script() {
     let mut late = sent(session, [acquire(1)], [Err(Form::Text)]);
     sent(session, [release(9)], [Ok(Answer::Deleted)]);
     assert!(!session.conclude(&mut late, Evidence::NotRequired), "a repetition comes too late");
-    let [Answer::Failed(failure)] = &late.take().0[..] else { panic!("the script was not run") };
+    let [Answer::Failed(failure)] = &outcome(&mut late)[..] else {
+        panic!("the script was not run")
+    };
     assert!(!failure.may_have_been_executed());
     let form = |session: &mut Session, commands: &[Command]| {
-        let mut exchange = Exchange::new(commands.to_vec());
-        session.send(&mut exchange);
+        let mut exchange = Exchange::new(BatchId(0), commands.to_vec());
+        session.prepare(&mut exchange);
         exchange.form()
     };
     assert_eq!(form(session, &[release(1)]), Form::Usual, "a release does not carry this script");
@@ -105,8 +115,8 @@ fn the_first_reader_on_a_connection_carries_its_script() {
         Command::AcquireShared { keys, intents, value: value(token), ttl_ms: 1000 }
     };
     let form = |session: &mut Session, command: Command| {
-        let mut exchange = Exchange::new(vec![command]);
-        session.send(&mut exchange);
+        let mut exchange = Exchange::new(BatchId(0), vec![command]);
+        session.prepare(&mut exchange);
         exchange.form()
     };
     assert_eq!(form(session, acquire(1)), Form::Usual);
@@ -121,17 +131,17 @@ fn a_repeated_command_uses_a_longer_form_each_time() {
     let answers = [Err(Form::Script), Ok(Answer::Deleted), Err(Form::Script)];
     let mut it = sent(session, [release(1), release(2), release(3)], answers);
     assert!(session.conclude(&mut it, Evidence::NotRequired));
-    session.send(&mut it);
+    session.prepare(&mut it);
     assert_eq!((it.form(), it.places()), (Form::Script, &[0, 2][..]));
     it.answer(Ok(Answer::Other));
     it.answer(Err(Form::Text));
     assert!(session.conclude(&mut it, Evidence::NotRequired));
-    session.send(&mut it);
+    session.prepare(&mut it);
     assert_eq!((it.form(), it.places()), (Form::Text, &[2][..]));
     it.fail(&Failure::new(FailureKind::Unreachable));
     assert!(!session.conclude(&mut it, Evidence::NotRequired));
     let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
-    assert_eq!(*it.take().0, [Answer::Other, Answer::Deleted, failed]);
+    assert_eq!(outcome(&mut it), [Answer::Other, Answer::Deleted, failed]);
 }
 
 #[test]
@@ -139,10 +149,10 @@ fn a_release_reports_not_ours_even_if_its_repetition_fails() {
     let session = &mut Session::new(false);
     let mut it = sent(session, [release(1)], [Err(Form::Script)]);
     assert!(session.conclude(&mut it, Evidence::NotRequired));
-    session.send(&mut it);
+    session.prepare(&mut it);
     it.fail(&Failure::new(FailureKind::Unreachable));
     assert!(!session.conclude(&mut it, Evidence::NotRequired));
-    assert_eq!(*it.take().0, [Answer::NotOurs]);
+    assert_eq!(outcome(&mut it), [Answer::NotOurs]);
 }
 
 #[test]
@@ -151,11 +161,11 @@ fn an_inspection_whose_repetition_fails_has_failed() {
     let look = Command::Inspect { keys: "k".into(), intents: None };
     let mut it = sent(session, [look], [Err(Form::Script)]);
     assert!(session.conclude(&mut it, Evidence::NotRequired));
-    session.send(&mut it);
+    session.prepare(&mut it);
     let failure = Failure::new(FailureKind::Unreachable);
     it.fail(&failure);
     assert!(!session.conclude(&mut it, Evidence::NotRequired));
-    assert_eq!(*it.take().0, [Answer::Failed(failure)]);
+    assert_eq!(outcome(&mut it), [Answer::Failed(failure)]);
 }
 
 /// The repetition of the first release meets an unknown script, and then the connection fails. Both releases report
@@ -166,19 +176,19 @@ fn a_failed_repetition_is_not_repeated_again() {
     let answers = [Err(Form::Script), Err(Form::Script)];
     let mut it = sent(session, [release(1), release(2)], answers);
     assert!(session.conclude(&mut it, Evidence::NotRequired));
-    session.send(&mut it);
+    session.prepare(&mut it);
     it.answer(Err(Form::Text));
     it.fail(&Failure::new(FailureKind::Unreachable));
     it.answer(Ok(Answer::Deleted));
     assert!(!session.conclude(&mut it, Evidence::NotRequired));
-    assert_eq!(*it.take().0, [Answer::NotOurs, Answer::NotOurs]);
+    assert_eq!(outcome(&mut it), [Answer::NotOurs, Answer::NotOurs]);
 }
 
 #[test]
 fn votes_request_the_marker_and_a_new_connection_requests_info() {
     let request = |session: &mut Session, command: Command| {
-        let mut exchange = Exchange::new(vec![command]);
-        session.send(&mut exchange);
+        let mut exchange = Exchange::new(BatchId(0), vec![command]);
+        session.prepare(&mut exchange);
         let EvidenceRequest { info, marker } = exchange.evidence_request();
         (info, marker)
     };

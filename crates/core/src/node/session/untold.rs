@@ -41,11 +41,11 @@ impl Untold {
     }
 
     /// Whether these commands are to be sent with the texts of their scripts. The node knows these scripts afterwards.
-    pub(super) fn is_told_with(&mut self, commands: &[Command]) -> bool {
+    pub(super) fn is_told_with<'a>(&mut self, commands: impl Iterator<Item = &'a Command>) -> bool {
         if self.0 == 0 {
             return false;
         }
-        let told = self.0 & commands.iter().fold(0, |bits, command| bits | Self::of(command));
+        let told = self.0 & commands.fold(0, |bits, command| bits | Self::of(command));
         self.0 &= !told;
         told != 0
     }

@@ -6,7 +6,7 @@ mod replies;
 use quorlock_core::{Command, Failure, Form, Key, Keys};
 
 pub(super) use self::errors::{code, explanation, kind_of, rejected};
-pub(super) use self::replies::{decode, is_out_of_protocol, usual};
+pub(super) use self::replies::{decode, decode_in_place, is_out_of_protocol};
 use super::commands::Lacking;
 use super::resp::{self, Reply};
 use super::scripts::Scripts;

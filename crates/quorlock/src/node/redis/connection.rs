@@ -6,10 +6,10 @@ use quorlock_core::{Command, Evidence, Failure, FailureKind, Session};
 use super::codec::{Capabilities, count_watches};
 use super::evidence::{self, Beside};
 use super::registration::{Do, Registration};
-use super::request::{Encoder, Request};
 use super::resp::Reply;
 use super::server::Server;
 use super::wire::Wire;
+use super::wire_batch::{Encoder, WireBatch};
 
 pub(super) struct Connection {
     /// Number of the connection, counted from one for each server.
@@ -32,24 +32,24 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Sends a batch for the first time, or some of its commands again. Once the wire has
-    /// [finished](Wire::next_finished) the request, the caller must [conclude](Self::conclude) it.
+    /// [finished](Wire::next_finished) the batch, the caller must [conclude](Self::conclude) it.
     ///
     /// # Errors
-    /// Returns the request if the wire is closed; nothing was sent.
+    /// Returns the batch if the wire is closed; nothing was sent.
     pub(super) fn send(
         &mut self,
         server: &Server,
-        mut request: Box<Request>,
+        mut batch: Box<WireBatch>,
         encoder: &mut Encoder,
-    ) -> Result<(), Box<Request>> {
+    ) -> Result<(), Box<WireBatch>> {
         let is_first = self.session.is_new();
-        self.session.send(&mut request.exchange);
-        let exchange = &request.exchange;
+        self.session.prepare(&mut batch.exchange);
+        let exchange = &batch.exchange;
         let (evidence_request, form) = (exchange.evidence_request(), exchange.form());
         let registration = self.registration.as_ref().and_then(|_| {
             // The client registers its database only on a server that is in use, or that it takes into use now
             // (adoption), because it must write nothing to a server that it refuses.
-            let is_taken_into_use = exchange.to_send().any(writes_a_marker);
+            let is_taken_into_use = exchange.to_send().any(|(_, command)| writes_a_marker(command));
             let is_in_use = self.session.has_marker() || is_taken_into_use;
             let what = if is_in_use && self.registers { Do::Register } else { Do::Look };
             let is_owed = what == Do::Register && self.is_unregistered;
@@ -58,17 +58,17 @@ impl Connection {
         let beside = Beside::new(evidence_request, self.is_durable, registration);
         let Capabilities { watches, sections, .. } = self.capabilities;
         if watches {
-            let watched = count_watches(exchange.to_send());
+            let watched = count_watches(exchange.to_send().map(|(_, command)| command));
             if watched > 0 {
                 self.wire.expect_pushes(watched);
             }
         }
-        request.prepare(self.capabilities.encoding(form), beside);
-        request.is_first = is_first;
+        batch.prepare(self.capabilities.encoding(form), beside);
+        batch.is_first = is_first;
         let (marker, registration) = (&self.marker, &self.registration);
-        self.wire.send(request, |out, request| {
+        self.wire.send(batch, |out, batch| {
             beside.say_before(sections, registration.as_ref(), out);
-            let replies = encoder.write(request, &server.scripts, out);
+            let replies = encoder.write(batch, &server.scripts, out);
             if let Some(question) = marker.as_ref().filter(|_| beside.has_marker()) {
                 out.extend_from_slice(question);
             }
@@ -77,34 +77,34 @@ impl Connection {
     }
 
     /// Decides whether the answers of a finished batch count. Returns whether some of its commands must be sent again.
-    pub(super) fn conclude(&mut self, server: &Server, request: &mut Request) -> bool {
-        let evidence = self.read_evidence(server, request).unwrap_or_else(|failure| {
-            request.exchange.fail(&failure);
+    pub(super) fn conclude(&mut self, server: &Server, batch: &mut WireBatch) -> bool {
+        let evidence = self.read_evidence(server, batch).unwrap_or_else(|failure| {
+            batch.exchange.fail(&failure);
             Evidence::NotRequired
         });
-        self.session.conclude(&mut request.exchange, evidence)
+        self.session.conclude(&mut batch.exchange, evidence)
     }
 
     /// Reads the evidence that the answers count. An error means that none of them counts.
     fn read_evidence(
         &mut self,
         server: &Server,
-        request: &mut Request,
+        batch: &mut WireBatch,
     ) -> Result<Evidence, Failure> {
-        let Some(flushes) = request.flushes else { return Err(self.wire.why_closed()) };
+        let Some(flushes) = batch.flushes else { return Err(self.wire.why_closed()) };
         // If the stream is out of step, replies that arrived in the same read may belong to other commands (S22).
         if let Some(failure) = self.wire.why_out_of_step() {
             return Err(failure.clone());
         }
-        let Request { beside, in_step, is_first, .. } = *request;
-        let marker = std::mem::take(&mut request.marker);
+        let WireBatch { beside, in_step, is_first, .. } = *batch;
+        let marker = std::mem::take(&mut batch.marker);
         if in_step && beside.before == 0 && !mutant!(NothingProved) {
             let (epoch, flushes, info) = (self.epoch, flushes.1, None);
             let is_guarded = self.marker.is_some();
             let seen = || Evidence::Seen { epoch, flushes, info, marker };
             return Ok(if is_guarded { seen() } else { Evidence::NotRequired });
         }
-        let (info, registered) = beside.take_before(&mut request.before.drain(..));
+        let (info, registered) = beside.take_before(&mut batch.before.drain(..));
         if beside.asked_settings() && is_first {
             server.warn_if_not_durable(info.as_ref());
         }

@@ -2,13 +2,11 @@
 
 use std::task::Context;
 
-use quorlock_core::{
-    Answer, Event, Failure, NodeId, NodePipeline, Reading, Ticket, TicketedCommand,
-};
+use quorlock_core::{Answer, Commands, Event, NodeId, NodePipeline, Reading, Ticket};
 
 use super::RedisNode;
 use super::link::Link;
-use super::request::{Encoder, Request, Requests};
+use super::wire_batch::{Encoder, WireBatch, WireBatches};
 use crate::clock::Clock;
 use crate::node::PushSink;
 
@@ -18,12 +16,13 @@ pub(crate) struct Direct {
     pipeline: NodePipeline,
     link: Link,
     /// The batch that waits for a connection; at most one.
-    unsent: Option<Box<Request>>,
+    unsent: Option<Box<WireBatch>>,
     /// The clock reading when commands were last taken. Answers to commands that were never sent have it as their time
     /// of sending; no vote counts from it.
     now: Reading,
-    spare: Requests,
-    concluded: Requests,
+    /// Reused to avoid allocation.
+    spare: WireBatches,
+    concluded: WireBatches,
 }
 
 impl Direct {
@@ -43,13 +42,13 @@ impl Direct {
     /// created.
     pub(crate) fn take(
         &mut self,
-        commands: &mut Vec<TicketedCommand>,
+        commands: (&Commands, &[usize]),
         now: Reading,
         encoder: &mut Encoder,
         events: &mut Vec<Event>,
     ) {
         self.now = now;
-        self.pipeline.push(commands, self.link.state(), now, events);
+        self.pipeline.push(commands.0, commands.1, self.link.state(), now, events);
         self.send(Some(now), encoder, events);
     }
 
@@ -69,15 +68,16 @@ impl Direct {
         self.pipeline.reuse(answers);
     }
 
-    /// Reports the answers of concluded requests.
+    /// Reports the answers of concluded batches.
     fn report(&mut self, events: &mut Vec<Event>) {
-        for mut request in self.concluded.drain(..) {
-            let Some(batch) = request.batch else { continue };
-            let (answers, evidence) = request.exchange.take();
-            let is_large = answers.len() > Encoder::KEPT;
-            self.pipeline.answered(batch, answers, evidence, self.now, events);
+        if self.concluded.is_empty() {
+            return;
+        }
+        for mut batch in self.concluded.drain(..) {
+            let is_large = batch.exchange.command_count() > Encoder::KEPT;
+            self.pipeline.answered(&mut batch.exchange, self.now, events);
             if self.spare.len() < NodePipeline::IN_FLIGHT_MAX && !is_large {
-                self.spare.push(request);
+                self.spare.push(batch);
             }
         }
     }
@@ -89,19 +89,20 @@ impl Direct {
             return;
         }
         let now = now.unwrap_or_else(|| self.clock.now());
-        while let Some(request) = self.unsent.take().or_else(|| self.next(now, events)) {
+        while let Some(mut batch) = self.unsent.take().or_else(|| self.next(now, events)) {
             match self.link.readiness() {
                 None => {
-                    self.unsent = Some(request);
+                    self.unsent = Some(batch);
                     return self.pipeline.announce(events);
                 }
-                Some(Err(failure)) => self.fail(&request, &failure, now, events),
+                Some(Err(failure)) => {
+                    batch.exchange.fail(&failure);
+                    self.concluded.push(batch);
+                }
                 Some(Ok(())) => {
-                    if let Some(batch) = request.batch {
-                        // The clock was read before the first byte can leave (S4).
-                        self.pipeline.sent(batch, now, events);
-                    }
-                    self.link.send(request, encoder, &mut self.concluded);
+                    // The clock was read before the first byte can leave (S4).
+                    self.pipeline.sent(&mut batch.exchange, now, events);
+                    self.link.send(batch, encoder, &mut self.concluded);
                 }
             }
         }
@@ -109,29 +110,16 @@ impl Direct {
     }
 
     /// The next batch that may be sent.
-    fn next(&mut self, now: Reading, events: &mut Vec<Event>) -> Option<Box<Request>> {
+    fn next(&mut self, now: Reading, events: &mut Vec<Event>) -> Option<Box<WireBatch>> {
         if !self.pipeline.has_waiting() {
             return None;
         }
-        let mut request = self.spare.pop().unwrap_or_default();
-        let commands = request.exchange.renew();
-        request.batch = self.pipeline.next_batch(self.link.state(), now, commands, events);
-        if request.batch.is_none() {
-            self.spare.push(request);
+        let mut batch = self.spare.pop().unwrap_or_default();
+        let state = self.link.state();
+        if self.pipeline.next_batch(state, now, &mut batch.exchange, events).is_none() {
+            self.spare.push(batch);
             return None;
         }
-        Some(request)
-    }
-
-    fn fail(
-        &mut self,
-        request: &Request,
-        failure: &Failure,
-        now: Reading,
-        events: &mut Vec<Event>,
-    ) {
-        if let Some(batch) = request.batch {
-            self.pipeline.failed(batch, failure, now, events);
-        }
+        Some(batch)
     }
 }

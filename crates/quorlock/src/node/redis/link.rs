@@ -1,5 +1,5 @@
 //! A link keeps one server connected: it makes, probes and replaces connections as its [`Supervisor`] decides, and
-//! sends requests on the current one.
+//! sends batches on the current one.
 //!
 //! One task owns a link and polls it: the driver's task ([`direct`](super::direct)), or the task of a node that
 //! another node wraps ([`wrapped`](super::wrapped)).
@@ -14,10 +14,10 @@ use quorlock_core::{Failure, NodeState, Supervisor};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::connection::Connection;
-use super::request::{Encoder, Request, Requests};
 use super::resp;
 use super::server::Server;
 use super::wire::lost;
+use super::wire_batch::{Encoder, WireBatch, WireBatches};
 use crate::node::{BoxFuture, PushSink};
 
 pub(super) struct Link {
@@ -26,7 +26,7 @@ pub(super) struct Link {
     /// Origin of the supervisor's times.
     started: Instant,
     supervisor: Supervisor,
-    /// The connection that takes requests.
+    /// The connection that takes batches.
     connection: Option<Connection>,
     /// The attempt to connect, if one is in progress.
     connecting: Option<BoxFuture<Result<Connection, Failure>>>,
@@ -54,43 +54,43 @@ impl Link {
         self.supervisor.state()
     }
 
-    /// Whether requests can be sent now, or the failure that explains why not. `None` while an attempt to connect is in
-    /// progress: requests then wait for its outcome.
+    /// Whether batches can be sent now, or the failure that explains why not. `None` while an attempt to connect is in
+    /// progress: batches then wait for its outcome.
     pub(super) fn readiness(&self) -> Option<Result<(), Failure>> {
         if let NodeState::Down(failure) = self.supervisor.state() {
             return Some(Err(failure.clone()));
         }
-        // If the connection broke since the last poll, requests do not fail on it: they wait for the next connection.
+        // If the connection broke since the last poll, batches do not fail on it: they wait for the next connection.
         self.connection.as_ref().filter(|it| !it.wire.is_closed()).map(|_| Ok(()))
     }
 
-    /// Sends a request if the link is [ready](Self::readiness). A later poll adds it to `concluded`.
+    /// Sends a batch if the link is [ready](Self::readiness). A later poll adds it to `concluded`.
     pub(super) fn send(
         &mut self,
-        request: Box<Request>,
+        batch: Box<WireBatch>,
         encoder: &mut Encoder,
-        concluded: &mut Requests,
+        concluded: &mut WireBatches,
     ) {
         let Self { server, connection: Some(connection), .. } = self else {
-            let mut request = request;
-            request.exchange.fail(&lost("connection lost"));
-            return concluded.push(request);
+            let mut batch = batch;
+            batch.exchange.fail(&lost("connection lost"));
+            return concluded.push(batch);
         };
         let was_busy = connection.wire.is_busy();
-        if let Err(unsent) = connection.send(server, request, encoder) {
+        if let Err(unsent) = connection.send(server, batch, encoder) {
             conclude(server, connection, unsent, encoder, concluded);
         } else if !was_busy {
             self.watch_silence();
         }
     }
 
-    /// Reads replies and keeps the server connected. Adds to `concluded` the requests that have their answers, or have
+    /// Reads replies and keeps the server connected. Adds to `concluded` the batches that have their answers, or have
     /// failed.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         encoder: &mut Encoder,
-        concluded: &mut Requests,
+        concluded: &mut WireBatches,
     ) {
         loop {
             let heard_at = self.read(cx, encoder, concluded);
@@ -108,22 +108,22 @@ impl Link {
         &mut self,
         cx: &mut Context<'_>,
         encoder: &mut Encoder,
-        concluded: &mut Requests,
+        concluded: &mut WireBatches,
     ) -> Option<Instant> {
         let Self { server, connection: Some(connection), .. } = self else { return None };
         let alive_at = connection.wire.alive_at();
         let _: Poll<()> = connection.wire.poll(cx);
         let heard_at = Some(connection.wire.alive_at()).filter(|at| *at != alive_at);
-        while let Some(request) = connection.wire.next_finished() {
-            if request.is_plain() {
+        while let Some(batch) = connection.wire.next_finished() {
+            if batch.is_plain {
                 continue;
             }
             // An answer that counts ends the suspension at once: the next commands are not refused.
-            let is_answered = request.flushes.is_some();
+            let is_answered = batch.flushes.is_some();
             if is_answered && connection.wire.why_out_of_step().is_none() {
                 resume(&mut self.supervisor, server);
             }
-            conclude(server, connection, request, encoder, concluded);
+            conclude(server, connection, batch, encoder, concluded);
         }
         if connection.wire.is_closed() {
             self.disconnect();
@@ -145,7 +145,12 @@ impl Link {
     }
 
     /// Continues the attempt to connect, if one is in progress.
-    fn connect(&mut self, cx: &mut Context<'_>, encoder: &mut Encoder, concluded: &mut Requests) {
+    fn connect(
+        &mut self,
+        cx: &mut Context<'_>,
+        encoder: &mut Encoder,
+        concluded: &mut WireBatches,
+    ) {
         let Some(connecting) = &mut self.connecting else { return };
         let Poll::Ready(made) = connecting.as_mut().poll(cx) else { return };
         self.connecting = None;
@@ -158,9 +163,9 @@ impl Link {
                 self.push_sink.all_changed();
                 if let Some(mut former) = self.connection.replace(new) {
                     former.wire.close(lost("connection lost"));
-                    while let Some(request) = former.wire.next_finished() {
-                        if !request.is_plain() {
-                            conclude(&self.server, &mut former, request, encoder, concluded);
+                    while let Some(batch) = former.wire.next_finished() {
+                        if !batch.is_plain {
+                            conclude(&self.server, &mut former, batch, encoder, concluded);
                         }
                     }
                 }
@@ -191,7 +196,7 @@ impl Link {
         self.alarm.set(self.next_decision(now, self.activity()));
     }
 
-    /// Sets the alarm after the first request after a pause, so that the supervisor notices a late reply.
+    /// Sets the alarm after the first batch after a pause, so that the supervisor notices a late reply.
     fn watch_silence(&mut self) {
         // The supervisor cannot notice silence before `soonest`, so an alarm at or before this time need not be set
         // again.
@@ -244,21 +249,21 @@ fn resume(supervisor: &mut Supervisor, server: &Server) {
     }
 }
 
-/// Concludes a request of this connection: adds it to `concluded`, or sends some of its commands again.
+/// Concludes a batch of this connection: adds it to `concluded`, or sends some of its commands again.
 fn conclude(
     server: &Server,
     connection: &mut Connection,
-    mut request: Box<Request>,
+    mut batch: Box<WireBatch>,
     encoder: &mut Encoder,
-    concluded: &mut Requests,
+    concluded: &mut WireBatches,
 ) {
-    while connection.conclude(server, &mut request) {
-        match connection.send(server, request, encoder) {
+    while connection.conclude(server, &mut batch) {
+        match connection.send(server, batch, encoder) {
             Ok(()) => return,
-            Err(unsent) => request = unsent,
+            Err(unsent) => batch = unsent,
         }
     }
-    concluded.push(request);
+    concluded.push(batch);
 }
 
 /// A timer that is rarely reset. When it fires, the link asks the supervisor again.

@@ -5,9 +5,9 @@
 //! No command is sent twice here: the effect of a command on a broken connection is unknown, and its answer says so
 //! (S8). No timeout here ends a command: deadlines belong to the engine.
 //!
-//! The modules, from the lowest layer up: [`resp`] reads and writes RESP. [`wire`] is a socket with the requests that
+//! The modules, from the lowest layer up: [`resp`] reads and writes RESP. [`wire`] is a socket with the batches that
 //! await its replies. [`codec`] encodes commands and decodes replies, with [`scripts`]. [`evidence`] asks for proof
-//! that the answers count. A [`request`] is a batch on the wire. A [`connection`] sends requests and decides whether
+//! that the answers count. A [`wire_batch`] is a batch on the wire. A [`connection`] sends batches and decides whether
 //! their answers count. [`connect`] makes a connection to an address ([`target`], [`tls`]) of a [`server`]. A [`link`]
 //! keeps a server connected, as the core's [`Supervisor`](quorlock_core::Supervisor) decides. Two tasks own links: the
 //! driver ([`direct`]), and the task of a node that another node wraps ([`wrapped`]). An [`admin`] connection has none.
@@ -24,7 +24,6 @@ pub(crate) mod fuzzing;
 mod link;
 mod redis_cli;
 mod registration;
-mod request;
 mod resolver;
 mod resp;
 mod scripts;
@@ -33,6 +32,7 @@ pub(super) mod target;
 #[cfg(feature = "tls")]
 mod tls;
 mod wire;
+mod wire_batch;
 mod wrapped;
 
 use std::fmt;
@@ -44,9 +44,9 @@ pub use self::commands::{BESIDE, KEY, RIGHTS, Right, Weight};
 pub(crate) use self::direct::Direct;
 pub use self::redis_cli::RedisCli;
 pub use self::registration::Do;
-pub(crate) use self::request::Encoder;
 pub use self::resp::Reply;
 use self::server::Server;
+pub(crate) use self::wire_batch::Encoder;
 use self::wrapped::Batches;
 use super::{Answers, Batch, BoxFuture, Node, NodeConfig, NodeConfigError, NodeState, PushSink};
 

@@ -1,9 +1,9 @@
-//! The wire to a server: a socket, the bytes to write, and the requests that await replies.
+//! The wire to a server: a socket, the bytes to write, and the batches that await replies.
 //!
-//! One task owns a wire: it writes the requests and reads their replies. A server answers in the order of sending, so
-//! each reply belongs to the oldest request that still awaits one. A reply that no request awaits, or bytes that are
+//! One task owns a wire: it writes the batches and reads their replies. A server answers in the order of sending, so
+//! each reply belongs to the oldest batch that still awaits one. A reply that no batch awaits, or bytes that are
 //! not RESP, mean that the stream is out of step; every later reply would be taken for the answer to a wrong command
-//! (S22). The wire is then closed, and the requests in flight end without their replies.
+//! (S22). The wire is then closed, and the batches in flight end without their replies.
 //!
 //! Memory is bounded whatever the server sends, and a server that pushes too much loses its connection
 //! ([`Allowance`]).
@@ -22,8 +22,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use self::allowance::Allowance;
-use super::request::Request;
 use super::resp::Reply;
+use super::wire_batch::WireBatch;
 use crate::node::PushSink;
 use crate::text::for_people;
 
@@ -40,7 +40,7 @@ const READS_MAX: usize = 64;
 /// The most pushes in one poll.
 const PUSHES_MAX: usize = 512;
 
-/// The replies to one request are kept whole up to this many bytes in total.
+/// The replies to one batch are kept whole up to this many bytes in total.
 const REPLIES_KEPT: usize = 1024 * 1024;
 
 /// Beyond [`REPLIES_KEPT`], this many bytes of each further reply are kept.
@@ -51,14 +51,14 @@ pub(super) struct Wire {
     socket: Option<Box<dyn Socket>>,
     outgoing: Outgoing,
     incoming: Incoming,
-    /// Requests that await replies, in the order of sending.
-    in_flight: VecDeque<Box<Request>>,
-    /// Requests that have all their replies, or will not get them because the wire was closed.
-    finished: VecDeque<Box<Request>>,
+    /// WireBatches that await replies, in the order of sending.
+    in_flight: VecDeque<Box<WireBatch>>,
+    /// WireBatches that have all their replies, or will not get them because the wire was closed.
+    finished: VecDeque<Box<WireBatch>>,
     pushed: Pushed,
     /// Wakes the task that owns the wire.
     waker: Waker,
-    /// Time of the server's last complete message, or of the first request after a pause.
+    /// Time of the server's last complete message, or of the first batch after a pause.
     alive_at: Instant,
     end: End,
 }
@@ -127,31 +127,31 @@ impl Wire {
         }
     }
 
-    /// Sends a request. `write` appends its bytes to the output and returns the number of replies that it will get.
-    /// The request comes back from [`next_finished`](Self::next_finished).
+    /// Sends a batch. `write` appends its bytes to the output and returns the number of replies that it will get.
+    /// The batch comes back from [`next_finished`](Self::next_finished).
     ///
     /// # Errors
-    /// Returns the request if the wire is closed; nothing was sent.
+    /// Returns the batch if the wire is closed; nothing was sent.
     pub(super) fn send(
         &mut self,
-        mut request: Box<Request>,
-        write: impl FnOnce(&mut Vec<u8>, &Request) -> usize,
-    ) -> Result<(), Box<Request>> {
-        let Self { socket: Some(socket), outgoing, waker, .. } = self else { return Err(request) };
+        mut batch: Box<WireBatch>,
+        write: impl FnOnce(&mut Vec<u8>, &WireBatch) -> usize,
+    ) -> Result<(), Box<WireBatch>> {
+        let Self { socket: Some(socket), outgoing, waker, .. } = self else { return Err(batch) };
         let before = outgoing.bytes.len();
-        let replies = write(&mut outgoing.bytes, &request);
+        let replies = write(&mut outgoing.bytes, &batch);
         outgoing.queued_total += (outgoing.bytes.len() - before) as u64;
-        request.expect_replies(replies, outgoing.queued_total);
+        batch.expect_replies(replies, outgoing.queued_total);
         if replies == 0 {
-            request.finish(self.pushed.flushes);
-            self.finished.push_back(request);
+            batch.finish(self.pushed.flushes);
+            self.finished.push_back(batch);
             waker.wake_by_ref();
             return Ok(());
         }
         if self.in_flight.is_empty() {
             self.alive_at = Instant::now();
         }
-        self.in_flight.push_back(request);
+        self.in_flight.push_back(batch);
         // `poll` writes the bytes that the socket does not take now.
         let written = outgoing.write_to(socket, &mut Context::from_waker(waker));
         if let Err(failure) = self.after_writing(written) {
@@ -172,10 +172,10 @@ impl Wire {
         poll_fn(|cx| {
             let _: Poll<()> = self.poll(cx);
             // A question whose future was dropped may have left its replies here.
-            while let Some(mut request) = self.next_finished() {
-                if request.end() == end {
-                    let replies = std::mem::take(&mut request.before);
-                    let is_answered = request.flushes.is_some();
+            while let Some(mut batch) = self.next_finished() {
+                if batch.end() == end {
+                    let replies = std::mem::take(&mut batch.before);
+                    let is_answered = batch.flushes.is_some();
                     return Poll::Ready(is_answered.then_some(replies));
                 }
             }
@@ -185,26 +185,26 @@ impl Wire {
         .ok_or_else(|| self.why_closed())
     }
 
-    /// Sends bytes that are no commands of a batch. Returns the end of the request, which identifies it.
+    /// Sends bytes that are no commands of a batch. Returns the end of the batch, which identifies it.
     pub(super) fn send_plain(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>) -> usize,
     ) -> Result<u64, Failure> {
         let mut bytes = Vec::new();
         let replies = write(&mut bytes);
-        let write = |out: &mut Vec<u8>, _: &Request| {
+        let write = |out: &mut Vec<u8>, _: &WireBatch| {
             out.extend_from_slice(&bytes);
             replies
         };
-        match self.send(Box::new(Request::plain(replies)), write) {
+        match self.send(Box::new(WireBatch::plain(replies)), write) {
             Ok(()) => Ok(self.outgoing.queued_total),
             Err(_) => Err(Failure::unsent(FailureKind::Unreachable)),
         }
     }
 
-    /// The oldest request that has all its replies, or will not get them. If a poll has closed the wire because it was
-    /// [out of step](Self::why_out_of_step), the replies to the request do not count.
-    pub(super) fn next_finished(&mut self) -> Option<Box<Request>> {
+    /// The oldest batch that has all its replies, or will not get them. If a poll has closed the wire because it was
+    /// [out of step](Self::why_out_of_step), the replies to the batch do not count.
+    pub(super) fn next_finished(&mut self) -> Option<Box<WireBatch>> {
         self.finished.pop_front()
     }
 
@@ -222,13 +222,13 @@ impl Wire {
         self.transfer(cx).map(|failure| self.close(failure))
     }
 
-    /// Closes the wire. The requests in flight end without their replies.
+    /// Closes the wire. The batches in flight end without their replies.
     pub(super) fn close(&mut self, failure: Failure) {
         self.socket = None;
         self.end.blame(failure);
-        if let Some(request) = self.in_flight.front().filter(|request| request.is_plain()) {
-            self.end.unanswered = request.before.is_empty();
-            if let Some(Reply::Error(error)) = request.before.last() {
+        if let Some(batch) = self.in_flight.front().filter(|batch| batch.is_plain) {
+            self.end.unanswered = batch.before.is_empty();
+            if let Some(Reply::Error(error)) = batch.before.last() {
                 self.end.last_words = Some(error.clone());
             }
         }
@@ -254,12 +254,12 @@ impl Wire {
         self.end.failure.as_ref().filter(|failure| failure.kind() == FailureKind::Protocol)
     }
 
-    /// The server's last reply before the wire was closed, if it was an error and a plain request awaited more replies.
+    /// The server's last reply before the wire was closed, if it was an error and a plain batch awaited more replies.
     pub(super) fn last_words(&self) -> Option<&str> {
         self.end.last_words.as_deref()
     }
 
-    /// Whether the wire was closed before the first reply to a plain request.
+    /// Whether the wire was closed before the first reply to a plain batch.
     pub(super) fn broke_unanswered(&self) -> bool {
         self.end.unanswered
     }

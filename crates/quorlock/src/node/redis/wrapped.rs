@@ -10,9 +10,9 @@ use quorlock_core::{Answer, BatchId};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::link::Link;
-use super::request::{Encoder, Request, Requests};
 use super::server::Server;
 use super::wire::lost;
+use super::wire_batch::{Encoder, WireBatch, WireBatches};
 use crate::node::{Answers, Batch, PushSink};
 
 #[derive(Clone)]
@@ -67,7 +67,7 @@ struct Wrapped {
     waiting: VecDeque<Given>,
     in_flight: BTreeMap<BatchId, oneshot::Sender<Answers>>,
     sent: u64,
-    concluded: Requests,
+    concluded: WireBatches,
 }
 
 impl Wrapped {
@@ -90,16 +90,16 @@ impl Wrapped {
                     self.sent += 1;
                     let id = BatchId(self.sent);
                     self.in_flight.insert(id, reply);
-                    let request = Box::new(Request::batch(id, batch.send()));
-                    self.link.send(request, &mut self.encoder, &mut self.concluded);
-                    self.encoder.forget();
+                    let batch = Box::new(WireBatch::new(id, batch.send()));
+                    self.link.send(batch, &mut self.encoder, &mut self.concluded);
                 }
             }
         }
-        for mut request in self.concluded.drain(..) {
-            if let Some(reply) = request.batch.and_then(|id| self.in_flight.remove(&id)) {
-                let (answers, evidence) = request.exchange.take();
-                let _ = reply.send(Answers { answers: std::mem::take(answers), evidence });
+        for mut batch in self.concluded.drain(..) {
+            if let Some(reply) = self.in_flight.remove(&batch.exchange.id()) {
+                let (answers, evidence) = batch.exchange.take();
+                let answers = answers.into_iter().map(|(_, answer)| answer).collect();
+                let _ = reply.send(Answers { answers, evidence });
             }
         }
         Poll::Pending

@@ -11,7 +11,10 @@ use crate::node::redis::resp::Reply;
 /// Reads a short and frequent reply at the beginning of the input without building a [`Reply`]. Returns the answer,
 /// which is that of [`decode`], and the length of the reply. `None` if [`decode`] must read the reply.
 #[inline]
-pub(in crate::node::redis) fn usual(command: &Command, input: &[u8]) -> Option<(Answer, usize)> {
+pub(in crate::node::redis) fn decode_in_place(
+    command: &Command,
+    input: &[u8],
+) -> Option<(Answer, usize)> {
     let answer = match (command, input) {
         (Command::Acquire { keys, .. }, [b'+', b'O', b'K', b'\r', b'\n', ..])
             if keys.single().is_some() =>
@@ -345,7 +348,9 @@ mod tests {
             ];
             for command in &commands {
                 for input in ["+OK\r\n:", ":1\r\n_", ":0\r\n", ":-1\r\n", "_\r\n", ":1", "+OK\r"] {
-                    let Some((answer, length)) = usual(command, input.as_bytes()) else { continue };
+                    let Some((answer, length)) = decode_in_place(command, input.as_bytes()) else {
+                        continue;
+                    };
                     known += 1;
                     let Ok(Found::Reply { reply, length: read, surplus: 0 }) =
                         resp::read(input.as_bytes())

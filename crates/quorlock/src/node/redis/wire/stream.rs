@@ -1,4 +1,4 @@
-//! Writes to the socket, reads from it, and gives replies to the requests that await them.
+//! Writes to the socket, reads from it, and gives replies to the batches that await them.
 
 use std::io;
 use std::pin::Pin;
@@ -47,12 +47,12 @@ impl Wire {
     }
 
     /// Fails if the wire is to be closed because of a write error. A server that accepts no more clients sends an
-    /// error, closes the connection and reads nothing. This error, which is the reply to a plain request, must be read
+    /// error, closes the connection and reads nothing. This error, which is the reply to a plain batch, must be read
     /// before the wire is closed.
     pub(super) fn after_writing(&mut self, written: Poll<io::Result<()>>) -> Result<(), Failure> {
         let Poll::Ready(Err(error)) = written else { return Ok(()) };
         match self.in_flight.front() {
-            Some(request) if request.is_plain() => self.outgoing.is_cut = true,
+            Some(batch) if batch.is_plain => self.outgoing.is_cut = true,
             _ => return Err(broken(&error)),
         }
         Ok(())
@@ -65,7 +65,7 @@ impl Wire {
         }
     }
 
-    /// Gives the bytes that were read to the requests. Fails if the stream is out of step, or if the server pushes too
+    /// Gives the bytes that were read to the batches. Fails if the stream is out of step, or if the server pushes too
     /// much.
     fn take_in(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
@@ -82,11 +82,13 @@ impl Wire {
             }
             let rest = &self.incoming.bytes[self.incoming.unread.0..end];
             // Nearly all replies are read without a `Reply`.
-            if let Some(length) = self.in_flight.front_mut().and_then(|it| it.take_in_place(rest)) {
+            if let Some(batch) = self.in_flight.front_mut()
+                && let taken @ 1.. = batch.take_in_place(rest, self.pushed.flushes)
+            {
                 self.alive_at = now;
                 self.incoming.needed = 1;
-                self.incoming.unread.0 += length;
-                self.count_off()?;
+                self.incoming.unread.0 += taken;
+                self.finish_oldest()?;
                 continue;
             }
             let found = resp::read(rest);
@@ -118,28 +120,27 @@ impl Wire {
             }
             return Ok(());
         }
-        let Some(request) = self.in_flight.front_mut() else {
+        let Some(batch) = self.in_flight.front_mut() else {
             return Err(out_of_step("it answered what nobody had asked"));
         };
-        let reply = cut(reply, length, &mut request.bytes_kept)?;
-        request.take(reply);
-        self.count_off()
+        let reply = cut(reply, length, &mut batch.bytes_kept)?;
+        batch.take(reply);
+        batch.count_off(self.pushed.flushes);
+        self.finish_oldest()
     }
 
-    /// Counts a reply to the oldest request. Its last reply finishes the request.
+    /// Finishes the oldest batch if it has all its replies.
     #[inline]
-    fn count_off(&mut self) -> Result<(), Failure> {
-        let written = self.outgoing.written_total();
-        let Some(request) = self.in_flight.front_mut() else { return Ok(()) };
-        if !request.count_off(self.pushed.flushes) {
+    fn finish_oldest(&mut self) -> Result<(), Failure> {
+        let Some(batch) = self.in_flight.front().filter(|batch| batch.is_complete()) else {
             return Ok(());
-        }
-        if written < request.end() {
+        };
+        if self.outgoing.written_total() < batch.end() {
             return Err(out_of_step("it answered before it could have read the question"));
         }
-        if let Some(mut request) = self.in_flight.pop_front() {
-            request.finish(self.pushed.flushes);
-            self.finished.push_back(request);
+        if let Some(mut batch) = self.in_flight.pop_front() {
+            batch.finish(self.pushed.flushes);
+            self.finished.push_back(batch);
         }
         Ok(())
     }
@@ -198,7 +199,7 @@ impl Incoming {
     }
 }
 
-/// Bounds a reply by the bytes that its request keeps already: strangers may have put long values under our keys, and
+/// Bounds a reply by the bytes that its batch keeps already: strangers may have put long values under our keys, and
 /// many commands may inspect many readers. All other replies are short.
 fn cut(reply: Reply, length: usize, kept: &mut usize) -> Result<Reply, Failure> {
     if *kept + length <= REPLIES_KEPT || length <= REPLY_KEPT {

@@ -21,9 +21,9 @@ impl Wire {
         is_awaited.then(|| started.elapsed() - heard_at)
     }
 
-    /// The next request that has its replies, or will not get them. `None` if the wire is closed and no request is
+    /// The next batch that has its replies, or will not get them. `None` if the wire is closed and no batch is
     /// left.
-    async fn finished(&mut self) -> Option<Box<Request>> {
+    async fn finished(&mut self) -> Option<Box<WireBatch>> {
         poll_fn(|cx| {
             let closed = self.poll(cx);
             match self.next_finished() {
@@ -34,10 +34,10 @@ impl Wire {
         .await
     }
 
-    /// The replies to the next plain request; `None` if it was not answered.
+    /// The replies to the next plain batch; `None` if it was not answered.
     async fn replies(&mut self) -> Option<Vec<Reply>> {
-        let request = self.finished().await.unwrap();
-        request.flushes.map(|_| request.before)
+        let batch = self.finished().await.unwrap();
+        batch.flushes.map(|_| batch.before)
     }
 
     async fn run(&mut self) {
@@ -91,7 +91,7 @@ async fn replies_come_in_order_in_whatever_pieces() {
 
 /// A push that announces replaced data applies to the replies behind it in the stream.
 #[tokio::test(start_paused = true)]
-async fn a_request_counts_the_flushes_before_its_first_and_its_last_reply() {
+async fn a_batch_counts_the_flushes_before_its_first_and_its_last_reply() {
     let (mut wire, mut server, inbox) = pair(1024);
     let exchange = async {
         for _ in 0..4 {
@@ -126,20 +126,20 @@ const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 fn ask(wire: &mut Wire) {
     let mut session = Session::new(true);
     // The first batch of a connection also requests `INFO`, so an empty batch goes first.
-    session.send(&mut Exchange::default());
+    session.prepare(&mut Exchange::default());
     let value = Value::new(&Token::new([7; 20]), "");
     let command = Command::Acquire { keys: "k".into(), value, ttl_ms: 1000 };
-    let mut request = Box::new(Request::batch(BatchId(0), vec![command]));
-    session.send(&mut request.exchange);
-    let beside = Beside::new(request.exchange.evidence_request(), false, None);
+    let mut batch = Box::new(WireBatch::new(BatchId(0), vec![command]));
+    session.prepare(&mut batch.exchange);
+    let beside = Beside::new(batch.exchange.evidence_request(), false, None);
     assert!(beside.has_marker() && beside.before == 0);
-    request.prepare(Encoding { watches: true, ..Encoding::default() }, beside);
-    let write = |out: &mut Vec<u8>, request: &Request| {
+    batch.prepare(Encoding { watches: true, ..Encoding::default() }, beside);
+    let write = |out: &mut Vec<u8>, batch: &WireBatch| {
         let replies = ping(out);
         out.extend_from_slice(&ask_marker(&"m".into()));
-        replies + request.beside.behind()
+        replies + batch.beside.behind()
     };
-    assert!(wire.send(request, write).is_ok());
+    assert!(wire.send(batch, write).is_ok());
 }
 
 /// The marker of 1000 bytes is too long to be read in place.
@@ -157,11 +157,12 @@ async fn a_marker_is_read_wherever_it_is_split_and_flushes_around_it_are_counted
             let exchange = async {
                 let mut finished = Vec::new();
                 for _ in 0..2 {
-                    let mut request = wire.finished().await.unwrap();
-                    assert!(request.in_step);
-                    assert_eq!(request.marker, MarkerSeen::Text(text.as_str().into()));
-                    let (answers, _) = request.exchange.take();
-                    finished.push((std::mem::take(answers), request.flushes));
+                    let mut batch = wire.finished().await.unwrap();
+                    assert!(batch.in_step);
+                    assert_eq!(batch.marker, MarkerSeen::Text(text.as_str().into()));
+                    let (answers, _) = batch.exchange.take();
+                    let answers: Vec<_> = answers.into_iter().map(|(_, it)| it).collect();
+                    finished.push((answers, batch.flushes));
                 }
                 let [granted, refused] = [Answer::Granted, Answer::Refused].map(|it| vec![it]);
                 assert_eq!(finished, [(granted, Some((0, 1))), (refused, Some((2, 2)))]);
@@ -329,7 +330,7 @@ async fn long_answers_to_many_questions_are_cut() {
         assert!(replies[kept..].iter().all(|reply| matches!(reply, Reply::Error(_))));
     };
     tokio::join!(exchange, serve);
-    // After `REPLIES_KEPT` bytes of replies to one request, a line longer than `REPLY_KEPT` is malformed.
+    // After `REPLIES_KEPT` bytes of replies to one batch, a line longer than `REPLY_KEPT` is malformed.
     let (mut wire, mut server, _inbox) = pair(1 << 16);
     wire.send_plain(|out| (0..512).map(|_| ping(out)).sum()).unwrap();
     let line = format!("+{}\r\n", "x".repeat(40_000)).into_bytes();

@@ -1,0 +1,119 @@
+//! The engine's sink: carries out its effects.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use quorlock_core::{Effect, Reading, Sink};
+
+use super::Metrics;
+use super::callers::Callers;
+use super::transports::Transports;
+use crate::guard::{DriverSide, GuardToken, Reply};
+use crate::stats::NodeTrustState;
+
+pub(super) struct Outputs<'a> {
+    pub(super) callers: &'a mut Callers,
+    pub(super) transports: &'a mut Transports,
+    pub(super) names: &'a [Arc<str>],
+    pub(super) metrics: &'a Metrics,
+    pub(super) now: Reading,
+}
+
+impl Sink for Outputs<'_> {
+    fn push(&mut self, effect: Effect) {
+        let callers = &mut *self.callers;
+        // An error of `send` means that the caller is gone, and is ignored.
+        match effect {
+            Effect::Send { nodes, ticket, command } => {
+                self.transports.enqueue(nodes, ticket, command)
+            }
+            Effect::Acquired { lock, token, handover_count, hold, fence, .. } => {
+                callers.grant(lock, (GuardToken::new(token, handover_count), fence), hold);
+            }
+            Effect::NotAcquired { lock, refusal } => {
+                if let Some(side) = callers.locks.remove(&lock) {
+                    side.finish(Reply::Refused(Box::new(refusal)));
+                }
+            }
+            Effect::Waiting { lock, report } => {
+                if let Some(DriverSide { progress: Some(progress), .. }) = callers.locks.get(&lock)
+                {
+                    progress(report);
+                }
+            }
+            Effect::Changed { lock, validity } => {
+                if let Some(cell) = callers.held(lock) {
+                    cell.update(validity);
+                }
+            }
+            Effect::Extended { lock, outcome } => {
+                for reply in callers.extends.remove(&lock).into_iter().flatten() {
+                    let _ = reply.send(outcome.clone());
+                }
+            }
+            Effect::Health { lock, is_confirmed, is_lost, nodes } => {
+                if let Some(cell) = callers.held(lock) {
+                    cell.confirm((is_confirmed, is_lost), nodes, self.names);
+                }
+            }
+            Effect::Lost { lock, cause } => {
+                if let Some(cell) = callers.held(lock) {
+                    if mutant!(LossToldLate) {
+                        let cell = cell.clone();
+                        let lose_late = async move {
+                            tokio::task::yield_now().await;
+                            cell.lose(cause);
+                        };
+                        return drop(tokio::spawn(lose_late));
+                    }
+                    cell.lose(cause);
+                }
+            }
+            Effect::Released { lock, report } => {
+                if let Some(side) = callers.locks.remove(&lock) {
+                    callers.notified += 1;
+                    side.finish(Reply::Released(report));
+                }
+            }
+            Effect::Inspected { lock, nodes } => {
+                if let Some(reply) = callers.inspections.remove(&lock) {
+                    let _ = reply.send(nodes);
+                }
+            }
+            Effect::TimedOut { node } => {
+                self.metrics.nodes[node.index()].timeouts.fetch_add(1, Ordering::Relaxed);
+            }
+            Effect::Woken { .. } => {
+                self.metrics.wakeups.fetch_add(1, Ordering::Relaxed);
+            }
+            Effect::Drained => {
+                callers.drained = true;
+                for reply in callers.closing.drain(..) {
+                    let _ = reply.send(());
+                }
+            }
+            Effect::Superseded { lock, .. } => {
+                if let Some(cell) = callers.held(lock) {
+                    cell.supersede();
+                }
+            }
+            Effect::TrustState { node, trust_state } => {
+                let shown = NodeTrustState::new(&trust_state, self.now);
+                let name = &self.names[node.index()];
+                match shown {
+                    NodeTrustState::Refused(_) => tracing::warn!("node {name}: {shown}"),
+                    _ => tracing::debug!("node {name}: {shown}"),
+                }
+                self.metrics.nodes[node.index()].set_trust_state(trust_state);
+            }
+            Effect::FloorOfFew { node, clocks } => {
+                let name = &self.names[node.index()];
+                tracing::warn!(
+                    "node {name} may have lost its counters of fencing tokens, and its new floor rests on the \
+                     clocks of {clocks} other nodes, fewer than a quorum, because the others did not answer; \
+                     make sure that the clocks of the nodes agree"
+                );
+            }
+        }
+    }
+}

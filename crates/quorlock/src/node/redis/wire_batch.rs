@@ -1,0 +1,351 @@
+//! A batch on the wire: its commands, the evidence (`INFO`, marker) that is requested with them, and the answers.
+
+use std::iter::once;
+
+use quorlock_core::{Answer, BatchId, Command, Commands, Exchange, Form, MarkerSeen};
+
+use super::codec::{Encoding, decode, decode_in_place, encode, is_out_of_protocol, replies_to};
+use super::evidence::{Beside, marker_of};
+use super::resp::{self, Reply};
+use super::scripts::Scripts;
+
+/// Bytes that are sent together, and the replies so far. A batch gets three groups of replies, in this order: those to
+/// the questions before the commands, those to the commands, and the marker.
+#[derive(Debug, Default)]
+pub(super) struct WireBatch {
+    /// The bytes are no commands of the engine, and the replies are kept as they are.
+    pub(super) is_plain: bool,
+    pub(super) exchange: Exchange,
+    pub(super) encoding: Encoding,
+    pub(super) beside: Beside,
+    /// The replies that precede the replies to the commands.
+    pub(super) before: Vec<Reply>,
+    pub(super) marker: MarkerSeen,
+    /// The replies so far to a command that gets several.
+    parts: Vec<Reply>,
+    /// The batch is the first on its connection.
+    pub(super) is_first: bool,
+    /// All replies so far fit their commands.
+    pub(super) in_step: bool,
+    /// Replies that are still to come.
+    missing: usize,
+    /// Bytes queued on the connection up to the end of this batch.
+    end: u64,
+    /// Bytes of replies that are kept.
+    pub(super) bytes_kept: usize,
+    first_flushes: Option<u64>,
+    /// Number of the server's announcements that its data were replaced, before the first reply and before the last.
+    /// `None` until all replies have arrived.
+    pub(super) flushes: Option<(u64, u64)>,
+}
+
+pub(super) type WireBatches = Vec<Box<WireBatch>>;
+
+impl WireBatch {
+    pub(super) fn plain(replies: usize) -> Self {
+        let beside = Beside::plain(replies);
+        Self { is_plain: true, beside, in_step: true, ..Self::default() }
+    }
+
+    pub(super) fn new(id: BatchId, commands: Vec<Command>) -> Self {
+        Self { exchange: Exchange::new(id, commands), ..Self::default() }
+    }
+
+    /// Prepares to send the batch, or commands of it again. Drops the replies that an earlier sending got.
+    pub(super) fn prepare(&mut self, encoding: Encoding, beside: Beside) {
+        (self.encoding, self.beside) = (encoding, beside);
+        self.before.clear();
+        self.parts.clear();
+        (self.marker, self.in_step) = (MarkerSeen::NotAsked, true);
+        self.pass_over();
+    }
+
+    /// Notes how many replies the batch will get, and where it ends in the connection's output.
+    pub(super) fn expect_replies(&mut self, count: usize, end: u64) {
+        (self.missing, self.end, self.bytes_kept) = (count, end, 0);
+        (self.first_flushes, self.flushes) = (None, None);
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    pub(super) fn take(&mut self, reply: Reply) {
+        if self.before.len() < self.beside.before {
+            self.before.push(reply);
+            return;
+        }
+        let Some(command) = self.exchange.awaited() else {
+            match marker_of(&reply, &self.exchange) {
+                Some(marker) => self.marker = marker,
+                None => self.in_step = false,
+            }
+            return;
+        };
+        let count = replies_to(command, self.encoding);
+        let answer = if count == 1 {
+            decode(command, self.encoding, &mut once(reply))
+        } else {
+            self.parts.push(reply);
+            if self.parts.len() < count {
+                return;
+            }
+            decode(command, self.encoding, &mut self.parts.drain(..))
+        };
+        self.answer(answer);
+        self.pass_over();
+    }
+
+    /// Takes the replies at the beginning of the input that are answers of a few bytes, or a short marker. `flushes` is
+    /// the number of announcements of replaced data before them. Returns the number of bytes taken.
+    #[inline]
+    pub(super) fn take_in_place(&mut self, input: &[u8], flushes: u64) -> usize {
+        if self.before.len() < self.beside.before {
+            return 0;
+        }
+        let mut taken = 0;
+        let mut count = self.exchange.answer_while(|command| {
+            let (answer, length) = decode_in_place(command, input.get(taken..)?)?;
+            taken += length;
+            Some(answer)
+        });
+        self.pass_over();
+        if self.exchange.awaited().is_none()
+            && self.beside.has_marker()
+            && self.missing == count + 1
+            && let Some((value, length)) = input.get(taken..).and_then(resp::short_value)
+        {
+            self.marker = self.exchange.marker(value);
+            taken += length;
+            count += 1;
+        }
+        if count > 0 {
+            self.first_flushes.get_or_insert(flushes);
+            self.missing -= count;
+        }
+        taken
+    }
+
+    /// Answers the next commands as long as the server sends no reply to them.
+    #[inline]
+    fn pass_over(&mut self) {
+        while let Some(command) = self.exchange.awaited()
+            && replies_to(command, self.encoding) == 0
+        {
+            let answer = decode(command, self.encoding, &mut std::iter::empty());
+            self.answer(answer);
+        }
+    }
+
+    fn answer(&mut self, answer: Result<Answer, Form>) {
+        self.in_step &= !answer.as_ref().is_ok_and(is_out_of_protocol);
+        self.exchange.answer(answer);
+    }
+
+    /// Counts a reply that arrived after this many announcements of replaced data.
+    pub(super) fn count_off(&mut self, flushes: u64) {
+        self.first_flushes.get_or_insert(flushes);
+        self.missing -= 1;
+    }
+
+    /// Whether all replies have arrived.
+    pub(super) const fn is_complete(&self) -> bool {
+        self.missing == 0
+    }
+
+    /// Notes that all replies have arrived, after this many announcements of replaced data.
+    pub(super) fn finish(&mut self, flushes: u64) {
+        self.flushes = Some((self.first_flushes.unwrap_or(flushes), flushes));
+    }
+}
+
+/// The bytes of this tick's commands: a command for several nodes is encoded once.
+#[derive(Debug, Default)]
+pub(crate) struct Encoder {
+    /// The commands of this tick, while they are handed to the transports.
+    commands: Option<Commands>,
+    /// The encoding of the first batch with these commands. A node with another encoding gets its own bytes.
+    encoding: Option<Encoding>,
+    /// For each command, the range of its bytes and the number of its replies.
+    encoded: Vec<Option<Encoded>>,
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Encoded {
+    start: usize,
+    end: usize,
+    replies: usize,
+}
+
+impl Encoder {
+    /// Begins to hand these commands to the transports.
+    pub(crate) fn begin(&mut self, commands: &Commands) {
+        self.encoded.resize(commands.len(), None);
+        (self.commands, self.encoding) = (Some(commands.clone()), None);
+    }
+
+    /// Forgets the commands.
+    pub(crate) fn end(&mut self) {
+        (self.commands, self.encoding) = (None, None);
+        self.encoded.clear();
+        self.bytes.clear();
+        self.encoded.shrink_to(Self::KEPT);
+        self.bytes.shrink_to(Self::KEPT * 100);
+    }
+
+    /// Memory for this many commands is reused in the next tick; few ticks have more.
+    pub(super) const KEPT: usize = 256;
+
+    /// Writes the batch's commands, and returns the number of their replies.
+    pub(super) fn write(
+        &mut self,
+        batch: &WireBatch,
+        scripts: &Scripts,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let (exchange, encoding) = (&batch.exchange, batch.encoding);
+        let is_shared = self.commands.as_ref().is_some_and(|commands| exchange.is_of(commands))
+            && *self.encoding.get_or_insert(encoding) == encoding;
+        let mut replies = 0;
+        if !is_shared {
+            for (_, command) in exchange.to_send() {
+                encode(command, encoding, scripts, out);
+                replies += replies_to(command, encoding);
+            }
+            return replies;
+        }
+        // The bytes of the last commands, which are copied together.
+        let (mut start, mut end) = (0, 0);
+        for (place, (_, command)) in exchange.to_send_of_list() {
+            let encoded = self.encoded[place].unwrap_or_else(|| {
+                let start = self.bytes.len();
+                encode(command, encoding, scripts, &mut self.bytes);
+                let replies = replies_to(command, encoding);
+                Encoded { start, end: self.bytes.len(), replies }
+            });
+            self.encoded[place] = Some(encoded);
+            if encoded.start != end {
+                out.extend_from_slice(&self.bytes[start..end]);
+                start = encoded.start;
+            }
+            end = encoded.end;
+            replies += encoded.replies;
+        }
+        out.extend_from_slice(&self.bytes[start..end]);
+        replies
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorlock_core::{
+        Keys, LockId, NodeId, NodePipeline, NodeState, Reading, Session, Ticket, Token, Value, Verb,
+    };
+
+    use super::super::codec::Delete;
+    use super::super::commands::Lacking;
+    use super::*;
+
+    fn acquire(key: &str, ttl_ms: u64) -> Command {
+        let value = Value::new(&Token::new([7; 20]), "");
+        Command::Acquire { keys: key.into(), value, ttl_ms }
+    }
+
+    fn prepared(exchange: Exchange, encoding: Encoding) -> WireBatch {
+        let mut batch = WireBatch { exchange, ..WireBatch::default() };
+        Session::new(false).prepare(&mut batch.exchange);
+        batch.prepare(encoding, Beside::default());
+        batch
+    }
+
+    fn written(encoder: &mut Encoder, batch: &WireBatch, scripts: &Scripts) -> String {
+        let mut out = Vec::new();
+        encoder.write(batch, scripts, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    /// The encoder's output does not depend on the commands that it wrote before.
+    #[test]
+    fn a_command_that_is_encoded_once_has_the_bytes_that_each_node_would_encode() {
+        let (scripts, shared) = (Scripts::new(), &mut Encoder::default());
+        let one = acquire("one", 1000);
+        let Command::Acquire { keys, value, .. } = one.clone() else { unreachable!() };
+        let release = Command::Release { keys: keys.clone(), value: value.clone(), tell: true };
+        let extend = Command::Extend { keys, value, ttl_ms: 1000 };
+        let all = [one, acquire("other", 1000), release, extend, Command::Identify];
+        let ticket = Ticket { lock: LockId(1), round: 1, verb: Verb::Acquire };
+        let commands = Commands::new(all.map(|command| (ticket, command)).to_vec());
+        let former = Commands::new(commands.to_vec());
+        let all = [0, 1, 2, 3, 4];
+        let usual = Encoding { watches: true, ..Encoding::default() };
+        let deletes = Encoding { delete: Some(Delete::IfEq), ..usual };
+        let text = Encoding { form: Form::Text, ..usual };
+        // A server that lacks all commands gets no bytes.
+        let lacking = Encoding { lacking: Lacking::read(&[const { Reply::Nil }; 64]), ..usual };
+        for first in [usual, lacking] {
+            shared.begin(&commands);
+            for (encoding, list, members) in [
+                (first, &commands, &all[1..3]),
+                (usual, &commands, &all[..]),
+                (usual, &commands, &all[..]),
+                (deletes, &commands, &[0, 2, 3]),
+                (usual, &former, &[1, 2]),
+                (usual, &commands, &[4, 1, 3]),
+                (text, &commands, &all),
+                (lacking, &commands, &all),
+            ] {
+                let separate = members.iter().map(|place| list[*place].1.clone()).collect();
+                let alone = prepared(Exchange::new(BatchId(0), separate), encoding);
+                let alone = written(&mut Encoder::default(), &alone, &scripts);
+                let mut pipeline = NodePipeline::new(NodeId::new(0));
+                let (mut exchange, now) = (Exchange::default(), Reading::new(0, 0));
+                pipeline.push(list, members, &NodeState::Up, now, &mut Vec::new());
+                pipeline.next_batch(&NodeState::Up, now, &mut exchange, &mut Vec::new());
+                assert_eq!(written(shared, &prepared(exchange, encoding), &scripts), alone);
+            }
+            assert_eq!(shared.encoded.iter().flatten().count(), all.len());
+            shared.end();
+            assert!(shared.encoded.is_empty() && shared.bytes.is_empty());
+        }
+        assert_eq!(Commands::strong_count(&commands), 1, "the list can be reused");
+    }
+
+    #[test]
+    fn each_command_gets_its_own_replies() {
+        let keys = Keys::from("k");
+        let look = Command::Inspect { keys: keys.clone(), intents: None };
+        let watch = Command::Watch { keys, intents: None };
+        let commands = vec![acquire("a", 1), watch, Command::Identify, look];
+        let encoding = Encoding { watches: true, ..Encoding::default() };
+        let mut batch = prepared(Exchange::new(BatchId(0), commands), encoding);
+        let replies = [
+            Reply::Nil,
+            Reply::Okay,
+            Reply::Bytes(b"v".to_vec()),
+            Reply::Int(5),
+            Reply::Nil,
+            Reply::Int(-2),
+        ];
+        for reply in replies {
+            assert!(batch.exchange.awaited().is_some());
+            batch.take(reply);
+        }
+        assert!(batch.in_step && batch.exchange.awaited().is_none());
+        let (answers, _) = batch.exchange.take();
+        let [
+            (_, Answer::Refused),
+            (_, Answer::Watched(_)),
+            (_, Answer::Identified),
+            (_, Answer::Seen(_)),
+        ] = answers[..]
+        else {
+            panic!("{answers:?}")
+        };
+        // The reply that follows the replies to the commands is the marker.
+        batch.take(Reply::Nil);
+        assert_eq!((&batch.marker, batch.in_step), (&MarkerSeen::Missing, true));
+        batch.take(Reply::Okay);
+        assert!(!batch.in_step, "a marker is no status");
+    }
+}
