@@ -34,7 +34,8 @@ const TARGET: &str = "target/instructions";
 const HOW_TO_INSTALL: &str = "valgrind is needed and cannot be run; install it, for example with \
      `apt-get install valgrind`, `dnf install valgrind` or `pacman -S valgrind`";
 
-/// Builds, counts and prints. `--guard` also counts with the restart guard. `--check` compares with the pins.
+/// Builds the program, counts its instructions and prints the counts. With `--guard`, also counts a client with the
+/// restart guard. With `--check`, compares the counts with the pinned ones.
 pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
     let counted = match args.iter().map(|arg| arg.to_str()).collect::<Vec<_>>()[..] {
         [] => count(workspace, server, false).map(|_| true),

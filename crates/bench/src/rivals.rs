@@ -132,7 +132,7 @@ pub(crate) struct External {
     nodes: Vec<String>,
 }
 
-/// The output of a rival for `pairs`.
+/// The output of another library's program for the workload `pairs`.
 #[derive(Debug, Deserialize)]
 struct Pairs {
     pairs: u64,

@@ -13,7 +13,7 @@ pub const LINE_MAX: usize = 160;
 /// The longest word that is shown, such as a name or a version, in characters.
 pub const WORD_MAX: usize = 64;
 
-/// The longest settings of other clients that are shown, in characters. They contain the names of all nodes.
+/// Number of characters after which another client's settings are cut. Settings contain the names of all nodes.
 pub const SETTINGS_MAX: usize = 1000;
 
 /// Characters at the beginning of a token that are shown.

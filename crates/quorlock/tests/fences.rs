@@ -89,7 +89,7 @@ async fn a_fenced_acquire_works_when_the_scripts_are_gone() {
         for node in &nodes {
             run(node, &["SCRIPT", "FLUSH"]);
         }
-        // Many calls run at once. On some nodes the client cannot repeat the command, so these calls retry.
+        // Many calls run at once. Where a command with the script's text would come too late, the call makes a new attempt.
         let calls = (0..50).map(|number| client.acquire_fenced(format!("job {number}")));
         let calls: Vec<_> = calls.map(|call| tokio::spawn(call.into_future())).collect();
         for call in calls {

@@ -34,7 +34,7 @@ pub(crate) struct Terms<'a> {
 }
 
 impl Terms<'_> {
-    /// The terms of runs in which nodes lose nothing and clients have no restart guard.
+    /// The conditions of runs in which nodes lose nothing and clients have no restart guard.
     pub(crate) const fn sound(quorum: Quorum) -> Self {
         Self { quorum, outside: None, spare_counters: 0, quarantine: 0, durable: &[] }
     }

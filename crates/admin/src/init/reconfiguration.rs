@@ -306,7 +306,7 @@ impl NodeKeys {
         matches!(self.ours, Ours::Adopted(_)) && self.adoption.ends_with(MOVED)
     }
 
-    /// Whether a reconfiguration has adopted the node, or is finished here.
+    /// Whether a reconfiguration has written its adoption to the node, or has already given the node its marker.
     fn is_handled(&self) -> bool {
         self.is_ours() || self.was_moved()
     }

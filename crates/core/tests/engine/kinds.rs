@@ -51,7 +51,7 @@ fn a_lock_of_two_keys_is_one_command_per_node() {
     world.finish();
 }
 
-/// A set (a call for several keys) waits for its held key, and does not block calls for its other keys.
+/// A call for several keys waits for the key that another caller holds, and does not block calls for its other keys.
 #[test]
 fn a_set_waits_at_the_key_that_is_held_and_holds_nobody_back_at_the_others() {
     let mut world = ScriptedWorld::new(3);
