@@ -11,7 +11,7 @@ use quorlock_servers::{Reply, Server};
 /// Quarantine for the largest ttl of 4 s, in milliseconds: the ttl, 1 % of it, and 2 s.
 const QUARANTINE_MS: i64 = 6_040;
 
-/// The time to live of an adoption.
+/// The ttl that `quorlock:adopt` gets when an adoption begins. What is left of it tells the adoption's age.
 const ADOPTION_MS: i64 = 2 * 86_400_000;
 
 #[test]
@@ -47,7 +47,7 @@ fn takes_new_nodes_into_use(testbed: &Testbed, nodes: &[Server]) {
     };
     for node in nodes {
         eventually("the quarantine is over", || (age_ms(node) > QUARANTINE_MS).then_some(()));
-        // A server rounds its uptime down to whole seconds, so the test waits for 7 s.
+        // The quarantine is 6.04 s, and a server rounds its uptime down to whole seconds.
         eventually("the server is old enough", || (uptime_s(node) >= 7).then_some(()));
     }
     let ran = call();

@@ -10,7 +10,7 @@ use common::{Testbed, code, command, eventually, get, info, server, stderr, stdo
 use quorlock_servers::{Listen, Nodes, Reply, Server, ServerOptions, find_all};
 use serde_json::Value;
 
-/// The severity and check of the warnings and errors of each node, in order.
+/// For each node, the severity and the `check` of each of its warnings and errors, in order.
 fn found(examined: &Value) -> Vec<Vec<String>> {
     let checks = |node: &Value| {
         let findings = node["findings"].as_array().unwrap().iter();
@@ -118,7 +118,7 @@ fn replicas_evicting_and_silent_servers_are_named() {
     assert!(text.contains("fix  redis-cli -s "), "{text}");
     assert!(text.contains("maxmemory-policy noeviction"), "{text}");
 
-    // `init` does not mark these misconfigured nodes.
+    // `init` fails: it writes no marker to these misconfigured nodes.
     let refused = testbed.output(FRESH);
     code(&refused, 69);
     let said = stderr(&refused);
@@ -206,7 +206,7 @@ fn a_restarted_server_with_its_data_waits_before_it_votes() {
     assert_eq!((found(&examined)[2].clone(), exit), (vec!["warning restarted".to_owned()], 1));
     assert_eq!(examined["nodes"][2]["votes"], "count_in");
     assert_eq!(examined["nodes"][1]["votes"], "count");
-    // Now a majority has restarted.
+    // Three of five nodes have restarted now. None of them votes at first, so no lock can be granted.
     testbed.nodes[0].restart().unwrap();
     testbed.nodes[1].restart().unwrap();
     let (examined, exit) = examine(&testbed, &["--restart-guard", "strict"]);
@@ -218,10 +218,10 @@ fn a_restarted_server_with_its_data_waits_before_it_votes() {
     );
 }
 
-/// Examines one server alone.
+/// Lets the doctor examine this server as the only node.
 fn only(testbed: &Testbed, server: &Server, args: &[&str]) -> (Value, i32) {
     let url = server.url();
-    // `init` fails on a server that must not vote.
+    // This result is ignored: `init` fails on a server that must not vote, and such servers are examined too.
     let _ = testbed.output(&[FRESH, &["-n", &url]].concat());
     examine(testbed, &[&["-n", &url], args].concat())
 }
@@ -248,7 +248,7 @@ fn cluster_mode_resp2_and_debug_commands_are_named() {
     }
 }
 
-/// Runs with every installed server version. The printed rights suffice, and the doctor names each missing right.
+/// For every installed server version: the rights of `doctor --acl` suffice, and the doctor names each missing right.
 #[test]
 fn the_printed_rights_are_the_rights_that_quorlock_needs() {
     let Some(_) = server() else { return };
@@ -289,7 +289,6 @@ fn the_printed_rights_are_the_rights_that_quorlock_needs() {
             let said = stdout(&output) + &stderr(&output);
             assert_eq!(output.status.code(), Some(0), "{binary} {args:?}: {said}");
         }
-        // The user lacks one right in each round.
         for right in words.iter().filter(|word| word.starts_with('+')) {
             let fewer: Vec<&str> = words.iter().filter(|word| *word != right).copied().collect();
             testbed.on_all(&fewer);
@@ -336,7 +335,7 @@ fn a_lock_that_never_expires_is_named_with_the_line_that_removes_it() {
     let line = fix(0).strip_prefix("if no other program uses the key: ").unwrap();
     let expected = format!("redis-cli -s {} --quoted-input DEL '\"it\\x27s old\"'", a.address());
     assert_eq!(line, expected);
-    // If there is a redis-cli, the line removes the key.
+    // If this machine has a redis-cli, the printed line must remove the key.
     if let Ok(output) = Command::new("sh").args(["-c", line]).output()
         && output.status.success()
     {

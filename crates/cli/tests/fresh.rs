@@ -145,7 +145,8 @@ fn locks_in_the_old_database_count() {
     assert_eq!(get(&testbed.nodes[0], "app:quorlock:database").as_deref(), Some("1"));
     code(&other(&["--key-prefix", "app:"]), 75);
 
-    // Now a database is registered for each prefix, so no `--force` is needed, even after one node has lost its data.
+    // The last call with `--force` has registered a database under each prefix. After that no `--force` is needed, even
+    // after one node has lost its data.
     testbed.on_all(&["DEL", "held"]);
     code(&other(&["--key-prefix", "app:", "--force"]), 0);
     command(&testbed.nodes[0], &["FLUSHALL"]);
@@ -202,7 +203,7 @@ fn a_user_without_the_right_to_scan_needs_force() {
     code(&output, 0);
     let said = stderr(&output);
     assert!(said.contains("the user may not look for locks; --force goes on"), "{said}");
-    // The user cannot read the registration of the databases either.
+    // The user cannot read the key that names the old database either, so even the plain call is refused.
     code(&fresh_in(&testbed, 1, &["--key-prefix", "app:", "--username", "app"]), 77);
 }
 

@@ -19,7 +19,6 @@ fn run(testbed: &Testbed, ttl: &str, more: &[&str]) -> Running {
     run
 }
 
-/// Waits for the event with this name.
 fn event(run: &Running, name: &str) -> Value {
     let line = run.await_line(&format!("\"event\":\"{name}\""));
     serde_json::from_str(&line).unwrap()
@@ -80,7 +79,7 @@ fn two_silent_nodes_of_three_are_named_and_named_again_when_they_answer() {
     line(&said, "nodes confirm \"k\" again");
 }
 
-/// Within ten seconds the node is named at most once as failed and once as confirming, however often it fails.
+/// However often the node fails, at most one message in ten seconds names it as failed, and one as confirming.
 #[test]
 fn a_node_that_fails_again_and_again_is_named_once_each_way() {
     let Some(testbed) = Testbed::sized(3) else { return };

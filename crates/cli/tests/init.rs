@@ -147,7 +147,7 @@ fn init_fresh_replaces_the_quarantine() {
     );
     ends(&testbed, 5, "30s", RUN, 0);
 
-    // The token of each lock is larger than the previous one.
+    // The fencing token of each lock is larger than that of the lock before.
     let fence = || {
         let args = ["run", "k", "--fenced", "--", "sh", "-c", "echo $QUORLOCK_FENCE"];
         stdout(&strict(&testbed, 5, "30s", &args).output().unwrap()).trim().parse::<u64>().unwrap()
@@ -193,7 +193,6 @@ fn three_nodes_become_five() {
     ends(&testbed, 5, "900ms", RUN, 0);
     // Clients with the old settings get no votes.
     ends(&testbed, 3, "900ms", RUN, 69);
-    // A second run has nothing to do.
     let again = ends(&testbed, 5, "900ms", RECONFIGURE, 0);
     assert!(stderr(&again).contains("counted before"), "{}", stderr(&again));
 }
@@ -283,7 +282,7 @@ fn a_reconfiguration_needs_so_many_old_nodes_that_the_others_are_no_quorum() {
     assert!(said.contains("URLs of b, c"), "{said}");
     assert_eq!(markers(&testbed), before);
 
-    // Simulates a run that was killed before it reached b. The run has taken node a out of use: a votes for no client.
+    // Simulates a reconfiguration that was killed before it reached node b. Node a already votes for no client.
     let (cluster, rest) = parts(&before[0]);
     let blocked = format!("{cluster} becomes nodes=a,d,e quorum=2 max_ttl_ms=900{rest}");
     mark(&testbed, 0, &blocked);
@@ -345,7 +344,7 @@ fn a_new_server_with_the_name_of_an_old_node_does_not_count_as_the_old_node() {
     let Some(testbed) = Testbed::new() else { return };
     ends(&testbed, 3, "900ms", FRESH, 0);
     let urls = testbed.nodes.urls();
-    // The servers of a and c change. The old servers still are a quorum for the old clients.
+    // The servers of nodes a and c change. The old ones are still a quorum for old clients, so the change is refused.
     let new = format!("a={},b={},c={}", urls[3], urls[1], urls[4]);
     let before = markers(&testbed);
     let refused = reconfigure(&testbed, &new, &["--quorum", "3"]);
@@ -353,7 +352,8 @@ fn a_new_server_with_the_name_of_an_old_node_does_not_count_as_the_old_node() {
     let said = stderr(&refused);
     assert!(said.contains("what answers as a, c has no marker of theirs"), "{said}");
     assert_eq!(markers(&testbed), before);
-    // The marker of a killed run does not make the new server an old node.
+    // A killed reconfiguration may have left a marker on the new server of node a. The server still does not count as
+    // the old node.
     let (cluster, rest) = parts(&before[1]);
     let came = format!("{cluster} becomes nodes=a,b,c quorum=3 max_ttl_ms=900{rest} came=1");
     mark(&testbed, 3, &came);
@@ -375,14 +375,15 @@ fn an_adoption_for_settings_that_were_never_in_force_does_not_block_a_reconfigur
     let Some(testbed) = Testbed::new() else { return };
     ends(&testbed, 3, "900ms", FRESH, 0);
     let adopted = eventually("d is adopted for five nodes", || {
-        // A call may end because of the other settings before it adopts d, so the test repeats it.
+        // A call may end before it adopts node d, because other nodes have other settings. So the test repeats it.
         ends(&testbed, 5, "900ms", RUN, 69);
         get(&testbed.nodes[3], "quorlock:adopt")
     });
     assert!(adopted.contains("nodes=a,b,c,d,e"));
     ends(&testbed, 4, "900ms", RECONFIGURE, 0);
     ends(&testbed, 4, "900ms", RUN, 0);
-    // A killed reconfiguration to nodes d and e may have left these markers. They do not block this one either.
+    // A killed reconfiguration to nodes d and e may have left these markers. They must not block the next
+    // reconfiguration.
     let marker = markers(&testbed)[3].clone();
     let (cluster, rest) = parts(&marker);
     let left = format!("{cluster} becomes nodes=d,e quorum=2 max_ttl_ms=900{rest}");
@@ -404,7 +405,7 @@ fn a_floor_leaves_room_for_fencing_tokens() {
     let floor = format!(" floor={}", (1_u64 << 53) - 1);
     let has_floor = |markers: &[String]| markers[..3].iter().all(|it| it.ends_with(&floor));
     assert!(has_floor(&markers(&testbed)), "{:?}", markers(&testbed));
-    // Without a marker, the floor of the adoption counts.
+    // If no node has a marker, the floor in the text of an adoption counts.
     let adoption = format!("{} wait_ms=2909", markers(&testbed)[0]);
     testbed.on(0..3, &["DEL", "quorlock:node"]);
     testbed.on(0..1, &["SET", "quorlock:adopt", &adoption, "PX", "172800000"]);

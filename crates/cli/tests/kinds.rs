@@ -95,7 +95,7 @@ fn a_waiting_writer_is_next_with_two_of_five_nodes_killed() {
     readers_and_a_writer(&testbed, || testbed.nodes[4].kill().unwrap());
 }
 
-/// The restarted node does not vote because of the restart guard, and the writer must still be next.
+/// The restart guard keeps the restarted node from voting. The waiting writer must still be next.
 #[test]
 fn a_waiting_writer_is_next_with_a_node_restarted_under_the_restart_guard() {
     let Some(mut testbed) = Testbed::new() else { return };
@@ -228,7 +228,7 @@ fn invalid_sets_of_keys_are_refused() {
 #[test]
 fn a_crashed_reader_keeps_a_writer_out_only_until_its_ttl_ends() {
     let Some(testbed) = Testbed::new() else { return };
-    // The test writes the vote itself, because the guardian of a killed `quorlock` releases the lock.
+    // The test itself writes the vote of a crashed reader: the guardian of a killed `quorlock` would release it.
     let value = format!("{} crashed", "c".repeat(40));
     let script = "local t = redis.call('TIME') local e = t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[2] \
                   redis.call('ZADD', KEYS[1], e, ARGV[1]) redis.call('PEXPIREAT', KEYS[1], e) return 1";
@@ -286,7 +286,7 @@ fn a_writer_of_two_keys_is_next_although_readers_of_each_take_turns() {
     let Some(testbed) = Testbed::sized(3) else { return };
     let keys = ["a", "a", "a", "b", "b", "b"];
     let later = writer_among_readers(&testbed, &keys, &["a", "--also", "b"]);
-    // A reader may get its lock before the intents are set and write its line after them: at most one per key.
+    // Each of the readers may get its lock before the intents are set, and write its line after that, but only once.
     assert!(later <= keys.len(), "{later} later readers");
 }
 

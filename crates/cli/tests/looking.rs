@@ -11,7 +11,6 @@ use common::{Running, Testbed, await_end_of_group, code, eventually, json_lines,
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// The first line of `status`.
 fn headline(testbed: &Testbed) -> String {
     let output = testbed.output(&["status", "k"]);
     code(&output, 0);
@@ -73,7 +72,7 @@ fn keys_of_another_type_hold_the_lock() {
         assert!(refusal.contains(" refused (held by something that is no lock"), "{refusal}");
         assert_eq!(testbed.holders_of("k"), count, "the foreign keys stay");
     }
-    // Keys of another type do not count for a foreign value.
+    // Keys of another type on two nodes and a foreign value on the others: the lock is held only if three nodes agree.
     testbed.on(2..5, &["SET", "k", "x"]);
     testbed.on(3..5, &["SET", "k", "y"]);
     assert_eq!(headline(&testbed), "k: SPLIT: nobody has 3 of 5 nodes");
@@ -88,7 +87,7 @@ fn one_message_reports_the_wait_without_a_holder_of_a_minority() {
     let Some(testbed) = Testbed::new() else { return };
     testbed.on(0..2, &["SET", "k", "x"]);
     testbed.on(2..3, &["SET", "k", "y"]);
-    // This wait is longer than two updates of the countdown on a terminal. Here there must be one message.
+    // On a terminal, a countdown would be updated twice during this wait. Without a terminal there must be one message.
     let (waits, refusal) = refused(&testbed, "1400ms");
     let [waits] = &waits[..] else { panic!("one line: {waits:?}") };
     assert!(waits.ends_with(" for \"k\": others hold it or want it"), "{waits}");
@@ -103,7 +102,7 @@ fn one_message_reports_the_wait_without_a_holder_of_a_minority() {
     assert_eq!(refused(&testbed, "0s").0, Vec::<String>::new(), "no wait, no message");
 }
 
-/// The first attempt takes longer than the first interval of the messages about a wait. The message comes after it.
+/// The first attempt takes longer than the time after which a wait is reported. The report must come after the attempt.
 #[test]
 fn the_wait_is_reported_when_the_first_attempt_has_failed() {
     let Some(testbed) = Testbed::new() else { return };
@@ -114,7 +113,7 @@ fn the_wait_is_reported_when_the_first_attempt_has_failed() {
     let told = stderr(&output);
     assert_eq!((output.status.code(), told.lines().count()), (Some(69), 2), "{told}");
     let first = told.lines().next().unwrap();
-    // This must be the first message: a second message would come when less than a second is left.
+    // The remaining time shows that this is the first message: a second one would come in the last second of the wait.
     assert!(first.starts_with("quorlock: waiting for 1."), "{told}");
     assert!(first.contains("s more for \"k\": no quorum: nodes a, b, c failed: "), "{told}");
 }
@@ -140,7 +139,7 @@ fn a_refusal_reports_a_late_node_as_a_failure_only_if_its_answer_was_needed() {
     assert!(!refusal.contains("not needed"), "{refusal}");
 }
 
-/// The README promises this about locks of other libraries.
+/// The README says this about libraries that lock on one server, and about those that put a prefix before the name.
 #[test]
 fn a_lock_on_one_server_excludes_no_other_and_a_prefix_makes_another_key() {
     let Some(testbed) = Testbed::new() else { return };

@@ -221,7 +221,7 @@ fn with_too_few_readable_nodes_ls_does_not_report_an_empty_list() {
     assert_eq!(ls(&testbed, &[]).status.code(), Some(69));
 }
 
-/// The scans of the nodes reach a key at different times, so such a lock may first seem to have too few votes.
+/// The scans reach the key on each node at a different time, so the lock may first seem to be below the quorum.
 #[test]
 fn a_lock_that_is_acquired_during_the_scan_is_not_marked() {
     let Some(testbed) = Testbed::sized(3) else { return };

@@ -69,7 +69,6 @@ fn has_no_key(testbed: &Testbed) {
     assert_eq!(command(&testbed.nodes[0], &["DBSIZE"]), Reply::Int(0));
 }
 
-/// The findings of `doctor` about the only node.
 fn findings(testbed: &Testbed) -> Vec<Value> {
     let output = testbed.output(&["doctor", "--json"]);
     json_lines(&stdout(&output))[0]["nodes"][0]["findings"].as_array().unwrap().clone()

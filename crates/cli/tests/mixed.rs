@@ -15,7 +15,8 @@ use quorlock_servers::{Listen, Nodes, Reply, Server, ServerOptions};
 
 const OLD: &str = "QUORLOCK_OLD";
 
-/// The command of each holder. `flock` fails if another holder has its lock, and a dead process releases that lock.
+/// The command of each holder. If another command has the file lock `held`, `flock` fails and the command writes `two`.
+/// The file lock of a dead process is released.
 const WORK: &str = "flock --nonblock held sleep 0.02 || echo two >> two";
 
 /// The old program, the nodes, and the folder in which the commands run.
@@ -71,7 +72,7 @@ impl Mix {
         code(&self.run(!first_is_old, "0s"), 0);
     }
 
-    /// An acquire may return before the last node has answered, so several calls may be necessary.
+    /// Repeats calls until all nodes have a marker: an acquire may return before the last node has answered.
     fn all_are_marked(&self) {
         let is_marked = |node: &Server| {
             let script =

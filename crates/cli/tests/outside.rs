@@ -22,7 +22,7 @@ use rustix::process::Signal;
 /// The server version with which the files were recorded.
 const RECORDED: (Flavor, &str) = (Flavor::Redis, "7.0.");
 
-/// A session of commands, and the record of it.
+/// Commands that run one after the other on real servers, and the record of their output and of what a server receives.
 struct Scene {
     testbed: Testbed,
     node_timeout: &'static str,
@@ -44,7 +44,7 @@ enum Meanwhile {
 /// The test sends this command to mark the end of a recorded run.
 const THE_END: &str = r#""ECHO" "the end""#;
 
-/// The first commands of a connection.
+/// The commands that the client sends when a connection is opened.
 const GREETING: &str = r#"(?m)^ +"HELLO"[^\n]*\n( +"(PING|CLIENT|COMMAND|SCRIPT|EVAL" "-- Returns the numbers of the calls[^"]*|EVALSHA" "0{40})"[^\n]*\n)*"#;
 
 /// Shortens every greeting except the first one. All are the same.
@@ -59,7 +59,7 @@ fn note_command(monitor: &mut RespConnection, commands: &mut String) -> String {
     let Reply::Simple(line) = monitor.reply().unwrap() else { panic!("MONITOR sends lines") };
     let (by, command) = line.split_once("] ").unwrap();
     let name = command.split('"').nth(1).unwrap();
-    // The test itself sends an `ECHO`. Any other command must be in a list, so that `doctor` and tests check it.
+    // The test itself sends an `ECHO`. Any other command must be in one of the two lists that `doctor` and tests check.
     let is_listed = name == "ECHO" || RIGHTS.iter().any(|(.., call)| call[0] == name);
     assert!(is_listed || BESIDE.contains(&name), "no check looks for the command {name}");
     let by = if by.ends_with(" lua") { "  by the script: " } else { "  " };
@@ -200,7 +200,7 @@ const KINDS: &[(&str, &str)] = &[
     (r"[0-9a-f]{40} [^ ]+:[0-9]+ ", "ID HOST:PID "),
     (r"since [0-9]{2}:[0-9]{2}:[0-9]{2}Z \([^)]*\)", "since CLOCK"),
     (r"[A-Za-z0-9.-]+:[0-9]+ (nightly|true|sh)", "HOST:PID $1"),
-    // The text of each script is in the library's sources.
+    // The record contains only the first line of a script, because the whole text is in the library's sources.
     (r#""(-- [^\\"]*)\\n(?:[^"\\]|\\.)*""#, "\"$1…\""),
     (r#""([a-z_]+_(?:ms|us|s))":-?[0-9]+"#, "\"$1\":N"),
     (r"\b[0-9]{13,16}\b", "N"),

@@ -87,7 +87,7 @@ const VALUES: &[(&str, &str)] = &[
     ("QUORLOCK_JSON", "yes"),
     ("QUORLOCK_QUIET", "yes"),
     ("QUORLOCK_PASS_NODES", "no"),
-    // The variables of an outer lock.
+    // `quorlock run` sets these variables for its command. Here they are left from an outer call.
     ("QUORLOCK_KEY", "outer"),
     ("QUORLOCK_TOKEN", "outer"),
     ("QUORLOCK_FENCE", "outer"),
@@ -246,7 +246,7 @@ fn the_command_line_overrides_the_environment_and_the_environment_the_file() {
     }
     fs::set_permissions(&own, Permissions::from_mode(0o644)).unwrap();
     assert_eq!(holder(&[], &[], &[]), "own");
-    // Only root can give a file away.
+    // Only root can give the file to another user. If it can, the file is refused.
     if std::os::unix::fs::chown(&own, Some(65_534), None).is_ok() {
         refused();
     }

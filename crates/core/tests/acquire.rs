@@ -96,7 +96,7 @@ impl Oracle {
     fn decided(&self, elapsed: i64) -> Option<Decided> {
         let silent = self.heard.iter().filter(|heard| heard.is_none()).count();
         let yes = self.yes();
-        // For every combination of grants and refusals of the silent nodes, the resulting number of votes.
+        // The numbers of votes that are possible: each silent node may still grant or refuse.
         let futures = (0_u32..1 << silent).map(|future| yes + future.count_ones() as usize);
         let possible = futures.clone().any(|votes| votes >= self.needed);
         let certain = futures.clone().all(|votes| votes >= self.needed);

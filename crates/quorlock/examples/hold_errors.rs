@@ -9,7 +9,6 @@ use std::time::Duration;
 use quorlock::node::MemoryNode;
 use quorlock::{AcquireError, Client, HoldError, LockOptions};
 
-/// Work that can fail.
 async fn work(text: &str) -> Result<u32, ParseIntError> {
     text.parse()
 }

@@ -8,7 +8,7 @@ use common::{client, five};
 use quorlock::{Client, Outcome};
 use tokio::runtime::Builder;
 
-/// The number of acquire-release pairs per measurement. The division by it rounds rare allocations away.
+/// The number of acquire-release pairs per measurement. It is large, so that rare allocations round to zero per pair.
 const PAIRS: u64 = 256;
 
 /// Allocations per pair on five nodes: the resource's name, the state that caller and driver share, the token, and

@@ -366,7 +366,7 @@ async fn a_certificate_for_another_name_needs_that_name() {
     let all = |query| trusting(common::unguarded().nodes(urls(query)).options(PATIENT));
     does_everything(&all("").tls_server_name("localhost").build().unwrap()).await;
     does_everything(&all("?tls-server-name=localhost").build().unwrap()).await;
-    // The node's own setting takes precedence.
+    // The server name of the node itself takes precedence over that of the client.
     let named = urls("")
         .into_iter()
         .map(|url| NodeConfig::parse(&url).unwrap().tls_server_name("localhost"));

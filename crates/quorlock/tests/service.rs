@@ -82,7 +82,6 @@ async fn two_machines_share_accounts_and_a_shutdown_answers_requests_and_leaves_
         .for_each(|node| drop(run(node, &["SET", "account/bob", "another", "PX", "60000"])));
     assert_eq!(deposit(&often, "bob").await.unwrap().0, 409);
 
-    // The shutdown begins while a request waits for its lock.
     let waiting = deposit(&seldom, "bob");
     eventually("the request waits", || seldom.client.stats().calls_waiting == 1).await;
     seldom.stop.send(()).unwrap();

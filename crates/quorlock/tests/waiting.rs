@@ -161,8 +161,8 @@ async fn a_release_by_redis_py_wakes_a_silent_waiter() {
     }
 }
 
-/// Servers expire keys lazily, and with many keys the expiry push comes late. These servers never push an expiry by
-/// themselves, so the call must rely on its own clock.
+/// Servers expire keys lazily, and with many keys the push comes late. The servers of this test push no expiry at all,
+/// so the call must notice the expiry by its own clock.
 #[tokio::test]
 async fn an_expired_lock_is_granted_without_a_push() {
     const HELD: Duration = Duration::from_secs(1);
@@ -203,7 +203,7 @@ async fn without_resp3_the_lock_is_polled_at_the_configured_rate() {
         let since = Instant::now();
         eventually("it polls", || attempts(&told) >= at_first + 20).await;
         let polled = attempts(&told) - at_first;
-        // The delays double from a few round trips up to the ceiling. At most twelve delays are shorter.
+        // The delays double from a few round trips up to the ceiling, so at most twelve are below half the ceiling.
         let at_the_ceiling = polled.saturating_sub(12);
         let paced = CEILING / 2 * at_the_ceiling;
         assert!(since.elapsed() >= paced, "{polled} times in {:?}", since.elapsed());

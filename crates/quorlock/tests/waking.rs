@@ -165,7 +165,6 @@ impl Setting {
         Self { nodes, proxies, waiter, scenarios: 0 }
     }
 
-    /// A key that no earlier scenario has used.
     fn fresh_key(&mut self) -> String {
         self.scenarios += 1;
         format!("orders:{}", self.scenarios)
@@ -214,8 +213,8 @@ impl Setting {
         std::future::pending::<()>().await
     }
 
-    /// Like `deleted`, but all nodes free the lock at once: `release` runs when a quorum of proxies has seen the sign of
-    /// `moment`.
+    /// Like `deleted`, but `release` frees the lock on all nodes at once. It runs when a quorum of proxies has seen the
+    /// event that marks `moment`.
     async fn released(
         &mut self,
         key: &str,

@@ -15,20 +15,19 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process_group};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
-/// Longer than any step takes on a busy machine, unless the step hangs.
+/// A step that takes longer than this hangs, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Real servers, and a folder for the files that commands write.
 pub(crate) struct Testbed {
     pub(crate) nodes: Nodes,
     pub(crate) folder: tempfile::TempDir,
-    /// The restart guard of every call. It is off by default because the servers are new.
+    /// The restart guard of every call. It is off by default, because with it the new servers would not vote at first.
     pub(crate) guard: &'static str,
     /// A configuration file in the folder.
     pub(crate) config: Option<&'static str>,
 }
 
-/// The name of the running test, which is the name of its thread.
 pub(crate) fn test_name() -> String {
     thread::current().name().unwrap_or("a test").to_owned()
 }
@@ -80,7 +79,6 @@ impl Testbed {
         nodes.skip(places.start).take(places.len()).collect::<Vec<_>>().join(",")
     }
 
-    /// Runs `quorlock` to its end.
     pub(crate) fn output(&self, args: &[&str]) -> Output {
         self.quorlock(args).output().expect("quorlock starts")
     }
@@ -110,7 +108,6 @@ impl Testbed {
         self.on(0..self.nodes.len(), words);
     }
 
-    /// The number of nodes that have this key.
     pub(crate) fn holders_of(&self, key: &str) -> usize {
         let has_key = |server: &&Server| {
             server.command(&["EXISTS", key]).is_ok_and(|reply| reply == Reply::Int(1))
@@ -271,7 +268,6 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// Waits until the process group has ended.
 pub(crate) fn await_end_of_group(group: i32) {
     let group = Pid::from_raw(group).expect("a process id");
     eventually("the group is gone", || test_kill_process_group(group).err());

@@ -80,8 +80,8 @@ fn is_done_before_a_stopped_guardian_is(script: &str) -> bool {
     let guards = || run.marked().iter().any(|process| process.pid == guardian);
     kill(guardian, Signal::STOP);
     wait_for("the command's end", || run.marked().len() <= usize::from(guards()));
-    // If the guardian still lives, the keeper alone has killed all processes. A process that survived its kills would
-    // die only with the guardian, when the keeper gives up on it.
+    // If the guardian still lives here, the keeper alone has killed all processes. Otherwise the keeper had given up on
+    // the guardian, and the last processes died with the guardian.
     thread::sleep(50 * LOOK_AGAIN);
     let is_done = guards();
     assert_eq!(run.code(), 79, "{}", run.log());
@@ -103,7 +103,7 @@ pub(crate) fn a_guardian_without_proc_does_not_report_the_end() {
     let few = Rlimit { current: Some(3), ..getrlimit(Resource::Nofile) };
     let before = prlimit(guardian, Resource::Nofile, few).expect("our child's child");
     gate.write_all(b"\n").expect("a pipe");
-    // SIGTERM comes right after the end of the command's own process, and SIGKILL a second later.
+    // The guardian sends SIGTERM right after the end of the command's own process, and SIGKILL a second later.
     thread::sleep(Duration::from_millis(1500));
     assert!(is_there("timeout"), "the guardian does not know its group");
     assert!(!run.log().contains("exited"), "{}", run.log());
@@ -117,7 +117,8 @@ pub(crate) fn a_guardian_that_continues_late_applies_the_newest_deadlines() {
     assert!((0..3).any(|_| a_late_guardian_applies_the_newest_deadlines()));
 }
 
-/// While the guardian is stopped, the lock is extended and another process kills the command. No loss is reported.
+/// While the guardian is stopped, the lock is extended and another process kills the command. The lock is still valid
+/// then, so no loss must be reported.
 fn a_late_guardian_applies_the_newest_deadlines() -> bool {
     let lease = ["--term", "3000", "--kill", "3300"];
     let renewed = ["--renew-every", "100", "--renew-times", "600"];

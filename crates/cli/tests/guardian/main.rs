@@ -1,14 +1,14 @@
 //! The guardian with real processes, signals and terminals.
 //!
 //! The guardian executes its own program again, so this test contains the modules. The first argument selects the role:
-//! test runner, keeper, guardian or exec step. The keeper stands for `quorlock run` without a lock. The keeper takes
-//! its deadlines from the command line and writes each event with the time of the boot clock to a log. A test waits for
-//! an event in the log instead of sleeping, and can stop or kill the keeper.
+//! test runner, keeper, guardian or exec step. The keeper replaces `quorlock run`, and has no lock: it takes its
+//! deadlines from the command line and writes each event with the time of the boot clock to a log. A test waits for an
+//! event in the log instead of sleeping, and can stop or kill the keeper.
 //!
 //! Every process of a command has a mark of its test in its environment. A marked process that runs after the end of
 //! the command has escaped.
 
-// A module with this path, because the source files then find each other as in the binary.
+// With this path, the source files find each other's modules as in the program `quorlock`.
 #[path = "../../src"]
 #[allow(dead_code, unused_imports, reason = "their #[test] functions vanish without libtest")]
 mod src {
@@ -180,7 +180,6 @@ fn name(pid: i32) -> String {
 }
 
 fn kill(pid: i32, signal: Signal) {
-    // The process may have ended.
     let _ = kill_process(Pid::from_raw(pid).expect("a process"), signal);
 }
 

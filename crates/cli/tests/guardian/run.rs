@@ -162,7 +162,7 @@ impl Run {
         status.expect("just seen").code().expect("an exit code")
     }
 
-    /// The exit code in the log, also of a keeper that is no child of this process.
+    /// The exit code that the keeper has logged. The keeper may be no child of this process.
     pub(crate) fn logged_code(&self) -> u64 {
         self.event("exit").number(0)
     }
@@ -212,7 +212,7 @@ impl Run {
         assert!(left.is_empty(), "left over: {left:?}");
     }
 
-    /// Waits until the command and its guardian have ended. Returns the time.
+    /// Waits until the command and its guardian have ended. Returns the time at which this was seen.
     pub(crate) fn when_nobody_but_the_keeper_is_left(&self) -> u64 {
         wait_for("the command's end", || self.marked().is_empty());
         boot_ns()

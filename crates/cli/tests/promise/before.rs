@@ -156,8 +156,8 @@ fn the_wall_clock_steps() {
     }
 }
 
-/// The vote of the silent node has expired, so the deleted key ends the lock. The last vote must not be released before
-/// the command is dead.
+/// The vote of one silent node of three has expired, and a second node loses its key, which ends the lock. The vote of
+/// the third node must not be released before the command is dead.
 #[test]
 fn a_key_is_deleted_where_another_node_is_silent() {
     let Some(testbed) = testbed() else { return };

@@ -55,7 +55,7 @@ fn first(testbed: &Testbed, ttl: &str, command: &str) -> Running {
     first_by(testbed, None, &["--ttl", ttl], command)
 }
 
-/// Starts the first holder with these options, as this program or another one.
+/// Starts the first holder with these options. `program` replaces the usual `quorlock`.
 fn first_by(
     testbed: &Testbed,
     program: Option<&OsStr>,
@@ -87,7 +87,7 @@ fn times(testbed: &Testbed, file: &str) -> Vec<u64> {
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
-/// Waits until the second command has ended, and asserts that the first one did not write after that.
+/// Waits until the second command has ended. Asserts that the first command wrote nothing after the second one began.
 fn they_do_not_overlap(testbed: &Testbed, second: Running) {
     let output = second.end();
     code(&output, 0);

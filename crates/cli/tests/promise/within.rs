@@ -8,8 +8,8 @@ use crate::{
     written_within_the_validity,
 };
 
-/// The bound is the sum of the time until the next extension (a third of the ttl), 5 % of the ttl, and a node timeout
-/// of 50 ms. A busy machine may take another second. The lock would still be valid for longer than that.
+/// With a ttl of 6 s, the command must be dead within the time until the next extension (2 s), 5 % of the ttl, and a
+/// node timeout of 50 ms. A busy machine may take another second. The sum is still less than the rest of the ttl (4 s).
 fn dead_soon_after(testbed: &Testbed, first: Running, at_ms: u64, cause: &str) {
     let output = first.end();
     lost_because(&output, cause);

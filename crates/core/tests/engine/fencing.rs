@@ -68,7 +68,7 @@ fn where_the_counters_are_behind_the_clock_it_takes_one_round_trip() {
 
 #[test]
 fn where_the_counters_agree_it_takes_one_round_trip() {
-    // Nodes 1 and 2 give the same token and are a quorum, so the lock does not wait for the raise on node 0.
+    // Nodes 1 and 2 give the same token and are a quorum. So the lock need not wait until node 0 raises its counter.
     let mut world = with_counters(&[10, 20, 20]);
     let lock = world.hold(fenced(request("k")));
     world.run_until(10);
@@ -96,7 +96,7 @@ fn where_the_counters_differ_it_takes_two() {
 #[test]
 fn a_late_vote_with_a_larger_number_starts_the_raise_again() {
     let mut world = with_counters(&[10, 20, 30]);
-    // While the raise to the smaller token is in flight, a vote with a larger token arrives.
+    // While the client raises the counters to the smaller token, a vote with a larger token arrives.
     world.set_one_way(0, 5);
     world.set_one_way(2, 6);
     let lock = world.hold(fenced(request("k")));
@@ -116,7 +116,7 @@ fn a_number_that_cannot_be_recorded_in_time_is_not_shown() {
     world.run_until(1);
     world.freeze(0, true);
     world.run_until(200);
-    // The raise has its own node timeout, which starts when it is sent.
+    // The command that raises a counter has its own node timeout, which starts when it is sent.
     let (at, refusal) = world.refused(lock).unwrap();
     assert_eq!((at, refusal.kind), (2 + NODE_TIMEOUT, RefusalKind::NoQuorum));
     let silent = NodeOutcome::Failed(Failure::new(FailureKind::Silent));

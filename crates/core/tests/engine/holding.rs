@@ -16,7 +16,7 @@ use quorlock_sim::time::MS;
 /// The first extension: a third of the ttl after the grant at 2 ms, in whole milliseconds.
 const FIRST_EXTENSION: i64 = 335;
 
-/// The number of votes that count at `ms`, by the last validity that the engine reported.
+/// The number of votes that are still valid at `ms` milliseconds, as far as the guard knows.
 fn votes_at(world: &ScriptedWorld, lock: quorlock_core::LockId, ms: i64) -> usize {
     let now = world.reading();
     let later = ms * MS - now.boot().as_nanos();
@@ -196,7 +196,8 @@ fn its_holder_is_notified_of_a_minority_that_does_not_confirm() {
     world.finish();
 }
 
-/// The client reports the answers that end a lock before the end of the round of extensions and before the loss.
+/// Three nodes have lost the key, which ends the lock before all nodes have answered. The client must report their
+/// answers before it reports the loss.
 #[test]
 fn answers_that_end_a_lock_are_reported_before_the_loss() {
     let mut world = ScriptedWorld::new(5);
@@ -260,7 +261,8 @@ fn a_lost_lock_that_is_kept_is_released_when_its_holder_gives_it_back() {
     }
 }
 
-/// After a shutdown, a kept lock that its holder does not release must expire by itself.
+/// After a shutdown, the engine sends no release of a lock that its holder keeps despite the loss. Only the holder's
+/// own release does.
 #[test]
 fn a_kept_lock_outlives_a_shutdown_without_a_release() {
     let mut world = ScriptedWorld::new(3);
@@ -311,7 +313,7 @@ fn an_absent_key_is_set_again_only_after_a_quorum_has_confirmed_in_the_round() {
     assert_eq!(world.sent(lock, Verb::Heal, 4), [120]);
     assert_eq!(world.extended(lock), [(120, Extended::Confirmed)]);
     assert_eq!(world.votes(lock), 5);
-    // The healed vote counts from the time when it was sent, 20 ms after the other votes.
+    // The healed vote counts from the time when its command was sent, 20 ms after those of the other votes.
     assert_eq!(votes_at(&world, lock, 100 + TERM + 1), 1);
     assert_eq!(votes_at(&world, lock, 120 + TERM), 0);
     world.finish();

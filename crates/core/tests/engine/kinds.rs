@@ -14,7 +14,6 @@ use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::{TTL, automatic, fenced, once, request, waiting};
 use quorlock_sim::time::MS;
 
-/// A request for a lock with all of these keys.
 fn several(keys: &[&str]) -> Request {
     let keys = Keys::new(keys.iter().map(|key| (*key).into())).expect("some keys, each once");
     Request { keys, ..automatic("k") }
@@ -250,7 +249,8 @@ fn writers_of_one_process_share_the_intent_for_a_key_that_both_want() {
     world.finish();
 }
 
-/// Both sets also wait at `b` for `between` of their own process. So they must not keep readers out of key `a`.
+/// The calls `first` and `last` also need key `b`, which `between`, a call of the same process, holds. They could not
+/// use key `a` yet, so they must not keep readers out of it.
 #[test]
 fn a_writer_that_waits_in_its_own_process_keeps_no_reader_waiting() {
     let mut world = two_clients(3);
@@ -330,7 +330,7 @@ fn after_a_downgrade_calls_that_must_step_aside_do() {
     assert!(world.granted_at(reads).is_some());
 }
 
-/// The quorum is all three nodes, and one stops answering the writer. The writer must not keep readers out in vain.
+/// The quorum is all three nodes, and one stops answering the writer, who cannot get the lock. So readers must get it.
 #[test]
 fn a_writer_that_no_reader_keeps_waiting_lets_readers_in() {
     let mut world = ScriptedWorld::with(2, Quorum::new(3, 3).expect("all of three"));

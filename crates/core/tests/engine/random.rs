@@ -170,7 +170,8 @@ fn repeat(world: &mut ScriptedWorld, random: &mut Random) {
     world.tell(client, again);
 }
 
-/// Runs `many` seeds, or as many as the variable `SEEDS` says, or only the seed `SEED`. Returns their number.
+/// Runs `many` seeds, or as many as `SEEDS` says, and returns their number. If `SEED` is set, runs only that seed and
+/// returns `None`.
 pub(crate) fn seeds(many: usize, mut run: impl FnMut(u64)) -> Option<usize> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     if let Some(seed) = number("SEED") {

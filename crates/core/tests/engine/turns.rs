@@ -182,7 +182,8 @@ fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
     world.finish();
 }
 
-/// Two of five nodes refuse and one fails, which decides the attempt. The late answers show whether it is contention.
+/// Two of five nodes refuse and one fails, which decides the attempt. Another client counts as the cause only if the
+/// last two nodes could have voted.
 #[test]
 fn two_refusals_are_no_holder_where_the_other_nodes_are_dead() {
     for dead in [true, false] {

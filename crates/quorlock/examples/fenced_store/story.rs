@@ -97,7 +97,6 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -56,8 +56,8 @@ pub(crate) async fn serve(
 
 /// The errors of work under a lock: errors of the lock, and errors of the work.
 ///
-/// `hold` returns a `Result<Result<T, E>, HoldError>` if the work is fallible. With both conversions, one `??` is
-/// enough.
+/// `hold` returns a `Result<Result<T, E>, HoldError>` if the work is fallible. With a conversion from both errors,
+/// one `??` is enough.
 #[derive(Debug)]
 enum Refusal {
     Lock(HoldError),

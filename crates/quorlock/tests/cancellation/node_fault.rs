@@ -30,7 +30,6 @@ pub(crate) enum NodeFault {
     Down,
 }
 
-/// The value of the other client's key.
 pub(crate) const FOREIGN: &str = "another client";
 
 impl NodeFault {

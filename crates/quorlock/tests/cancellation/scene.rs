@@ -14,7 +14,6 @@ use crate::node_fault::NodeFault;
 
 pub(crate) const RESOURCE: &str = "orders";
 pub(crate) const TTL: Duration = Duration::from_secs(1);
-/// The time for which calls wait for their lock.
 pub(crate) const WAIT: Duration = Duration::from_millis(500);
 
 const NODES: usize = 3;
@@ -150,7 +149,8 @@ impl Scene {
             assert!(ended.elapsed() <= self.node_fault.keys_are_gone_after(), "a key stays");
             self.wait(MS).await;
         }
-        // The client may still owe a release, which failed before, although the node has lost the key already.
+        // A failed release may still be owed for a key that the node has lost already. The test waits until it is no
+        // longer owed.
         self.wait(TTL + TTL / 10).await;
         assert_eq!(self.our_keys(), 0, "no key comes back");
         self.nothing_is_owed();
@@ -177,7 +177,6 @@ impl Scene {
         }
     }
 
-    /// The number of keys that this client has set.
     fn our_keys(&self) -> usize {
         let ours = |node: &&Recorded| {
             let value = node.node.value_of(RESOURCE);

@@ -25,7 +25,6 @@ pub(crate) const UNEXTENDED: LockOptions = LockOptions::new().auto_extend(false)
 /// A long node timeout for tests of other things, so that a busy machine does not look like a failed node.
 pub(crate) const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The name of the running test, which is the name of its thread.
 pub(crate) fn test_name() -> String {
     std::thread::current().name().unwrap_or("a test").to_owned()
 }
@@ -93,7 +92,6 @@ pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until none of these nodes has a key.
 pub(crate) async fn no_key_is_left<'a>(nodes: impl IntoIterator<Item = &'a Server>) {
     for node in nodes {
         eventually("no key is left", || key_count(node) == 0).await;

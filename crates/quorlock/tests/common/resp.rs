@@ -99,7 +99,6 @@ impl RespProxy {
         self.shared.wake();
     }
 
-    /// Adds a mark of the test to the events.
     pub(crate) fn note(&self, what: Seen) {
         self.shared.saw(what);
     }
@@ -112,7 +111,6 @@ impl RespProxy {
         self.shared.state().1.iter().filter(|seen| *seen == what).count()
     }
 
-    /// Waits until this event has happened.
     pub(crate) async fn until(&self, what: &Seen) {
         let mut changes = self.shared.changed.subscribe();
         let waiting = changes.wait_for(|_| self.count(what) > 0);

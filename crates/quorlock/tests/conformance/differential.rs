@@ -81,11 +81,13 @@ struct Pair {
     subjects: [Subject; 2],
     /// A connection that acts as other clients.
     side: RespConnection,
-    /// The stores with the earliest and with the latest time.
+    /// The first store executes a command at the earliest time at which the server may have done so, the second at the
+    /// latest.
     stores: [Store; 2],
     /// Pushes that arrived and were not compared yet: the receiver, as an index into `subjects`, and the key.
     received: BTreeSet<(usize, Key)>,
-    /// The commands so far: an index into `subjects`, the command, and whether it had a single key.
+    /// The commands that were sent before: an index into `subjects`, the command, and whether it had a single key. The
+    /// server may not know the script of any other command yet.
     known: BTreeSet<(usize, String, bool)>,
     /// How often each pair of command and answer was compared.
     seen: BTreeMap<(String, String), usize>,
@@ -318,7 +320,7 @@ impl Pair {
         for store in &mut self.stores {
             match &content {
                 Some(content) => store.put_there(key, content.clone(), ttl_ms, now_us),
-                // With this time no key has expired, so the store notifies the watchers of an expired key too.
+                // At the time `i64::MIN` no key has expired, so the store notifies the watchers of an expired key too.
                 None => drop(store.delete(key, i64::MIN)),
             }
         }

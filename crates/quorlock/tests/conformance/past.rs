@@ -38,7 +38,6 @@ impl Past {
 }
 
 impl Past {
-    /// The server's wall clock.
     fn now(&self) -> Duration {
         let Reply::Array(time) = self.command(&["TIME"]) else { panic!("no time") };
         let part = |nth: usize| match &time[nth] {

@@ -202,7 +202,7 @@ async fn a_thousand_locks_at_once() {
         let call = client.acquire(format!("lock {place}"));
         callers.spawn(async move {
             if place % 4 == 0 {
-                // The timeout drops the call at once, or after the grant.
+                // The timeout drops the call before, during or after the grant.
                 let _ = timeout(Duration::from_millis(place % 7), call).await;
                 return None;
             }

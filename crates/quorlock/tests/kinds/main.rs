@@ -29,6 +29,5 @@ fn is_held(tried: &Result<Guard, AcquireError>) -> bool {
 }
 
 async fn give_back(guard: Guard) {
-    // The result does not matter here.
     let _ = guard.release().await;
 }

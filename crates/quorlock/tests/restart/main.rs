@@ -27,7 +27,6 @@ const TTL: Duration = Duration::from_millis(500);
 /// The time for which a restarted node does not vote: `TTL` × 1.01, plus 2 s.
 const QUARANTINE: Duration = Duration::from_millis(2505);
 
-/// The library's own keys on a node.
 const MARKER: &str = "quorlock:node";
 const ADOPTION: &str = "quorlock:adopt";
 

@@ -29,7 +29,8 @@ async fn a_durable_node_with_its_marker_votes_at_once() {
         .await
         .unwrap();
     assert!(guard.release().await.is_released());
-    // Without the shutdown, this client would write a marker, and trust the node, before the contradiction is visible.
+    // This client must end before the server gets settings that contradict `durable_nodes`. Otherwise it would write a
+    // marker after the restart and before `CONFIG SET`, and the node would be trusted.
     client.shutdown(Duration::from_secs(5)).await.unwrap();
     // The server's settings contradict the operator's declaration.
     nodes[0].restart().unwrap();

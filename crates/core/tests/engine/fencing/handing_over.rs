@@ -43,7 +43,7 @@ fn the_next_fence_is_above_all_that_votes_have_come_with() {
     world.finish();
 }
 
-/// Releases the first guard while a quorum cannot record the next token.
+/// Releases the first guard, whose lock `second` waits for, while a quorum cannot record the next token.
 fn failing_hand_over(fail: impl Fn(&mut ScriptedWorld)) -> (ScriptedWorld, LockId, LockId) {
     let mut world = ScriptedWorld::new(3);
     let (first, second) = held_and_wanted(&mut world);

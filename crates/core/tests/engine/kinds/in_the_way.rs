@@ -78,7 +78,8 @@ fn a_key_that_comes_free_is_had_although_a_set_pauses_at_the_other() {
     world.finish();
 }
 
-/// Two names lead to one server. Without the restart guard, this is an ordinary failure of nodes: the call is refused.
+/// Two names lead to one server, so two of three nodes answer with a failure. Without the restart guard, this is like
+/// any other failure of two nodes: the call is refused.
 #[test]
 fn one_server_twice_ends_a_readers_call_without_the_restart_guard() {
     for (wait, at_most) in [(Wait::Once, 100), (Wait::For(Duration::from_secs(2)), 2100)] {

@@ -62,8 +62,8 @@ fn with_a_long_ttl(run: impl Fn(&ScriptedWorld, usize) -> String) -> ScriptedWor
     world
 }
 
-/// A server forgets after an hour that it was a replica. If locks may live longer than that, a long uptime does not
-/// replace the adoption of a node whose marker names another run.
+/// A server forgets after an hour that it was a replica. If locks may live longer than that, a long uptime proves
+/// nothing, and a node whose marker names another run of the server is adopted: it waits before it votes.
 #[test]
 fn with_a_long_ttl_a_replica_that_was_promoted_long_ago_is_adopted() {
     let mut world = with_a_long_ttl(|_, _| "another".into());
@@ -185,7 +185,7 @@ fn an_adoption_from_before_a_promotion_is_none() {
     }
 }
 
-/// Waits until the client asks for the evidence (`INFO`, marker) of node 0, and answers that this node is suspended.
+/// Waits until the client asks node 0 for its evidence (`INFO`, marker), and answers that node 0 is suspended.
 fn suspended_at_a_look(world: &mut ScriptedWorld) {
     let of_first = |world: &ScriptedWorld| {
         let tickets = world.log().iter().filter_map(|(_, _, effect)| match effect {
@@ -361,7 +361,7 @@ fn a_durable_server_that_was_restarted_has_no_second_vote_under_another_name() {
     assert_eq!(world.trusted(0), 3, "no vote from before counts any more");
 }
 
-/// A refused server's votes did not count, so the next server under its name need not wait.
+/// A refused server's votes did not count. So the next server under its name need not wait until they have expired.
 #[test]
 fn a_server_is_not_held_back_for_what_did_not_count() {
     let mut world = settled();
@@ -375,7 +375,8 @@ fn a_server_is_not_held_back_for_what_did_not_count() {
     assert_eq!(world.trusted(0), 3);
 }
 
-/// A client remembers a bounded number of servers per name. One more must wait until the first votes have expired.
+/// A client remembers a bounded number of servers per name. The next server must not vote until the votes of the first
+/// one have expired.
 #[test]
 fn a_name_that_leads_to_ever_other_servers_waits_until_the_first_ones_votes_cannot_count() {
     let mut world = settled();
@@ -414,7 +415,7 @@ fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     world.run_for(13 * SECOND);
     assert_eq!((world.trusted(0), world.outcome(first)), (3, Some(Ok(()))));
     release(&mut world, first);
-    // Repeats the command of a client that had read the node before the marker was set.
+    // Executes the adoption again, as if it came late from a client that had read the node before it had a marker.
     let adopts =
         |(to, command): &(usize, &Command)| *to == 0 && matches!(command, Command::Adopt { .. });
     let (_, adopt) = world.orders(0).find(adopts).expect("it was adopted");
@@ -427,7 +428,7 @@ fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     world.lose(0, 2, true);
     let second = acquire(&mut world, Wait::Once);
     assert!(is_held(&world, second));
-    // The node was a replica of its own replica, which does not have the vote, and is a master again.
+    // The node was a replica of its own replica, which lacks the vote for the lock, and is a master again.
     world.server_mut(0).run.promoted_at = Some(16);
     world.forget_key(0, LOCKED);
     let rivals = rival_tries(&mut world);

@@ -137,7 +137,7 @@ fn a_released_lock_goes_to_the_next_caller_without_a_word_to_the_nodes() {
     world.extend(locks[0]);
     assert_eq!(world.extended(locks[0])[0].1, Extended::Lost(LossCause::Expired));
     assert!(world.is_valid(locks[1]) && world.lost(locks[1]).is_none());
-    // The engine extends the lock for the new guard and reports its loss.
+    // The engine extends the lock for the new guard, and reports to it when the keys are gone.
     world.run_for(TTL);
     assert!(world.is_valid(locks[1]));
     (0..3).for_each(|node| world.flush(node));

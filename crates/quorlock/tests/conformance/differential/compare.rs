@@ -13,7 +13,8 @@ pub(super) fn name(shown: &impl Debug) -> String {
     shown.chars().take_while(|letter| letter.is_alphanumeric()).collect()
 }
 
-/// Whether the three answers agree. Times, and numbers derived from times, must lie between those of the stores.
+/// Whether the server's answer agrees with those of the two stores. A time, or a number derived from a time, must lie
+/// between the one of the early store and the one of the late store.
 pub(super) fn answers(
     command: &Command,
     said: &Answer,
@@ -31,7 +32,7 @@ pub(super) fn answers(
             Answer::RefusedFenced { fence: one, holding: early },
             Answer::RefusedFenced { fence: two, holding: late },
         ) => (one..=two).contains(&fence) && is_between(holding, (early, late), slack),
-        // A fencing token may be derived from the server's time, so it lies between those of the stores.
+        // A token may be derived from the server's time, which is between the times of the two stores.
         (
             Answer::GrantedFenced { fence },
             Answer::GrantedFenced { fence: early },
@@ -65,7 +66,7 @@ pub(super) fn answers(
     is_same.then_some(()).ok_or_else(why)
 }
 
-/// Whether the holders are the same, and their remaining times lie between those in the stores.
+/// Whether the holders are the same, and each remaining time lies between those in the early and the late store.
 fn is_between(said: &Holding, (early, late): (&Holding, &Holding), slack: Duration) -> bool {
     let holders = parts(said).0;
     if holders != parts(early).0 || holders != parts(late).0 {
@@ -108,8 +109,8 @@ fn parts(holding: &Holding) -> (Vec<(String, Vec<u8>)>, Vec<Duration>) {
     (holders, times)
 }
 
-/// Whether the three texts are equal, or end in numbers of increasing size: a time, or a fencing token derived from a
-/// time.
+/// Whether the texts of the server and of the two stores are equal, or differ only in the number at their end (a time,
+/// or a fencing token), where the server's number lies between those of the stores.
 fn is_text_between([said, early, late]: [&[u8]; 3], slack_ms: i64) -> bool {
     fn split(text: &[u8]) -> (&[u8], i64) {
         let digits = text.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
@@ -196,7 +197,6 @@ fn scores(members: &[Reply]) -> BTreeMap<Vec<u8>, i64> {
     members.chunks(2).map(pair).collect()
 }
 
-/// Parses the reply to `TIME`, in microseconds.
 pub(super) fn time_us(reply: &Reply) -> i64 {
     let Reply::Array(parts) = reply else { panic!("TIME says {reply:?}") };
     let [seconds, micros] = [0, 1].map(|place| match &parts[place] {
