@@ -62,7 +62,7 @@ pub struct Finding {
 pub struct ClockOffset {
     /// Microseconds by which the server's clock is ahead; negative if it is behind.
     pub ahead_us: i64,
-    /// Largest error of the offset: half the round trip.
+    /// Largest error of the offset: half the round trip, because the server may have read its clock at any time in it.
     pub error: Duration,
 }
 
@@ -124,7 +124,7 @@ pub struct Examination {
     acl: BTreeMap<String, Vec<Arc<str>>>,
 }
 
-/// Systemd's default limit for the start of a service, in seconds.
+/// Systemd's default limit for the start of a service, in seconds. The drop-in adds the quarantine to it.
 const STARTS_WITHIN_S: u64 = 90;
 
 impl Examination {

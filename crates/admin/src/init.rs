@@ -131,11 +131,11 @@ pub enum InitError {
         needed: usize,
         /// Old nodes that were not reached.
         missing: Vec<String>,
-        /// Names of old nodes under which a server answers that has no marker of the old settings.
+        /// Names of old nodes for which a server answers, but one without a marker of the old settings.
         unmarked: Vec<String>,
     },
-    /// No node has a marker of other settings, and none has a trace of an earlier reconfiguration. If there are old
-    /// nodes, they are not among the given servers, and would continue to grant locks. Nothing was written.
+    /// No given node has a marker of other settings or a trace of an earlier reconfiguration. So old nodes, if there
+    /// are any, are not among the given servers and would continue to grant locks. Nothing was written.
     #[error(
         "nothing was changed: under this key prefix none of these nodes was ever marked for other nodes; name the old \
          ones with --old-node, or, if no lock is in use, run quorlock init --fresh, also for another key prefix"
@@ -195,7 +195,8 @@ impl Before {
         before
     }
 
-    /// Adds the values that [`fn@reconfigure`] cannot change, old and new, and the other settings in the node's marker.
+    /// Adds a node whose settings change in ways that [`fn@reconfigure`] cannot make. `changes` are pairs of an old and
+    /// a new value. The settings in the node's marker (`cluster`) are listed with the old values.
     fn add_changes(
         &mut self,
         node: &Arc<str>,
@@ -314,7 +315,7 @@ async fn mark_fresh(
     change.make(topology, server, Do::Replace).await.map(|()| NodeChange::Marked)
 }
 
-/// The text that the key must still have when a [`Change`] is made; `*` if it could not be read.
+/// The text of a marker or adoption that must not have changed when a [`Change`] is made; `*` if it was not readable.
 fn written(seen: &Seen) -> String {
     match seen {
         Seen::Nothing => String::new(),
@@ -364,13 +365,13 @@ fn known(node: &Looked) -> Result<(&Facts, Box<str>, i64), String> {
     Ok((facts, info.run_id.clone(), info.promoted_at.unwrap_or(-1)))
 }
 
-/// A floor above every clock and every earlier floor, and not below `least`.
+/// A floor above every clock, and not below an earlier floor or `least`, so that fencing tokens continue to increase.
 fn floor(looked: &[Looked], least: u64) -> u64 {
     let facts = || looked.iter().filter_map(|node| node.facts.as_ref().ok());
     let times = facts().filter_map(|facts| u64::try_from(facts.times.last_us?).ok());
     let floors = facts().filter_map(|facts| match (&facts.marker, &facts.adoption) {
         (Seen::Text(text), _) => Some(Marker::parse(text)?.floor),
-        // The floor of the marker that the adoption has replaced.
+        // An adoption replaces the marker and keeps its floor.
         (_, Seen::Text(text)) => Some(Adoption::parse(text)?.floor),
         _ => None,
     });

@@ -41,8 +41,8 @@ pub struct Lock {
     pub resource: Arc<str>,
     /// Whether the holder is a writer or a reader, or has left an intent behind.
     pub kind: LockKind,
-    /// The holder, and the time after which no node has the lock any more unless it is extended. `None` for that time:
-    /// the key has no expiry, so it is a leftover.
+    /// The holder, and the time after which no node has the lock any more unless it is extended. `None` for the time if
+    /// the key has no expiry: it is a leftover.
     pub holder: Holder,
     /// The nodes that have the holder's value.
     pub nodes: Vec<Arc<str>>,
@@ -149,7 +149,7 @@ pub(crate) struct Found {
     pub(crate) shared: bool,
     /// The longest remaining time on any node; `None` if a node's key never expires.
     pub(crate) left: Option<Duration>,
-    /// Places in the list of nodes.
+    /// The nodes that have this vote, by their places in the list of nodes.
     pub(crate) nodes: Vec<usize>,
 }
 

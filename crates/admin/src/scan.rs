@@ -33,12 +33,12 @@ const KEY_BYTES_MAX: usize = ClientBuilder::PREFIX_BYTES_MAX + Resources::NAME_B
 /// Length of the first read of a value: a token, and the space before the owner text.
 const START_BYTES: usize = 41;
 
-/// Length of one pause. Timers count in milliseconds, so it is not shorter. In total, pauses take as long as pages.
+/// When reading has taken this long, a pause as long follows. Timers count in milliseconds, so it is not shorter.
 const PAUSE: Duration = Duration::from_millis(4);
 
 const READERS_AT_A_TIME: i64 = 64;
 
-/// Limit of the key prefixes of other clients that are kept.
+/// The most key prefixes of other clients that a scan remembers.
 const PREFIXES_MAX: usize = 16;
 
 /// One vote: a value of this library under a lock's key.
@@ -152,7 +152,7 @@ impl Scan<'_> {
                 }
                 let started = now();
                 let (next, keys) = match self.page(&connection, kind, &cursor, count).await {
-                    // The names in the page are longer than a reply may be. The cursor remains valid.
+                    // The page is larger than a reply may be, so the next one has fewer names. The cursor stays valid.
                     Err(failure) if failure.kind() == FailureKind::Protocol && count > 1 => {
                         connection = self.open(server).await?;
                         count = (count / 8).max(1);

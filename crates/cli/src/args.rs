@@ -191,7 +191,7 @@ impl Run {
         std::iter::once(&self.key).chain(&self.also).map(String::as_str)
     }
 
-    /// The keys for a message that puts them between quotation marks.
+    /// The keys with `", "` between them. A message puts this text between quotation marks.
     pub(crate) fn title(&self) -> String {
         let keys: Vec<String> = self.keys().map(|key| key.escape_debug().to_string()).collect();
         keys.join("\", \"")

@@ -173,14 +173,14 @@ impl Child {
         self.send(Message::Terminate { kill })
     }
 
-    /// Sends a signal to the command's group. A second SIGTERM becomes a SIGKILL. SIGCONT also returns the terminal to
-    /// a command that was stopped while it had it.
+    /// Sends a signal to the command's group. A second SIGTERM becomes a SIGKILL. SIGCONT also gives the terminal back
+    /// to a command that had it when it was stopped.
     pub(crate) fn signal(&self, signal: Signal) {
         self.send(Message::Signal(signal.as_raw()));
     }
 
     /// Stops quorlock's own process group, as a shell expects after [`ChildEvent::Stopped`] with this `signal`. Returns
-    /// when the group is continued. The caller passes the SIGCONT on to the command, as any signal ([`Child::signal`]).
+    /// when a SIGCONT continues the group. The caller passes this SIGCONT on to the command ([`Child::signal`]).
     ///
     /// If no shell can continue the group, the command gets the treatment of an orphaned group: SIGCONT undoes a
     /// Ctrl-Z, SIGHUP follows a use of the terminal, and SIGSTOP has its effect.
@@ -205,7 +205,7 @@ impl Child {
         self.events.recv().await.unwrap_or(ChildEvent::OutOfSight)
     }
 
-    /// Returns false only if the socket is full. If the guardian is dead, the watching thread ends the command.
+    /// Returns false if the socket is full. True if the guardian is dead: then the watching thread ends the command.
     fn send(&self, message: Message) -> bool {
         !matches!(self.guardian.send(message), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }

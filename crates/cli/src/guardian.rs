@@ -74,7 +74,7 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
 /// The first argument that makes this program the guardian.
 pub(crate) const GUARDIAN: &str = "__guardian";
 
-/// The first argument that makes it the exec step.
+/// The first argument that makes this program the exec step.
 pub(crate) const EXEC_STEP: &str = "__exec";
 
 struct Guardian {
@@ -117,7 +117,7 @@ impl Guardian {
 
     fn guard(mut self) {
         loop {
-            // Reaps before it reads messages, so the last message of a reaped exec step is read in the same round.
+            // Reaping comes before reading, so the last message of a reaped exec step is read in the same round.
             let (changes, more_died) = self.process_tree.reap();
             self.hear_exec_step();
             for change in changes {
@@ -133,8 +133,8 @@ impl Guardian {
             let due = self.kill_policy.due(Moment::now());
             if due.is_some() {
                 self.look_again_ns = LOOK_AGAIN_MIN_NS;
-                // This message comes first. If this process stops or dies now, the keeper finds the command dead and
-                // must know why.
+                // The keeper gets this message before the command gets the signal. If this process then stops or dies,
+                // the keeper finds the command dead and knows why.
                 if let Some(killed) = self.kill_policy.revoked() {
                     self.tell(Message::Ending(killed));
                 }
@@ -232,7 +232,7 @@ impl Guardian {
     fn wait(&mut self) {
         let mut until = self.kill_policy.next_due();
         if self.kill_policy.ending().is_some() || self.kill_policy.forced() {
-            // When a grandchild dies, the kernel sends SIGCHLD to its parent and not to this process.
+            // The death of a grandchild sends no SIGCHLD to this process, which therefore looks again by itself.
             until = until.min(Moment::now().after(self.look_again_ns));
             self.look_again_ns = (2 * self.look_again_ns).min(LOOK_AGAIN_MAX_NS);
         }

@@ -57,7 +57,7 @@ impl EventTarget {
 }
 
 /// Opens the file of a descriptor again through `/dev/fd`, which needs no unsafe code. The new descriptor has its own
-/// file position, so it appends. If the file is a pipe that no process reads any more, output is dropped.
+/// file position, so writes must append. If the file is a pipe that no process reads any more, output is dropped.
 #[cfg(target_os = "linux")]
 fn open_anew(fd: u32) -> io::Result<File> {
     let open = |path: &str| {
@@ -120,8 +120,8 @@ impl Output {
         }
     }
 
-    /// Writes a line that the next one replaces. Without a terminal only the first line is written. `line` formats it
-    /// for a number of characters.
+    /// Writes a line that the next one replaces. Without a terminal only the first line is written. `line` makes the
+    /// line with at most the given number of characters.
     pub(crate) fn progress(
         &mut self,
         event: Value,

@@ -135,7 +135,7 @@ fn is_json(matches: &ArgMatches) -> bool {
     typed || env::var("QUORLOCK_JSON").is_ok_and(|text| boolean(&text) == Ok(true))
 }
 
-/// Removes the variables from clap's options, makes flags with a variable strict (`--flag`, `--flag=false`), and
+/// Removes the variables from clap's options, lets flags with a variable take a value (`--flag`, `--flag=false`), and
 /// shortens the text of `-h`.
 fn prepared(command: clap::Command, variables: &mut BTreeMap<String, String>) -> clap::Command {
     let command = command.mut_args(|arg| {
@@ -332,7 +332,7 @@ fn read_file(path: &Path, origin: &str) -> Result<toml::Table, Refused> {
         Refused::config(format!("{origin}the configuration in {}: {error}", path.display()))
     })?;
     text.parse().map_err(|error: toml::de::Error| {
-        // Only the message, because the full text quotes the line, which may hold a password.
+        // The error's full text quotes the line, which may hold a password. So only its message is shown.
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
         Refused::config(format!("{}, line {line}: {}", path.display(), error.message()))
     })

@@ -12,7 +12,6 @@ pub(crate) struct Window {
 pub(crate) const USUAL: Window = Window { columns: 80, rows: 24 };
 
 impl Window {
-    /// The current size.
     pub(crate) fn of(terminal: impl AsFd) -> Self {
         match tcgetwinsize(terminal) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {

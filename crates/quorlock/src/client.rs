@@ -216,7 +216,7 @@ impl Client {
 
     fn inspected(&self, resources: &Keys, results: Vec<NodeResult>) -> Inspection {
         let is_untrusted = |(place, node): (usize, &NodeStats)| match node.trust_state {
-            // All locks that the node may have forgotten have ended with its quarantine, so it is believed.
+            // All locks that the node may have forgotten ended with its quarantine, so its answer is believed.
             NodeTrustState::Quarantined { remaining, .. } => !remaining.is_zero(),
             NodeTrustState::Refused(_) => true,
             // An unverified server has not given its evidence yet. A custom node need not give any.

@@ -39,7 +39,7 @@ impl DriverTimer {
     pub(crate) fn new(clock: Clock) -> Self {
         let (fine, steps) = match clock {
             Clock::System => (fine::Timer::new(), fine::Steps::new()),
-            // A test can pause tokio's clock, but not the kernel's timers.
+            // A test can pause tokio's clock, but not the kernel's timers, so these are not used.
             Clock::Tokio => (None, None),
         };
         let coarse = Box::pin(tokio::time::sleep(Duration::ZERO));
@@ -95,7 +95,7 @@ impl DriverTimer {
         std::mem::take(&mut self.stepped)
     }
 
-    /// Ready when the timer fires, which also resets it, or when the clocks have jumped.
+    /// Ready when the timer fires or when the clocks have jumped. A timer that has fired is no longer set.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let coarse = self.coarse_at.is_some() && self.coarse.as_mut().poll(cx).is_ready();
         let fine = match &self.fine {

@@ -179,7 +179,7 @@ pub fn nodes(text: &str) -> Result<Vec<NodeConfig>, Reason> {
     const COMMA: &str = "a comma separates nodes; write a comma in a password as %2C";
     let parts: Vec<&str> = text.split(',').collect();
     for (before, part) in parts.iter().zip(&parts[1..]) {
-        // No node begins like this, so the part is the rest of a password.
+        // No node begins like this part, so the part is the rest of a password with a comma.
         if !part.contains("://") && (part.contains('@') || before.contains('?')) {
             return Err(COMMA.into());
         }

@@ -292,7 +292,7 @@ fn why(nodes: &[NodeAnswer]) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("shut down with {owed} releases still owed; their keys are gone after their ttl")]
 pub struct ShutdownError {
-    /// Number of tokens that the client was still releasing or owed, and of intents of waiting writers that the client was
-    /// still taking back.
+    /// Number of releases without a confirmation: tokens that are being released or are still to be released, and
+    /// intents of waiting writers that are being taken back.
     pub owed: usize,
 }

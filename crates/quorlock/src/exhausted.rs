@@ -47,6 +47,6 @@ pub fn current_thread_runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// The numbers are the same on every Unix.
+/// These error numbers are the same on every Unix.
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;

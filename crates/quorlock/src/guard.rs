@@ -114,8 +114,8 @@ impl Guard {
         self.cell.remaining().is_some()
     }
 
-    /// The time until [`Guard::is_valid`] turns false if the lock is not extended; zero once the lock is lost. It ends
-    /// [`margin`](crate::LockOptions::margin) before the protocol's validity does.
+    /// The time until [`Guard::is_valid`] turns false if the lock is not extended; zero once the lock is lost. The
+    /// guard turns invalid [`margin`](crate::LockOptions::margin) before the protocol's validity ends.
     pub fn remaining(&self) -> Duration {
         self.cell.remaining().unwrap_or_default()
     }

@@ -142,7 +142,7 @@ impl LockOptions {
 
     /// Sets the allowed error of clocks, by which a vote counts for less time than the ttl: `ppm` parts per million of
     /// the ttl, and `constant` for steps and rounding; together less than the ttl. Default 10 000 ppm (1 %) and 2 ms,
-    /// which is the paper's ttl × 0.01 + 2 ms.
+    /// which is the Redlock paper's ttl × 0.01 + 2 ms.
     pub const fn drift(mut self, ppm: u32, constant: Duration) -> Self {
         self.drift = Some((ppm, constant));
         self

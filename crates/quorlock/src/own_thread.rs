@@ -49,7 +49,7 @@ struct Turns {
     waiting: usize,
     /// Whether one of `waiting` drives the runtime, or does so when the own thread has stepped aside.
     is_driven: bool,
-    /// The places of the others, which sleep.
+    /// The places of the waiting threads that sleep while another thread drives.
     asleep: Vec<Arc<Place>>,
     /// Places that no caller has.
     free: Vec<Arc<Place>>,
@@ -228,8 +228,8 @@ impl Turns {
         }
     }
 
-    /// If no thread drives, takes a thread that must be woken to drive. A thread with a reply is awake soon, and takes the
-    /// next one itself.
+    /// If no thread drives, takes a sleeping thread, which the caller must wake to drive. Threads whose reply has come
+    /// are left out: such a thread wakes up soon, and calls this function itself.
     fn next_to_drive(&mut self) -> Option<Arc<Place>> {
         if self.is_driven {
             return None;
@@ -259,7 +259,7 @@ fn wait_alone<F: Future + Unpin>(mut reply: F) -> F::Output {
     }
 }
 
-/// Sleeps until the reply has come. Returns `None` when `drives` returns true, which is called before each sleep.
+/// Sleeps until the reply has come. Calls `drives` before each sleep, and returns `None` when `drives` returns true.
 fn sleep<F: Future + Unpin>(
     reply: &mut F,
     place: &Arc<Place>,

@@ -83,7 +83,7 @@ impl Case<'_> {
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         if findings.iter().any(|finding| finding.severity == Error) {
             report.votes = Votes::DoNotCount;
-            // Waiting does not fix an error, so findings about waits are left out.
+            // Waiting fixes no error, so for a node with an error, findings that only announce a wait are left out.
             findings
                 .retain(|finding| !trust_state::WAITS.contains(&(finding.check, finding.severity)));
         }

@@ -36,9 +36,9 @@ pub(crate) struct Facts {
     pub(crate) more: More,
     pub(crate) marker: Seen,
     pub(crate) adoption: Seen,
-    /// The failure if the locks are in another database, or if their database is unknown.
+    /// The failure if the locks are in another database than that of the settings, or if their database is unknown.
     pub(crate) elsewhere: Option<Failure>,
-    /// Age of the adoption.
+    /// Age of the node's adoption: how long the node has waited for a new marker.
     pub(crate) adopted_for: Duration,
     pub(crate) settings: Settings,
     pub(crate) rights: Rights,
@@ -169,7 +169,7 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
         more: info.as_deref().map(More::parse).unwrap_or_default(),
         info: info.and_then(|info| {
             let info = Info::parse(&info).map_err(|missing| missing.to_string())?;
-            // A client adds these settings to `INFO` in the same way.
+            // A client adds these settings to `INFO` in the same way, so the examination decides as a client does.
             Ok(Info {
                 appendfsync: settings.appendfsync.as_deref().map(Into::into),
                 rests_on_rewrite: settings.rests_on_rewrite,
@@ -282,7 +282,7 @@ impl More {
             info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
         };
         let number = |name| find(name).and_then(|number| number.parse().ok()).unwrap_or(0);
-        // Valkey also reports the version of Redis that it is compatible with.
+        // Valkey reports two versions: its own, and the version of Redis that it is compatible with.
         let (name, version) = match (find("valkey_version"), find("redis_version")) {
             (Some(version), _) => ("Valkey", Some(version)),
             (None, version) => ("Redis", version),

@@ -100,7 +100,7 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     let is_registered = all().any(|(_, scan)| scan.registered.is_some());
     for (place, scan) in all() {
         let mut changes = Vec::new();
-        // If this client's key prefix is registered for another database, this database is not the client's former one.
+        // The scanned database is the former one if this prefix is registered for it, or if none is registered.
         let is_former = scan.registered == Some(scan.database) || !is_registered;
         if scan.database != scan.own && is_former {
             changes.push((format!("database {}", scan.database), format!("database {}", scan.own)));

@@ -11,7 +11,7 @@ pub(super) struct Change {
     pub(super) from: (String, String),
     /// Marker and adoption after the change.
     pub(super) to: (String, String),
-    /// Least age of the adoption in milliseconds.
+    /// If set, the change is made only if the node's adoption is at least this old, in milliseconds.
     pub(super) age_ms: Option<u64>,
 }
 

@@ -46,12 +46,12 @@ pub struct Reconfiguration {
     pub nodes: Vec<ChangedNode>,
 }
 
-/// Suffix of a marker that fits no client, followed by a number n: the server had no marker before. So the server is no
-/// node of the first n settings in the marker, even if these settings have a node with the server's name.
+/// Suffix of a marker that fits no client, followed by a number n. The server was new: it had no marker before. So it
+/// is not the node of its name in the first n settings of the marker, and does not know that node's locks.
 const CAME: &str = " came=";
 
-/// Suffix of an adoption that a reconfiguration wrote after it took the old nodes out of use. An adoption that a client
-/// writes proves nothing about old nodes.
+/// Suffix of an adoption that a reconfiguration wrote. It proves that the old nodes were out of use at that time. An
+/// adoption that a client writes has no such suffix, and proves nothing about old nodes.
 const MOVED: &str = " moved=1";
 
 /// Moves nodes from the settings in their markers to `settings`. Returns when the wait has begun. Call
@@ -96,7 +96,7 @@ pub async fn reconfigure(
     let longest = old.iter().map(|old| old.max_ttl_ms).chain([ours]).max().unwrap_or(ours);
     let cluster = Cluster::new(["any"], 1, longest);
     let wait = Rules { cluster, ..topology.rules.clone() }.quarantine();
-    // A longer wait of an existing adoption still applies: it protects locks whose settings may be in no marker now.
+    // An adoption may have a longer wait, for locks whose settings no marker names now. That wait still applies.
     let wait = states.iter().flatten().map(NodeKeys::waits_for).fold(wait, Duration::max);
     let in_force = old.iter().any(|old| old.is_in_force(&servers, &states, wait));
 
@@ -111,7 +111,7 @@ pub async fn reconfigure(
         });
         Err(InitError::Interrupted { nodes: failed.collect() })
     };
-    // The nodes that could not be changed must not be a quorum of the new settings: clients could have marked them.
+    // Clients of the new settings may have taken the unchanged nodes into use, so these must not be a quorum.
     let free = blocked[..topology.servers.len()].iter().filter(|change| change.is_err()).count();
     if in_force && free >= topology.quorum.needed() {
         return failed();
@@ -289,7 +289,7 @@ impl NodeKeys {
         Some(Self { run_id, promoted_at, marker, adoption, adopted_for, settings, came, ours })
     }
 
-    /// The floor of the node's fencing tokens, or the floor before its adoption.
+    /// The floor of the node's fencing tokens, from its marker or from the adoption that replaced the marker.
     fn floor(&self) -> u64 {
         let marked = Marker::parse(&self.marker).map(|marker| marker.floor);
         marked.or_else(|| Some(Adoption::parse(&self.adoption)?.floor)).unwrap_or(0)
@@ -301,12 +301,12 @@ impl NodeKeys {
         Duration::from_millis(wait_ms)
     }
 
-    /// Whether a reconfiguration adopted the node, after it took the old nodes out of use.
+    /// Whether the node's adoption was written by a reconfiguration, after it took the old nodes out of use.
     fn was_moved(&self) -> bool {
         matches!(self.ours, Ours::Adopted(_)) && self.adoption.ends_with(MOVED)
     }
 
-    /// Whether a reconfiguration has written its adoption to the node, or has already given the node its marker.
+    /// Whether a reconfiguration has given this node an adoption, or already the marker of the new settings.
     fn is_handled(&self) -> bool {
         self.is_ours() || self.was_moved()
     }
@@ -330,8 +330,8 @@ impl NodeKeys {
         self.waits_for().saturating_sub(self.adopted_for)
     }
 
-    /// The change to a marker that fits no client. A node that can vote for no client does not need it, unless a client
-    /// may take the node into use (`somebody`).
+    /// The change to a marker that fits no client. `None` if the node can vote for no client, unless a client may take
+    /// the node into use (`somebody`).
     fn blocked(&self, rules: &Rules, somebody: bool, old: &BTreeSet<Settings>) -> Option<Change> {
         let last = self.settings.last();
         let ours = rules.cluster.to_string();
@@ -348,7 +348,7 @@ impl NodeKeys {
         };
         let floor = self.floor();
         let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
-        // A marker of the new settings, but with the chain of old and new settings in their place, fits no client.
+        // This marker fits no client, because a chain of old and new settings stands in the place of the new settings.
         let marker = Marker { cluster, run_id, promoted_at: -1, floor }.to_string();
         let mut marker = marker.replacen(&ours, &format!("{chain}{BECOMES}{ours}"), 1);
         let is_new = self.settings.is_empty() && !self.is_handled();
@@ -372,7 +372,7 @@ impl NodeKeys {
         self
     }
 
-    /// The change to an adoption; `None` if the node has an adoption that is long enough, or the new marker.
+    /// The change to an adoption. `None` if the node's adoption has a long enough wait, or the node has the new marker.
     fn adopted(&self, rules: &Rules, wait: Duration) -> Option<Change> {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         match self.ours {
@@ -383,8 +383,8 @@ impl NodeKeys {
         let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
         let (promoted_at, floor) = (self.promoted_at, self.floor());
         let adoption = Adoption { cluster, run_id, promoted_at, floor, wait_ms };
-        // The time of day makes the text of each adoption unique. To the adoption that a client writes, the node adds
-        // the time.
+        // The time of day makes the text of each adoption unique. It is added here, because a node adds it only to an
+        // adoption that a client writes.
         let now_us = now().real_ns() / 1000;
         Some(Change {
             from: (self.marker.clone(), self.adoption.clone()),
@@ -416,8 +416,8 @@ async fn each(
     futures_util::future::join_all(changes).await
 }
 
-/// Refuses an old node that has the new settings, because no node can distinguish its clients from those of the new
-/// node with its name. So the old node could not be taken out of use.
+/// Refuses an old node that is marked for the new settings. It votes for the clients of the new node with its name, so
+/// the reconfiguration cannot take it out of use.
 fn same_settings_elsewhere(
     servers: &[RedisNode],
     states: &[Option<NodeKeys>],

@@ -16,7 +16,7 @@ pub(super) fn has_shell() -> bool {
     let group = getpgrp();
     let session = getsid(None);
     let mut ancestor = getppid();
-    // A parent outside of this container has the number 0. The system calls take 0 for this process, so the loop ends.
+    // A parent outside of this container has the number 0, which the system calls would take for this process.
     while ancestor.as_raw() > 0 {
         if getsid(Some(ancestor)) != session {
             return false;

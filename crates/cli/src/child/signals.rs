@@ -40,7 +40,7 @@ impl Signals {
     pub(crate) async fn next(&mut self) -> Signal {
         match self.caught.recv().await {
             Some(signal) => signal,
-            // The thread outlives this value, so this cannot happen; if it does, no signal will come.
+            // The sending thread outlives this value, so this cannot happen. If it did, no signal would come.
             None => std::future::pending().await,
         }
     }

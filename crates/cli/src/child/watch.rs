@@ -38,7 +38,7 @@ impl Gone {
 
 pub(super) struct ChildWatch {
     listener: Channel,
-    /// Readable after a change of the policy.
+    /// Readable when the kill policy in `shared` has changed.
     woken: UnixStream,
     strangers: Strangers,
     shared: Arc<WatchState>,
@@ -162,9 +162,9 @@ impl ChildWatch {
     }
 
     /// Returns the time until which the keeper waits for a message. A little after the deadline the keeper sends
-    /// SIGKILL itself, repeatedly, which does no harm if the guardian has sent it too. Much later, after
-    /// [`GIVE_UP_NS`], the guardian counts as stopped, and the result is `None`. That time starts when the keeper
-    /// notices the missed deadline, because after a suspend keeper and guardian wake up together.
+    /// SIGKILL itself, repeatedly, which does no harm if the guardian has sent it too. If the guardian is silent for
+    /// [`GIVE_UP_NS`] more, it counts as stopped, and the result is `None`. This time starts when the keeper notices
+    /// the missed deadline, because after a suspend keeper and guardian wake up together.
     fn patience(&self, process_tree: &ProcessTree, silence: &mut Silence) -> Option<Moment> {
         let now = Moment::now();
         let help_at = self.shared.kill_policy().kill_at().after(HELP_NS);

@@ -43,7 +43,7 @@ pub(crate) const WORKER: &str = "__demo-worker";
 
 const KEY: &str = "demo";
 
-/// The ttl is short, because nodes must stay down for longer than the ttl before they start again.
+/// The ttl is short, because a killed node must stay down for longer than the ttl, and the demo must not take long.
 const TTL: Duration = Duration::from_secs(1);
 
 const WAIT: Duration = Duration::from_millis(1500);

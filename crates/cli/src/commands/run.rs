@@ -164,7 +164,7 @@ pub(super) fn ends_the_wait(signal: Signal) -> Option<Signal> {
             Some(signal)
         }
         Signal::TSTP => {
-            // Quorlock catches this signal to pass it on to the command. Without a command quorlock stops itself.
+            // Quorlock catches this signal to pass it on to the command. While no command runs, quorlock stops itself.
             let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
             None
         }

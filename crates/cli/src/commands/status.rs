@@ -42,7 +42,7 @@ async fn show(
     args: &Status,
     format: OutputArgs,
 ) -> Result<ExitCode, Refused> {
-    // With the first inspection the client asks whether each node is trusted. At the second it knows the answers.
+    // The first inspection makes the client ask whether each node is trusted. The second inspection has the answers.
     inspect(client, &args.keys[..1]).await?;
     loop {
         let inspections = inspect(client, &args.keys).await?;

@@ -43,13 +43,11 @@ impl Moment {
         Self { boot_ns, real_ns }
     }
 
-    /// Later by this time on each clock.
     #[must_use]
     pub(crate) fn after(self, ns: u64) -> Self {
         Self { boot_ns: self.boot_ns.saturating_add(ns), real_ns: self.real_ns.saturating_add(ns) }
     }
 
-    /// Earlier by this time on each clock.
     #[must_use]
     pub(crate) fn before(self, ns: u64) -> Self {
         Self { boot_ns: self.boot_ns.saturating_sub(ns), real_ns: self.real_ns.saturating_sub(ns) }

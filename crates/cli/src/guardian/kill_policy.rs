@@ -16,9 +16,7 @@ use super::wire::Message;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Deadlines {
-    /// The time of SIGTERM.
     pub(crate) term: Moment,
-    /// The time of SIGKILL.
     pub(crate) kill: Moment,
 }
 
@@ -26,10 +24,10 @@ impl Deadlines {
     /// The deadlines at these distances before `end`. The caller first reads the clocks, then the remaining validity;
     /// `end` is their sum.
     ///
-    /// By either clock `end` is not later than the end of the validity itself. A vote is valid for some time from the
-    /// reading (b, r) at its sending. At (b', r') it has used up max(b' − b, r' − r). So between two readings no vote
-    /// uses up more than the larger of the two elapsed times, and the remaining validity is not used up before one of
-    /// the clocks has advanced by it.
+    /// By either clock `end` is not later than the end of the validity itself. A vote is valid for some time from its
+    /// sending, when boot and wall clock read (b, r). At (b', r') it has used up max(b' − b, r' − r). So between two
+    /// readings no vote uses up more than the larger of the two elapsed times, and the remaining validity is not used
+    /// up before one of the clocks has advanced by it.
     pub(crate) fn before(end: Moment, term_ns: u64, kill_ns: u64) -> Self {
         Self { term: end.before(term_ns), kill: end.before(kill_ns) }
     }
@@ -151,7 +149,7 @@ impl KillPolicy {
     /// The command's own process has ended. Its descendants may live on.
     pub(crate) fn ended(&mut self, ending: Ending, now: Moment) {
         self.ending = Some(ending);
-        // A SIGKILL after the deadline counts as the keeper's, in the place of this guardian while it was stopped.
+        // After the deadline, a SIGKILL that is not this guardian's is the keeper's, because this guardian was stopped.
         let killed = ending == Ending::Signaled { signal: Signal::KILL.as_raw() };
         if killed && self.stage != Stage::Forced && self.kill_at().has_come(now) {
             self.stage = Stage::Forced;

@@ -66,7 +66,7 @@ pub(crate) struct ProcessTree {
 /// of a shell that became this process by exec. Processes that they start do not belong to the command either.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
-    /// The number and start time of each of these processes.
+    /// The number and start time of each stranger.
     there_before: BTreeSet<(i32, u64)>,
     /// Only in the keeper: the guardian. It does not belong to the command; its children do.
     guardian: Option<i32>,
@@ -128,8 +128,8 @@ impl ProcessTree {
     /// Outside of the group a fork can be missed, and for a moment the process table may not be readable. So the caller
     /// repeats SIGKILL until no process is left.
     pub(crate) fn signal_all(&self, signal: Signal) {
-        // If the group's number certainly still belongs to the command, the group gets the signal first: on a busy
-        // machine it takes time to read the whole process table.
+        // If the group's number certainly still belongs to the command, the group gets the signal before the process
+        // table is read, because reading it takes time on a busy machine.
         let known = self.pinned || self.leader_is_there();
         if known {
             self.reach_group(signal);

@@ -162,13 +162,13 @@ fn line(message: Message) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// A socket takes a line of this size as a whole or not at all. The peer cannot read a part of a line, so a partial
-/// write counts as a broken connection.
+/// A socket takes a line this short as a whole or not at all. The peer cannot read a part of a line, so a partial write
+/// counts as a broken connection.
 fn whole(sent: usize, line: &[u8]) -> io::Result<()> {
     if sent == line.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// The command does not inherit the received descriptor. Without this flag, it is closed before the command starts.
+/// The command must not inherit the received descriptor. Without this flag, the descriptor is closed before exec.
 #[cfg(target_os = "linux")]
 const PASSED_FD: RecvFlags = RecvFlags::CMSG_CLOEXEC;
 #[cfg(not(target_os = "linux"))]
@@ -181,7 +181,7 @@ const QUIET: SendFlags = SendFlags::NOSIGNAL;
 #[cfg(not(target_os = "linux"))]
 const QUIET: SendFlags = SendFlags::empty();
 
-/// Longer than any message.
+/// Size of one read; longer than any message.
 const BYTES_AT_A_TIME: usize = 1024;
 
 /// The smallest number for the socket: smaller numbers are the standard streams.

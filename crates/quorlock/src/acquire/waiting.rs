@@ -40,8 +40,8 @@ impl Waiting {
         }
     }
 
-    /// The holder of the lock on a quorum of the nodes. `None` if several clients share the nodes, or if too few nodes
-    /// named a holder.
+    /// The holder of the lock on a quorum of the nodes. `None` if no client has a quorum, because several clients have
+    /// votes or because too few nodes named a holder.
     pub fn holder(&self) -> Option<Holder> {
         let (holder, nodes) = most_frequent(&self.nodes, self.quorum.needed())?;
         self.quorum.is_reached(nodes).then_some(holder)

@@ -20,7 +20,7 @@ const DRAW: usize = Token::BYTES + size_of::<u64>();
 const DRAWS_MAX: usize = 64;
 
 impl Entropy {
-    /// Announces the number of draws in this tick.
+    /// Announces the number of attempts for which bytes are drawn in this tick.
     pub(super) fn expect(&mut self, draws: usize) {
         self.expected = draws.clamp(1, DRAWS_MAX);
     }

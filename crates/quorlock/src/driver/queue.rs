@@ -61,7 +61,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     events: Vec<(Event, ReplyTo)>,
-    /// The runtime of the caller that queued the first of these events. That caller checked that this process is not a
+    /// The runtime of the caller that queued the first of `events`. That caller checked that this process is not a
     /// fork.
     runtime: Option<Id>,
     /// Whether no handle is left.
@@ -144,8 +144,8 @@ impl Drop for DriverHandle {
     }
 }
 
-/// Wakes the driver when this value is dropped, also during a panic. A caller that has polled the driver forgets the
-/// value instead.
+/// Wakes the driver when this value is dropped, also during a panic. A caller that has polled the driver itself calls
+/// `mem::forget` on the value instead.
 struct WakesAtDrop<'a> {
     shared: &'a Shared,
     is_needed: bool,

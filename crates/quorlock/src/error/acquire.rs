@@ -74,8 +74,8 @@ impl AcquireError {
         matches!(self, Self::Contended(_))
     }
 
-    /// Returns the time from the last attempt until the nodes expect the keys on a quorum to expire. A holder may release the
-    /// lock earlier, or extend it. Without a quorum of trusted nodes: the time until there is one.
+    /// Returns how long after the last attempt the present keys expire on a quorum, as the nodes reported. A holder may
+    /// release the lock earlier, or extend it. Without a quorum of trusted nodes: the time until there is one.
     pub fn retry_after(&self) -> Option<Duration> {
         self.attempts()?.retry_after
     }

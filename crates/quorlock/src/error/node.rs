@@ -196,7 +196,7 @@ pub enum HolderKind {
     WaitingWriter(String),
     /// A key of another type, which is no lock. quorlock never changes such a key.
     OtherType,
-    /// Another caller of this process.
+    /// The longest description that messages show, in characters. A longer one is cut.
     ThisProcess,
 }
 
@@ -305,8 +305,8 @@ fn write_readers(f: &mut fmt::Formatter<'_>, count: usize, owners: &[String]) ->
     write!(f, " ({}{more})", named[..shown].join(", "))
 }
 
-/// The holder that the most nodes name, with their number: a writer's value, keys that are no lock, or readers. The
-/// first one wins a tie. Readers are those that `needed` nodes name, or else those that the most nodes name.
+/// The holder that the most nodes name, with the number of these nodes. The first one wins a tie. A holder is a
+/// writer's value, keys that are no lock, or readers: those that `needed` nodes name, else those that the most name.
 pub(crate) fn most_frequent(nodes: &[NodeAnswer], needed: usize) -> Option<(Holder, usize)> {
     let seen = || nodes.iter().filter_map(NodeAnswer::holding);
     let names = |holding: &Holding, reader: &Reader| match holding {
@@ -328,7 +328,7 @@ pub(crate) fn most_frequent(nodes: &[NodeAnswer], needed: usize) -> Option<(Hold
     if let Holding::Shared { readers, count, .. } = &mut holding {
         let before = readers.len();
         readers.retain(|reader| named(reader) >= most.min(needed));
-        // The count includes readers that the node does not name, so only the removed ones are subtracted.
+        // `count` includes readers that the node does not name, so only the readers removed here are subtracted.
         *count = (*count + readers.len()).saturating_sub(before);
     }
     Some((Holder::of(&holding)?, most))
@@ -356,7 +356,7 @@ fn is_same(one: &Holding, other: &Holding) -> bool {
     }
 }
 
-/// Lists the answers in a failed attempt. If these decided the attempt, a silent node is listed as not needed.
+/// Lists the answers in a failed attempt. If they leave no possible quorum, a silent node is listed as not needed.
 pub(super) fn asked_nodes(nodes: &[NodeAnswer], needed: usize) -> String {
     let without =
         |node: &&NodeAnswer| matches!(node.said, NodeOutcome::Refused(_) | NodeOutcome::Failed(_));

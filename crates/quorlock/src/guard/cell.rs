@@ -33,7 +33,7 @@ pub(crate) struct LockCell {
     pub(super) changed: Notify,
     /// Wakes threads that wait for a change of the hold.
     changed_blocking: Condvar,
-    /// The span of the hold, from the grant on, if a `tracing` subscriber wants it. Boxed to be small without one.
+    /// The span of the hold, from the grant on, if a `tracing` subscriber wants it. Boxed, so an empty one is small.
     span: OnceLock<Box<tracing::Span>>,
 }
 
@@ -159,8 +159,8 @@ impl LockCell {
         self.state()?.health.as_ref().map(|health| health.borrow().clone())
     }
 
-    /// Notes the nodes' answers to an extension. If the answers end the lock (`is_lost`), receivers are notified only
-    /// when the lock is lost.
+    /// Notes the nodes' answers to an extension. If the answers end the lock (`is_lost`), receivers are not notified
+    /// here, but when the driver reports the loss.
     pub(crate) fn confirm(
         &self,
         (is_confirmed, is_lost): (bool, bool),

@@ -55,7 +55,7 @@ impl Setting {
     }
 }
 
-/// Grants the call for a second. Returns the guard if the caller is gone.
+/// Grants the lock with a validity of one second. Returns the guard if the caller is gone.
 pub(super) fn grant(driver: &mut DriverSide) -> Option<Reply> {
     let id = (GuardToken::new(Token::new([7; 20]), 0), None);
     let guard = driver.guard(id, Mode::Exclusive).expect("a handle is left");

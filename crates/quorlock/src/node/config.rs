@@ -209,7 +209,7 @@ pub enum NodeConfigError {
         /// The error of the URL's parser.
         source: Option<Arc<dyn Error + Send + Sync>>,
     },
-    /// The name has other characters, or is empty or too long.
+    /// The name is empty or too long, or has other characters than letters, digits, `.`, `_` and `-`.
     #[error("node name {name}: a name has 1 to 64 letters, digits, '.', '_' or '-'")]
     Name {
         /// The name, in quotes, without a part that may be a password.

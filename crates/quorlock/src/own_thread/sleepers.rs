@@ -84,7 +84,7 @@ impl Place {
         word.notified.fetch_and(!bit, SeqCst);
     }
 
-    /// Returns at once if the thread was woken since the last `reset`. May return earlier than that.
+    /// Returns when the thread has been woken since the last `reset`. May also return without a wake-up.
     pub(super) fn sleep(&self) {
         let (word, bit) = self.word();
         let rung = word.bell.rung();
@@ -125,7 +125,7 @@ mod bell {
             self.0.load(SeqCst)
         }
 
-        /// Sleeps until the bell rings for one of these bits, unless it has rung since.
+        /// Sleeps until the bell rings for one of these bits, unless it has rung more than `rung` times by now.
         pub(super) fn sleep(&self, rung: u32, bits: u32) {
             if let Some(bits) = NonZeroU32::new(bits) {
                 // An error means that the bell has rung or a signal came, and the caller looks again.

@@ -26,7 +26,7 @@ const NOT_SHARED: &str = "locks work, but not those that readers share";
 
 const NOT_LISTED: &str = "locks work, but neither quorlock ls nor quorlock init --fresh can look for those that are held";
 
-/// For each weight: the severities of a missing right and a missing command, and the consequences of both.
+/// Per effect on locks ([`Weight`]): the severities of a missing right and a missing command, and the consequences.
 const WITHOUT: [(Weight, Severity, Severity, &str, &str); 4] = [
     (
         Weight::Needed,
@@ -176,7 +176,7 @@ impl Case<'_> {
         findings
     }
 
-    /// The remedy for this error of the server if no key can be written.
+    /// The remedy if the server refuses to write a key. `error` is its answer.
     fn to_write(&self, error: &str) -> String {
         match error.split(' ').next().unwrap_or_default() {
             "OOM" => format!(

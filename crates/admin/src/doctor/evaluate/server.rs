@@ -160,8 +160,8 @@ impl Case<'_> {
     }
 }
 
-/// The commands that set the priority of replicas to 0, so that Sentinel does not promote them. They are reached in the
-/// same way as their master.
+/// Commands that set the priority of replicas to 0, so that Sentinel does not promote them. Each command reaches its
+/// replica with the TLS files and the user of the master.
 fn unpromoted(master: &RedisCli, replicas: &[String]) -> String {
     let command = "CONFIG SET replica-priority 0";
     if replicas.is_empty() {

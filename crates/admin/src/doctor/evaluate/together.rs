@@ -20,7 +20,7 @@ pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> 
         return None;
     }
     let missing = needed - voting;
-    // The flag is true if the wait has not begun, so nodes whose wait has begun are sorted first.
+    // The flag of a node is true if its wait has not begun, so sorting puts the nodes with a running wait first.
     let mut waits: Vec<_> = nodes
         .iter()
         .filter_map(|node| match node.votes {
@@ -88,7 +88,7 @@ mod tests {
         let soon = |s| Votes::CountIn(Duration::from_secs(s));
         let used = Votes::CountAfterUse(Duration::from_secs(33));
         assert_eq!(said([yes, no, yes, used, yes]), "");
-        // The idle nodes have waited long enough, so a lock would be granted now.
+        // The nodes with `soon(0)` have waited long enough and vote for the next client, so it would get a lock.
         assert_eq!(said([soon(0), no, soon(0), used, soon(0)]), "");
         assert_eq!(
             said([yes, soon(30), soon(12), used, yes]),

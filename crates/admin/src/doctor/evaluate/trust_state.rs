@@ -42,7 +42,8 @@ pub(super) const WAITS: [(&str, Severity); 7] = [
     ("adoption", Note),
 ];
 
-/// The largest lead of a floor over the clock that is not reported: its lead when it is written, and one minute.
+/// A marker's floor, below which the node gives out no fencing token, is written ahead of the clock. This is the
+/// largest lead that is not reported: the lead at the time of writing, and one minute.
 const FLOOR_AHEAD_US: u64 = Marker::FLOOR_AHEAD_US + 60 * 1_000_000;
 
 impl Case<'_> {
@@ -70,7 +71,7 @@ impl Case<'_> {
         if marker.as_ref().is_some_and(is_of_this_run) {
             return (Votes::Count, findings);
         }
-        // If the server has kept its data, its votes count as soon as its uptime is long enough.
+        // A restarted server with its marker votes when its uptime is long enough. Others must be adopted first.
         let would_tell = self.is_durable(info) || self.topology.rules.would_tell_of_promotions();
         let (votes, finding) = if marker.is_some() && info.promoted_at.is_none() && would_tell {
             self.restarted(info)
@@ -100,7 +101,8 @@ impl Case<'_> {
         (Votes::CountIn(young_for), Some(finding))
     }
 
-    /// Evaluates a node that must wait until its adoption is old enough, or that the next client must adopt first.
+    /// Evaluates a node that votes only after an adoption: a client starts a wait on the node, and writes a new marker
+    /// after it. The node has an adoption that is not old enough, or the next client must write one.
     fn adopted(&self, facts: &Facts, info: &Info) -> (Votes, Option<Finding>) {
         let no = |finding| (Votes::DoNotCount, Some(finding));
         let quarantine = self.topology.rules.quarantine();
@@ -187,7 +189,7 @@ impl Case<'_> {
         self.is_declared_durable() && info.forgets_by().is_none()
     }
 
-    /// The uptime that the server still lacks, by its own clock.
+    /// The time by which the server's uptime is too short for its votes to count; zero for a durable server.
     fn young_for(&self, info: &Info) -> Duration {
         if self.is_durable(info) {
             return Duration::ZERO;

@@ -66,7 +66,7 @@ impl Settings {
         names.filter(|name| self.names.contains(name)).collect()
     }
 
-    /// Number of nodes that must be out of use, so that the others are no quorum.
+    /// Number of nodes that must be out of use, so that the remaining nodes of these settings are no quorum.
     pub(super) fn needed(&self) -> usize {
         (self.names.len() + 1).saturating_sub(self.quorum)
     }
@@ -77,14 +77,14 @@ fn name_in_marker(name: &str) -> String {
     one.and_then(|one| one.names.into_iter().next()).unwrap_or_default()
 }
 
-/// All settings except the new ones for which a node votes, or may vote later.
+/// All settings, except the new ones, whose clients get votes from some node now or later.
 pub(super) fn old_settings(states: &[Option<NodeKeys>], rules: &Rules) -> BTreeSet<Settings> {
     let ours = rules.cluster.to_string();
     let all = states.iter().flatten().flat_map(|state| state.settings.iter());
     all.filter(|settings| settings.text != ours).cloned().collect()
 }
 
-/// Checks that enough old nodes answered: the others must be no quorum.
+/// Checks that the old nodes that did not answer are too few for a quorum of the old settings.
 pub(super) fn enough_of(
     old: &Settings,
     servers: &[RedisNode],

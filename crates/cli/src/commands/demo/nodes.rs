@@ -14,8 +14,8 @@ use crate::options::Refused;
 
 pub(super) const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// Waiting clients try again after this time at the latest. The default is longer, because few locks are held only for
-/// milliseconds.
+/// The longest delay between two attempts of a waiting client. It is shorter than the default, because the workers hold
+/// the lock only for milliseconds.
 const RETRY_CEILING: Duration = Duration::from_millis(30);
 
 /// Five independent nodes. Dropping them ends the servers and removes their folders.

@@ -209,7 +209,7 @@ impl Record {
         let at = |phase: &Phase| (phase.from_ns..phase.to_ns).contains(&hold.acquired_ns);
         let place = self.phases.iter().position(at)?;
         let phase = &self.phases[place];
-        // If the call began before this phase, the majority of the phase before granted the lock, which counts there.
+        // If the call began before this phase, the quorum of the previous phase granted it, so the hold counts there.
         let before = !phase.majority && hold.asked_ns < phase.from_ns;
         self.phases.get(if before { place.checked_sub(1)? } else { place })
     }
@@ -221,7 +221,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// The verdict about holds of 2 ms that begin at these times. Each was asked for 1 ms earlier, and wrote once.
+    /// The verdict about holds of 2 ms that begin at these times. Each call began 1 ms before its hold, and wrote once.
     fn conclusion(held_from_ms: &[u64], counter: Option<u64>) -> Conclusion {
         let mut record = Record::new(0);
         for (worker, from) in held_from_ms.iter().enumerate() {

@@ -75,8 +75,8 @@ impl Screen {
     pub(super) fn show(&mut self, lines: &[StyledLine]) {
         let mut text = self.up();
         for line in lines {
-            // A line that wraps would take two rows, and the count would be wrong. The rest of a line is cleared after
-            // it is written, so that nothing flickers.
+            // A line that wraps would take two rows, so the number of rows to replace would be wrong. Each row is
+            // cleared behind its text, and not before, so that nothing flickers.
             text += &self.render(line, self.size.line());
             text += "\x1b[K\n";
         }

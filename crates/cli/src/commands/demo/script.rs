@@ -15,8 +15,8 @@ const C: usize = 2;
 const D: usize = 3;
 const E: usize = 4;
 
-/// Time for which nodes stay down before they start again without their data: longer than any lock in which they had a
-/// vote. This is the paper's delayed restart.
+/// Time for which nodes stay down before they start again without their data: longer than any lock for which they
+/// voted. The Redlock paper calls this a delayed restart.
 const DOWN: Duration = Duration::from_millis(3500);
 
 const _: () = assert!(TTL.as_millis() * 2 < DOWN.as_millis());

@@ -51,9 +51,7 @@ pub(super) struct Refusal {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Hold {
     pub(super) worker: usize,
-    /// Time of the call.
     pub(super) asked_ns: u64,
-    /// Time of the call's return.
     pub(super) acquired_ns: u64,
     /// Beginning of the release, or the end of the validity if that came first.
     pub(super) ended_ns: u64,
@@ -65,7 +63,6 @@ pub(super) struct Hold {
 
 pub(super) struct Worker {
     number: usize,
-    /// The owner text of its locks.
     owner: String,
     counter: PathBuf,
     client: Client,
@@ -148,13 +145,13 @@ fn valid_until(guard: &Guard) -> u64 {
 fn change(counter: &Path, may_write: impl FnOnce() -> bool) -> Result<Option<u64>, String> {
     let failed = |error: io::Error| format!("{}: {error}", counter.display());
     let text = fs::read_to_string(counter).map_err(failed)?;
-    // A half-written number means that another worker writes too, which the count will show.
+    // A half-written number means that another worker writes too. The final number then shows the lost update.
     let next = 1 + text.trim().parse::<u64>().unwrap_or(0);
     sleep_ms(WORK_MS);
     if !may_write() {
         return Ok(None);
     }
-    // The file exists. If the demo ends early and removes it, this does not create it again.
+    // The file is not created: if the demo has ended early and removed the file, it must stay removed.
     let mut file = OpenOptions::new().write(true).truncate(true).open(counter).map_err(failed)?;
     file.write_all(next.to_string().as_bytes()).map_err(failed)?;
     Ok(Some(next))

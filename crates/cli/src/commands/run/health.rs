@@ -42,8 +42,8 @@ impl Announced {
 }
 
 impl NodeSaid {
-    /// Records whether the node confirms the lock, if the last message says otherwise and `may_say` allows another one.
-    /// Returns whether the caller must report the node.
+    /// Records whether the node confirms the lock, if this differs from the last message about the node and `may_say`
+    /// allows another message. Returns whether the caller must report the node.
     fn note(&mut self, node: &NodeAnswer, may_say: impl Fn(&Self) -> bool, now_ns: u64) -> bool {
         let is_unconfirmed = node.denial().is_some();
         let is_known = node.said != NodeOutcome::Nothing;
@@ -137,7 +137,7 @@ impl Keeper<'_> {
     }
 }
 
-/// `1 of 3 nodes confirms`.
+/// The confirmations in words, such as `1 of 3 nodes confirms`.
 fn confirm(health: &Health) -> String {
     let (confirmed, of) = (health.confirmed(), health.nodes().len());
     format!("{confirmed} of {of} nodes {}", if confirmed == 1 { "confirms" } else { "confirm" })

@@ -56,7 +56,7 @@ impl Keeper<'_> {
             Watched::Over { how: How::Killed(killed), .. } => Some(killed),
             _ => None,
         };
-        // If the guardian has ended the command, its reason counts: the lock itself may still be valid for a moment.
+        // The guardian's reason to end the command comes first, because the lock may still be valid for a moment.
         let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss_cause());
         let lost = lost.map(|cause| pulse.loss(cause));
         let health = lease.health().borrow().clone();
@@ -121,7 +121,7 @@ impl Keeper<'_> {
         sent: &mut Sent,
         pulse: &mut Pulse,
     ) -> Watched {
-        // Changes wake this loop. The ticks cover a change that was missed.
+        // Each change of the validity wakes this loop. The ticks are for a change whose wake-up was missed.
         let mut ticks = interval(self.plan.ttl / 10);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut announced = Announced::new(lease.health());
@@ -382,6 +382,6 @@ fn end_in_words(ended_by: Option<KilledBy>) -> &'static str {
     }
 }
 
-/// Deadlines that differ by less than this from those sent last are not sent. It is at most a fiftieth of the time
-/// between the last deadline and the end of the validity.
+/// A change of the deadlines by at most this is not sent, so SIGKILL may come this much too late. That is harmless,
+/// because SIGKILL is due at least 50 ms before the validity ends ([`RunPlan`]).
 const JITTER_NS: u64 = 1_000_000;

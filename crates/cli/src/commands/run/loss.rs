@@ -87,8 +87,8 @@ impl Pulse {
         Self { at_ns: now_ns, half_ttl_ns, kill_before_ns: nanos(plan.kill_before), stood: None }
     }
 
-    /// Records that this process runs. `deadlines`: those known until now. If at the last call more than half of the
-    /// ttl was left, the lock was being extended. If SIGTERM has become due since, this process was suspended.
+    /// Records that this process runs. `deadlines`: the last ones. If more than half of the ttl was left at the last
+    /// call, the extension was in time; so if SIGTERM is due now, this process was suspended in between.
     pub(super) fn beat(&mut self, now_ns: u64, deadlines: Deadlines) {
         let end_ns = deadlines.kill.boot_ns.saturating_add(self.kill_before_ns);
         let was_extended = end_ns.saturating_sub(self.at_ns) > self.half_ttl_ns;
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::guardian::clock::{Moment, NEVER_NS};
 
-    /// The deadlines of a lock of ten seconds that ends at this second. SIGTERM comes two seconds before.
+    /// The deadlines of a lock with a ttl of 10 s that ends at this second. SIGTERM is due two seconds before.
     fn deadlines(end: u64) -> Deadlines {
         let end = Moment { boot_ns: end * SECOND, real_ns: NEVER_NS };
         Deadlines::before(end, 2 * SECOND, SECOND / 2)

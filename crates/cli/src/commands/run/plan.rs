@@ -100,7 +100,7 @@ impl RunPlan {
 
     /// The times at which the command gets signals if the validity does not change.
     pub(super) fn deadlines(&self, guard: &Guard) -> Deadlines {
-        // The clocks are read first: see `Deadlines::before`.
+        // The clocks are read before the remaining time, so the deadlines are not too late: see `Deadlines::before`.
         let mut now = Moment::now();
         if is_active(Mutant::DeadlinesOnlyGrow) {
             now.real_ns = NEVER_NS;

@@ -9,7 +9,7 @@ const fn time_up(by: KilledBy, at_ns: u64) -> Message {
     Message::Killed(Killed { by, why: Why::TimeUp, at_ns })
 }
 
-/// The wall clock is a million nanoseconds ahead of the boot clock.
+/// A moment on a machine whose wall clock is a million nanoseconds ahead of its boot clock.
 const fn at(boot_ns: u64) -> Moment {
     Moment { boot_ns, real_ns: boot_ns + 1_000_000 }
 }

@@ -165,7 +165,7 @@ pub async fn readers_share_and_writers_exclude(subject: &Subject) {
         (shared(&new_value()), Answer::Refused),
         (leave(&other), Answer::Deleted),
         (leave(&other), Answer::Absent),
-        // A lost vote is healed in spite of an intent.
+        // A reader that has lost a vote gets it back in spite of an intent, because this reader is not new.
         (heal(&other), Answer::Granted),
         (leave(&other), Answer::Deleted),
         (leave(&one), Answer::Deleted),

@@ -11,7 +11,7 @@ use super::commands::Lacking;
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
 
-/// Commands that a lock of one key without a fencing token does not need.
+/// Commands that a lock of one key without a fencing token does not need, so the user need not have the rights to them.
 const UNNEEDED_BY_PLAIN: &[&str] = &["INFO", "GETRANGE", "EXISTS", "TIME"];
 
 const UNNEEDED_BY_READERS: &[&str] = &["INFO", "SET", "GETRANGE", "EXISTS", "PEXPIRE"];
@@ -20,7 +20,7 @@ const UNNEEDED_BY_READERS: &[&str] = &["INFO", "SET", "GETRANGE", "EXISTS", "PEX
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Encoding {
     pub(super) form: Form,
-    /// The server's native compare-and-delete command, if it has one. Used only in the usual form.
+    /// The server's native compare-and-delete command, if it has one. Used only if `form` is `Usual`.
     pub(super) delete: Option<Delete>,
     /// Whether the server can push.
     pub(super) watches: bool,
@@ -175,7 +175,7 @@ pub(super) fn encode(command: &Command, way: Encoding, scripts: &Scripts, out: &
             let ttl = first.format(*ttl_ms).as_bytes();
             match keys.single() {
                 Some(key) => {
-                    // As `resp::write`, but with the constant parts joined.
+                    // Writes the bytes that `resp::write` would write, but joins the constant parts.
                     out.extend_from_slice(b"*6\r\n$3\r\nSET\r\n");
                     resp::word(out, key.as_bytes());
                     resp::word(out, value.as_bytes());

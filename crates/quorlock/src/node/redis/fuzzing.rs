@@ -250,7 +250,7 @@ mod tests {
 
         /// The index of a command, and a possible reply: often the list of key states that a script returns.
         fn answer(&mut self) -> Vec<u8> {
-            // Half of the commands read keys.
+            // Half of the generated commands read keys.
             let which =
                 if self.below(2) == 0 { 1 + self.below(4) as u8 } else { self.word() as u8 };
             let mut out = vec![which];

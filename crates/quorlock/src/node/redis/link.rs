@@ -196,10 +196,10 @@ impl Link {
         self.alarm.set(self.next_decision(now, self.activity()));
     }
 
-    /// Sets the alarm after the first batch after a pause, so that the supervisor notices a late reply.
+    /// When the first batch after a pause is sent, sets the alarm, so that the supervisor notices a late reply.
     fn watch_silence(&mut self) {
-        // The supervisor cannot notice silence before `soonest`, so an alarm at or before this time need not be set
-        // again.
+        // The supervisor cannot notice silence before `soonest`. An alarm that rings by then is early enough: the
+        // supervisor is asked when it rings.
         let soonest = self.connection.as_ref().map(|it| it.wire.alive_at() + self.server.silence);
         if !self.alarm.is_later_than(soonest) {
             return;

@@ -29,8 +29,8 @@ impl Resolver {
         self.with(move || (&*host, port).to_socket_addrs().map(Iterator::collect)).await
     }
 
-    /// Waits for the look-up in progress. If there is none, starts one on a thread of its own: if no thread can be
-    /// started, tokio would panic. Drops an answer that no attempt has awaited, because it may be old by now.
+    /// Waits for the look-up in progress. If there is none, starts one on a thread of its own, because tokio panics if
+    /// it cannot start a thread. Drops an answer that no attempt has awaited, because it may be old by now.
     async fn with(&self, look_up: impl FnOnce() -> Addresses + Send + 'static) -> Addresses {
         let mut newest = self.look_up.lock().await;
         if !matches!(newest.try_recv(), Err(TryRecvError::Empty)) {

@@ -76,7 +76,7 @@ pub(super) enum Found {
 pub(super) struct Malformed;
 
 pub(super) fn read(input: &[u8]) -> Result<Found, Malformed> {
-    // The most frequent replies.
+    // The fast path for the most frequent replies.
     let short = match input {
         [b'+', b'O', b'K', b'\r', b'\n', ..] => Some((Reply::Okay, 5)),
         [b':', digit @ b'0'..=b'9', b'\r', b'\n', ..] => {

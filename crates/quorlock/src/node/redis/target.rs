@@ -9,7 +9,6 @@ use crate::error::Reason;
 
 const DEFAULT_PORT: u16 = 6379;
 
-/// A server's address and log-in.
 #[derive(Clone)]
 pub(in crate::node) struct Target {
     pub(super) address: Address,

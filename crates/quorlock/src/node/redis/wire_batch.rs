@@ -148,7 +148,6 @@ impl WireBatch {
         self.missing -= 1;
     }
 
-    /// Whether all replies have arrived.
     pub(super) const fn is_complete(&self) -> bool {
         self.missing == 0
     }
@@ -215,7 +214,7 @@ impl Encoder {
             }
             return replies;
         }
-        // The bytes of the last commands, which are copied together.
+        // The range of the last encoded commands that lie side by side, which are copied together.
         let (mut start, mut end) = (0, 0);
         for (place, (_, command)) in exchange.to_send_of_list() {
             let encoded = self.encoded[place].unwrap_or_else(|| {

@@ -81,7 +81,7 @@ impl Wire {
                 break;
             }
             let rest = &self.incoming.bytes[self.incoming.unread.0..end];
-            // Nearly all replies are read without a `Reply`.
+            // Nearly all replies are read in place, without building a `Reply`.
             if let Some(batch) = self.in_flight.front_mut()
                 && let taken @ 1.. = batch.take_in_place(rest, self.pushed.flushes)
             {
