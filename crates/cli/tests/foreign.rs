@@ -1,4 +1,4 @@
-//! No output shows foreign bytes as they are: neither control characters nor tokens.
+//! Text that other clients have written is shown without control characters and without tokens.
 
 mod common;
 

@@ -193,7 +193,7 @@ fn a_loss_distinguishes_deleted_keys_from_overwritten_keys() {
         (&[(0..2, del), (2..3, set)], overwritten),
         (&[(0..3, del), (0..3, zset)], overwritten),
     ] {
-        // The next extension detects the change or, if the command ends first, the release does.
+        // The next extension finds the changed keys or, if the command ends first, the release finds them.
         for ends_first in [false, true] {
             let Some(testbed) = Testbed::new() else { return };
             let run = under_a_lock(&testbed);

@@ -113,7 +113,7 @@ fn fifty_locks_of_every_kind_are_listed_among_many_other_keys() {
     assert_eq!(ls(&testbed, &[""]).status.code(), Some(64));
 }
 
-/// A page with a hundred of these names exceeds the largest reply that the client accepts.
+/// The names have 4 kB, so a page of a hundred keys exceeds the largest reply that the client accepts.
 #[test]
 fn pages_become_smaller_where_names_are_long() {
     let Some(testbed) = Testbed::sized(3) else { return };

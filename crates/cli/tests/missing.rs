@@ -214,7 +214,7 @@ fn a_missing_right_is_named() {
             }
         };
         for (right, weight, call) in RIGHTS {
-            // The restart guard reports missing rights to these commands in other words.
+            // The restart guard itself reports a missing right to one of these commands, in other words.
             if matches!(call[0], "DELIFEQ" | "DELEX" | "INFO") {
                 continue;
             }

@@ -120,7 +120,7 @@ fn contend(mix: &Mix) {
         nodes().take(1).for_each(|node| drop(command(node, &["FLUSHALL"])));
         nodes().skip(1).take(1).for_each(|node| node.restart().unwrap());
         both_go_on("one was flushed and one restarted");
-        // Deletes the registration in the first database, which the clients then write again.
+        // Deletes the registration of the database, a key in database 0. The clients then write the key again.
         nodes().for_each(|node| drop(command(node, &["FLUSHDB"])));
         both_go_on("the first database was flushed");
         nodes().take(2).for_each(|node| node.restart().unwrap());

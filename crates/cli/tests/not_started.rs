@@ -52,7 +52,7 @@ fn at_each_limit(
             assert_eq!(stdout(&output), "ran\n");
             return failed_after_the_grant;
         }
-        // The dynamic loader fails before `quorlock` starts, with a code of its own.
+        // At the lowest limits, the dynamic loader already fails. It ends with code 127 before `quorlock` starts.
         if output.status.code() == Some(127) && said.contains("shared libraries") {
             continue;
         }

@@ -51,7 +51,7 @@ fn fix(testbed: &Testbed, args: &[&str]) -> String {
     json_lines(&stdout(&output))[0]["nodes"][0]["findings"][0]["fix"].as_str().unwrap().to_owned()
 }
 
-/// Runs the command between these words, as a person pastes it into a shell.
+/// Runs the command that the text has between `before` and `behind`, as a person pastes it into a shell.
 fn paste(text: &str, before: &str, behind: &str) -> String {
     let command = text.split_once(before).unwrap_or_else(|| panic!("{before:?} in {text}")).1;
     let command = if behind.is_empty() { command } else { command.split_once(behind).unwrap().0 };

@@ -160,7 +160,7 @@ fn a_word_after_a_flag_that_may_be_its_value_is_refused() {
     assert!(code == 64 && said.contains("KEY has no name"), "{said}");
 }
 
-/// By default, the inner call does not inherit the variables about the nodes.
+/// A command does not inherit the variables about the nodes. The error of a nested call must name `--pass-nodes`.
 #[test]
 fn a_nested_call_without_nodes_names_the_option_that_passes_them_on() {
     let Some(testbed) = Testbed::sized(1) else { return };

@@ -110,8 +110,8 @@ impl Oracle {
         }
     }
 
-    /// An attempt fails by contention if a quorum would exist had all refusing nodes granted. Otherwise too few nodes
-    /// could vote.
+    /// The reason is contention if the nodes that refused could form a quorum together with those that granted or are
+    /// silent. Otherwise too few nodes could vote.
     fn why_not(&self) -> FailureReason {
         let may_say_yes = |heard: &&Option<Does>| {
             matches!(heard, None | Some(Does::Grant | Does::GrantLate | Does::Refuse))

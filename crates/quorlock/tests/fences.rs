@@ -177,7 +177,7 @@ async fn the_permissions_that_doctor_prints_suffice_for_fencing() {
                 "{binary}"
             );
         }
-        // One node gives a larger token than the others. The client raises the counters of the others to that token.
+        // Node 2 gives a larger token than the other nodes. The client raises their counters to that token.
         assert!(guard.release().await.is_released());
         run(&nodes[2], &["SET", &format!("locks:{COUNTER}"), &(fence + 7).to_string()]);
         let next = client.acquire_fenced("orders").await.unwrap();

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 enum Flood {
     /// Pushes about keys that no client watches, each time another key.
     Pushes,
-    /// As `Pushes`, with keys of 100 kB.
+    /// Like `Pushes`, but with keys of 100 kB.
     LongPushes,
     /// Replies without a request.
     Replies,

@@ -130,7 +130,7 @@ pub(crate) fn calls(server: &Server, of: &str) -> u64 {
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-/// The rest of the line of `INFO` that begins with these words.
+/// The text behind `beginning` in the line of `INFO` that starts with it.
 pub(crate) fn info(server: &Server, section: &str, beginning: &str) -> Option<String> {
     let Reply::Bulk(Some(info)) = command(server, &["INFO", section]) else {
         panic!("INFO answers with a text")
@@ -151,7 +151,7 @@ pub(crate) fn value(token: u8, owner: &str) -> String {
     format!("{} {owner}", format!("{token:02x}").repeat(20))
 }
 
-/// `quorlock` without its environment variables, except that the restart guard is off.
+/// `quorlock` without the variables of this process whose names begin with `QUORLOCK_`, and without the restart guard.
 pub(crate) fn quorlock(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quorlock"));
     for (name, _) in std::env::vars_os() {

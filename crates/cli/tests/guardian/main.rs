@@ -152,8 +152,8 @@ const TESTS: &[Test] = tests![
     control_z_in_a_pipeline_stops_the_command,
 ];
 
-/// Returns a pipe from which a command reads before it continues, and the variable `GO` with its path. The shell waits
-/// without a fork, because Ctrl-Z does not stop a process in vfork.
+/// Returns a pipe, and the variable `GO` with its path. A command waits until it can read from the pipe. It uses the
+/// shell's own `read`, which needs no fork: Ctrl-Z does not stop a shell that is in vfork.
 fn gate() -> (TempDir, File, String) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("go");

@@ -13,9 +13,9 @@ pub(crate) enum NodeFault {
     Healthy,
     /// The nodes execute every command, do not answer for a while, and then answer.
     Silent,
-    /// As `Silent`, from the drop of the future on.
+    /// Like `Silent`, but the fault begins when the future is dropped.
     SilentSinceTheDrop,
-    /// As `Silent`, for longer than the ttl.
+    /// Like `Silent`, but for longer than the ttl.
     SilentForLong,
     OneSilent,
     /// Another client's key is on the nodes.
@@ -24,7 +24,7 @@ pub(crate) enum NodeFault {
     OneRefusing,
     /// Connections break with every command that is sent.
     Failing,
-    /// As `Failing`, from the drop of the future on.
+    /// Like `Failing`, but the fault begins when the future is dropped.
     FailingSinceTheDrop,
     /// The nodes are killed, and restarted without their data.
     Down,

@@ -87,7 +87,7 @@ async fn older_data_of_the_same_node_is_noticed_while_the_connection_lasts() {
         let clients = || strict(&nodes[..1]).build().unwrap();
         let (client, rival) = (clients(), clients());
         all_trusted(&client).await;
-        // From here on the replica no longer follows.
+        // From here on the replica no longer follows its master, so its data becomes old.
         follow(&nodes[1], &nodes[0]).await;
         run(&nodes[1], &["REPLICAOF", "NO", "ONE"]);
         all_trusted(&rival).await;

@@ -16,7 +16,7 @@ async fn health_reports_missing_confirmations_and_the_recovery() {
     assert!(health.borrow().is_confirmed() && health.borrow().reasons().is_empty());
     assert_eq!(health.borrow().nodes().len(), 3);
 
-    // These nodes fail at once. The first extension reports it.
+    // The commands to nodes 1 and 2 fail without a delay, so the guard reports both nodes at the first extension.
     nodes[1].fail_with(FailureKind::OutOfMemory);
     nodes[2].stop();
     health.changed().await.unwrap();

@@ -334,7 +334,7 @@ fn a_server_that_was_away_has_no_second_vote_when_the_other_name_leads_elsewhere
     assert_eq!(world.trusted(0), 2);
 }
 
-/// The first server is durable, and has voted. It restarts, and the second name leads to it: no second vote.
+/// The first server is durable and has voted. It restarts, and the second name leads to it. It must not vote again.
 #[test]
 fn a_durable_server_that_was_restarted_has_no_second_vote_under_another_name() {
     let durable = (0..3).map(NodeId::new).collect();
