@@ -15,15 +15,15 @@ use crate::program;
 use crate::runner::clock;
 use crate::special_build::{MUTANTS, STEPPED, Special, UNOPTIMIZED};
 
-/// Build arguments. The small test makes cargo build the dependencies with the same features as for the tests, so that
-/// they are not compiled again. The programs are not optimized, because debug assertions are on in such a build.
+/// Build arguments. With the small test `proxy`, cargo chooses the same features of dependencies as for all tests, so
+/// it does not compile the dependencies again. The build is unoptimized, because debug assertions are on in it.
 const PROGRAMS: &[&str] =
     &["--workspace", "--bin", "quorlock-chaos", "--bin", "quorlock", "--test", "proxy"];
 
 /// Chaos must find each mutant (deliberate bug) in `KNOWN` within this time, in minutes.
 const MINUTES: u32 = 10;
 
-/// Time in minutes per mutant with `--all`. Chaos cannot find many of these.
+/// Time in minutes per mutant with `--all`. It is short, because chaos cannot find many of the mutants anyway.
 const MINUTES_OF_ALL: u32 = 1;
 
 /// A program that runs for this much longer than its time counts as hanging because of the mutant.
@@ -115,7 +115,6 @@ fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> ExitC
     }
 }
 
-/// The result for a mutant.
 struct MutantResult {
     mutant: String,
     after: Duration,
@@ -150,7 +149,7 @@ fn found(chaos: &mut Command, minutes: u32) -> Result<Option<String>, String> {
     let wrong =
         ended.output.lines().find_map(|line| Some(line.split_once("VIOLATION: ")?.1.to_owned()));
     match status.code() {
-        // Exit code 1 may have another reason: a kind of fault never occurred, for which a minute may be too short.
+        // Exit code 1 without a violation: a kind of fault never occurred. A minute may be too short for all kinds.
         Some(0 | 1) => {
             ended
                 .output

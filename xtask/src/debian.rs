@@ -10,11 +10,11 @@ use quorlock_servers::ServerBinary;
 
 use crate::server_wheels;
 
-/// The server's folder in `target/servers`, and the name without extension of the file with its hashes.
+/// The name of the server's folder in `target/servers`, and of the file with its hashes, without `.txt`.
 pub(crate) const FOLDER: &str = "redis-8.0.2";
 
 /// A script that starts the server with its own loader, because the machine's loader may be older than the server's
-/// libc. In Debian's package, the server is a file with several names. It is a server if it starts as `redis-server`.
+/// libc. Debian's server and `redis-check-rdb` are one program, a server only if its name is `redis-server`.
 const LAUNCHER: &str = "\
 #!/bin/sh
 root=${0%/*}/root

@@ -40,8 +40,8 @@ fn build(workspace: &Path) -> Result<PathBuf, String> {
         .map_err(|error| format!("{}: {error}", folder.display()))?;
     let target = workspace.join("target");
     let mut cargo = cargo(&folder);
-    // `--workspace` and a small test make cargo use the same features of dependencies as in the current build, so that
-    // it compiles none again.
+    // With `--workspace` and the small test `proxy`, cargo chooses the same features of dependencies as in the current
+    // build, so it does not compile the dependencies again.
     cargo.arg("build").args(UNOPTIMIZED);
     cargo.args(["--workspace", "--bin", NAME, "--test", "proxy", "--target-dir"]);
     succeed(cargo.arg(&target), "cargo build of 0.1.0")?;

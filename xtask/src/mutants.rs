@@ -100,7 +100,6 @@ pub(crate) fn main(workspace: &Path, args: &[OsString]) -> ExitCode {
     }
 }
 
-/// Runs the selected parts and prints their tables.
 pub(crate) fn run(workspace: &Path, parts: Parts) -> ExitCode {
     let examined = || {
         let engine = parts.engine.then(|| examine(workspace, parts.all)).transpose()?;

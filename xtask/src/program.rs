@@ -26,7 +26,7 @@ impl Ended {
 pub(crate) fn run(command: &mut Command, time_out: Duration) -> Result<Ended, String> {
     let program = command.get_program().to_owned();
     let mut run = || {
-        // The output goes to files. A server that outlives its test would keep a pipe open.
+        // The output goes to files. A server that outlives its test would keep a pipe open and block the reader.
         let (output, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(errors.try_clone()?);
         let status = wait(&mut command.spawn()?, time_out)?;

@@ -17,7 +17,7 @@ use crate::debian;
 
 /// A wheel that contains a server.
 pub(crate) struct Wheel {
-    /// The server's folder in `target/servers`, and the name without extension of the file with its hashes.
+    /// The name of the server's folder in `target/servers`, and of the file with its hashes, without `.txt`.
     pub(crate) folder: &'static str,
     /// The server's file name.
     binary: &'static str,

@@ -1,9 +1,9 @@
 //! Builds programs that are not shipped: with mutants (deliberate bugs), or with a wall clock that tests can set.
 //!
 //! `RUSTC_WORKSPACE_WRAPPER` makes cargo run a script instead of rustc for the packages of the workspace. The script
-//! adds a `--cfg`. All builds share the compiled dependencies. The names of the workspace's artifacts contain a hash
-//! that depends on the script. The programs have no hash, so they are moved to a separate folder, where they are never
-//! confused with the shipped programs.
+//! adds a `--cfg`. Dependencies are compiled without it, so all builds share them. The names of the workspace's
+//! libraries and tests contain a hash that depends on the script. Names of programs have no hash, so programs are moved
+//! to a separate folder, where they are not confused with the shipped ones.
 
 use std::fs;
 use std::io;

@@ -192,7 +192,7 @@ fn as_json(report: &Report, quick: bool) -> Result<String, String> {
 
 fn in_target(name: &str) -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    // …/target/release/quorlock-bench
+    // The program is at …/target/release/quorlock-bench.
     let folder = program.ancestors().nth(2).unwrap_or(Path::new("target")).join("bench");
     fs::create_dir_all(&folder).map_err(|error| cannot_write(&folder, &error))?;
     Ok(folder.join(name))

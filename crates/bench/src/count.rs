@@ -28,7 +28,7 @@ pub(crate) fn run(lockers: usize, pairs: usize, guard: bool) -> Result<(), Strin
     let testbed = Testbed::start(&testbed::server(None)?, 5)?;
     let urls = testbed::urls(testbed.first(5));
     Flavor::CurrentThread.runtime()?.block_on(async {
-        // Like every locker, this runs as a task, because `block_on` polls its own future more often than a task.
+        // A task, because `block_on` polls its own future more often, and the additional polls would be counted.
         let all = tokio::spawn(all(urls, lockers, pairs / lockers, guard));
         all.await.map_err(|error| error.to_string())?
     })
@@ -41,7 +41,7 @@ async fn all(urls: Vec<String>, lockers: usize, each: usize, guard: bool) -> Res
     let guard = if guard { RestartGuard::Strict } else { RestartGuard::Off };
     let builder = builder.restart_guard(guard);
     if guard == RestartGuard::Strict {
-        // The servers vote at once. Otherwise the client would wait for that, and its commands would be counted.
+        // Makes the servers vote at once. Otherwise the client's wait for their votes would be counted too.
         let marked =
             quorlock_admin::init::fresh(&builder).await.map_err(|error| error.to_string())?;
         assert_eq!(marked.voting(), 5, "all servers of the laboratory are sound");

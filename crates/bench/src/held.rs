@@ -36,7 +36,7 @@ pub(crate) async fn measure(
     ttl: Duration,
     await_go: impl Fn() -> Result<Duration, String>,
 ) -> Result<HeldFigures, String> {
-    // Allocates the memory for connections and callers first, so that it does not count as the cost of a lock.
+    // Acquires some locks first, so that the memory for connections and callers is allocated before the measurement.
     drop(acquire(&client, "warm", 4 * AT_A_TIME).await?);
     tokio::time::sleep(Duration::from_millis(200)).await;
     let before = memory()?;

@@ -140,7 +140,7 @@ fn all(bench: &mut Bench, plan: &BenchPlan) {
         frozen::run(bench, &["quorlock", "rslock"]);
     }
     if wanted(held::NAME) {
-        // The time suffices for four extensions of each lock. Two rounds suffice, because no other subject is compared.
+        // 15 samples suffice for four extensions of each lock, and two rounds because no other subject is compared.
         held::run(bench, 5, 10_000, 15 * plan.sample, plan.rounds.min(2));
     }
     if wanted(kinds::NAME) {

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 /// A run of the benchmark. Documents and plots depend on the names of the fields in JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// The version of quorlock.
     pub(crate) quorlock: String,
     /// The commit, if the benchmark was built in a checkout.
     pub(crate) commit: Option<String>,

@@ -25,7 +25,6 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// Pairs per second.
     pub(crate) fn rate(&self) -> f64 {
         self.pairs as f64 / self.elapsed.as_secs_f64()
     }

@@ -72,7 +72,7 @@ pub(crate) fn counter(servers: &[Server], name: &str) -> Result<u64, String> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Commands(BTreeMap<String, u64>);
 
-/// Commands that only scripts call, so that [`Commands::sent`] does not count them. Each script also calls `get` once.
+/// Commands that only scripts call. [`Commands::sent`] leaves them out, and also one `get` per script.
 const INSIDE_SCRIPTS: [&str; 3] = ["del", "pttl", "pexpire"];
 
 impl Commands {

@@ -117,7 +117,7 @@ impl Kind {
         }
     }
 
-    /// Whether the node may lose the counters of fencing tokens.
+    /// Whether the fault may make a node lose its counters, which keep fencing tokens in order.
     pub(crate) const fn loses_data(self) -> bool {
         matches!(
             self,

@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::Boottime;
 
-/// Other systems use the best clock that they have. On macOS, this clock counts the time of sleep too.
+/// The monotonic clock, because these systems have no boot clock. On macOS, it counts the time of sleep too.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;
 

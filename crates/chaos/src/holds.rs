@@ -72,7 +72,8 @@ pub(crate) fn overlaps(holds: &[Hold]) -> Vec<Pair<'_>> {
     for resource in 0..RESOURCES.len() {
         let (mut longest, mut longest_writer) = (None::<&Hold>, None::<&Hold>);
         for second in of(holds, resource) {
-            // A reader never becomes a writer, so it suffices to compare the two modes at the start of the second hold.
+            // A writer may become a reader, but a reader never becomes a writer. So two holds that conflict at a later
+            // time also conflict at the start of the second hold.
             let is_writer = second.from < second.writes_to();
             let written = longest_writer.filter(|before| second.from < before.writes_to());
             let held = longest.filter(|before| is_writer && second.from < before.to);
@@ -107,7 +108,7 @@ pub(crate) fn together(holds: &[Hold]) -> usize {
 }
 
 /// Oracle 3: a resource's fencing tokens are unique, and a call that begins after a token was returned gets a larger
-/// token. Returns pairs that contradict this, by the time at which the tokens were returned.
+/// token. Returns pairs that contradict this. A token counts as returned at the start of its hold.
 pub(crate) fn disordered(holds: &[Hold]) -> Vec<Pair<'_>> {
     let mut pairs = Vec::new();
     for resource in 0..RESOURCES.len() {

@@ -105,7 +105,7 @@ pub(crate) struct Findings {
     pub(crate) journal: Vec<String>,
 }
 
-/// Names of sections in the totals that other code reads, and names of counts in these sections.
+/// Titles of sections in the totals, and of counts in these sections. Other modules use them too.
 pub(crate) const CALLS: &str = "what callers saw";
 pub(crate) const LOST: &str = "locks lost while held, by cause";
 pub(crate) const GRANTED: &str = "locks granted";
@@ -316,7 +316,7 @@ impl Ledger {
         self.held.count(process, at)
     }
 
-    /// Ends the holds of a killed process at `alive_at`, when the process was still alive.
+    /// Ends the holds of a killed process at `alive_at`, shortly before the kill, so that no recorded hold is too long.
     pub(crate) fn killed(&mut self, process: usize, alive_at: Time) {
         self.held.killed(process, alive_at);
     }

@@ -314,7 +314,6 @@ fn tell(args: &Args, plan: &RoundPlan, outcome: &Outcome) {
     tell_violations(args, plan.seed, RoundKind::Library, &outcome.findings);
 }
 
-/// The counts of a section that are not zero.
 fn nonzero(totals: &Totals, section: &str) -> String {
     let counts = totals.counts.get(section).into_iter().flatten().filter(|(_, count)| **count > 0);
     let counts: Vec<String> = counts.map(|(name, count)| format!("{count} {name}")).collect();

@@ -1,7 +1,8 @@
 //! The faults of a round and their times, drawn from a seed before anything starts.
 //!
 //! As in swarm testing, a seed uses some kinds of faults and leaves out the others, so that rare combinations occur.
-//! One of three fixed lists of kinds is always included: three consecutive seeds use all kinds.
+//! Each seed includes all kinds of one of three fixed lists, the next seed those of the next list. So three consecutive
+//! seeds use all kinds.
 
 use quorlock_servers::proxy::{Blow, Direction, Traffic};
 use quorlock_sim::Random;
@@ -16,7 +17,7 @@ pub(crate) const PROCESSES: usize = 3;
 const FAULTS: Time = 7 * SECOND;
 
 /// All kinds of faults. A seed always uses one of these lists. Loss of data and wrong clocks are in different lists,
-/// because the two together leave no basis for the order of fencing tokens.
+/// because the order of fencing tokens depends on the clocks after a loss of counters.
 pub(crate) const KINDS: [&[Kind]; 3] = [
     &[
         Kind::Delay,
@@ -58,7 +59,8 @@ pub(crate) struct RoundPlan {
     pub(crate) nodes: usize,
     pub(crate) quorum: usize,
     pub(crate) max_ttl: Time,
-    /// Whether locks are valid for their whole ttl without a margin, which one clock for all processes makes safe.
+    /// Whether locks are valid for their whole ttl. This is safe without a margin for clock drift, because all
+    /// processes of a round use one clock.
     pub(crate) exact: bool,
     pub(crate) guarded: bool,
     pub(crate) kinds: Vec<Kind>,
@@ -83,7 +85,8 @@ impl RoundPlan {
         }
         kinds.retain(|kind| clocks || !kind.moves_clock());
         let nodes = if random.percent(if jumps { 20 } else { 40 }) { 3 } else { 5 };
-        // A quorum of four of five nodes keeps mutual exclusion even if two nodes lose a vote, so two clocks may jump.
+        // A clock that jumps may end a vote early. A quorum of four of five nodes keeps mutual exclusion even if two
+        // votes end early, so two clocks may jump.
         let quorum = if nodes == 5 && random.percent(if jumps { 80 } else { 20 }) {
             4
         } else {
@@ -99,8 +102,9 @@ impl RoundPlan {
         Self { seed, nodes, quorum, max_ttl, exact, guarded: true, kinds, events, faults, outside }
     }
 
-    /// Draws a round with commands. In half of these rounds servers and connections have no faults, which could hide
-    /// the effects of the other faults. Server clocks do not jump, because the round promises mutual exclusion.
+    /// Draws a round with commands. In half of these rounds, servers and connections have no faults. Their faults could
+    /// hide the effects of the faults of commands. Server clocks do not jump, because the round promises mutual
+    /// exclusion.
     pub(crate) fn commands(seed: u64, clocks: bool) -> Self {
         let mut random = Random::new(seed, 2);
         let mut kinds = KINDS.concat();
@@ -149,8 +153,9 @@ impl RoundPlan {
         self.kinds.contains(&kind)
     }
 
-    /// The longest time for which a node that lost its data does not vote: a quarantine (the longest ttl and 2 s), the
-    /// rounding of its uptime to seconds, and the identifications (every two seconds) before and after the quarantine.
+    /// The longest time for which a node that lost its data does not vote. Clients wait for a quarantine of the longest
+    /// ttl and 2 s. Another 4 s cover the rounding of the node's uptime to seconds, and the two times until clients ask
+    /// the node for its identity (every two seconds): before the quarantine and after it.
     pub(crate) fn quarantine(&self) -> Time {
         if self.guarded { over(self.max_ttl) + 2 * SECOND + 4 * SECOND } else { 0 }
     }
@@ -354,7 +359,8 @@ impl Draw {
             let by = if self.random.coin() { by } else { -by };
             self.event(at, Some(kind), Act::Step(node, by));
             if by < 0 {
-                // A clock that was set back prolongs earlier locks by the jump, so it is set right at the end.
+                // A clock that was set back prolongs earlier locks. It is set right at the end, so that these locks
+                // expire.
                 self.event(FAULTS - 1, None, Act::SetRight(node));
             }
         }

@@ -29,17 +29,17 @@ use crate::workers::{Shared, Workers, lock};
 /// Extra time in every bound, because the machine may be busy.
 const BUSY: Time = 10 * SECOND;
 
-/// Clients get this much time after the bound to stop replacing connections. Later replacements are a violation.
+/// After [`bound`], clients get this much more time to stop replacing connections. Later replacements are a violation.
 const REST: Time = 30 * SECOND;
 
 const END: Time = 30 * SECOND;
 
-/// A violation is printed with the journal from `BEFORE` to `AFTER` it, but with no more than this number of `LINES`.
+/// A violation is printed with the journal from `BEFORE` it to `AFTER` it, but with at most `LINES` lines.
 const BEFORE: Time = 2 * SECOND;
 const AFTER: Time = 200 * MS;
 const LINES: usize = 200;
 
-/// Names of sections in the totals of a round, and names of counts in these sections.
+/// Titles of sections in the totals of a round, and of counts in these sections.
 pub(crate) const FAULTS: &str = "faults injected";
 const TOUCHED: &str = "effects of the faults";
 const SEEN: &str = "what the oracles looked at";
@@ -155,8 +155,9 @@ impl<'a> Round<'a> {
         self.plan.kinds == [Kind::Amnesia]
     }
 
-    /// Waits until each client has had a lock and, with the restart guard, until all servers vote. Clients treat new
-    /// servers like servers without their data, so these vote only after adoption. Returns false after an interruption.
+    /// Waits until each client has had a lock and, with the restart guard, until all servers vote. To the guard, a new
+    /// server is like one that lost its data: it votes only after an adoption, which is a wait and then a new marker.
+    /// Returns false after an interruption.
     fn adoption(&mut self) -> Result<bool, String> {
         let bound = bound(self.plan);
         let deadline = now() + bound;
@@ -232,13 +233,13 @@ impl<'a> Round<'a> {
                 let what = format!("{owed} releases were still owed when clients had shut down");
                 ledger.violated(now(), what);
             }
-            // Excuses leftover keys if a violation was already recorded, if a connection was replaced right at the end,
-            // because its commands may still arrive, or if a client's last message could not be read.
+            // Leftover keys are excused in three cases: a violation was already recorded, a client's last message could
+            // not be read, or a connection was replaced right at the end, so that its commands may still arrive.
             let all_closed = ledger.clients.closed >= PROCESSES * CLIENTS;
             self.keys.excused = !settled || new_connections || owed > 0 || !all_closed;
         }
         let left = keys(&self.nemesis.servers)?;
-        // Ignores intents (waiting writers' notes): if not withdrawn, they expire after at most a second.
+        // Intents (notes that waiting writers leave on nodes) are allowed here, because they expire within a second.
         self.keys.at_once = left
             .iter()
             .map(|(node, keys)| {
@@ -260,9 +261,9 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// Waits until every client has had a lock, and until no connection was made for a time after which commands of
-    /// older connections can no longer arrive. If only the second is missing at the deadline, waits for [`REST`] more.
-    /// Returns whether both happened; `None` if the round was interrupted.
+    /// Waits until every client has had a lock, and until no connection was made for longer than a ttl, after which
+    /// commands of older connections can no longer arrive. If only the second condition is missing at the deadline,
+    /// waits for [`REST`] more. Returns whether both conditions were met; `None` if the round was interrupted.
     fn settle(&self, deadline: Time) -> Option<bool> {
         let (mut accepted, mut since) = (self.nemesis.count(Effect::Accepted), now());
         loop {
@@ -304,7 +305,7 @@ impl<'a> Round<'a> {
         let effects = EFFECTS.map(|(effect, _)| nemesis.count(effect));
         let Nemesis { injected, workers, .. } = nemesis;
         let alive_at = now();
-        // The workers are dropped first, so that no message of a worker arrives after this.
+        // Drops the workers first, so that none of their messages arrives during the evaluation of the ledger.
         drop(workers);
         let mut ledger = lock(&ledger);
         for process in 0..PROCESSES {
@@ -351,7 +352,7 @@ impl<'a> Round<'a> {
         let (witness, store) = (ledger.numbers.witness(), ledger.numbers.store());
         let rereading = ledger.numbers.rereading;
         let fenced = ledger.holds().iter().filter(|hold| hold.fence.is_some()).count();
-        // Outside of the assumptions, broken mutual exclusion counts in another section and is no violation.
+        // Beyond the assumptions of the protocol, broken mutual exclusion is counted separately and is no violation.
         let oracles = if plan.outside.is_some() { OUTSIDE } else { ORACLES };
         for (section, name, count) in [
             (oracles, OVERLAPS, overlaps as u64),

@@ -24,7 +24,8 @@ use crate::protocol::{
     CALLERS, CLIENTS, ControllerMessage, Grant, Job, RESOURCES, Refused, WorkerMessage, is_fenced,
 };
 
-/// A shutdown retries owed (failed) releases at most this long. All keys expire earlier, so none is owed at the end.
+/// A shutdown retries failed releases for at most this time. All keys expire within it, and an expired key needs no
+/// release. So at the end, a client must owe no release.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -296,7 +297,7 @@ impl Caller {
         say(&WorkerMessage::Held { caller, until, lost });
         match self.random.below(3) {
             0 => drop(guard),
-            // The future is dropped unpolled, because the call itself queues the release.
+            // The future is dropped without a poll, because the call of `release` has already queued the release.
             1 => drop(guard.release()),
             // The result is ignored, because a later check finds the keys of a failed release.
             _ => drop(guard.release().await),
@@ -423,7 +424,7 @@ impl Relied {
         }
     }
 
-    /// The end of the hold, right before the release.
+    /// The end of the hold, computed right before the release: now, or earlier if the lock was lost.
     fn end(&self, guard: &Guard) -> Time {
         let before = now();
         match guard.loss_cause() {

@@ -53,7 +53,7 @@ pub enum Blow {
     Hold(Direction),
     /// The receiver in this direction gets a FIN. The other direction stays open.
     HalfClose(Direction),
-    /// Of the next data in this direction (`n` bytes), the first (number modulo `n`) bytes arrive. The connection ends.
+    /// Of the next `n` bytes in this direction, the first `number % n` bytes arrive. Then the connection ends.
     Truncate(Direction, usize),
     /// Both ends get a FIN.
     Close,
@@ -94,7 +94,7 @@ const EFFECTS: usize = Effect::Reset as usize + 1;
 /// The largest number of bytes per read.
 const BUFFER: usize = 16 * 1024;
 
-/// Interval between pieces. After buffering, the proxy also waits this long for more data from the sender.
+/// Interval between pieces. After buffering, also the time to look for more data that arrived meanwhile.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A proxy with its own address in front of a server.
@@ -311,7 +311,8 @@ impl<'a> Lane<'a> {
         let mut was_held = false;
         loop {
             let read = if was_held {
-                // After buffering, the sender may have sent more data, even if it has closed the connection since.
+                // The proxy has not read while it buffered, so the sender may have sent more data or closed the
+                // connection. If it has done neither, the timeout ends this read.
                 timeout(PAUSE, from.read(&mut buffer)).await.ok()
             } else {
                 tokio::select! {
@@ -435,7 +436,7 @@ impl<'a> Lane<'a> {
             _ => to.write_all(bytes).await,
         };
         // If the write failed, the receiver has closed the connection. Later data in this direction is discarded. The
-        // other direction stays open, because data may still come from there.
+        // other direction stays open, because the receiver may have sent more data before.
         self.swallows |= written.is_err();
         Ok(())
     }

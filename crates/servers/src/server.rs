@@ -47,7 +47,7 @@ pub struct Server {
     options: ServerOptions,
     port: Option<u16>,
     child: Mutex<Option<Child>>,
-    /// The folder is removed after `drop` has killed the process, which could create new files there while it runs.
+    /// Dropped after `drop` has killed the process. A process that still ran could create new files in the folder.
     home: TempDir,
 }
 

@@ -24,8 +24,8 @@ pub fn spawn(program: &Path, configure: impl FnOnce(&mut Command)) -> io::Result
         use std::os::unix::process::CommandExt as _;
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(program);
-        // Ctrl-C in the terminal goes to this process only, which then stops its children in order. Without setpriv
-        // the children stay in the terminal's process group, so that Ctrl-C reaches them.
+        // The child gets its own process group, so Ctrl-C in the terminal reaches only this process, which then stops
+        // the child. Without setpriv, the child stays in the terminal's process group, so that Ctrl-C ends it too.
         command.process_group(0);
         command
     } else {

@@ -314,7 +314,7 @@ fn client_hello(address: &str) -> Option<u8> {
     Some(kind[0])
 }
 
-/// Not a test, but the process that the next test starts and kills. Without the variable it does nothing.
+/// Not a test: the next test starts this as a process and kills it. Without the environment variable, it does nothing.
 #[test]
 fn a_process_that_waits_to_be_killed() {
     let Some(note) = std::env::var_os("QUORLOCK_SERVERS_TEST_NOTE") else {
@@ -353,7 +353,7 @@ fn a_killed_process_takes_its_servers_along() {
     UnixStream::connect(address).unwrap();
     process.kill().unwrap();
     process.wait().unwrap();
-    // `exists` would be true for a zombie, which the server becomes if no process reaps it.
+    // Looks at the socket instead of `exists`, because the killed server may become a zombie, which still exists.
     eventually(|| UnixStream::connect(address).is_err().then_some(()))
         .expect("the server ends too");
 }

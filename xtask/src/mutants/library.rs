@@ -9,8 +9,8 @@ use super::{TIME_OUT, output};
 use crate::program;
 use crate::special_build::{MUTANTS, is_called};
 
-/// The test binaries of the library, fastest first. The first contains the unit tests. Each name exists only once in
-/// the workspace.
+/// The test binaries of the library, fastest first. The first contains the unit tests. Each name is unique in the
+/// workspace, so it identifies a binary.
 const TESTS: &[&str] = &[
     "quorlock",
     "order",

@@ -58,8 +58,8 @@ impl<L: Locker> AsyncSubject<L> {
         let started = Started::now();
         let until = clock::now() + time;
         let latencies = self.runtime.block_on(async {
-            // Each locker is a task, like a request of a server. The future of `block_on` stays on this thread, so a
-            // locker in it would need a switch between threads at every step.
+            // Each locker is a task of its own, like each request in a server. If `block_on` polled the lockers, they
+            // would stay on this thread, and each of their steps would need a switch between threads.
             let tasks: Vec<_> = keys
                 .map(|key| tokio::spawn(closed_loop(self.locker.clone(), key, until)))
                 .collect();

@@ -76,7 +76,6 @@ fn external(name: &str, servers: &[Server]) -> Result<Box<dyn Subject>, String> 
     Ok(Box::new(rivals::find(name)?.on(servers)?))
 }
 
-/// Names and versions of the rivals.
 pub(crate) fn external_versions() -> impl Iterator<Item = (String, String)> {
     rivals::RIVALS.iter().map(|rival| (rival.name.to_owned(), rival.version.to_owned()))
 }

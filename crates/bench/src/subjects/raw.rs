@@ -225,7 +225,7 @@ impl Subject for Raw {
             let done = clock::now();
             round.iter().for_each(|&at| latencies.record(done.saturating_sub(at)));
         }
-        // The thread has ended already, because the channel is closed.
+        // The closed channel shows that the thread is ending, so `join` returns at once.
         let _ = clock.join();
         started.end(&latencies)
     }
@@ -261,8 +261,8 @@ impl Stranger {
     }
 }
 
-/// Measures `PING`. Nothing here can be faster than a `PING` to one server, and no attempt can be faster than a `PING`
-/// to a majority of its servers.
+/// Measures `PING`, the lower bound of other figures: no call is faster than a `PING` to one server, and no attempt is
+/// faster than a `PING` to a majority of its servers.
 pub(crate) struct Ping {
     streams: Vec<TcpStream>,
 }
@@ -272,8 +272,8 @@ impl Ping {
         Ok(Self { streams: connect(servers)? })
     }
 
-    /// Sends pings one after the other, with a pause in between. Each goes to all servers. The measured time ends when
-    /// the first servers of the list, as many as a majority, have answered.
+    /// Sends a ping to all servers at a time, after a pause. The measured time ends when the first servers of the list
+    /// have answered, as many as are a majority.
     pub(crate) fn measure(&mut self, time: Duration, pause: Duration) -> Result<Sample, String> {
         const PING: (&[u8], (&[u8], usize)) = (b"*1\r\n$4\r\nPING\r\n", (b"+PONG\r\n", 1));
         let mut latencies = Latencies::default();

@@ -16,7 +16,6 @@ pub(crate) const NAME: &str = "ping";
 /// Back-to-back pings.
 pub(crate) const CELL: Cell<'_> = Cell { workload: NAME, subject: "raw", nodes: 1, concurrency: 1 };
 
-/// Pings with a pause.
 pub(crate) const PAUSED: Cell<'_> = Cell { subject: "raw-paused", ..CELL };
 
 /// Measures both variants once.

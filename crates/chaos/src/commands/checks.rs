@@ -70,8 +70,9 @@ pub(crate) struct Overlap {
     pub(crate) excuse: Option<&'static str>,
 }
 
-/// Finds runs that wrote under a key at the same time. After another program changed the key, an overlap is excused for
-/// a ttl, in which both runs notice, or until the next extension in a `calm` round without a fault of the two runs.
+/// Finds runs that wrote under one key at the same time. If another program changed the key, an overlap is excused
+/// until both runs must have noticed the change: until their next extension (a third of the ttl) if the round is `calm`
+/// and neither run had a fault, otherwise for a ttl.
 pub(crate) fn overlaps(
     wrote: &[Wrote],
     runs: &[Run],
@@ -114,10 +115,11 @@ fn excuse(
 /// A command lives at most this long after its lock is found to be lost: kill margin plus 400 ms for a busy machine.
 const DYING: Time = TTL / 20 + 400 * MS;
 
-/// Like [`DYING`], after a stopped keeper or guardian continues. A busy core took 0.6 s to kill a process chain.
+/// Like [`DYING`], but counted from the moment at which a stopped keeper or guardian continues. On a busy core, it took
+/// 0.6 s to kill a chain of processes.
 const AWAKENING: Time = DYING + 600 * MS;
 
-/// An overlap counts as later than a change of its key even if the change was recorded up to this long after its start.
+/// An overlap counts as caused by a change of its key even if the change is recorded up to this long after its start.
 const BREATH: Time = 50 * MS;
 
 /// Describes how an exit code contradicts the events, if it does.

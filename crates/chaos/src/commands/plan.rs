@@ -88,7 +88,7 @@ impl Fault {
         self != Self::StopGuardianAndStep || kind == Kind::Spawning
     }
 
-    /// Whether the fault is a wall-clock jump, which needs a special build.
+    /// Whether the fault is a wall-clock jump. Only a special build of quorlock has a wall clock that can be set.
     pub(crate) const fn is_step(self) -> bool {
         matches!(self, Self::StepClock | Self::StopGuardianAndStep)
     }

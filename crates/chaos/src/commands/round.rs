@@ -31,15 +31,15 @@ use crate::shim::Shim;
 use crate::totals::{Outcome, Totals};
 use crate::workers::{Workers, lock};
 
-/// A fault waits this long for a command that still runs for a ttl or longer, within which every bug shows.
+/// A fault that is due waits this long for a command that would write for another ttl, so that every bug shows.
 const PICKY: Time = 1000 * MS;
 
-/// A fault waits this long for any command that holds a lock. Then the fault is left out.
+/// A fault that is due waits this long in total for any command that holds a lock. Then the fault is left out.
 const TARGET: Time = 2000 * MS;
 
 const END: Time = 75 * SECOND;
 
-/// Names of sections in the totals of a round with commands, and names of counts in these sections.
+/// Titles of sections in the totals of a round with commands, and of counts in these sections.
 pub(crate) const KINDS: &str = "commands that held a lock and wrote";
 pub(crate) const STRUCK: &str = "faults injected while a command held a lock";
 const SAID: &str = "what `quorlock run` reported";
@@ -259,7 +259,7 @@ impl<'a> Round<'a> {
         let up: Vec<_> = nodes.filter(|node| self.nemesis.is_up(*node)).collect();
         let did =
             up.iter().filter(|node| self.nemesis.servers.command(**node, words).is_ok()).count();
-        // If all of these nodes are down or stopped, the key has not changed, so no overlap is excused.
+        // If no node was up, the key has not changed, so no overlap is excused.
         if !up.is_empty() {
             self.blows.meddling.push(Meddling { key, at });
         }

@@ -69,8 +69,9 @@ fn few_nodes_are_out_and_have_no_other_fault() {
     }
 }
 
-/// Every plan is within the assumptions of the protocol, or has `outside` set: clocks do not jump if nodes lose data,
-/// because fencing tokens then depend on the clocks. Few clocks jump unless `outside` is set. Drift is small.
+/// Every plan is within the assumptions of the protocol, or has `outside` set. If nodes lose data, clocks do not jump,
+/// because the order of fencing tokens then depends on the clocks. Otherwise at most a few clocks jump, unless
+/// `outside` is set. Clocks run only slightly fast or slow.
 #[test]
 fn a_plan_is_within_the_assumptions_or_says_so() {
     let (mut inside, mut outside) = (0, 0);

@@ -16,7 +16,7 @@ use crate::workloads::{Bench, progress};
 
 pub(crate) const NAME: &str = "recovery_restart";
 
-/// Nodes killed at once, of five: a minority, a majority, all.
+/// The numbers of nodes that are killed at once, of five: a minority, a majority, all.
 const KILLED: [usize; 3] = [1, 3, 5];
 
 /// Few rounds, because a round takes long and varies little.
