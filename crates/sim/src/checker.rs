@@ -43,7 +43,8 @@ impl Checker {
         self.invariants.check(fact, &view, counts)
     }
 
-    /// In a model the present is always 0, so this moves all recorded times back. Drops records that no longer matter.
+    /// A model counts times from the present, which is always 0. When time passes, this moves all recorded times back.
+    /// It also drops records that no longer matter.
     pub(crate) fn rebase(&mut self, by: Time, base: impl Fn(ClientId) -> Reading) {
         self.guards.rebase(&base);
         self.ledger.rebase(&base);

@@ -98,7 +98,8 @@ pub(crate) struct Transport {
 
 #[derive(Default)]
 pub(crate) struct Signs {
-    /// The node's silence counts from this time: its last reply or push, or the first request after all were answered.
+    /// The supervisor counts a node's silence from this time: the last reply, push, probe or new connection, or a batch
+    /// that was sent when no other batch waited for a reply.
     pub(crate) heard_at: Time,
     pub(crate) is_probed: bool,
 }

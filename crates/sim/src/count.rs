@@ -1,4 +1,4 @@
-//! Counts of events in the runs. If a count stays zero, the runs do not really inject that fault.
+//! Counts of events in the runs. If an event's count stays zero, the event never happened, so the runs did not test it.
 
 use std::fmt;
 

@@ -72,7 +72,7 @@ pub(crate) trait Driver {
             self.carry_out(client, effect);
             self.carried_out(client, effect);
         }
-        // These attempts begin with an inspection, so none of the effects above is an acquire of theirs.
+        // The attempts that are left begin with an inspection, so the loop above found no acquire of them.
         for (lock, token) in begun {
             self.begun(client, lock, token);
         }
@@ -170,8 +170,8 @@ pub(crate) trait Driver {
         let Some(held) = self.guards().of_mut(guard) else { return };
         held.given_back = true;
         held.hold.release();
-        // Only a mutant leaves the guard valid here. It is then kept until the nodes have answered the release, so that
-        // invariants find it.
+        // Only a mutant leaves the guard valid here. Such a guard stays in the records until the nodes have answered
+        // the release, so that invariants find it.
         let report = report || !held.hold.is_released();
         self.note(&Fact::ReleaseAsked { guard, report });
         if !report {

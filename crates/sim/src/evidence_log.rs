@@ -11,8 +11,7 @@ use crate::plan::Modes;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Void {
-    /// The connection was not verified, or no marker (the key that shows that no data was lost) followed the batch
-    /// (S9).
+    /// No marker (the key that shows that no data was lost) followed the batch, or the connection was unverified (S9).
     Unverified,
     /// The node lost its data so recently that votes from before the loss may still count (S10).
     Quarantined,
@@ -32,7 +31,7 @@ impl fmt::Display for Void {
 pub(crate) struct EvidenceLog {
     /// The text with which all valid markers begin.
     cluster: Option<String>,
-    /// The restart guard of each client, if clients differ.
+    /// The restart guard of each client, if the clients have different ones.
     modes: Modes,
     lines: BTreeMap<(ClientId, NodeIndex), ConnectionEvidence>,
     early: BTreeSet<(ClientId, NodeIndex, Ticket)>,
@@ -89,7 +88,7 @@ impl EvidenceLog {
         }
     }
 
-    /// Records a failure that shows a demoted or restarted node. The client must identify the node again.
+    /// If this failure shows a demoted or restarted node, its votes do not count until the client identifies it.
     pub(crate) fn note_failure(&mut self, client: ClientId, node: NodeIndex, failure: &Failure) {
         use FailureKind::{Loading, MasterDown, ReadOnly};
         if let Some(line) = self.lines.get_mut(&(client, node))

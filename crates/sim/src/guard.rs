@@ -95,7 +95,7 @@ impl Guards {
         self.all.retain(|id, _| id.client != client);
     }
 
-    /// In a model the present is always 0, so this moves all recorded readings back.
+    /// A model counts times from the present. When time passes, this moves all recorded readings back.
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading) {
         for (id, guard) in &mut self.all {
             guard.hold.rebase(base(id.client));

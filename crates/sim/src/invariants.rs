@@ -141,8 +141,8 @@ impl Invariants {
         }
     }
 
-    /// In a model the present is always 0, so this moves all recorded times back: times of nodes' clocks by `by`,
-    /// readings of each client's clocks by `base`.
+    /// A model counts times from the present. When time passes, this moves all recorded times back: times of nodes'
+    /// clocks by `by`, readings of each client's clocks by `base`.
     pub(crate) fn rebase(&mut self, by: Time, base: impl Fn(ClientId) -> Reading, guards: &Guards) {
         self.token_ownership.rebase(by);
         self.latched.rebase(&base, guards);

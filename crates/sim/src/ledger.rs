@@ -156,7 +156,8 @@ impl Ledger {
         self.of_quorum(token.nodes.iter().map(best))
     }
 
-    /// Like `valid_for`, but includes the votes that must not count.
+    /// Like `valid_for`, but includes the votes that must not count. A guard that claims more than `valid_for` and at
+    /// most this time counts such a vote.
     pub(crate) fn valid_for_with_void(&self, token: &TokenRecord, now: Reading) -> i64 {
         let left = |sent: Reading| (token.term - elapsed(sent, now)).max(0);
         self.of_quorum(token.nodes.iter().map(|node| {
@@ -176,8 +177,8 @@ impl Ledger {
         left[self.quorum.needed() - 1]
     }
 
-    /// In a model the present is always 0, so this moves all recorded readings back. Drops the votes of nodes with a
-    /// queued release, because the release makes them void (S1).
+    /// A model counts times from the present. When time passes, this moves all recorded readings back. It also drops
+    /// the votes of nodes with a queued release, because the release makes them void (S1).
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading) {
         for token in self.tokens.values_mut() {
             let base = base(token.client);

@@ -171,8 +171,8 @@ impl Timed {
             }
             Call::Waiting | Call::Over => {}
         }
-        // With the restart guard, a client that has ended its call only inspects nodes. No other client depends on it,
-        // so its deadlines are not explored.
+        // With the restart guard, a client whose call has ended only inspects nodes. This affects no other client, so
+        // the model does not explore the deadlines of such a client.
         let done = it.call == Call::Over && self.bounds.guard != RestartGuard::Off;
         if !done && it.engine.is_due(Reading::default()) {
             actions.push(Action::Wake(client));
@@ -301,8 +301,9 @@ impl Timed {
         paces
     }
 
-    /// Whether the client's votes end with the next tick of its clocks. A clock falls behind only then, because this
-    /// does most harm: later the lock is over, and an earlier lag would not affect votes that are answered after it.
+    /// Whether the client's votes end with the next tick of its clocks. A client's clock may fall behind only in this
+    /// tick, where it does most harm: later the lock is over, and a lag before this tick would not affect votes that
+    /// are answered after the lag.
     fn is_last_tick(&self, world: &ModelWorld, client: ClientId) -> bool {
         let age = ticks(self.bounds.ttl - self.bounds.drift - 1);
         match world.clients[client].call {
@@ -331,8 +332,8 @@ fn apart(pace: Pace) -> bool {
 }
 
 /// Whether the node's vote may vanish. The protocol promises mutual exclusion while fewer than 2Q − N votes of a holder
-/// with exactly Q votes vanish early. With Q = 2 of N = 3 no vote may vanish. So only a third vote may: all nodes have
-/// the same value, and no other node loses it sooner than this node.
+/// with exactly Q votes vanish early. With Q = 2 of N = 3, none of two votes may vanish. So a vote may vanish only if
+/// the holder has a third one: all nodes have the same value, and no other node loses it sooner than this node.
 fn is_surplus(world: &ModelWorld, node: NodeIndex) -> bool {
     let Some((value, left)) = world.stored(node) else { return false };
     (0..NODES).all(|other| {

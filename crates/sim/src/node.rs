@@ -90,7 +90,8 @@ impl ModelNode {
     }
 }
 
-/// Gives access to the store. The node's own functions hide the functions of the store that need a time.
+/// Gives access to the store. Where a function of the store needs a time, the node has a function of the same name that
+/// reads the node's clock.
 impl Deref for ModelNode {
     type Target = Store;
 

@@ -33,7 +33,8 @@ pub struct Plan {
     pub clocks: Clocks,
     /// The faults.
     pub faults: Faults,
-    /// Faults and settings that were added to the simulator later, with random streams of their own.
+    /// Faults and settings that were added to the simulator later. Random streams of their own decide about them, so
+    /// that older seeds keep the rest of their plans.
     pub later: Later,
     /// The assumption of mutual exclusion that the run violates on purpose, if any.
     pub outside: Option<Outside>,
@@ -220,8 +221,9 @@ impl Plan {
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Distrust | Fault::Losses));
         }
         if *merges {
-            // The second name moves to another server. This loses its vote, and no other vote may be lost. The first
-            // node must stay absent, so no other fault may restart it.
+            // The second node's name will lead to the first node's server. The vote of its former server is then lost,
+            // so no other vote may be lost. Until then the first node must stay absent, so no other fault may restart
+            // it.
             plan.faults.last_for = plan.faults.last_for.max(30 * SECOND);
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Crashes | Fault::Freezes));
             plan.outside = plan.outside.filter(|outside| *outside != Outside::Losses);
@@ -245,8 +247,7 @@ impl Plan {
         Self::draw_with(seed, outside, guard, &mut random)
     }
 
-    /// Draws the plan of a seed in which nodes forget their votes. In some of these runs, two clients must hold one
-    /// lock.
+    /// Draws a plan in which nodes forget their votes. In some of these runs, two clients must hold one lock.
     pub fn draw_amnesia(seed: u64) -> Self {
         let random = &mut Random::new(seed, 0);
         Self::draw_with(seed, Some(Outside::Amnesia), RestartGuard::Off, random)
@@ -373,8 +374,8 @@ impl Plan {
         self.outside.is_none()
     }
 
-    /// The longest time from the end of the faults until a waiting call has its lock. Keys of crashed holders and late
-    /// keys expire, clients reconnect, and then the waiting calls get the lock one after the other.
+    /// The longest time from the end of the faults until a waiting call has its lock. Keys of crashed holders and keys
+    /// that late commands set expire, clients reconnect, and then the waiting calls get the lock one after the other.
     pub fn bound(&self) -> Time {
         let expiry = self.wiring.zombie_for + 3 * self.load.max_ttl + self.back_steps();
         let connect =
@@ -401,7 +402,7 @@ impl Plan {
     pub(crate) fn spare_counters(&self) -> usize {
         let (nodes, needed) = (self.servers.quorum.nodes(), self.servers.quorum.needed());
         match self.guard {
-            // Clients have different restart guards, so some of them ignore floors.
+            // Clients have different restart guards. Those without a strict one ignore floors.
             RestartGuard::Strict if !self.later.modes.is_empty() => 2 * needed - nodes - 1,
             RestartGuard::Strict if self.clocks.sober => nodes,
             RestartGuard::Strict => needed - 1,
@@ -442,7 +443,7 @@ fn timing(ttl: Time, one_way: Time, random: &mut Random) -> Timing {
     let options = TimingOptions {
         ttl: duration(ttl),
         max_ttl: duration(ttl),
-        // Without a margin, an invariant fails even if the engine is wrong only by the drift.
+        // Some locks have no margin: with them, an invariant fails even if the engine is wrong only by the drift.
         margin: random.pick(&[None, Some(Duration::ZERO), Some(duration(ttl / 10))]),
         min_validity: duration(random.pick(&[0, 0, ttl / 4])),
         // At least eight one-way delays, because no lock could be acquired with a node timeout below a round trip.

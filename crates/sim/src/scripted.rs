@@ -171,7 +171,7 @@ impl ScriptedWorld {
         self.asleep_until.push(0);
         world.note(&Fact::Started { client });
         (0..nodes).for_each(|node| world.connected(client, node));
-        // Drops the notifications about these connections, because the new client has no calls yet.
+        // The new client has no calls yet, so its engine need not be notified of the new connections.
         world.clients[client].arrivals.answered.clear();
         client
     }
@@ -201,7 +201,8 @@ impl ScriptedWorld {
         &self.history
     }
 
-    /// The number of fencing tokens that needed a `Raise` before they were shown or handed over.
+    /// The number of locks with fencing tokens for which the engine had to raise the counter of some nodes before it
+    /// granted the lock or handed it over.
     pub fn raised(&self) -> usize {
         let raised = self.log().iter().filter_map(|(.., effect)| match effect {
             Effect::Send { command: Command::Raise { value, .. }, .. } => Some(value.clone()),

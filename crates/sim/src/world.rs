@@ -81,7 +81,7 @@ pub(crate) enum Mend {
     SetNode(NodeIndex, Time),
     SetWall(ClientId, Time),
     Pause(ClientId, Time),
-    /// The first node becomes absent for longer than the time between two identifications.
+    /// The first node stops answering for longer than the time between two identifications of a node.
     Leave,
     /// The second node's name starts to lead to the first node's server.
     Merge,
@@ -202,7 +202,7 @@ pub(crate) struct World {
 pub(crate) struct Progress {
     pub(crate) healing: bool,
     pub(crate) closing: bool,
-    /// Clients with callers that keep reading as long as a call waits.
+    /// Clients whose callers lock for reading again and again during the healing phase.
     pub(crate) readers: Vec<ClientId>,
     runs: u64,
 }
@@ -402,8 +402,8 @@ impl World {
             trace.push(format!("{}  {fact}", point(self.now)));
         }
         let stage = Stage { now: self.now, clients: &self.clients, servers: &self.servers };
-        // The ledger compares votes by the reading of the engine's tick. After this reading, the client may have been
-        // paused and its wall clock may have jumped, so a new reading could make the other vote last longer.
+        // The ledger keeps the longer-lasting of two votes of a node, as measured by the reading of the engine's tick.
+        // By a later reading, after a pause or a jump of the wall clock, the other vote might last longer.
         let reading = match fact {
             Fact::Answered { client, .. } => Some(stage.tick_reading(*client)),
             _ => None,

@@ -1,4 +1,4 @@
-//! Compares the `INFO` fields that the engine uses on a real server with those of the model node.
+//! Compares a real server's `INFO` with that of the model node, in the fields that the engine uses.
 
 use quorlock_core::FailureKind;
 use quorlock_core::info::Info;

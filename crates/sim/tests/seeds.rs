@@ -45,8 +45,8 @@ fn every_invariant_holds_in_every_seed() {
 }
 
 /// Nodes had been frozen, and the engine took their long round trips as normal. The resulting back-off kept a process
-/// away from a free lock until the end of the healing (8d52fc4). Seed 487 first showed this; in a later version of the
-/// simulator, seed 870 shows it.
+/// away from a free lock until the end of the healing (commit 8d52fc4). Seed 487 first showed this; in a later version
+/// of the simulator, seed 870 shows it.
 #[test]
 fn seed_870_a_frozen_node_does_not_lengthen_the_back_off() {
     holds(&Plan::draw_plain(870));
@@ -144,8 +144,8 @@ fn seed_1795384976722503_a_fencing_floor_uses_the_earliest_possible_clock() {
 }
 
 /// One node's clock was two minutes ahead of all others. A floor was computed from this clock; ten seconds later,
-/// another node's floor was computed without it and was lower. Floors need clocks that agree (GUARANTEES.md). The
-/// checker accepted this only for clocks that jump or that are hours apart.
+/// another node's floor was computed without it and was lower. This is allowed: floors need clocks that agree
+/// (GUARANTEES.md). The checker allowed it only for clocks that jump or are hours apart.
 #[test]
 fn seed_1795382354359029_a_fencing_floor_is_as_accurate_as_its_clocks() {
     holds_without_later_faults(1_795_382_354_359_029);
@@ -153,15 +153,15 @@ fn seed_1795382354359029_a_fencing_floor_is_as_accurate_as_its_clocks() {
 
 /// The clocks of three nodes were minutes apart. One node lost its counters while the node with the latest clock was
 /// down. The client reported that it computed the new floor from few clocks, so this floor may be too low. The checker
-/// accepted this only for clocks that were drawn hours apart.
+/// called it an error, because it allowed this only for clocks that were drawn hours apart.
 #[test]
 fn seed_1795395092798731_a_fencing_floor_from_few_clocks_may_be_too_low() {
     holds(&Plan::draw(1_795_395_092_798_731));
 }
 
 /// A node without pushes became a replica of another node, got older data with its own marker, and its clock jumped
-/// back. It confirmed an extension without writing, because the key had enough time left. The simulator closed the
-/// connections of such a node only at its promotion.
+/// back. It confirmed an extension without writing, because the key had enough time left. A client counted this vote,
+/// because the simulator closed the connections of such a node only at its promotion, not when its data was replaced.
 #[test]
 fn seed_1795397625883331_a_replica_confirms_an_extension_that_writes_nothing() {
     holds(&Plan::draw(1_795_397_625_883_331));
@@ -178,8 +178,8 @@ fn seeds_of_a_heal_that_was_resent_after_an_extension() {
     }
 }
 
-/// The replacement of a silent connection failed just when the old connection answered again, and the simulator treated
-/// the node as down. Releases to the node failed unsent, while an acquire was sent again on the live connection.
+/// The replacement of a silent connection failed just when the old connection answered again. The simulator then
+/// treated the node as down: releases to it failed unsent, but an acquire was sent again on the old connection.
 #[test]
 fn seed_1795423988136557_a_node_is_not_down_while_it_has_a_connection() {
     holds(&Plan::draw(1_795_423_988_136_557));
@@ -209,15 +209,15 @@ fn seed_1795568838658511_validity_is_checked_at_the_end_of_a_turn() {
 }
 
 /// A client saw one server under two node names, so it did not count the node's confirmations and kept the node's
-/// earlier vote. The checker counted the latest vote instead. Then the wall clock jumped ahead, which made the earlier
-/// vote last longer.
+/// earlier vote. A jump of the wall clock made this vote last longer than the latest vote, which the checker counted.
 #[test]
 fn seed_1795439800538938_an_earlier_vote_may_last_longer_after_a_clock_step() {
     holds(&Plan::draw(1_795_439_800_538_938));
 }
 
-/// A client had requested an adoption for an earlier run of a server when the connection broke. It learned of another
-/// run and dropped the request, but the request was sent. The client ignored the answer; the checker counted it.
+/// A client had requested an adoption (the wait for a new marker) for one run of a server when the connection broke. It
+/// learned of another run and dropped the request, but the node still got it. The client rightly ignored the answer;
+/// the checker counted it.
 #[test]
 fn seed_4066_a_client_ignores_the_answer_to_a_dropped_adoption_request() {
     holds(&Plan::draw(4066));

@@ -16,8 +16,9 @@ use crate::view::View;
 
 pub(crate) const NAME: &str = "fencing";
 
-/// The longest time from reading a node's clock to writing a floor (a lower bound for a node's tokens) computed from
-/// it. If half of a quarantine (a restarted node's wait) is over sooner, the client reads the clock again.
+/// The largest time by which a client's knowledge of a node's clock lags, because the answer was in flight. An answer
+/// that was in flight for more than half of a quarantine (a restarted node's wait) does not count for floors (lower
+/// bounds for a node's tokens).
 const READ_BEFORE: Time = 10 * SECOND;
 
 pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without any timing assumption \
@@ -48,9 +49,9 @@ struct Floors {
     set: Vec<Time>,
     /// A clock jumped so far that a floor computed from its earlier time may be too low.
     is_low: bool,
-    /// Records for clocks that do not agree. `marks`: the last marker (the key with the floor) that each client wrote
-    /// to each node. `untrusted`: markers with floors that may be too low, because the client knew few clocks, or
-    /// because an earlier floor came from other clocks. `lowest`: the lowest such floor on a node.
+    /// Floors that may be too low because nodes' clocks do not agree. `marks`: the last marker (the key with the floor)
+    /// that each client wrote to each node. `untrusted`: markers with such floors: the client knew few clocks, or an
+    /// earlier floor may have been computed from later clocks. `lowest`: the lowest such floor on a node.
     marks: BTreeMap<(ClientId, NodeIndex), Arc<str>>,
     untrusted: BTreeSet<Arc<str>>,
     lowest: Option<u64>,
@@ -134,8 +135,9 @@ impl Fencing {
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
-            // Each floor must be above the previous one. Between two floors of a node, clocks advance by the quarantine
-            // (the longest ttl and two seconds), so jumps of up to half a ttl do no harm. Models have no floors.
+            // A node's floors must grow. From one floor to the next, clocks advance by the quarantine (the longest ttl
+            // and 2 s). Jumps of up to half a ttl in total cannot outweigh that; larger jumps can. Models have no
+            // floors.
             Fact::FaultEvent(FaultEvent::NodeStepped { node, by }) if view.terms.quarantine > 0 => {
                 self.floors.set[*node] += by.abs();
                 self.floors.is_low |=
@@ -159,8 +161,8 @@ impl Fencing {
         }
     }
 
-    /// Whether tokens up to `fence` may be out of order, because nodes lost their counters. The order depends on no
-    /// floor while any two quorums share a node that kept its counters.
+    /// Whether tokens up to `fence` may be out of order, because nodes lost their counters. While any two quorums share
+    /// a node that kept its counters, this node keeps tokens in order, and floors do not matter.
     fn is_beyond(&self, fence: u64, view: &View<'_>) -> bool {
         let (nodes, needed) = (view.terms.quorum.nodes(), view.terms.quorum.needed());
         let (lost, in_common) = (self.lost.len(), 2 * needed - nodes);
@@ -273,8 +275,8 @@ fn floor(marker: &str) -> u64 {
     Marker::parse(marker).map_or(0, |marker| marker.floor)
 }
 
-/// Whether this floor is too low for the latest clocks, although it is above the clocks of more than a quorum of nodes.
-/// An earlier floor, computed from the latest clocks, may then be higher.
+/// Whether this floor is above the clocks of more than a quorum of nodes, but not above all clocks. An earlier floor
+/// that was computed from the latest clock may then be higher.
 fn rests_on_some(floor: u64, view: &View<'_>) -> bool {
     let ahead = Marker::FLOOR_AHEAD_US.cast_signed() * US;
     let read_before = READ_BEFORE.min(view.terms.quarantine / 2);

@@ -22,7 +22,8 @@ pub(crate) struct MutualExclusion {
 }
 
 impl MutualExclusion {
-    /// Checks only after facts that can make a guard valid, or let a process check a valid guard again.
+    /// Compares guards only after a grant, new votes, a clock jump or a pause. After other facts, no further process
+    /// can find its guard valid.
     pub(crate) fn check(
         &mut self,
         fact: &Fact<'_>,

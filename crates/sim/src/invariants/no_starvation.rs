@@ -223,7 +223,8 @@ impl NoStarvation {
 }
 
 /// A release ends an attempt. If no node refused the attempt, readers do not block the writer, so its intents need not
-/// stop readers. A client that needs evidence (`INFO` and marker) decides by itself which refusals count.
+/// stop readers. If the client needs evidence (`INFO` and marker), this check does not know which refusals count for
+/// the client, and never requires that the intents stop readers.
 fn ordered(writer: &mut Writer, ticket: Ticket, needs_evidence: bool) {
     match ticket.verb {
         Verb::Announce => writer.ordered = writer.ordered.max(ticket.round),

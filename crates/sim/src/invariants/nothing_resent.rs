@@ -35,7 +35,7 @@ impl NothingResent {
     }
 }
 
-/// The new number in a raise. Two raises of one lock are different commands if their numbers differ.
+/// The new value of the counters in a `Raise` command. Two raises of one lock are no repetition if their values differ.
 const fn raised_to(command: &Command) -> Option<u64> {
     match command {
         Command::Raise { to, .. } => Some(*to),

@@ -47,20 +47,20 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Checked {
     let untrusted = count(
         |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_about_trust()),
     );
-    // One node with this failure is enough, because it shows that two clients have different configurations.
+    // A single such node makes `NodesUntrusted` right, because it shows that two clients have different configurations.
     let disagreed = count(
         |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_disagreement()),
     );
     let open = count(|said| matches!(said, NodeOutcome::Nothing));
     let wrong = match refusal.kind {
-        // Without an attempt, `Contended` is right only if nodes that refused and nodes with free keys together are a
+        // Without an attempt, `Contended` is right only if the nodes that refused and those with free keys are a
         // quorum.
         RefusalKind::Contended if refusal.attempts == 0 => !quorum.is_reached(granted + refused),
         // `Contended` is right only if a node refused, and the nodes that granted or refused are a quorum.
         RefusalKind::Contended => refused == 0 || !quorum.is_reached(granted + refused),
         RefusalKind::NoQuorum => refused > 0 && quorum.is_reached(granted + refused),
-        // `TooSlow` is right only if the nodes that granted and the silent nodes are a quorum. A silent node may still
-        // record the token; a node that granted without recording the token counts as failed.
+        // `TooSlow` is right only if the nodes that granted are a quorum. With fencing tokens, a node that has not
+        // recorded the token yet is silent, and counts too. If it cannot record the token, it counts as failed.
         RefusalKind::TooSlow if fenced => !quorum.is_reached(granted + open),
         RefusalKind::TooSlow => !quorum.is_reached(granted),
         // `NodesUntrusted` is wrong if the trusted nodes alone are a quorum and the configurations agree.

@@ -68,7 +68,7 @@ impl Owed {
             }
             Fact::Answered { client, node, ticket, answer, .. } if self.is_watching => {
                 let now = view.tick_reading(*client).boot().as_nanos();
-                // The answer of an untrusted node about a vote proves nothing.
+                // If the client needs evidence, an untrusted node's answer about a vote proves nothing.
                 let is_sure = !view.ledger.needs_evidence(*client)
                     || matches!(ticket.verb, Verb::Release | Verb::Inspect | Verb::Trust);
                 self.on_answer((*client, *node), *ticket, (answer, is_sure), now);

@@ -16,8 +16,8 @@ pub(crate) const SENTENCE: &str = "S9: no vote before verification and marker. S
      quarantine. (protocol, 12) — By true time: none that a node gives within the longest ttl and 1 % \
      after it was started or lost what it knew. S3: nodes are distinct servers.";
 
-/// The server behind each vote, because a node's name may later lead to another server. Models report no
-/// `Fact::Started`, which sets `is_watching`, and have no such names, so this record stays empty there.
+/// The server behind each vote, because a node's name may later lead to another server. In models, names do not move,
+/// and no `Fact::Started` sets `is_watching`, so this record stays empty.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Quarantine {
     is_watching: bool,
@@ -61,7 +61,7 @@ impl Quarantine {
         };
         let voting =
             || view.terms.quorum.node_ids().filter(|node| guard.hold.validity().has_vote_of(*node));
-        // The server that a node's name leads to, if the node's vote came from this server and still counts.
+        // Returns the server that a node's name leads to, if the node's vote came from it and still counts.
         let server = |node: NodeId| {
             let asked = guard.hold.validity().asked_when(node)?;
             let counts = elapsed(asked, view.reading(id.client)) < token.term;

@@ -27,7 +27,8 @@ pub(crate) struct Waits {
     is_watching: bool,
     /// The newest connection with evidence (`INFO` and marker) from the node, and the number of flush pushes on it.
     epochs: BTreeMap<Channel, (u64, u64)>,
-    /// The earliest possible start of each server run, by the uptime in its first identification.
+    /// The earliest possible start of each server run: the time of the client's first `INFO` request to it, less the
+    /// uptime in the reply.
     runs: BTreeMap<(Channel, String), Time>,
     /// The last adoption that the client has seen.
     adoptions: BTreeMap<Channel, Seen>,
@@ -61,8 +62,8 @@ impl Waits {
                 ticket,
                 answer: Answer::Adopting { text, age },
             } if self.is_asked_for((*client, *node), ticket.round, text) => {
-                // The node's clock showed this age between request and reply, so the adoption began at most
-                // this long before the request.
+                // The node measured this age after the client had sent the request. So the adoption began at most this
+                // long before the request.
                 let asked = sent.boot().as_nanos();
                 let began = asked - age.as_nanos() as i64;
                 let seen = Seen { text: text.clone(), began, asked };
@@ -104,7 +105,8 @@ impl Waits {
         }
         *newest = (*epoch, *flushes);
         let Some(info) = info else { return };
-        // The client identifies the node again. Its earlier request may concern another run, so it no longer counts.
+        // The client identifies the node again. Its earlier request for an adoption may concern another run of the
+        // server, so it no longer counts.
         if let Some((_, asked)) = self.asked.get_mut(&channel) {
             *asked = None;
         }
@@ -141,7 +143,8 @@ impl Waits {
                 let seen = self.adoptions.get(&channel).filter(|seen| seen.text == it.text);
                 (seen.map(|seen| seen.began), it.age_ms as i64 * MS)
             }
-            // A durable node that came back with its data need not wait. A node under adoption must wait.
+            // A durable node that came back with its data (`replaces` is its old marker) need not wait. Any other node
+            // without an adoption must have run for a quarantine.
             None if view.terms.durable.contains(&channel.1) && replaces.is_some() => (None, 0),
             None => {
                 let run = Marker::parse(text).map_or(String::new(), |it| it.run_id.into());
@@ -169,8 +172,8 @@ impl Waits {
         self.adoptions.insert(channel, seen);
     }
 
-    /// Whether this adoption has the run and promotion for which the client's latest request asked. Another adoption
-    /// does not begin the wait.
+    /// Whether this adoption names the server run and promotion that the client's latest request named. The wait does
+    /// not begin with an adoption of another run or promotion.
     fn is_asked_for(&self, of: Channel, round: u32, found: &str) -> bool {
         let Some((newest, Some(asked))) = self.asked.get(&of) else { return false };
         let (asked, found) = (Adoption::parse(asked), Adoption::parse(found));

@@ -13,8 +13,8 @@ use super::world::{CLIENTS, RESOURCES};
 use crate::ledger::Drift;
 use crate::time::{MS, SECOND, Time};
 
-/// One tick, longer than the engine's contention back-off (ten seconds). The back-off decides which caller is next,
-/// never how many hold the lock, and exploring it would multiply the states.
+/// One tick. The engine's contention back-off (ten seconds) is shorter, so models do not explore when it ends. That
+/// would multiply the states, and a back-off decides only which caller is next, never how many hold the lock.
 pub(crate) const TICK: Time = 20 * SECOND;
 
 /// The bounds of one model. The fields are flat, so that a model can be written as a change of another model (`..M1`).
@@ -42,8 +42,7 @@ pub(crate) struct Bounds {
     pub(crate) answer_age: u32,
     /// The largest number of links on which messages take time at the same moment.
     pub(crate) slow_links: usize,
-    /// For a paused client: the largest delay of its timers, and the largest age of the answers that it then
-    /// processes.
+    /// For a paused client: the largest delay of its timers, and the largest age of the answers that it processes.
     pub(crate) pause: u32,
     pub(crate) pauses: u8,
     /// The number of keys that vanish early. A key vanishes only if its holder keeps a quorum without it.
@@ -58,14 +57,14 @@ pub(crate) struct Bounds {
     /// The largest age of a command that arrives after its connection broke.
     pub(crate) zombie_age: u32,
     /// Nodes also answer inspections, in any order with other answers, and a refused client uses the adaptive retry
-    /// delay. The nodes promise pushes but never send any.
+    /// delay. The nodes promise pushes but never send any, as if all pushes were lost.
     pub(crate) looks: bool,
     /// Answers are processed at once.
     pub(crate) prompt: bool,
     /// The second client starts when the first has the lock.
     pub(crate) in_turn: bool,
-    /// The lock has fencing tokens, no time passes, and this number of keys vanishes, at any time on any node. So the
-    /// order of tokens does not depend on any clock.
+    /// If set, the lock has fencing tokens, and this number of keys vanishes, at any time on any node. No time passes,
+    /// so the model shows that the order of tokens does not depend on any clock.
     pub(crate) vanishing: Option<u8>,
     /// Clients with the same mode are interchangeable, so they are numbered in the order of their first commands.
     pub(crate) alike: bool,
@@ -131,7 +130,8 @@ impl Bounds {
         Rules { guard: self.guard, cluster, names, marker, adoption, durable, words }
     }
 
-    /// Uptime in seconds, in whole ticks, that ends a quarantine (a restarted node's wait). Models count no further.
+    /// The uptime in seconds that ends a quarantine (a restarted node's wait), rounded up to whole ticks. Models count
+    /// a node's uptime up to this value, so that nodes with longer uptimes are one state.
     pub(crate) fn grown_s(&self) -> i64 {
         let quarantine = self.rules(1, 1).quarantine().as_nanos();
         let ticks = quarantine.div_ceil(TICK.unsigned_abs().into());

@@ -72,7 +72,8 @@ impl Driver for Step<'_> {
     fn order(&mut self, client: ClientId, node: NodeIndex, (ticket, command): TicketedCommand) {
         self.note(&Fact::Sent { client, node, ticket, command: &command });
         let said = match ticket.verb {
-            // Without `looks`, inspections fail, because they change nothing on the nodes and the retry delay is fixed.
+            // Without `looks`, inspections fail. To answer them would only multiply the states: they change nothing on
+            // the nodes, and the retry delay is fixed.
             Verb::Inspect if !self.bounds.looks => {
                 (Answer::Failed(Failure::new(FailureKind::Rejected)), Evidence::NotRequired)
             }

@@ -94,8 +94,8 @@ const M4: Bounds =
 /// Fencing tokens without clocks. Keys vanish at any time, so both clients may believe that they hold the lock.
 const M2: Bounds = Bounds { node_fast: 0, vanishing: Some(2), ..M1 };
 
-/// One node restarts without its vote, and another node has just done so. Answers arrive at once. The longest ttl is
-/// two ticks, and a quarantine (the wait of a restarted node) is three ticks.
+/// At the start, one node has just restarted without its data. Later a second node restarts without its data. Answers
+/// arrive at once. The longest ttl is two ticks, and a quarantine (the wait of a restarted node) is three ticks.
 const M3: Bounds = Bounds {
     ttl: 2,
     drift: 0,

@@ -29,7 +29,7 @@ pub(crate) struct Step<'a> {
     pub(crate) verb: Option<Verb>,
 }
 
-/// The line with the node's time in its reply to `INFO`.
+/// The line with the node's time in its reply to `INFO`. Models remove it, because their present is always time 0.
 const TIME: &str = "server_time_usec:0\r\n";
 
 impl Step<'_> {
@@ -114,9 +114,9 @@ impl Step<'_> {
             self.seen.add(Rare::Reordered);
         }
         if matches!(ticket.verb, Verb::Release | Verb::Trust) || self.bounds.prompt {
-            // The client gets these answers at once, and other orders are not explored. Nothing waits for the answer to
-            // a release. The answer to a command about trust (`INFO`, marker, or adoption: the wait for a new marker)
-            // depends only on the node; see `tick`. With `bounds.prompt`, every answer arrives at once.
+            // These answers reach the client at once, and other orders are not explored. Nothing waits for the answer
+            // to a release. The answer to a command about trust (`INFO`, marker, or adoption: the wait for a new
+            // marker) depends only on the node; see `tick`. With `bounds.prompt`, every answer arrives at once.
             return self.answer(client, node, (sent, ticket, answer));
         }
         self.world.links[client][node].change().answers.push_back((sent, ticket, answer));

@@ -53,7 +53,7 @@ impl Kinds {
         }
     }
 
-    /// Whether there are sets of keys or readers.
+    /// Whether some calls lock several keys, or want to read.
     pub fn is_any(&self) -> bool {
         self.several > 0 || self.shared > 0
     }

@@ -14,19 +14,19 @@ pub struct Later {
     /// Nodes whose clocks are hours behind while clients' clocks are right. They are few enough that at least one right
     /// clock contributes to any floor (the lower bound for a node's fencing tokens).
     pub behind: Vec<usize>,
-    /// The largest clock jump during a quarantine (the wait of a restarted node). A node's clock jumps back, or ahead
-    /// if the run violates the assumption about clocks. A client's clock jumps in either direction.
+    /// The largest jump of a clock during a quarantine (the wait of a restarted node). Clients' clocks jump in either
+    /// direction. Nodes' clocks jump back, or, if the run violates the assumption about clocks, ahead.
     pub jumps: Option<Time>,
     /// Clients' wall clocks make small jumps, after which a lock may be valid for less than its margin.
     pub small_steps: bool,
     /// Nodes that the operator declared `durable`.
     pub declared: Vec<usize>,
-    /// The declared nodes that really keep their data when they stop. The other declared nodes report that they have no
-    /// log.
+    /// The declared nodes that log their writes, so that they keep their data when they stop. The other declared nodes
+    /// report in `INFO` that they have no log.
     pub durable: Vec<usize>,
     /// The first node is absent for a long time. When its server is back, the second node's name leads to that server.
     pub merges: bool,
-    /// The clients' restart guards, if clients differ.
+    /// The clients' restart guards, if the clients have different ones.
     pub modes: Modes,
     /// Nodes drop the scripts that clients have loaded.
     pub forgets_scripts: bool,
@@ -48,7 +48,7 @@ impl Modes {
         self.0.is_empty()
     }
 
-    /// The restart guard of this client, if clients differ.
+    /// The restart guard of this client; `None` if all clients have the same one.
     pub(crate) fn of(&self, client: ClientId) -> Option<RestartGuard> {
         let tick = client.checked_rem(self.0.len())?;
         Some(self.0[tick])

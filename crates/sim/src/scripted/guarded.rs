@@ -1,5 +1,4 @@
-//! Clients with a restart guard: answers come with evidence (`INFO` and marker), and nodes restart, lose data, are
-//! promoted or replaced.
+//! Clients with a restart guard: answers have evidence (`INFO`, marker), and nodes restart, lose data or are replaced.
 
 use std::sync::Arc;
 

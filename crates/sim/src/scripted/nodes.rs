@@ -1,4 +1,4 @@
-//! Faults of nodes, and their keys.
+//! Faults of nodes, and functions that read and change the keys on nodes.
 
 use quorlock_core::{FailureKind, Key};
 

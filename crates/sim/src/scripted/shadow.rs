@@ -20,7 +20,7 @@ impl Shadow {
         let Self(before, mut event) = self;
         let (mut shadow, map) = before.rebased(now, 10);
         let next = LockId(10 + map.len() as u64);
-        // If `map` lacks a lock, it is new, or the engine has dropped its record. Then any unused id fits.
+        // A lock that `map` lacks is new, or the engine has dropped its record. Any unused id fits for such a lock.
         let to = |lock: LockId| map.get(&lock).copied().unwrap_or(next);
         match &mut event {
             Event::Acquire { lock, .. }

@@ -24,7 +24,7 @@ impl World {
     fn mean_of(&self, fault: Fault) -> Time {
         match fault {
             Fault::Distrust => self.plan.load.max_ttl * 2,
-            // A run outside of the assumptions is about lost votes, so losses are frequent.
+            // In runs that violate an assumption, votes are lost often, so that locks overlap in some of these runs.
             Fault::Losses if self.plan.outside.is_some() => self.plan.load.max_ttl / 2,
             _ => self.plan.faults.every,
         }
@@ -71,7 +71,7 @@ impl World {
             Fault::Losses => self.lose_votes(),
             Fault::NodeSteps => self.set_node_clock(node),
             Fault::Distrust => self.distrust(node, span),
-            // The code that runs ticks and sends commands draws these faults itself.
+            // The code that runs ticks makes them stall, and the code that sends commands sends some of them twice.
             Fault::Stalls | Fault::Duplicates => {}
         }
     }
@@ -405,8 +405,8 @@ impl World {
         let mut is_told = self.servers[node].node.pushes();
         let changes = match self.chance(Fault::Distrust).below(4) {
             0 => false,
-            // A durable node must keep its data here. After a restart it would have forgotten that it was a replica,
-            // and clients would trust the other data (GUARANTEES.md).
+            // A durable node keeps its own data here. If it took other data and then restarted, it would have forgotten
+            // that it was a replica, and clients would trust the other data (GUARANTEES.md).
             _ if self.forgets_nothing(node) => false,
             // A node takes over only the data of a node with a smaller index, so that nodes keep different data.
             choice if choice == 1 || other >= node => {
@@ -432,8 +432,9 @@ impl World {
             self.note_fault(FaultEvent::NodeOverwritten { node });
             self.push_everything(node);
             // Without a push, clients would notice only at the next identification that the data was replaced
-            // (GUARANTEES.md), so the node's connections end now. The promotion would be too late: until then, the
-            // replica confirms extensions that find enough time left on the key, because such extensions write nothing.
+            // (GUARANTEES.md), so the node's connections end now. To end them only at the promotion would be too late:
+            // until then, the replica confirms extensions that find enough time left on the key, because such
+            // extensions write nothing.
             if !is_told {
                 self.reset_all(node);
             }

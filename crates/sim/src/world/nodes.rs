@@ -29,8 +29,7 @@ impl World {
         for node in 0..self.plan.servers.quorum.nodes() {
             let random = &mut self.random.clients;
             let wall = DATE + random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
-            // With fencing tokens, clocks differ by under an hour, because floors (lower bounds for tokens) allow for
-            // that.
+            // With fencing tokens, clocks differ by less than the hour that floors (lower bounds for tokens) allow for.
             let wall = match self.plan.load.fenced {
                 0 => wall,
                 _ if self.plan.clocks.sober => WALL + wall % (2 * SECOND) - SECOND,
@@ -235,8 +234,7 @@ impl World {
         }
     }
 
-    /// Pushes to each connected client that all keys have changed, if the node sends pushes. The push arrives before
-    /// the next reply.
+    /// If the node sends pushes, it tells each client that all keys have changed, before its next reply.
     pub(crate) fn push_everything(&mut self, node: NodeIndex) {
         let open = |it: &crate::network::Wire| it.node == node && it.open_here && it.open_there;
         let wires: Vec<usize> =
@@ -327,8 +325,7 @@ impl World {
         }
     }
 
-    /// Continues a frozen node. The node handles the commands of each connection in order, the connections in any
-    /// order.
+    /// Continues a frozen node. It handles the commands of each connection in order, the connections in any order.
     pub(crate) fn thaw_node(&mut self, node: NodeIndex) {
         if self.servers[node].process != Process::Frozen {
             return;
@@ -370,9 +367,9 @@ impl World {
         }
     }
 
-    /// Whether the node restarted or lost data so recently that its votes must not count. The node's own clock measures
-    /// its uptime and the age of an adoption (the wait for a new marker). If that clock runs too fast, this check uses
-    /// its time too. If it jumped ahead by more than the assumptions allow, this returns false.
+    /// Whether the node restarted or lost data so recently that its votes must not count. Clients see the node's uptime
+    /// and the age of an adoption (the wait for a new marker) only by the node's own clock. If that clock runs too
+    /// fast, this check measures by it too. If it jumped ahead by more than the assumptions allow, this returns false.
     fn is_early(&self, node: NodeIndex) -> bool {
         let server = &self.servers[node];
         let is_off = server.ahead > MS;

@@ -224,7 +224,8 @@ impl World {
             if let Some(sent) = exchange.sent_at().filter(|_| is_active(Mutant::VoteFromOldEpoch)) {
                 given_up.insert(*id, (sent, exchange.tickets().collect()));
             }
-            // If the batch was sent again in part, some commands already have answers. Those answers stay.
+            // Repeats until no command of the batch would be sent again. If a part of the batch was sent again already,
+            // the other commands have answers. Those answers stay.
             loop {
                 exchange.fail(failure);
                 if !session.conclude(exchange, Evidence::NotRequired) {
