@@ -180,7 +180,7 @@ async fn flooded(nodes: &[Server], flood: Flood) {
     assert_eq!(seen.as_ref().map(quorlock::node::Failure::kind), expected, "{flood:?}");
     assert!(seen.iter().all(|failure| failure.detail().is_some()), "it says why: {seen:?}");
     client.shutdown(PATIENCE).await.unwrap();
-    // A task ends with its connection. If an unexpected command made a task panic, `unwrap` reports it.
+    // The server has a task for each connection. If an unexpected command made a task panic, `unwrap` reports it.
     let talks = std::mem::take(&mut *hostile.talks.lock().unwrap());
     for exchange in talks {
         let _: Option<()> = exchange.await.unwrap();

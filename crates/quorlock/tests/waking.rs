@@ -469,7 +469,7 @@ async fn sleeps_until_the_keys_expire(binary: &ServerBinary, count: usize, held:
     let taken_at = Instant::now();
     setting.is_taken(&key, &held.as_millis().to_string());
     let (acquiring, mut asleep) = setting.wait_for(&key);
-    // On a slow machine the keys may expire before the call, which then does not wait.
+    // On a slow machine the keys may expire before the call begins. Then the call does not wait.
     let slept = asleep.wait_for(Option::is_some).await.is_ok();
     if !slept || taken_at.elapsed() >= held {
         acquiring.abort();

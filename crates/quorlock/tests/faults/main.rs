@@ -182,7 +182,7 @@ async fn a_full_node_still_extends_downgrades_and_releases() {
     writer.extend().await.unwrap();
     assert!(reader.votes() == 5 && writer.votes() == 5);
     let late = client.acquire_shared("orders").options(ONCE).await.unwrap_err();
-    // Only nodes that answered before the decision are listed.
+    // The error lists only the nodes that answered before the attempt was decided.
     let failures: Vec<_> = late.nodes().iter().filter_map(|node| node.failure()).collect();
     assert!(failures.len() >= 3, "{late}");
     assert!(failures.iter().all(|it| it.kind() == FailureKind::OutOfMemory), "{late}");
