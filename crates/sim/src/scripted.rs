@@ -228,8 +228,6 @@ impl ScriptedWorld {
         self.world.plan.outside = Some(Outside::Losses);
     }
 
-    // The functions below are actions of callers.
-
     /// A caller of the first client asks for a lock.
     pub fn acquire(&mut self, request: Request) -> LockId {
         self.acquire_by(0, request)
@@ -305,8 +303,6 @@ impl ScriptedWorld {
     pub fn step_wall(&mut self, ms: i64) {
         (0..self.clients()).for_each(|client| self.world.step_wall(client, ms * MS));
     }
-
-    // The functions below read or advance the time.
 
     /// The time on all clients' clocks.
     pub fn reading(&self) -> Reading {

@@ -170,7 +170,6 @@ impl Fencing {
         lost > view.terms.spare_counters || is_low && lost >= in_common
     }
 
-    /// The largest token that a holder has seen for any of these keys.
     fn shown_for(&self, keys: &Keys) -> u64 {
         keys.iter().filter_map(|key| self.shown.get(key)).copied().max().unwrap_or(0)
     }

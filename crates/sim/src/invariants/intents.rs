@@ -79,7 +79,6 @@ impl Intents {
         }
     }
 
-    /// Whether an intent of this call is on nodes.
     fn stands(&self, (client, lock): (ClientId, LockId)) -> bool {
         self.said.iter().any(|((of, _, _), whose)| *of == client && *whose == lock)
     }

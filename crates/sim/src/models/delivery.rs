@@ -122,7 +122,6 @@ impl Step<'_> {
         self.tell_all(client);
     }
 
-    /// Passes all queued events to the engine, and carries out their effects.
     pub(super) fn tell_all(&mut self, client: ClientId) {
         let mut yes = None;
         self.verb = None;

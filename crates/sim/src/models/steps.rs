@@ -202,7 +202,6 @@ impl Step<'_> {
         answer.clone()
     }
 
-    /// A client receives the next answer of a node.
     pub(crate) fn deliver(&mut self, client: ClientId, node: NodeIndex) {
         self.go_on(client);
         if let Some(answer) = self.world.links[client][node].change().answers.pop_front() {

@@ -303,7 +303,6 @@ impl World {
         self.plan.later.durable.contains(&node)
     }
 
-    /// Lets the second node's name lead to the first node's server from now on.
     fn merge(&mut self) {
         let [first, second, ..] = &mut self.servers[..] else { return };
         if second.process != Process::Runs {
