@@ -115,7 +115,7 @@ pub enum InitError {
         /// The nodes that cannot be used, with the reasons.
         nodes: Vec<(Arc<str>, String)>,
     },
-    /// Too few of the nodes that vote for the old settings were reached: the other nodes could still form a quorum.
+    /// Too few of the nodes that vote for the old settings were reached, so the other nodes could still form a quorum.
     /// Nothing was written.
     #[error(
         "nothing was changed: {needed} of the nodes that vote for \"{old}\" must answer, or the others \

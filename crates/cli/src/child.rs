@@ -112,8 +112,8 @@ pub(crate) enum How {
 impl Child {
     /// Starts `command` under a guardian. Does not wait until it runs.
     ///
-    /// The command inherits this process's environment with these changes, its standard streams and its other
-    /// descriptors. This process becomes a sub-reaper.
+    /// The command inherits this process's environment with the changes `env_set` and `env_remove`, its standard
+    /// streams and its other descriptors. This process becomes a sub-reaper.
     ///
     /// # Errors
     /// This process has no descriptor or thread left. No process was started, so the lock can be given back.

@@ -85,7 +85,7 @@ struct Guardian {
     child_signal: UnixStream,
     /// `None` after the command has started or failed to start.
     exec_step: Option<Channel>,
-    /// The last message if the command was never started.
+    /// The last message to the keeper if the command was never started.
     not_started: Option<Message>,
     process_tree: ProcessTree,
     terminal: Option<Terminal>,

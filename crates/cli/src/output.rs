@@ -78,7 +78,7 @@ fn open_anew(fd: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// As on Linux, but the flags stay as they are, because here the new descriptor may share them with the old one.
+/// As on Linux, but the file's flags stay as they are, because here the new descriptor may share them with the old one.
 #[cfg(not(target_os = "linux"))]
 fn open_anew(fd: u32) -> io::Result<File> {
     OpenOptions::new().append(true).open(format!("/dev/fd/{fd}"))

@@ -338,7 +338,7 @@ fn read_file(path: &Path, origin: &str) -> Result<toml::Table, Refused> {
     })
 }
 
-/// The value of a key as it would be typed. A repeatable option may have several values.
+/// The value of a key in the file, as a user would type it. A repeatable option may have several values.
 fn texts(value: Value, repeatable: bool) -> Result<Vec<OsString>, String> {
     match value {
         Value::String(text) => Ok(vec![text.into()]),

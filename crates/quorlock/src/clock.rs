@@ -25,7 +25,7 @@ pub enum Clock {
 /// more time passes, the process was paused in between, and the wall clock's reading may be stale.
 const PAIR_GAP_MAX: i64 = 1_000_000;
 
-/// Largest number of tries. After these the process is evidently paused again and again, so the last readings must do.
+/// The most tries to read both clocks. A process that is paused in every try takes the readings of the last one.
 const PAIR_TRIES: usize = 4;
 
 impl Clock {

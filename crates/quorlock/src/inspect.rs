@@ -156,8 +156,8 @@ impl Inspection {
         named
     }
 
-    /// The number of nodes on which the [`holder`](Self::holder) has the key; among readers, that of the reader that the
-    /// most nodes name.
+    /// The number of nodes on which the [`holder`](Self::holder) has the key. If readers hold the lock: the number for
+    /// the reader that the most nodes name.
     pub fn holder_nodes(&self) -> usize {
         most_frequent(self.counted(), self.quorum.needed()).map_or(0, |(_, nodes)| nodes)
     }

@@ -148,7 +148,7 @@ impl Drop for OwnThread {
     }
 }
 
-/// A thread in a blocking call. If no other thread drives the client while it waits, it does. Created before the call
+/// A thread in a blocking call. While it waits, it drives the client if no other thread does. Created before the call
 /// queues its event.
 pub(crate) struct Caller {
     /// `None` if the client has ended, or belongs to another process.

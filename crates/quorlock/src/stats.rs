@@ -58,7 +58,7 @@ pub enum NodeTrustState {
     Trusted,
     /// The node's votes do not count yet.
     Quarantined {
-        /// The time until they count, unless the node is restarted again.
+        /// The time until the votes count, unless the node is restarted again.
         remaining: Duration,
         /// The reason.
         why: Arc<str>,

@@ -21,7 +21,7 @@ pub(crate) struct Rights {
     unknown: Vec<&'static str>,
     /// The commands that the server lacks, and that locks use.
     pub(crate) missing: Vec<(&'static str, Weight)>,
-    /// Whether the keys are in a database other than the first.
+    /// Whether the keys are in a database other than the first, so that the user needs the right to SELECT.
     selects: bool,
 }
 
@@ -30,7 +30,7 @@ pub(crate) async fn test(
     topology: &Topology,
 ) -> Result<Rights, Failure> {
     let mut random = [0; Token::BYTES];
-    // Without random bytes two examinations may use the same key. Neither gets an error from this.
+    // Without random bytes two examinations may use the same key, which causes no error. So a failure is ignored.
     let _ = getrandom::fill(&mut random);
     let key = topology.own_key(&format!("doctor:{}", Token::new(random)));
     let call = |right: &Right| -> Vec<String> {

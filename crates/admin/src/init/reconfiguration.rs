@@ -33,7 +33,7 @@ use crate::doctor::look::{Looked, Seen, look_at_all};
 
 mod settings;
 
-/// Added to the wait, because ages are counted in whole milliseconds on two machines.
+/// Added to the wait against rounding errors, because two machines count ages in whole milliseconds.
 const GRACE: Duration = Duration::from_millis(10);
 
 /// A change of settings that waits for the end of old locks.

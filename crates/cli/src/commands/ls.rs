@@ -70,7 +70,7 @@ fn as_table(found: &Locks) -> String {
     table
 }
 
-/// One line for all nodes whose keys were not all read for the same reason.
+/// A line for each reason why not all keys of a node were read, with all nodes that have this reason.
 pub(crate) fn not_looked_at<'a>(
     nodes: impl Iterator<Item = (&'a str, &'a Incomplete)>,
 ) -> Vec<String> {

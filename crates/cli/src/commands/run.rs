@@ -85,8 +85,8 @@ impl Keeper<'_> {
                 ExitCode::Signal(signal.as_raw())
             }
         };
-        // A node that answers confirms a release within a round trip. The other nodes get one node timeout, because
-        // their keys expire anyway.
+        // A node that answers confirms a release within a round trip. The wait for other nodes ends after one node
+        // timeout, because their keys expire anyway.
         if !self.is_left {
             let _ = self.client.shutdown(self.plan.give_back).await;
         }

@@ -124,8 +124,8 @@ impl KillPolicy {
         self.deadlines = Deadlines { term: Moment::PAST, kill };
     }
 
-    /// No process extends the lock any more. SIGTERM is due now, and SIGKILL at the last deadline, which other clients
-    /// wait for.
+    /// No process extends the lock any more. SIGTERM is due now, and SIGKILL at the last deadline, because no other
+    /// client can have the lock before.
     pub(crate) fn keeper_died(&mut self) {
         self.sealed = true;
         self.deadlines.term = Moment::PAST;

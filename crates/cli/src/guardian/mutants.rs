@@ -1,4 +1,4 @@
-//! Deliberate bugs (mutants). A chaos test with commands must detect each of them.
+//! Deliberate bugs (mutants). A chaos test that runs commands must detect each of them.
 //!
 //! They exist only in a build with `--cfg quorlock_mutants`. There the environment variable `QUORLOCK_MUTANT` names the
 //! active mutant of keeper and guardian. In any other build [`is_active`] is the constant `false`.

@@ -143,5 +143,5 @@ fn work(transport: &mut Option<Transport>, work: impl FnOnce(&mut Transport)) {
 /// Memory for this many commands is reused. Ticks with more commands are rare.
 const COMMANDS_KEPT: usize = 256;
 
-/// The most lists that are kept to be reused. The batches in flight to a node refer to at most four lists.
+/// The most lists that are kept to be reused. The batches in flight to five nodes refer to at most 20 lists.
 const LISTS_KEPT: usize = 32;

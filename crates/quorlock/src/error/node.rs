@@ -196,11 +196,11 @@ pub enum HolderKind {
     WaitingWriter(String),
     /// A key of another type, which is no lock. quorlock never changes such a key.
     OtherType,
-    /// The longest description that messages show, in characters. A longer one is cut.
+    /// Another caller of this process.
     ThisProcess,
 }
 
-/// The largest number of characters of a description that is shown.
+/// The longest description that messages show, in characters. A longer one is cut.
 const OWNER_MAX: usize = 80;
 
 impl Holder {

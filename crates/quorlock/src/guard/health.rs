@@ -50,7 +50,7 @@ impl Health {
         grouped(self.unconfirmed())
     }
 
-    /// The state at the grant.
+    /// The value at the grant, before the votes are noted.
     pub(super) fn granted(names: &[Arc<str>]) -> Self {
         let nothing = NodeResult { said: NodeOutcome::Nothing, took: Duration::ZERO };
         let results = vec![nothing; names.len()];

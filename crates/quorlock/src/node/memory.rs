@@ -97,7 +97,7 @@ impl MemoryNode {
     }
 
     /// Stops the node as `kill -9` does, frozen or not: its data is gone, connections break, commands fail at once. A
-    /// frozen node has not executed the commands that it received, but the sender cannot know that.
+    /// frozen node has not executed the commands that it received, but their answers do not say so.
     pub fn stop(&self) {
         let mut inner = self.inner();
         inner.mode = Mode::Stopped;

@@ -25,7 +25,7 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// Indent of a continued line: as wide as a [`View::stamp`].
 const INDENT: &str = "     ";
 
-/// Width of the story, which fits a terminal of 80 columns.
+/// Width of the narration, which fits a terminal of 80 columns.
 const STORY_COLUMNS: usize = 70;
 const QUOTE_COLUMNS: usize = 68;
 
@@ -33,7 +33,7 @@ const QUOTE_COLUMNS: usize = 68;
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) struct Stage {
-    /// Declared before the nodes and so dropped before them. Otherwise the workers would report errors.
+    /// Declared before the nodes and so dropped before them. Otherwise the workers would report the end of the nodes.
     workers: Workers,
     pub(super) nodes: FiveNodes,
     counter: PathBuf,

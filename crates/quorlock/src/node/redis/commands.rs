@@ -71,7 +71,7 @@ pub const BESIDE: &[&str] = &["HELLO", "AUTH", "SELECT", "CONFIG"];
 /// The native compare-and-delete commands. A server has at most one of them.
 pub(super) const OWN_DELETES: [&str; 2] = ["DELIFEQ", "DELEX"];
 
-/// The rights whose commands every server must have: without them no vote could be extended or released.
+/// The rights whose commands every server must have, because without them no vote could be extended or released.
 fn checked() -> impl Iterator<Item = (usize, &'static Right)> {
     let is_checked = |(_, (_, weight, call)): &(usize, &Right)| {
         matches!(weight, Needed | Shared) && !OWN_DELETES.contains(&call[0])

@@ -396,7 +396,7 @@ mod tests {
         run(given.map_or(now, |seed| seed.parse().unwrap()));
     }
 
-    /// The generators must make both kinds of input: most are valid, and many are not.
+    /// The generators must make enough inputs of both kinds, valid and invalid.
     #[test]
     fn inputs_are_of_both_kinds() {
         let mut random = Random(fastrand::Rng::with_seed(1));

@@ -170,7 +170,7 @@ impl Link {
                     }
                 }
             }
-            // The silent connection answers again: it stays, and the new one is dropped.
+            // The old connection was silent, but answers again. So it stays, and the new one is dropped.
             Ok(_) => {}
             Err(failure) => {
                 tracing::debug!(node = self.server.name, %failure, "not connected");

@@ -96,8 +96,8 @@ impl WireBatch {
         self.pass_over();
     }
 
-    /// Takes the replies at the beginning of the input that are answers of a few bytes, or a short marker. `flushes` is
-    /// the number of announcements of replaced data before them. Returns the number of bytes taken.
+    /// Takes replies from the beginning of the input while each is an answer of a few bytes, or a short marker.
+    /// `flushes` is the number of announcements of replaced data before them. Returns the number of bytes taken.
     #[inline]
     pub(super) fn take_in_place(&mut self, input: &[u8], flushes: u64) -> usize {
         if self.before.len() < self.beside.before {
@@ -126,7 +126,7 @@ impl WireBatch {
         taken
     }
 
-    /// Answers the next commands as long as the server sends no reply to them.
+    /// Answers the next commands itself, as long as the server sends no reply to commands of their kind.
     #[inline]
     fn pass_over(&mut self) {
         while let Some(command) = self.exchange.awaited()
@@ -214,7 +214,7 @@ impl Encoder {
             }
             return replies;
         }
-        // The range of the last encoded commands that lie side by side, which are copied together.
+        // Bytes that are not copied yet. Commands whose bytes lie side by side are copied together.
         let (mut start, mut end) = (0, 0);
         for (place, (_, command)) in exchange.to_send_of_list() {
             let encoded = self.encoded[place].unwrap_or_else(|| {

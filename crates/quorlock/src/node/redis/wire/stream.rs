@@ -65,8 +65,8 @@ impl Wire {
         }
     }
 
-    /// Gives the bytes that were read to the batches. Fails if the stream is out of step, or if the server pushes too
-    /// much.
+    /// Parses the received bytes, and gives each reply to its batch. Fails if the stream is out of step, or if the
+    /// server pushes too much.
     fn take_in(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
         loop {

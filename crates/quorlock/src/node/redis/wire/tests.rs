@@ -286,7 +286,8 @@ async fn an_answer_before_the_question_is_none() {
 
 #[tokio::test(start_paused = true)]
 async fn a_marker_before_its_question_is_none() {
-    // The pipe has room for the command and a part of the question for the marker. The server answers early.
+    // The pipe has room for the command and a part of the question for the marker. The server answers before it has the
+    // whole question, so its second reply cannot be the marker.
     let (mut wire, mut server, _inbox) = pair(16);
     ask(&mut wire);
     server.write_all(b"+OK\r\n$1\r\nm\r\n").await.unwrap();
