@@ -33,7 +33,7 @@ pub(crate) struct Drift {
 }
 
 impl Default for Drift {
-    /// The allowance of the paper and the library: 1 % and 2 ms.
+    /// The clock error that the Redlock paper and the library allow for: 1 % and 2 ms.
     fn default() -> Self {
         Self { ppm: 10_000, constant: 2 * MS }
     }
@@ -138,7 +138,7 @@ impl Ledger {
         values.filter_map(|value| self.tokens.get(value))
     }
 
-    /// The token in the command with this ticket (lock, round and verb of a command).
+    /// The record of the token in the command with this ticket (lock, round and verb).
     pub(crate) fn of_ticket(&self, client: ClientId, ticket: Ticket) -> Option<&TokenRecord> {
         self.tokens.get(self.commands.get(&(client, ticket))?)
     }
@@ -256,7 +256,7 @@ impl Ledger {
     }
 
     fn open(&mut self, client: ClientId, lock: LockId, keys: &Keys, value: Arc<[u8]>) -> Arc<[u8]> {
-        // The formula of the paper and the protocol, written independently of the engine's code.
+        // How long a vote counts, by the formula of the paper and the protocol. Independent of the engine's code.
         let ttl = self.requests.get(&(client, lock)).map_or(0, |it| it.timing.ttl_ms() as i64);
         let term = ttl * MS - ttl * self.drift.ppm - self.drift.constant;
         let nodes = vec![NodeRecord::default(); self.quorum.nodes()];

@@ -5,8 +5,8 @@
 //! counted in ticks from the present (Lamport: real-time model checking is really simple), so that equal states are
 //! recognised.
 //!
-//! Nodes are interchangeable: they are numbered in the order in which they carry out the first client's first command.
-//! Clients with the same behaviour are interchangeable too.
+//! Nodes are interchangeable, and so are clients with the same behaviour. So the model explores only one order in which
+//! the nodes carry out the first client's first command, and one order in which such clients begin.
 
 mod bounds;
 mod delivery;

@@ -222,8 +222,7 @@ impl Plan {
         }
         if *merges {
             // The second node's name will lead to the first node's server. The vote of its former server is then lost,
-            // so no other vote may be lost. Until then the first node must stay absent, so no other fault may restart
-            // it.
+            // so no other vote may be lost. The first node must stay absent until then, so no fault may restart it.
             plan.faults.last_for = plan.faults.last_for.max(30 * SECOND);
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Crashes | Fault::Freezes));
             plan.outside = plan.outside.filter(|outside| *outside != Outside::Losses);

@@ -48,8 +48,8 @@ struct Writer {
     /// Numbers of rounds that write intents: `ordered` is the newest. Intents up to `excused` need not stop readers.
     ordered: u32,
     excused: u32,
-    /// The number of the last inspection, and, for each key, the nodes with holders other than readers. If there are
-    /// too many such nodes, intents sent before the end of the inspection need not stop readers either.
+    /// The number of the last inspection, and, for each key, the nodes with holders other than readers. If the other
+    /// nodes are no quorum, intents sent before the end of the inspection need not stop readers.
     look: (u32, BTreeMap<usize, BTreeSet<NodeIndex>>),
     /// The round number of the last attempt, and whether a node has refused it.
     attempt: (u32, bool),

@@ -40,7 +40,7 @@ pub(crate) struct Bounds {
     pub(crate) command_age: u32,
     /// The largest age of a command when its answer is processed.
     pub(crate) answer_age: u32,
-    /// The largest number of links on which messages take time at the same moment.
+    /// The largest number of links with messages in flight while time passes.
     pub(crate) slow_links: usize,
     /// For a paused client: the largest delay of its timers, and the largest age of the answers that it processes.
     pub(crate) pause: u32,

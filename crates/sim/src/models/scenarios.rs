@@ -26,7 +26,7 @@ enum Pinned {
     /// Every invariant holds in every state. The model has exactly these numbers of states and steps.
     Exhausted { states: usize, steps: usize },
     /// Two clients hold the lock, or, with fencing tokens, the tokens are wrong. `after` is the smallest number of
-    /// steps to this state. Other results are not compared.
+    /// steps to such a state. The numbers of states and steps are not compared.
     Overlap { after: usize },
 }
 

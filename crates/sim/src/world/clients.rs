@@ -88,7 +88,7 @@ impl World {
         let wall = DATE + random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
         let wall = Clock::new(self.client_wall(wall), ppm);
         let mut machine = Machine { boot, wall };
-        // Both clocks count from the client's start. A jump by 0 does not change the time that a clock shows.
+        // The clocks run too fast or slow from the client's start on, not from time 0. A jump by 0 does only this.
         machine.boot.step(0, self.now);
         machine.wall.step(0, self.now);
         let engine = Engine::guarded(self.plan.servers.quorum, self.rules_of(id));

@@ -180,7 +180,8 @@ impl World {
         if self.clients[client].life.still.is_some() {
             return;
         }
-        // If the boot clock stops, only the wall clock shows the pause. A jump back of the wall clock would hide it.
+        // If the boot clock stops, only the wall clock shows the pause, and a jump back would hide the pause. So the
+        // boot clock stops only if the wall clock does not jump, or if the run violates the assumption about clocks.
         let may_stop =
             !self.plan.has(Fault::WallSteps) || self.plan.outside == Some(Outside::Clocks);
         let mut stops = may_stop && self.chance(Fault::Suspends).coin();

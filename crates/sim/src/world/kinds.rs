@@ -122,8 +122,8 @@ impl World {
         self.ask_for(client, caller, request);
     }
 
-    /// Leaves foreign keys on a minority of nodes. All keys use the same nodes, because a lock of several keys needs a
-    /// quorum for all of them.
+    /// Leaves foreign keys on a minority of nodes, for all locks on the same nodes: a lock of several keys needs a
+    /// quorum of nodes on which all its keys are free.
     pub(super) fn leave_litter(&mut self) {
         let leftovers = self.plan.later.kinds.leftovers;
         // If two names lead to one server, a quorum needs all other nodes, so none of them may have foreign keys.

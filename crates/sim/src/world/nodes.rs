@@ -347,7 +347,7 @@ impl World {
         let server = &mut self.servers[node];
         if server.node.health != Health::Good {
             if server.node.health == Health::ReadOnly(FailureKind::ReadOnly) {
-                // A promotion starts a new replication history.
+                // A promotion starts a new replication history, so its offset differs from that of the last promotion.
                 let offset = server.node.run.promoted_at.unwrap_or(0) + 1 + self.now / SECOND;
                 server.node.run.promoted_at = Some(offset);
             }
