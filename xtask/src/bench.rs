@@ -7,7 +7,7 @@ use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
 use crate::{cargo, install};
 
-/// Environment variable with the command line for the report. The benchmark's `machine.rs` has the same constant.
+/// Environment variable from which the benchmark takes the command line for its report. Its `machine.rs` has a copy.
 const COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
 
 /// Replaces this process by the benchmark (exec). Returns only if exec fails.

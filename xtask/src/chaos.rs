@@ -26,7 +26,7 @@ const MINUTES: u32 = 10;
 /// Time in minutes per mutant with `--all`. It is short, because chaos cannot find many of the mutants anyway.
 const MINUTES_OF_ALL: u32 = 1;
 
-/// A program that runs for this much longer than its time counts as hanging because of the mutant.
+/// If chaos runs for this much longer than its given minutes, it counts as hanging because of the mutant.
 const GRACE: Duration = Duration::from_secs(180);
 
 /// Replaces this process by chaos (exec), which gets its signals. Returns only if exec fails.

@@ -26,7 +26,7 @@ pub(crate) struct HeldFigures {
     pub(crate) bytes_per_lock: f64,
 }
 
-/// Acquires `locks` locks, waits for `go`, and holds the locks until the given end.
+/// Acquires `locks` locks, waits until `await_go` returns the end, and holds the locks until then.
 ///
 /// # Errors
 /// If an acquire fails.

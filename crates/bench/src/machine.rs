@@ -9,7 +9,7 @@ use std::time::UNIX_EPOCH;
 use crate::clock;
 use crate::report::Machine;
 
-/// The environment variable with the command line of `cargo xtask bench`, which sets it.
+/// `cargo xtask bench` sets this environment variable to its own command line, for the report.
 const COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
 
 pub(crate) fn machine() -> Machine {

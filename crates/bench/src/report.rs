@@ -30,7 +30,7 @@ pub(crate) struct Machine {
     pub(crate) memory_gib: u64,
     pub(crate) os: String,
     pub(crate) kernel: String,
-    /// The file system of servers with persistence, such as `ext4 on /dev/sda1`.
+    /// The file system to which servers with persistence write, such as `ext4 on /dev/sda1`.
     #[serde(default)]
     pub(crate) disk: String,
 }
@@ -108,7 +108,7 @@ impl Figures {
         (row.min, row.max) = (sorted[0], sorted[sorted.len() - 1]);
     }
 
-    /// Records a measurement that was not possible, once.
+    /// Records a measurement that was not possible. A repeated record changes nothing.
     pub(crate) fn not_run(&mut self, subject: &str, workload: &str, why: impl Into<String>) {
         let (subject, workload) = (subject.to_owned(), workload.to_owned());
         let entry = NotRun { subject, workload, why: why.into() };

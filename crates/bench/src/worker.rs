@@ -161,7 +161,7 @@ fn await_go() -> Result<Duration, String> {
     io::stdin().lock().read_line(&mut line).map_err(gone)?;
     let end = line.trim().strip_prefix("go ").and_then(|end| end.parse().ok());
     let end = end.ok_or_else(|| "the benchmark is gone".to_owned())?;
-    // The end of the input kills this process during its work too.
+    // If the input ends while the process works, this thread ends the process.
     std::thread::spawn(|| {
         let rest = io::stdin().lock().read_line(&mut String::new());
         if !matches!(rest, Ok(read) if read > 0) {

@@ -54,7 +54,7 @@ fn the_last_line_of_a_quick_run_is_one_object_with_what_was_promised() {
     assert_eq!(row["values"].as_array().map(Vec::len), Some(1));
 }
 
-/// The script draws every plot of a synthetic report, and escapes names.
+/// `plot.py` draws every plot of an invented report, and escapes names in the SVG files.
 #[test]
 fn plots_and_tables_come_from_a_report() {
     let folder = tempfile::tempdir().unwrap();

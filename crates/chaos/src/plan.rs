@@ -300,7 +300,7 @@ impl Draw {
 
     /// Draws a fault that makes some nodes lose data at once. Leaves out nodes that have another fault at that time.
     fn at_once(&mut self, kind: Kind, act: impl FnOnce(Places) -> Act) {
-        // The loss is in the first half, so that the nodes vote again before the end.
+        // The loss is in the first half, so that the nodes vote again before the faults end.
         let at = self.random.between(FAULTS / 20, FAULTS / 2);
         let minority = (self.nodes - 1) / 2;
         let wanted = self.random.pick(&[1, 1, minority, minority + 1, self.nodes]);

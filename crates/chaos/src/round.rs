@@ -79,7 +79,7 @@ pub(crate) fn needed(has_clocks: bool) -> Vec<(&'static str, &'static str)> {
     let kinds = KINDS.iter().flat_map(|kinds| kinds.iter());
     let kinds = kinds.filter(|kind| has_clocks || !kind.moves_clock());
     let mut needed: Vec<_> = kinds.map(|kind| (FAULTS, kind.name())).collect();
-    // These two effects may never occur, because only chance decides whether they do.
+    // `NoServer` and `Late` are left out, because they occur only by chance.
     let effects =
         EFFECTS.iter().filter(|(effect, _)| !matches!(effect, Effect::NoServer | Effect::Late));
     needed.extend(effects.map(|(_, name)| (TOUCHED, *name)));

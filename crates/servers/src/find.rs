@@ -20,7 +20,7 @@ pub const SERVERS_FOLDER: &str = "target/servers";
 
 const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 
-/// A server binary whose flavor and version are known from running it once.
+/// A server binary, with the flavor and version that `--version` printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerBinary {
     /// The absolute path, with symbolic links unresolved. Debian's `redis-server` links to a binary that selects its

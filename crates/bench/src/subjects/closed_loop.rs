@@ -37,7 +37,7 @@ impl Flavor {
 
 /// An async client.
 pub(crate) trait Locker: Clone + Send + Sync + 'static {
-    /// Acquires and releases.
+    /// Acquires the lock of this key and releases it.
     fn pair(&self, key: &str) -> impl Future<Output = Result<(), String>> + Send;
 }
 

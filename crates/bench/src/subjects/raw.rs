@@ -75,7 +75,7 @@ pub(crate) struct Raw {
 struct Batch {
     acquire: Vec<u8>,
     release: Vec<u8>,
-    /// Offsets in `acquire` and `release` behind the commands of each locker.
+    /// For each locker, the offsets in `acquire` and `release` at which its commands end.
     ends: Vec<(usize, usize)>,
 }
 

@@ -24,7 +24,7 @@ pub(crate) const ONE_KEY: &str = "kinds_one_key";
 /// The workload with a writer among readers.
 pub(crate) const WRITER: &str = "kinds_writer";
 
-/// Readers that contend with the writer.
+/// The number of readers that contend with the writer.
 pub(crate) const READERS: usize = 8;
 
 pub(crate) const HOLD: Duration = Duration::from_millis(50);
@@ -176,7 +176,7 @@ fn writer_among_readers(bench: &mut Bench) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the duration of each wait for the lock.
+/// Acquires and holds the lock again and again. Returns the duration of each wait for it.
 async fn hold_again(locker: KindLocker, until: Duration) -> Result<Latencies, String> {
     let mut waits = Latencies::default();
     while clock::now() < until {

@@ -21,7 +21,7 @@ use crate::report::Figures;
 use crate::subjects::{ALL, Flavor, Subject};
 use crate::testbed::Testbed;
 
-/// The settings of a run.
+/// A run of the benchmark: its settings, its servers and the figures so far.
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) binary: ServerBinary,

@@ -23,7 +23,7 @@ pub(crate) const ROUND_TRIP: &str = "round trip";
 
 const TIMES: usize = 60;
 
-/// Measures one waiting call on each of these numbers of nodes.
+/// Measures how fast one waiting call is woken, for each of these numbers of nodes.
 pub(crate) fn run(bench: &mut Bench, nodes: &[usize]) {
     for round in 1..=bench.rounds {
         progress(&format!("{NAME}, round {round}"));

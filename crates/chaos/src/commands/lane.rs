@@ -1,4 +1,4 @@
-//! Machines, and their lanes. A lane runs one command after the other.
+//! A machine is a set of lanes with a common wall clock. A lane runs one `quorlock run` after the other.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -183,7 +183,7 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// Returns whether there was a target.
+    /// Injects a fault, unless there is no target for it. Returns whether there was one.
     fn strike(&mut self, strike: &Strike, due: Time) -> bool {
         let fault = strike.fault;
         let at = now();
@@ -430,7 +430,7 @@ fn init(quorlock: &Path, nodes: &str) -> Result<(), String> {
     }
 }
 
-/// The guardian process: the child of the keeper with that name.
+/// Returns the guardian process: the keeper's child that is named `lock-guardian`.
 fn guardian_of(keeper: Pid) -> Option<Pid> {
     let parent = keeper.as_raw_nonzero().get().to_string();
     fs::read_dir("/proc").ok()?.flatten().find_map(|process| {

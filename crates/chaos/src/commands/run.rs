@@ -20,7 +20,7 @@ use super::plan::{KEYS, TTL};
 use super::writer::Kind;
 use crate::clock::now;
 
-/// The longest time for a run. It includes the wait for the lock and the end, on a busy machine with stopped processes.
+/// The longest time for a run, from the wait for the lock to its release, on a busy machine with stopped processes.
 const PATIENCE: Time = 60 * SECOND;
 
 /// The longest time for which the run's events are read after its end. If the pipe is still open then, a process that

@@ -38,7 +38,7 @@ pub(crate) enum Kind {
     Forking,
     /// Starts one process after the other, outside of the command's process group.
     Spawning,
-    /// All of the above except `Spawning`.
+    /// Combines the kinds above except `Spawning`.
     All,
 }
 

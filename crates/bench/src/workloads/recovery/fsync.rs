@@ -23,7 +23,7 @@ const SERVERS: [(&str, &[&str]); 3] = [
     ("always", &["--appendonly", "yes", "--appendfsync", "always", NO_REWRITE.0, NO_REWRITE.1]),
 ];
 
-/// Disables the rewriting of the append-only file. A rewrite would slow down only the measurement in which it happens.
+/// Disables the rewriting of the append-only file, because a rewrite would distort the measurement in which it happens.
 const NO_REWRITE: (&str, &str) = ("--auto-aof-rewrite-percentage", "0");
 
 /// The subject that measures the disk alone.
