@@ -22,7 +22,7 @@ use quorlock_core::shown::seconds;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Severity {
-    /// Information; locks have no disadvantage.
+    /// For information only: the fact is no disadvantage for locks.
     Note,
     /// Locks work, or will work after a wait, but with a disadvantage.
     Warning,

@@ -53,7 +53,7 @@ struct Turns {
     asleep: Vec<Arc<Place>>,
     /// Places that no caller has.
     free: Vec<Arc<Place>>,
-    /// Number of places that exist.
+    /// Number of places that were made, in use or free.
     places: usize,
     /// Number of waits that have ended so far. If it does not change for a period, the own thread may come back.
     ended: u64,

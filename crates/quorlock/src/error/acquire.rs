@@ -121,7 +121,7 @@ impl AcquireError {
     pub fn told_with(&self, remedy: &str) -> String {
         let Some(attempts) = self.attempts() else { return self.to_string() };
         let mut text = String::new();
-        // A string takes every text.
+        // Writing to a string never fails.
         let _ = attempts.write(&mut text, remedy);
         text
     }

@@ -385,7 +385,7 @@ fn list_with<'a>(
     let groups = group(named, |one, other| one.says_the_same(other));
     let told = groups.iter().map(|(nodes, node)| {
         let mut text = names(nodes);
-        // A string takes every text.
+        // Writing to a string never fails.
         let _ = match was_not_needed(node) {
             true => text.write_str(": no answer was needed"),
             false => node.write_said(&mut text),

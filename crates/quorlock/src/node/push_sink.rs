@@ -79,7 +79,7 @@ impl PushSink {
     }
 
     fn tell(&self, tell: impl FnOnce(&mut Unread)) {
-        // The client may have been dropped.
+        // If the client was dropped, no driver takes the push.
         let Some(shared) = self.shared.upgrade() else { return };
         tell(&mut shared.lock()[self.node.index()]);
         shared.has_pushes.store(true, Ordering::Release);

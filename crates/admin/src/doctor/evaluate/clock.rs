@@ -1,4 +1,4 @@
-//! The server's clock.
+//! Findings about the server's clock.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Keys that look like locks and never end.
+//! Findings about keys that look like locks and never expire.
 
 use quorlock_core::shown::{WORD_MAX, shown};
 

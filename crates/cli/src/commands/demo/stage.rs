@@ -59,7 +59,7 @@ impl Stage {
         Self { workers, nodes, counter, events, screen, record, view, draw_at, answer }
     }
 
-    /// Begins a phase, which is counted separately.
+    /// Begins a phase of the demo. The record counts the holds of each phase separately.
     pub(super) fn phase(&mut self, title: &str, majority: bool) {
         self.record.phase(title, majority, nanos(now()));
     }

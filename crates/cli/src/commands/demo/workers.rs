@@ -148,7 +148,7 @@ fn forward(reports: ChildStdout, events: &Sender<Event>) -> Result<(), String> {
 impl Drop for Workers {
     fn drop(&mut self) {
         for process in &mut self.processes {
-            // The process may have ended already.
+            // An error means that the process has already ended.
             let _ = process.kill();
             let _ = process.wait();
         }

@@ -47,7 +47,7 @@ enum Stored {
     OtherType,
 }
 
-/// The messages of a wait.
+/// State of the messages about a wait.
 struct Said {
     /// Beginning of the wait, by the boot clock.
     since: u64,

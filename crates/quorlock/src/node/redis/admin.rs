@@ -29,7 +29,7 @@ pub struct AdminConnection {
 impl AdminConnection {
     /// Connects and logs in, within the node's connect timeout.
     pub async fn open(node: &RedisNode) -> Result<Self, Failure> {
-        // Pushes are dropped: this connection watches no key.
+        // This connection watches no key, so its pushes are dropped.
         let push_sink = Inbox::new(1).push_sink(NodeId::new(0));
         let server = &node.server;
         let Connection { wire, capabilities, .. } = server.open(&push_sink).await?;

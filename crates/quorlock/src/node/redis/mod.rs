@@ -63,7 +63,7 @@ use super::{Answers, Batch, BoxFuture, Node, NodeConfig, NodeConfigError, NodeSt
 #[derive(Clone)]
 pub struct RedisNode {
     server: Arc<Server>,
-    /// Used only if another node wraps this one.
+    /// Batches for the node's own task, which runs only if another node wraps this one.
     batches: Batches,
 }
 

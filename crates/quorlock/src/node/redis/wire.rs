@@ -244,7 +244,7 @@ impl Wire {
         !self.in_flight.is_empty()
     }
 
-    /// The failure of commands without a reply.
+    /// The failure of the commands that got no reply before the wire was closed.
     pub(super) fn why_closed(&self) -> Failure {
         self.end.failure.clone().unwrap_or_else(|| lost("connection lost"))
     }
