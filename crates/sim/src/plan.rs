@@ -85,7 +85,7 @@ pub struct Wiring {
     pub spikes: (Time, u64),
     /// The longest time for which commands of a broken connection may still arrive.
     pub zombie_for: Time,
-    /// The time after which a node that sends nothing is suspended.
+    /// The time after which a client suspends a node that sends nothing.
     pub silence: Time,
     /// The time from the suspension of a silent node until its connection is replaced.
     pub replace_after: Time,
@@ -409,7 +409,7 @@ impl Plan {
         }
     }
 
-    /// The rules by which clients judge nodes.
+    /// The rules by which clients decide whether they trust a node.
     pub fn rules(&self) -> Rules {
         let names: Vec<_> =
             (0..self.servers.quorum.nodes()).map(|node| format!("n{node}").into()).collect();

@@ -1,11 +1,11 @@
-//! Random words that depend only on the seed.
+//! Random numbers that depend only on the seed.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::time::Time;
 
-/// A stream of random words. Each part of the world has its own stream, so that a run without one kind of fault draws
+/// A stream of random numbers. Each part of the world has its own stream, so that a run without one kind of fault draws
 /// the same numbers for the other kinds.
 #[derive(Clone, Debug)]
 pub struct Random(ChaCha8Rng);
@@ -18,7 +18,7 @@ impl Random {
         Self(generator)
     }
 
-    /// Returns a random word.
+    /// Returns a random 64-bit number.
     pub fn word(&mut self) -> u64 {
         self.0.next_u64()
     }

@@ -82,9 +82,9 @@ impl Clock {
 /// The clocks of a client's machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
-    /// Counts the time of a suspend too. quorlock's timers use this clock.
+    /// This clock also counts the time while the machine is suspended. quorlock's timers use it.
     pub boot: Clock,
-    /// May jump. After a pause of a virtual machine, the clock is behind until it is set right.
+    /// This clock may jump. After a pause of a virtual machine, it is behind until it is set right.
     pub wall: Clock,
 }
 

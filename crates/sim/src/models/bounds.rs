@@ -119,7 +119,7 @@ impl Bounds {
         Keys::new(keys).unwrap_or_else(|| unreachable!("there are keys, and all differ"))
     }
 
-    /// The rules by which clients judge nodes.
+    /// The rules by which clients decide whether they trust a node.
     pub(crate) fn rules(&self, nodes: usize, needed: usize) -> Rules {
         let names: Vec<_> = (0..nodes).map(|node| format!("n{node}").into()).collect();
         let max_ttl_ms = u64::from(self.ttl) * (TICK / MS).unsigned_abs();

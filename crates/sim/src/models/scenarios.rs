@@ -347,7 +347,8 @@ pub fn negatives() -> Vec<Scenario> {
 }
 
 impl Scenario {
-    /// The expected number of states. The largest models are started first; a model with a counterexample is small.
+    /// The expected number of states, by which the largest models are started first. A model that must have a
+    /// counterexample ends early, so it counts as 0.
     pub const fn size(&self) -> usize {
         match self.pinned {
             Pinned::Exhausted { states, .. } => states,

@@ -1,4 +1,4 @@
-//! A part of a state with its hash, shared between the states in which it is the same.
+//! A part of a state with its hash. All states in which this part is the same share one copy.
 //!
 //! Most steps change one engine and one link. The other parts are neither copied nor hashed again.
 
