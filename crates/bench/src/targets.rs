@@ -1,4 +1,4 @@
-//! The targets. Each is a ratio of figures of the same run, because absolute times depend on the machine.
+//! The targets. Times are compared as ratios to other figures of the same run, because they depend on the machine.
 
 use crate::report::{Cell, Figures, Target};
 use crate::workloads::recovery::{self, guard};

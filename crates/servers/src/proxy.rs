@@ -53,7 +53,8 @@ pub enum Blow {
     Hold(Direction),
     /// The receiver in this direction gets a FIN. The other direction stays open.
     HalfClose(Direction),
-    /// Of the next `n` bytes in this direction, the first `number % n` bytes arrive. Then the connection ends.
+    /// Of the next data in this direction (`n` bytes), only the first `k % n` bytes arrive, for the number `k` that is
+    /// given here. Then the connection ends.
     Truncate(Direction, usize),
     /// Both ends get a FIN.
     Close,

@@ -30,8 +30,8 @@ pub fn find_or_skip(test: &str) -> Option<ServerBinary> {
 /// The prefix of the log lines of [`not_for`].
 pub const NOT_FOR: &str = "NOT FOR ";
 
-/// Reports a skipped test on standard error, uncaptured by the test harness, and in the file that
-/// `QUORLOCK_SKIP_LOG` names.
+/// Reports a skipped test in the file that `QUORLOCK_SKIP_LOG` names, and on standard error, past the capture of the
+/// test harness.
 pub fn skip(test: &str, why: &str) {
     tell(test, &format!("SKIPPED ({why}): {test}\n"));
 }

@@ -261,7 +261,7 @@ impl Stranger {
     }
 }
 
-/// Measures `PING`, the lower bound of other figures: no call is faster than a `PING` to one server, and no attempt is
+/// Measures `PING`, the lower bound of other times: no call is faster than a `PING` to one server, and no attempt is
 /// faster than a `PING` to a majority of its servers.
 pub(crate) struct Ping {
     streams: Vec<TcpStream>,
