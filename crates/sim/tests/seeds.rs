@@ -201,8 +201,8 @@ fn seed_1795425041702940_votes_are_checked_at_the_end_of_a_turn() {
     holds(&Plan::draw(1_795_425_041_702_940));
 }
 
-/// As in seed 1795425041702940, but with an extension and a downgrade in one repeated batch, after the key had been
-/// deleted: the checker checked the validity before the engine reported its end.
+/// This is like seed 1795425041702940, but the repeated batch had an extension and a downgrade, and the key had been
+/// deleted. The checker checked the validity before the engine reported its end.
 #[test]
 fn seed_1795568838658511_validity_is_checked_at_the_end_of_a_turn() {
     holds(&Plan::draw(1_795_568_838_658_511));

@@ -135,8 +135,9 @@ impl Fencing {
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
-            // A node's floors must grow. From one to the next, clocks advance by the quarantine (the longest ttl and 2
-            // s). Jumps of up to half a ttl in total cannot outweigh that; larger jumps can. Models have no floors.
+            // A node's floors must grow. From one to the next, clocks advance by the quarantine (longest ttl and two
+            // seconds). Jumps of up to half a ttl in total cannot outweigh that; larger jumps can. Models have no
+            // floors.
             Fact::FaultEvent(FaultEvent::NodeStepped { node, by }) if view.terms.quarantine > 0 => {
                 self.floors.set[*node] += by.abs();
                 self.floors.is_low |=

@@ -182,7 +182,7 @@ impl World {
         self.plan_in(span, SimEvent::Mend(Mend::Vacate(node, key)));
     }
 
-    /// A sorted set of another program. Unlike a set of readers, its expiry differs from the score of its member.
+    /// A sorted set of another program. It is no set of readers, because its expiry differs from its member's score.
     fn foreign_set(&mut self) -> Content {
         self.record.counts.add(Count::ForeignSets);
         let score = self.random.kinds.pick(&[0, 7, i64::MAX / 2]);
