@@ -63,9 +63,9 @@ pub enum Command {
         keys: Keys,
         /// The value, which the node always compares as a whole.
         value: Value,
-        /// Whether the answer must distinguish an absent key from another value. After a native compare-and-delete
-        /// command, which does not distinguish them, the client also runs the release script. Its answer shows the keys
-        /// a moment later.
+        /// Whether the answer must distinguish an absent key from another value. A native compare-and-delete command
+        /// does not distinguish them, so the client runs the release script after it. The script's answer shows the
+        /// keys as they are a moment later.
         tell: bool,
     },
     /// Reads the keys.
@@ -232,10 +232,10 @@ pub enum Command {
     ///
     /// Answer: [`Answer::Identified`].
     Identify,
-    /// Writes the adoption, which starts the wait of a node without a valid marker, if there is no adoption or if it
-    /// equals `replaces`. Then reads it. The node adds ` since=` and its time of day in microseconds, so that a late
-    /// [`Mark`](Self::Mark) cannot end a later adoption. The same atomic step removes the marker, because an adopted
-    /// node must wait.
+    /// Writes the adoption `text` if there is no adoption, or if the present one equals `replaces`. Then reads the
+    /// adoption that the node has. An adoption starts the wait of a node without a valid marker. The node
+    /// appends the word `since=` with its time of day in microseconds, so that a late [`Mark`](Self::Mark) cannot end a
+    /// later adoption. The same atomic step removes the marker, because an adopted node must wait.
     ///
     /// Answers: [`Answer::Adopting`], or [`Answer::NotMarked`] if the marker is not the one in `seen` and nothing is
     /// written.
@@ -251,7 +251,8 @@ pub enum Command {
         /// The text of the marker that the client has seen; `None` if there was no marker.
         seen: Option<Arc<str>>,
     },
-    /// Writes the marker in one step, if the marker has the text `replaces` and the adoption is the expected one.
+    /// Writes the marker, after which the node votes. Does so in one atomic step, and only if the present marker is
+    /// `replaces` and the adoption (the text that started the node's wait) is the expected one.
     ///
     /// Answers: [`Answer::Marked`], [`Answer::NotMarked`].
     Mark {
@@ -261,7 +262,8 @@ pub enum Command {
         text: Arc<str>,
         /// The text that the marker must have now; `None`: there must be no marker.
         replaces: Option<Arc<str>>,
-        /// The adoption that must exist and be old enough. The command deletes it. `None` if no adoption is needed.
+        /// The adoption that must exist and be old enough, so that the node has waited. The command deletes it. `None`
+        /// if the node need not wait.
         adoption: Option<Adopted>,
     },
 }
@@ -269,7 +271,7 @@ pub enum Command {
 /// The counters of a lock's fencing tokens on each node.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Counter {
-    /// The counters' keys: one for each of the lock's keys, in the same order.
+    /// The key of the marker, which contains the floor: the smallest fencing token that the node gives out.
     pub keys: Keys,
     /// Life of a counter after its last use, in milliseconds.
     pub ttl_ms: u64,
@@ -282,14 +284,15 @@ impl Counter {
     pub const LIMIT: u64 = 1 << 53;
 }
 
-/// An adoption that the node must have, unchanged and at least this old.
+/// The adoption that a node must have before its marker is written: the text that started the node's wait, unchanged
+/// and old enough.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Adopted {
-    /// The key on the node.
+    /// The key of the adoption on the node.
     pub key: Key,
     /// The text that the adoption must have.
     pub text: Arc<str>,
-    /// Smallest age in milliseconds.
+    /// Smallest age of the adoption in milliseconds: the length of the wait.
     pub age_ms: u64,
 }
 
@@ -405,7 +408,7 @@ pub enum Answer {
     },
     /// The evidence beside the answers contains the node's `INFO`.
     Identified,
-    /// The present adoption.
+    /// The adoption that the node has now: the text that started its wait.
     Adopting {
         /// The text of the adoption.
         text: Arc<str>,
@@ -414,7 +417,8 @@ pub enum Answer {
     },
     /// The marker was written.
     Marked,
-    /// Nothing was written: the marker or the adoption is not the expected one, or the adoption is not old enough.
+    /// Nothing was written: the marker is not the expected one, or the adoption (the text that started the node's wait)
+    /// is another one or not old enough.
     NotMarked,
     /// The reply shows nothing about the key.
     Failed(Failure),

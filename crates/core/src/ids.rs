@@ -34,18 +34,18 @@ pub(crate) struct NodeAnswer<'a> {
 pub enum Verb {
     /// Requests a vote for an attempt.
     Acquire,
-    /// Reads the current holder.
+    /// Reads the current holder of a lock.
     Inspect,
     /// Prolongs a vote.
     Extend,
-    /// Requests a vote for a lease from a node that has lost its vote.
+    /// Asks a node that has lost its vote for a held lock to grant the vote again.
     Heal,
-    /// Raises the counter of a node whose vote is held.
+    /// Raises the fencing counter of a node that has voted for the lock.
     Raise,
     /// Deletes the key.
     Release,
-    /// Checks whether a node's votes count.
+    /// Checks whether a node's votes count: reads its `INFO`, or writes its adoption or marker.
     Trust,
-    /// Tells readers that a writer waits.
+    /// Sets, renews or withdraws the intent by which a waiting writer keeps new readers out.
     Announce,
 }

@@ -8,8 +8,8 @@ pub enum LossCause {
     Expired,
     /// Answers show that fewer than a quorum of nodes still have the key. It was deleted, or the nodes' clocks run fast.
     KeyGone,
-    /// As `KeyGone`, and at least one node has another value under the key: another client has the lock, or will have it
-    /// soon.
+    /// Like [`Self::KeyGone`], but at least one node has another value under the key. So another client has the lock,
+    /// or will have it soon.
     KeyOverwritten,
     /// The wall clock moved ahead of the boot clock, past the end of the validity. It was set, or the virtual machine was
     /// paused. The client cannot know whether the time has really passed.

@@ -28,7 +28,7 @@ pub struct Request {
     /// Whether the engine extends the lock automatically, every third of the ttl.
     pub automatic: bool,
     /// Whether a lost lock keeps its keys on the nodes and blocks other callers of this process until the holder
-    /// releases it. For a holder that must stop its work before another caller may start.
+    /// releases it. This is meant for a holder that must stop its work before another caller may start.
     pub keeps_on_loss: bool,
     /// Time after the grant beyond which the engine does not extend the lock.
     pub max_hold: Duration,

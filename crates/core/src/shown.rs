@@ -19,7 +19,7 @@ pub const SETTINGS_MAX: usize = 1000;
 /// Characters at the beginning of a token that are shown.
 const TOKEN_SHOWN: usize = 6;
 
-/// Number of consecutive hexadecimal digits that may be a token.
+/// Hexadecimal digits in a row may be a token if there are at least this number of them.
 const TOKEN_DIGITS: usize = 32;
 
 /// A value of at most this length is shown in full, because a token that short could be guessed.

@@ -1,7 +1,8 @@
 //! A model of one server: the keys of a Redis or Valkey server, and the effect of each command of the protocol on them.
 //!
-//! The simulator's nodes and the library's node in memory are this store. A test runs it beside every real server
-//! (`quorlock/tests/conformance/differential.rs`). Each call gets the server's wall clock as an argument, in microseconds.
+//! The simulator's nodes and the library's node in memory are this store. A test compares its answers with those of
+//! every real server (`quorlock/tests/conformance/differential.rs`). Each call gets the server's wall clock as an
+//! argument, in microseconds.
 
 mod exclusive;
 mod fenced;

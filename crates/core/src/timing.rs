@@ -145,10 +145,10 @@ impl Timing {
         Duration::from_nanos(self.connect_timeout_ns)
     }
 
-    /// The timeout of a node's answer. It depends on the observed round trip.
+    /// The timeout of a node's answer, as configured or from the observed round trip.
     ///
-    /// As configured. Otherwise min(5 % of ttl, 50 ms), but at least four round trips, so that a distant node does not count as
-    /// failed, and at most a quarter of the ttl.
+    /// Without a configured timeout it is min(5 % of ttl, 50 ms). It is at least four round trips, so that a distant
+    /// node does not count as failed, and at most a quarter of the ttl.
     pub fn node_timeout(&self, round_trip: Duration) -> Duration {
         match self.node_timeout_ns {
             Some(configured) => Duration::from_nanos(configured.get()),

@@ -115,7 +115,8 @@ impl Value {
 
     /// Reads the date from a stored value, in milliseconds since the Unix epoch by the owner's wall clock.
     ///
-    /// `None` for a value of another library, without a description, or of version 0.1.0.
+    /// `None` if the value has no date: it is another library's, has no owner's description, or was written by version
+    /// 0.1.0.
     pub fn since_ms_of(stored: &[u8]) -> Option<u64> {
         Self::parse(stored)?.0
     }

@@ -28,26 +28,30 @@ use crate::node::round_trip::ROUND_TRIP_MIN;
 use crate::redlock::retry::POLL_CEILING;
 use crate::time::{BootTime, Reading};
 
-/// Largest number of hand-overs within a process under one token.
+/// Largest number of hand-overs within a process under one token. After them the process releases the lock, so that
+/// other processes can acquire it.
 pub(crate) const HANDOVERS_MAX: u32 = 64;
 
-/// Number of consecutive acquisitions after which a process without known rivals backs off.
+/// Number of consecutive acquisitions after which a process without known rivals backs off, because it cannot see
+/// processes that wait.
 const TAKES_MAX: u32 = 128;
 
-/// Duration of consecutive acquisitions after which a process without known rivals backs off.
+/// Duration of consecutive acquisitions after which a process without known rivals backs off for the same reason.
 const TAKES_FOR: Duration = Duration::from_millis(100);
 
-/// Longest addition to the back-off of a process that keeps taking the lock from its rivals.
+/// Longest addition to the back-off of a process that keeps taking the lock from its rivals. The addition grows with
+/// the time that the process held the lock.
 const LONGER_MAX: Duration = Duration::from_millis(8);
 
 /// Time for which a process remembers rivals.
 const RIVALS_FOR: Duration = Duration::from_secs(10);
 
-/// Upper bound of measured round trips. A longer one was measured while a node was stopped, and would make a process
-/// wait half a minute for a free lock.
+/// Upper bound of measured round trips. If a node is stopped for a while, the client measures a long round trip.
+/// Without this bound, a process would then back off from a free lock for half a minute.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(100);
 
-/// Lower bound of the round trip in a back-off. A rival needs four times this or more to receive a push and attempt.
+/// Lower bound of the round trip from which a back-off is computed. A back-off of four round trips then lasts at least
+/// 0.4 ms. A rival needs this time or more to receive a push and attempt.
 const WAY_MIN: Duration = Duration::from_micros(100);
 
 /// Number of slots that a process draws from after another process was faster for the first time.
@@ -109,8 +113,9 @@ pub(crate) struct KeyBackoff {
     retakes: u32,
     window: ContentionWindow,
     window_until: Option<BootTime>,
-    /// The shortest recent round trip, which is the length of a slot. It grows slowly if round trips get longer. The
-    /// mean round trip differs between processes on a busy machine, and a process with shorter slots would always win.
+    /// The shortest recent round trip, which is the length of a slot. It grows slowly if round trips get longer. Slots
+    /// must be equally long in all processes, because a process with shorter slots would always win. The mean round
+    /// trip would not do: on a busy machine it differs between processes.
     shortest: Duration,
 }
 
@@ -210,12 +215,10 @@ impl KeyBackoff {
         self.window(now).slot(length, word, missed) * length
     }
 
-    /// The time at which the back-off ends; `None` if it has ended.
     pub(crate) fn resume_at(&self, now: Reading) -> Option<BootTime> {
         self.resume_at.filter(|at| !at.has_come(now))
     }
 
-    /// Whether the record no longer affects any decision.
     pub(crate) fn is_stale(&self, now: Reading) -> bool {
         let over = |at: Option<BootTime>, grace: Duration| {
             at.is_none_or(|at| at.after(grace).has_come(now))
@@ -233,7 +236,6 @@ impl KeyBackoff {
     }
 }
 
-/// The round trip within its plausible bounds.
 pub(crate) fn believed(round_trip: Duration) -> Duration {
     round_trip.clamp(ROUND_TRIP_MIN, ROUND_TRIP_MAX)
 }

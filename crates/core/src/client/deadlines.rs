@@ -13,7 +13,6 @@ use crate::ids::LockId;
 use crate::redlock::quorum::NodeId;
 use crate::time::BootTime;
 
-/// The record that a deadline belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Owner {
     Call(LockId),
@@ -25,10 +24,10 @@ pub(crate) enum Owner {
     Close,
 }
 
-/// A sweep removes all stale entries if the index has this many entries beyond twice the number of records.
+/// A sweep removes all stale entries if the index has more than two entries per record and this number in addition.
 const SLACK: usize = 64;
 
-/// The deadline index. It follows from the engine's records, so a comparison of engines ignores it.
+/// The deadline index. The engine's records determine it, so a comparison of two engines ignores it.
 ///
 /// Most new entries are later than all existing entries for the same kind of record. They are appended to a sorted row
 /// for this kind. A heap holds all other entries.
@@ -39,7 +38,7 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Number of rows with the heap.
+    /// Number of rows, with the heap as the last one.
     pub(crate) const ROWS: usize = 4;
 
     /// Adds an entry, and notes its time in the record's `wake`.
@@ -86,7 +85,6 @@ impl Deadlines {
         }
     }
 
-    /// The first entry, which may be stale.
     pub(crate) fn first(&self) -> Option<(BootTime, Owner)> {
         let mut first = self.others.peek().map(|Reverse(first)| first);
         for row in &self.rows {
@@ -99,7 +97,6 @@ impl Deadlines {
         first.copied()
     }
 
-    /// The time of the first entry that is not stale.
     pub(crate) fn first_known(
         &self,
         is_known: impl Fn(BootTime, Owner) -> bool,
@@ -128,7 +125,6 @@ impl Deadlines {
         rows + self.others.len() > 2 * count + SLACK
     }
 
-    /// Removes all stale entries.
     pub(crate) fn retain(&mut self, is_known: impl Fn(BootTime, Owner) -> bool) {
         let others = mem::take(&mut self.others).into_vec().into_iter();
         let others = others.map(|Reverse(one)| one);
@@ -173,7 +169,7 @@ mod tests {
         let mut deadlines = Deadlines::default();
         let mut wake = None;
         for round in 0..100_000 {
-            // The deadline alternates between two times, so the index contains many entries for each of them.
+            // The deadline alternates between two times, so the index contains many entries with each of these times.
             let at = BootTime::from_nanos(round % 2);
             deadlines.put(Owner::Call(LockId(1)), &mut wake, Some(at));
             if deadlines.may_be_stale(1) {

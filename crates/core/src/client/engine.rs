@@ -72,9 +72,11 @@ pub struct Engine {
 /// The order among the callers of this process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct LocalCallers {
-    /// For each holder's id, the id under which its lease is recorded. Only leases that were handed over have an entry.
+    /// For each holder's id, the id under which its lease is recorded. The two ids differ only after a hand-over, so
+    /// only leases that were handed over have an entry.
     handed: BTreeMap<LockId, LockId>,
-    /// Calls that have stepped aside for other callers. A push finds those with several keys here, not in the queues.
+    /// Calls that have stepped aside for other callers. They are in no local queue, so a push finds those with several
+    /// keys in this set.
     aside: BTreeSet<LockId>,
     /// Calls whose next attempt begins at the end of this event or, if the event is an answer, with the next event that
     /// is not an answer.
@@ -93,7 +95,8 @@ struct Closing {
     /// Time until which a closing client waits for adoptions (nodes that it takes into use) and for withdrawals of
     /// intents (waiting writers' keys, which keep new readers out).
     drains_by: Option<BootTime>,
-    /// Withdrawals of waiting writers' intents in flight, and the nodes without an answer.
+    /// Withdrawals of intents that are in flight, each with the nodes that have not answered it. An intent is the key
+    /// by which a waiting writer keeps new readers out.
     withdrawals: BTreeMap<Ticket, NodeSet>,
 }
 
@@ -113,7 +116,7 @@ impl Context<'_> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct NodeLink {
     connecting: bool,
-    /// The last command failed because the node could not be reached.
+    /// Whether the last command failed because the node could not be reached.
     away: bool,
     /// Time at which owed releases, which have failed, are sent again.
     retry_at: Option<BootTime>,
@@ -320,7 +323,6 @@ impl Engine {
         }
     }
 
-    /// The time of a record's valid entry in the deadline index.
     fn wake_of(&self, owner: Owner) -> Option<BootTime> {
         match owner {
             Owner::Call(lock) => self.calls.get(&lock)?.wake,

@@ -9,17 +9,17 @@ use crate::ids::LockId;
 use crate::time::Reading;
 use crate::token::Key;
 
-/// Largest number of keys whose back-off is remembered.
+/// Largest number of keys whose back-off is remembered. It bounds the memory.
 const BACKOFFS_MAX: usize = 1024;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct KeyTable {
     records: BTreeMap<HashedKey, KeyRecord>,
-    /// Number of records with a back-off.
     backoffs: usize,
 }
 
-/// A key behind its hash, so that nearly all comparisons are of two numbers. Keys with equal hashes are compared too.
+/// A key behind its hash, so that nearly all comparisons of keys compare two numbers. Keys with equal hashes are
+/// compared themselves.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 struct HashedKey(u64, Key);
 
@@ -107,7 +107,8 @@ impl KeyTable {
         record.with_backoff(now)
     }
 
-    /// As [`with_backoff`](Self::with_backoff), if no caller waits for the key and the key has a back-off.
+    /// The queue and the back-off of a key, if no caller waits for the key and the key has a back-off. Otherwise
+    /// `None`.
     pub(crate) fn with_backoff_if_unwanted(
         &mut self,
         key: &Key,

@@ -7,8 +7,9 @@
 //!
 //! Readers do not exclude each other, so several readers may be active. A writer waits for all callers before it and
 //! blocks all callers behind it. A lock with several keys waits in the queue of each key, and becomes active in all
-//! queues at the same time. If only its other keys block the lock, it does not block callers of this key. Otherwise a
-//! lock of `a` and `b` could wait for a holder of `a` that waits for `b` behind it.
+//! queues at the same time. A lock that waits only for its other keys does not block callers of this key. If it did, a
+//! deadlock would be possible: a lock of `a` and `b` would wait for the holder of `a`, and that holder would wait for
+//! `b` behind it.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -76,7 +77,6 @@ impl LocalQueue {
         Self { active: Active::One(first), waiting: None }
     }
 
-    /// The callers that contend for the key or hold it.
     pub(crate) fn active(&self) -> &[Place] {
         match &self.active {
             Active::None => &[],
@@ -85,7 +85,6 @@ impl LocalQueue {
         }
     }
 
-    /// The caller that has waited longest.
     pub(crate) fn first_waiting(&self) -> Option<LockId> {
         self.waiting.as_ref()?.front().map(|place| place.lock)
     }
@@ -98,7 +97,8 @@ impl LocalQueue {
         self.active().is_empty() && self.waiting.is_none()
     }
 
-    /// Adds a waiting caller in the order of lock ids, so a caller that stepped aside returns to its old place.
+    /// Adds a waiting caller. The order is that of lock ids, so a caller that left its place while it paused returns to
+    /// its old place.
     pub(crate) fn join(&mut self, place: Place) {
         let waiting = self.waiting.get_or_insert_default();
         let at = waiting.partition_point(|other| other.lock < place.lock);

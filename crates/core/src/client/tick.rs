@@ -13,7 +13,6 @@ pub struct Arrivals<R> {
     pub answered: Vec<Event>,
     /// Requests of callers and guards.
     pub requests: Vec<(Event, R)>,
-    /// Clock reading of the last tick.
     last: Reading,
 }
 
@@ -67,8 +66,9 @@ impl<R> Tick<R> {
         self.requests.len()
     }
 
-    /// Passes all events to `act` in the order for the engine, each request with its `R`. Answers come first, because
-    /// requests may depend on them. [`Event::Wake`] comes last, so no command times out if its answer has arrived.
+    /// Passes all events to `act` in the order that the engine needs, each request with the receiver of its reply.
+    /// Answers come first, because requests may depend on them. [`Event::Wake`] comes last, so no command times out if
+    /// its answer has arrived.
     pub fn for_each(&mut self, mut act: impl FnMut(Event, Option<R>)) {
         // Events are large. Plain loops move them less often than a chain of iterators.
         for event in self.answered.drain(..) {
@@ -107,7 +107,7 @@ mod tests {
         arrivals.answered.push(Event::Connected { node: NodeId::new(0) });
         let mut tick = arrivals.tick(|| Reading::new(7, 7));
         assert_eq!((tick.now(), tick.requests()), (Reading::new(7, 7), 2));
-        // A request arrives while the tick is carried out.
+        // This request arrives after the tick has begun, so it belongs to the next tick.
         arrivals.requests.push((Event::Close, 'c'));
         assert_eq!(order(&mut tick), "EabW".to_string());
         arrivals.reuse(tick);

@@ -8,7 +8,8 @@ use core::time::Duration;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Failure {
     kind: FailureKind,
-    /// In its own allocation, because each record of an attempt has room for a failure of each node.
+    /// In its own allocation, so that a failure stays small: each record of an attempt has room for a failure of each
+    /// node.
     detail: Option<Arc<Detail>>,
     sent: bool,
 }
@@ -49,18 +50,18 @@ impl Failure {
         Arc::make_mut(self.detail.get_or_insert_default())
     }
 
-    /// The time from the failure until the cause ends by itself, if that is known. For a node in quarantine, whose
-    /// votes do not count yet, the time until they count.
+    /// The time from the failure until the cause ends by itself, if that is known. If the node is in quarantine, this
+    /// is the time until its votes count.
     pub fn clears_in(&self) -> Option<Duration> {
         self.detail.as_ref()?.clears_in
     }
 
-    /// This failure, for a command that was certainly not executed.
+    /// Returns the same failure for a command that was certainly not executed.
     pub(crate) fn unexecuted(self) -> Self {
         Self { sent: false, ..self }
     }
 
-    /// This failure, for a command that may have been executed.
+    /// Returns the same failure for a command that may have been executed.
     pub(crate) fn executed(self) -> Self {
         Self { sent: true, ..self }
     }

@@ -30,7 +30,7 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    /// Combines this evidence with that of a later sending, in which some of the commands were sent again on the same
+    /// Combines the evidence of a batch with that of a second sending, which repeated some of its commands on the same
     /// connection. If both contain a marker, votes count only if the markers are equal.
     #[must_use]
     pub fn and_later(self, later: Self) -> Self {

@@ -109,7 +109,7 @@ pub struct Adoption {
     /// The offset at which the server had been promoted from a replica; -1 if it never was one. A later promotion needs
     /// another adoption.
     pub promoted_at: i64,
-    /// The floor of the marker that the adoption has replaced.
+    /// The floor of the marker that the adoption has replaced: the smallest fencing token that the node gave out then.
     pub floor: u64,
     /// The node votes when the adoption is this old.
     pub wait_ms: u64,

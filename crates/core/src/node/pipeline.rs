@@ -65,7 +65,7 @@ pub struct NodePipeline {
     /// `waiting`. `members` are their indexes.
     fresh: Option<Commands>,
     members: Vec<usize>,
-    /// Whether `waiting` contains only releases, because the node is suspended.
+    /// Whether `waiting` contains only releases, because the node is suspended and its other commands have failed.
     only_releases: bool,
     /// The id of the next batch.
     next: u64,
@@ -228,8 +228,9 @@ impl NodePipeline {
     /// Takes the answers to a batch: one answer or failure for each command. The engine receives them behind the
     /// answers of all earlier batches.
     ///
-    /// If the number of answers is wrong, they belong to no commands, and all fail. An answer to a batch that was never
-    /// sent is no vote, and fails too. A command that was sent may have been executed, even if its connection failed (S8).
+    /// If the number of answers is wrong, no answer can be assigned to a command, so all commands of the batch fail. An
+    /// answer to a batch that was never sent is no vote, and fails too. A command that was sent may have been executed,
+    /// even if its connection failed (S8).
     pub fn answered(&mut self, exchange: &mut Exchange, now: Reading, events: &mut Vec<Event>) {
         if exchange.sent.is_none() {
             self.unsent = None;
@@ -284,8 +285,8 @@ impl NodePipeline {
         }
     }
 
-    /// Keeps the releases for a suspended node, which are sent behind the commands on its silent connection. All other
-    /// commands from this index on fail at once.
+    /// Keeps the waiting releases, because a suspended node still gets releases: they follow the earlier commands on
+    /// its silent connection. All other waiting commands from this index on fail at once.
     fn keep_releases(
         &mut self,
         from: usize,

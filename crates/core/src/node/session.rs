@@ -35,9 +35,9 @@ pub enum Form {
 /// The evidence to request with the commands of a batch, which shows whether the node's votes count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EvidenceRequest {
-    /// The node's `INFO`, before all commands.
+    /// Whether to request the node's `INFO`, before all commands.
     pub info: bool,
-    /// The node's marker, which shows that no data was lost, behind all commands.
+    /// Whether to request the node's marker, which shows that no data was lost, behind all commands.
     pub marker: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Exchange {
     pub(super) id: BatchId,
     /// The reading before the first byte could leave. `None` while the batch waits for a connection.
     pub(super) sent: Option<Reading>,
-    /// A list with the commands of the batch, and the indexes of those commands.
+    /// A list that contains the commands of the batch, and their indexes in this list (`members`).
     commands: Option<Commands>,
     members: Vec<usize>,
     answers: Vec<(Ticket, Answer)>,
@@ -59,18 +59,18 @@ pub struct Exchange {
     /// Indexes of the commands that are being sent again.
     places: Vec<usize>,
     is_again: bool,
-    /// Number of answers to this sending.
     answered: usize,
     sendings: Sendings,
     /// The session's marker when the exchange was sent.
     marker: Option<Arc<str>>,
 }
 
-/// The numbers of an exchange's sendings, counted on the connection.
+/// Numbers of two sendings of an exchange. Each connection counts its sendings.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sendings {
     last: u64,
-    /// The last sending that followed the exchange's earlier ones directly, without another exchange in between.
+    /// The last sending that followed the earlier sendings of this exchange directly, without another exchange in
+    /// between.
     unbroken: u64,
 }
 
@@ -104,7 +104,7 @@ impl Exchange {
         (self.is_again, self.answered) = (false, 0);
     }
 
-    /// Sets the commands of a batch to those with the indexes `members`, and takes the indexes.
+    /// Sets the commands of a batch to those of the list with the indexes in `members`. Leaves `members` empty.
     pub(super) fn share(&mut self, commands: Commands, members: &mut Vec<usize>) {
         self.commands = Some(commands);
         self.members.clear();
@@ -198,7 +198,8 @@ impl Exchange {
         }
         let place = if mutant!(AgainMisplaced) { nth } else { self.places[nth] };
         self.answers[place].1 = match answer.unwrap_or_else(|form| self.note_unclear(place, form)) {
-            // The native command has already shown that the key is not ours. Only the content of the key stays unknown.
+            // The script was only to show what the key holds. The native command has already shown that the key is not
+            // ours, so this weaker answer stays.
             Answer::Failed(_)
                 if self.form == Form::Script
                     && self.member(place).is_some_and(|(_, (_, command))| command.is_release()) =>
@@ -209,8 +210,8 @@ impl Exchange {
         };
     }
 
-    /// Takes the answers to the next commands, as long as `decode` knows the answer. Returns the number of answers.
-    /// Commands that are being sent again get no answer here.
+    /// Takes the answers to the next commands, until `decode` returns `None`. Returns the number of answers. Does
+    /// nothing if the batch is being sent again.
     #[inline]
     pub fn answer_while(&mut self, mut decode: impl FnMut(&Command) -> Option<Answer>) -> usize {
         let before = self.answered;
@@ -245,8 +246,9 @@ impl Exchange {
     /// Fails all commands of this sending, also those that were answered.
     pub fn fail(&mut self, failure: &Failure) {
         if self.is_again {
-            // The commands have failed now. So this drops the repetitions that the answers to this sending requested.
-            // Commands outside this sending keep their repetitions.
+            // The answers to this sending may have requested that commands be sent again in a longer form. These
+            // commands have failed now, so their repetitions are dropped. Commands that are not part of this sending
+            // keep theirs.
             let (places, form) = (&self.places, self.form);
             self.unclear.retain(|(place, other)| *other <= form || !places.contains(place));
         } else {

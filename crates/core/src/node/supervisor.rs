@@ -81,8 +81,8 @@ impl Supervisor {
     /// A connection without traffic is probed at this interval, which detects dead connections.
     pub const PROBE_EVERY: Duration = Duration::from_secs(15);
 
-    /// A supervisor that connects at once, and suspends the node after `silence` without an answer. If it took more
-    /// than half of `silence` to connect, the supervisor waits for twice that time instead.
+    /// A supervisor that connects at once, and suspends the node after `silence` without an answer. If connecting took
+    /// more than half of `silence`, the node is suspended only after twice the time that connecting took.
     pub const fn new(silence: Duration) -> Self {
         Self {
             silence,
@@ -145,7 +145,8 @@ impl Supervisor {
         if self.silent_for(now, activity).is_none() {
             return Some(activity.heard_at + silence);
         }
-        // The interval is short, because the silence may end at any time, and the state shows how long it has lasted.
+        // The next look follows soon, because the answer may arrive at any time, and because the state contains the
+        // duration of the silence.
         let soon = now + silence / 3;
         Some(self.replace_at(activity).map_or(soon, |at| at.min(soon)))
     }
@@ -323,7 +324,7 @@ mod tests {
         // With the largest random word, the pause is twice as long as with zero.
         it.not_connected(now, unreachable(), u64::MAX);
         assert_eq!(it.next_look(now, idle(0)).map(|next| (next - now).as_millis()), Some(999));
-        // The largest number of failures does not overflow.
+        // With the largest number of failures, the computation of the pause does not overflow.
         (it.failures, it.retry_at) = (u32::MAX, now);
         it.not_connected(now, unreachable(), 0);
         assert_eq!(pause(&mut it, now), 500);
@@ -360,7 +361,8 @@ mod tests {
         assert_eq!(it.look(ms(3_000), awaited(2_450)), None);
         it.heard();
         assert_eq!(*it.state(), NodeState::Up);
-        // No caller awaits the reply to a probe, so only the next `look` detects it.
+        // The node is silent again, and then replies to a probe. No command awaits that reply, so only the next `look`
+        // ends the suspension.
         assert_eq!(
             (it.look(ms(3_000), awaited(2_450)), detail(&it)),
             (None, "no answer for 550.0ms")

@@ -69,7 +69,7 @@ pub struct Rules {
     pub names: Vec<Arc<str>>,
     /// The key of the marker.
     pub marker: Key,
-    /// The key of the adoption.
+    /// The key of the adoption: the text that starts the wait of a node without a valid marker.
     pub adoption: Key,
     /// The nodes that the operator declares durable: every write is on the disk before it is answered, and was so before the
     /// last stop.
@@ -107,8 +107,8 @@ impl Rules {
         max_ttl + max_ttl / 100 + Duration::from_secs(2)
     }
 
-    /// Whether a promoted server still reports its promotion when the quarantine is over. By default, servers forget a
-    /// promotion after an hour (`repl-backlog-ttl`).
+    /// Whether the quarantine is shorter than the time for which a promoted server still reports its promotion. By
+    /// default, servers forget a promotion after an hour (`repl-backlog-ttl`).
     pub fn would_tell_of_promotions(&self) -> bool {
         self.quarantine() < Duration::from_secs(3600)
     }
@@ -119,7 +119,7 @@ impl Rules {
     }
 }
 
-/// The interval of examinations of a trusted node. They also keep its connection alive.
+/// The interval of examinations of a trusted node. The examinations also keep its connection alive.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 
 /// The interval of examinations of a node that is not trusted, if no better time is known.
@@ -129,10 +129,11 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// a moment after its wait, and must not be asked all the time.
 const LOOK_SOONEST: Duration = Duration::from_millis(50);
 
-/// How long the client waits for the wall clocks of other nodes before it marks a node without them.
+/// How long the client waits for the wall clocks of other nodes. After that it writes a node's marker, and computes the
+/// floor in it from the clocks that it knows.
 pub(crate) const GATHER_FOR: Duration = Duration::from_secs(1);
 
-/// A reading of a node's wall clock that is older than this is stale.
+/// A reading of a node's wall clock counts for this time. After that it is stale.
 const FRESH: Duration = Duration::from_secs(60);
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -154,12 +155,13 @@ pub(crate) struct NodeTrust {
     /// Whether the last command reached the server.
     is_near: bool,
     clock: NodeClock,
-    /// The adoption when it was first seen: its text, its age, and the time.
+    /// The node's adoption (the text that started its wait) when this client first saw it: its text, its age, and the
+    /// time.
     adopted: Option<(Arc<str>, Duration, BootTime)>,
-    /// The age of the adoption is not known yet, so the end of the quarantine in `trust_state` is only an upper bound.
+    /// Whether the age of the adoption is not known yet. Then the end of the quarantine in `trust_state` is only an
+    /// upper bound.
     is_guess: bool,
     pub(crate) review: Review,
-    /// The trust state that was last reported.
     pub(crate) reported: Option<TrustState>,
     /// Number of clocks from which the floor (the smallest fencing token) was computed, if they are fewer than a quorum
     /// and this was not reported yet.
@@ -182,13 +184,11 @@ pub(crate) struct Review {
 enum Step {
     /// Nothing is in flight. The next examination has a due time.
     Rest,
-    /// The node was asked for its `INFO`.
     Identifying,
-    /// The adoption is being written or read.
+    /// The adoption, which starts the node's wait, is being written or read.
     Adopting(Box<MarkerPlan>),
     /// Other nodes were asked for their wall clocks.
     Gathering(Box<MarkerPlan>),
-    /// The marker is being written.
     Marking,
 }
 
@@ -200,9 +200,9 @@ struct MarkerPlan {
     /// The present marker, which the new one replaces.
     replaces: Option<Arc<str>>,
     floor: u64,
-    /// Whether the node lost no data. Then its fencing counters are still right.
+    /// Whether the node lost no data, so that its fencing counters are still right.
     lasts: bool,
-    /// Time from which the server has been running for long enough.
+    /// Time from which the server and its adoption are old enough, so that the node may vote.
     grown_at: BootTime,
     /// The reason why the node does not vote yet, for people.
     why: Arc<str>,
@@ -286,12 +286,13 @@ impl NodeMonitor {
         self.quorum_by(NodeSet::default(), now, |_| false)
     }
 
-    /// As [`quorum_in`](Self::quorum_in), without the nodes in `down`.
+    /// Like [`quorum_in`](Self::quorum_in), but the nodes in `down` do not count.
     pub(crate) fn quorum_without(&self, down: NodeSet, now: Reading) -> Option<Duration> {
         self.quorum_by(down, now, |_| false)
     }
 
-    /// As [`quorum_in`](Self::quorum_in), but a lower bound: an adoption of unknown age may already be old enough.
+    /// Like [`quorum_in`](Self::quorum_in), but a lower bound, because an adoption of unknown age may already be old
+    /// enough.
     pub(crate) fn quorum_in_at_least(&self, now: Reading) -> Option<Duration> {
         self.quorum_by(NodeSet::default(), now, |trust| trust.is_guess)
     }
@@ -388,8 +389,8 @@ impl NodeMonitor {
                 trust.identify(node, todo);
             }
         }
-        // A connection always leads to the same server. But while the node was unreachable, another name of the list
-        // may have been redirected to its server (S3).
+        // While the node was unreachable, another name of the list may have been redirected to the node's server. Then
+        // two names would count the votes of one server (S3).
         if was_away && !mutant!(DuplicateReturns) {
             if let Some(duplicate) = self.duplicate_of(node, now) {
                 self.refuse_duplicates(node, duplicate);

@@ -94,8 +94,8 @@ impl Attempt {
         }
     }
 
-    /// The connection to `node` is being made, which has a timeout of its own, or it has been made. The node's time to
-    /// answer begins after that.
+    /// Notes that the connection to `node` is being made or, with `is_being_made` false, that it has been made. Making
+    /// a connection has a timeout of its own, and the node's time to answer begins after that.
     pub fn handle_connection(&mut self, node: NodeId, is_being_made: bool, now: Reading) {
         if let Slot::Outstanding { due } = &mut self.slots[node.index()] {
             let connect_timeout = self.timing.connect_timeout();
@@ -114,7 +114,7 @@ impl Attempt {
     ) -> Decision {
         let took = now.elapsed_since(self.started);
         let slot = &mut self.slots[node.index()];
-        // A node timeout only ends the wait. A grant that arrives later but before the decision still
+        // A node timeout only ends the wait for the node. A grant that arrives later but before the decision still
         // counts, and its validity runs from its own time of sending.
         let awaited = match slot {
             Slot::Outstanding { .. } => true,

@@ -20,7 +20,6 @@ pub(crate) struct Extension {
     /// The result of each node; `None` while its answer is outstanding.
     results: Vec<Option<NodeResult>>,
     healing: NodeSet,
-    /// Whether a caller awaits the outcome.
     pub(crate) is_awaited: bool,
     /// Whether the engine has reported the outcome to the holder. Afterwards this round can only heal nodes.
     pub(crate) is_reported: bool,
@@ -29,11 +28,8 @@ pub(crate) struct Extension {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use]
 pub(crate) enum Progress {
-    /// A quorum may still confirm.
     Open,
-    /// A quorum confirmed.
     Confirmed,
-    /// A quorum is out of reach.
     Failed,
 }
 

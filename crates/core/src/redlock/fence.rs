@@ -50,7 +50,7 @@ impl WriteBack {
         self.largest
     }
 
-    /// The number of nodes that recorded the number, and the number of nodes that may still do so.
+    /// The number of nodes that recorded the token, and the number of nodes that may still do so.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.recorded.len(), self.awaited.len())
     }
@@ -110,7 +110,6 @@ impl WriteBack {
         }
     }
 
-    /// Removes a node whose vote is gone.
     pub(crate) fn drop_vote(&mut self, node: NodeId) {
         self.recorded.remove(node);
         self.awaited.remove(&node);
@@ -142,7 +141,6 @@ impl WriteBack {
     }
 }
 
-/// An attempt's request for a fencing token.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct FenceRequest {
     pub(crate) counter: Counter,
@@ -171,7 +169,6 @@ impl FenceRequest {
     }
 }
 
-/// The fencing token of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Fenced {
     pub(crate) counter: Counter,

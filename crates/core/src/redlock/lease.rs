@@ -28,7 +28,6 @@ use crate::time::{BootTime, Reading, nanos};
 use crate::timing::Timing;
 use crate::token::Token;
 
-/// The core's record of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Lease {
     /// The time at which the deadline index wakes this record: its deadline or earlier.
@@ -87,7 +86,6 @@ struct Tenure {
 }
 
 impl Lease {
-    /// Begins the lease of a successful attempt.
     pub(crate) fn begin(
         attempt: &mut Attempt,
         request: &Request,
@@ -148,7 +146,8 @@ impl Lease {
         self.lost.is_none() && self.mode() == Mode::Exclusive
     }
 
-    /// The turn that a release ends now.
+    /// The period that a release ends now, in which this process held the lock. The back-off after the release depends
+    /// on it.
     pub(crate) fn past_turn(&self, now: Reading) -> PastTurn {
         let had = (self.tenure.began.boot(), self.is_exhausted(now));
         (had, (self.round_trip(), self.tenure.jitter))
@@ -209,7 +208,6 @@ impl Lease {
         self.guard.keeps_on_loss
     }
 
-    /// Latches the loss, which is final.
     pub(crate) fn lose(&mut self, cause: LossCause) {
         debug_assert!(self.lost.is_none(), "a lease is lost once");
         self.lost.get_or_insert(cause);
@@ -242,7 +240,6 @@ impl Lease {
         self.round
     }
 
-    /// The next time at which the lease needs attention.
     pub(crate) fn deadline(&self, now: Reading) -> Option<BootTime> {
         if self.lost.is_some() {
             return None;

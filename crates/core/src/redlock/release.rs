@@ -40,7 +40,6 @@ pub struct Release {
     report: Option<Report>,
 }
 
-/// The nodes by their answer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Answers {
     /// Nodes without an answer so far.
@@ -71,12 +70,10 @@ struct Failed {
 pub(crate) struct Leftover {
     pub(crate) node: NodeId,
     pub(crate) value: Value,
-    /// Whether the node granted the vote.
     pub(crate) was_granted: bool,
     pub(crate) failure: Failure,
 }
 
-/// The outcome that a caller awaits.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Report {
     holder: LockId,
@@ -156,14 +153,14 @@ impl Release {
         let owed = self.reached.contains(node);
         let mut until = self.until_of(node);
         if owed {
-            // All commands that can set the key were sent before the first failure, so the key is gone a ttl after it. Later
-            // failures do not move this time.
+            // All commands that can set the key were sent before the first failure. So the key expires within a ttl
+            // after this failure, and later failures do not move this time.
             until = until.min(now.after(self.ttl));
         }
         self.failed.insert(node, Failed { failure, owed, until });
     }
 
-    /// Notes that the acquire of `attempt` never reached the node, so no release is owed there.
+    /// Notes that the acquire of `attempt` never reached the node, so a release that fails there is not sent again.
     pub(crate) fn handle_unreached(&mut self, node: NodeId, attempt: u32) {
         if attempt == self.attempt {
             self.reached.remove(node);
@@ -173,7 +170,7 @@ impl Release {
         }
     }
 
-    /// Returns the command to send again if this node is owed the release.
+    /// Returns the command to send again if the release failed on this node and must be repeated.
     pub fn resend(&mut self, node: NodeId) -> Option<Command> {
         let failed = self.failed.get_mut(&node).filter(|failed| failed.owed)?;
         failed.owed = false;
@@ -228,7 +225,7 @@ impl Release {
         })
     }
 
-    /// Whether this node is owed the release.
+    /// Whether the release failed on this node and must be sent again.
     pub fn is_owed_to(&self, node: NodeId) -> bool {
         self.failed.get(&node).is_some_and(|failed| failed.owed)
     }
@@ -271,7 +268,6 @@ impl Release {
         Some(if taken { Outcome::TakenByOther } else { Outcome::Expired })
     }
 
-    /// The answer of one node for the report.
     fn tell(&self, node: NodeId) -> NodeReleased {
         if self.answers.deleted.contains(node) {
             return NodeReleased::Deleted;
@@ -330,7 +326,7 @@ pub enum Outcome {
     Released,
     /// The lock was lost or had expired before the call. The release deleted no other client's key.
     Expired,
-    /// As `Expired`, and a node has another client's value under the key.
+    /// Like [`Self::Expired`], but a node has another client's value under the key.
     TakenByOther,
     /// The lock was valid, but too few nodes answered. The lock expires within its ttl.
     Unknown,

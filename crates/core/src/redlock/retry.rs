@@ -86,7 +86,7 @@ pub(crate) fn after_expiry(jitter: u64) -> Duration {
 
 /// Scales `whole` by the random word as a fraction between 0 and 1.
 pub(crate) fn fraction(whole: Duration, jitter: u64) -> Duration {
-    // Capped at u64 nanoseconds, which are centuries, so the product fits.
+    // The product fits into 128 bits, because the duration is cut to 64 bits of nanoseconds, which are centuries.
     let nanos = (whole.as_nanos().min(u64::MAX.into()) * u128::from(jitter)) >> 64;
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }

@@ -21,7 +21,6 @@ use crate::time::{BootTime, Reading, nanos};
 /// is computed for the time of each question and never cached.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Validity {
-    /// Nodes whose vote is held.
     held: NodeSet,
     /// Time of sending per vote (S4); zero for a node without a vote.
     sent: Sent,
@@ -143,8 +142,8 @@ impl Validity {
         })
     }
 
-    /// Whether a quorum of votes still counts by the boot clock alone, with more time left than the two clocks may differ.
-    /// If so, a jump of the wall clock ended the votes.
+    /// Whether a quorum of votes would still count if only the boot clock were read. Their remaining time must be
+    /// longer than the allowed difference between the two clocks. If so, a jump of the wall clock ended the votes.
     fn lasts_by_boot_clock(&self, now: Reading) -> bool {
         let left = self.term_ns - self.term_ns / 100;
         let reserved = self.margin_ns.saturating_add(CLOCKS_DIFFER_NS);
@@ -209,7 +208,6 @@ impl Validity {
         self.term_ns.saturating_sub(youngest[youngest.len() - 1])
     }
 
-    /// The time of sending of each held vote.
     fn sent_when(&self) -> impl Iterator<Item = Reading> {
         let votes = self.quorum.node_ids().zip(self.sent.all());
         votes.filter(|(node, _)| self.held.contains(*node)).map(|(_, sent)| *sent)

@@ -9,11 +9,10 @@ use crate::command::{Answer, Command, Counter, FailureKind};
 use crate::keys::Keys;
 use crate::token::{Key, Value};
 
-/// The longest distance of a client's proposal from the server's clock, in microseconds.
+/// How far a client's proposal of a fencing token may be ahead of the server's clock, in microseconds.
 const AHEAD_MAX: u64 = 3_600 * 1_000_000;
 
 impl Store {
-    /// Executes a command that has a counter.
     pub(super) fn carry_out_fenced(
         &mut self,
         command: &Command,

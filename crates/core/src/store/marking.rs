@@ -28,7 +28,6 @@ impl Store {
         Ok(self.text(key, Turn { by, now_us })?.map(|text| String::from_utf8_lossy(text).into()))
     }
 
-    /// Executes `Adopt` or `Mark`.
     pub(super) fn carry_out_marking(
         &mut self,
         command: &Command,
@@ -80,7 +79,6 @@ impl Store {
         }
     }
 
-    /// Whether the adoption is there and old enough.
     fn is_adopted(&mut self, adopted: Option<&Adopted>, turn: Turn) -> Result<bool, FailureKind> {
         let Some(Adopted { key, text, age_ms: needed }) = adopted else { return Ok(true) };
         let is_same = self.text(key, turn)? == Some(text.as_bytes());
@@ -91,7 +89,7 @@ impl Store {
         }))
     }
 
-    /// The text of a key, if it is there. Another type is an error.
+    /// The text of a key; `None` if the key is absent. A key of another type is an error.
     pub(super) fn text(&mut self, key: &Key, turn: Turn) -> Result<Option<&[u8]>, FailureKind> {
         self.expire(key, Some(turn.by), turn.now_ms());
         match self.keys.get(key).map(|stored| &stored.content) {
@@ -102,7 +100,7 @@ impl Store {
     }
 }
 
-/// The age of an adoption that expires, in milliseconds.
+/// The age of an adoption in milliseconds. It follows from the time until the adoption expires.
 fn age_ms(stored: &Stored, turn: Turn) -> i64 {
     let end = stored.expires_ms.unwrap_or(turn.now_ms() + LIFE_MS);
     LIFE_MS - (end - turn.now_ms())

@@ -15,7 +15,6 @@ pub const READERS_MAX: usize = 1024;
 /// The relation of a key to one reader's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// The key is absent.
     Free,
     /// The key has readers, and this value is not among them.
     Readers,
@@ -25,7 +24,6 @@ enum Standing {
     HasRead,
     /// The key holds the value as a writer's: a downgrade is under way.
     Writes,
-    /// The key holds another client's value.
     Foreign,
 }
 

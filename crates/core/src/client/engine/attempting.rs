@@ -14,7 +14,6 @@ use crate::redlock::vote::Validity;
 use crate::token::Value;
 
 impl Engine {
-    /// Begins the next attempt of a call with a fresh token.
     pub(super) fn begin(&mut self, lock: LockId, entropy: &mut dyn Entropy, cx: &mut Context<'_>) {
         let excluded = self.excluded(cx.now);
         let Some(call) = self.calls.get_mut(&lock) else {

@@ -83,7 +83,7 @@ pub(super) struct TrustWait {
     /// Whether the caller was notified of the untrusted nodes.
     pub(super) is_reported: bool,
     /// Times until which the call waits for checks of untrusted nodes, even if its own wait ends earlier. The second
-    /// time is later, and applies while the client reads the clocks of other nodes.
+    /// time is later. It applies while the client reads the clocks of other nodes, which a new marker of a node needs.
     pub(super) settles_by: Option<[BootTime; 2]>,
     /// Whether the call's own wait is over, and the call only waits for checks of untrusted nodes.
     pub(super) settling: bool,
@@ -132,10 +132,10 @@ impl Call {
         }
     }
 
-    /// The next time at which the call needs attention.
     pub(super) fn due(&self) -> Option<BootTime> {
         let phase = match &self.phase {
-            // A starting call has no deadline: its attempt begins with the next event, which also checks the deadline.
+            // A starting call needs no wake-up: its attempt begins with the next event, and then the engine checks the
+            // call's deadline.
             Phase::Starting => return None,
             Phase::Queued => None,
             Phase::Attempting(attempt) => attempt.deadline(),
@@ -163,12 +163,10 @@ impl Call {
         matches!(&self.phase, Phase::Pausing { until, .. } | Phase::Aside { until } if ends.contains(until))
     }
 
-    /// Whether the call makes no further attempt.
     pub(super) fn is_to_end(&self, now: Reading) -> bool {
         self.request.wait == Wait::Once || self.is_spent() || self.is_out_of_time(now)
     }
 
-    /// Whether the call's wait ends before `then`.
     pub(super) fn is_over_by(&self, then: BootTime) -> bool {
         self.deadline.is_some_and(|at| at < then)
     }
@@ -194,7 +192,6 @@ impl Call {
         3 * believed(self.pace.round_trip) <= self.patience(now)
     }
 
-    /// Whether looks at the lock also request pushes.
     pub(super) fn is_to_watch(&self) -> bool {
         let adaptive = matches!(self.request.retry.delay, Delay::Adaptive { .. });
         adaptive && self.request.wait != Wait::Once && !self.is_spent()

@@ -92,7 +92,6 @@ impl Engine {
         }
     }
 
-    /// Ends a call whose wait is over.
     pub(super) fn wait_is_over(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let leftovers = self.leftovers(lock, cx.now);
         let Some(call) = self.calls.get_mut(&lock) else {
@@ -142,7 +141,6 @@ impl Engine {
         }
     }
 
-    /// Ends a call early, and releases its attempt.
     pub(super) fn abandon(&mut self, lock: LockId, kind: RefusalKind, cx: &mut Context<'_>) {
         self.release_attempt(lock, cx);
         self.refuse(lock, kind, cx);

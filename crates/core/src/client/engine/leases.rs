@@ -149,8 +149,9 @@ impl Engine {
         }
     }
 
-    /// Ends the turn of an exclusive lease with one key that no other caller of this process waits for, which is usual.
-    /// Returns whether it did. No caller could take such a lease over, so one search of the key's record suffices.
+    /// Ends the turn of a lease in the usual case: an exclusive lock with one key that no other caller of this process
+    /// waits for. Returns whether this was the case. The lease need not be handed over then, so one search of the key's
+    /// record suffices.
     fn leave_unwanted(&mut self, lock: LockId, now: Reading) -> bool {
         let Some(lease) = self.leases.get(&lock) else { return false };
         let Some(key) = lease.keys().single().filter(|_| lease.backs_off()) else { return false };

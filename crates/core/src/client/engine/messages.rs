@@ -122,7 +122,8 @@ pub enum Effect {
         nodes: NodeSet,
         /// The ticket (lock, round and verb) that each answer must bring back.
         ticket: Ticket,
-        /// The command.
+        /// Queue this command for each of these nodes, behind all earlier commands. The engine emits no command twice
+        /// (S8).
         command: Command,
     },
     /// The call has its lock.

@@ -12,7 +12,8 @@ use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::release::{Leftover, Release};
 use crate::time::Reading;
 
-/// Largest number of releases in flight or owed. One more drops the oldest, whose keys then stay until they expire.
+/// Largest number of releases in flight or owed (failed, and to be sent again). One more drops the oldest, whose keys
+/// then stay on the nodes until they expire.
 const RELEASES_MAX: usize = 65_536;
 
 /// Largest number of owed releases that are sent to a node at once.
@@ -68,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// Notes that an acquire never reached its node, so no release is owed there.
+    /// Notes that an acquire never reached its node, so a release that fails there is not sent again.
     pub(super) fn note_unreached(&mut self, node: NodeId, ticket: Ticket, cx: &mut Context<'_>) {
         let Ticket { lock, round, .. } = ticket;
         if let Some(lease) = self.leases.get_mut(&lock) {

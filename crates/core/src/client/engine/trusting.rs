@@ -287,7 +287,8 @@ impl Engine {
         let (Some(monitor), Some(call)) = (&self.monitor, self.calls.get_mut(&lock)) else {
             return;
         };
-        // If other nodes are down too, the time without these nodes is computed later, when the call is refused.
+        // The time until a quorum is trusted. It would be too short if further nodes are down, so it is left out then:
+        // the engine computes it from the nodes that are up when it refuses the call.
         call.free_in = monitor.quorum_in(cx.now).filter(|_| call.history.is_excluded());
         let in_vain = monitor
             .quorum_in_at_least(cx.now)
@@ -299,7 +300,7 @@ impl Engine {
                 call.history.last.as_ref().map_or(FailureReason::NodesUntrusted, |(why, _)| *why);
             return self.refuse(lock, why.into(), cx);
         }
-        // A change of trust wakes the call. The time-out is only a safety net, so it is long.
+        // A change of trust wakes the call. This timer is only a safety net, so it is long.
         let later =
             cx.now.after(call.free_in.unwrap_or_default().max(crate::redlock::retry::POLL_CEILING));
         let until = settles_by.filter(|_| is_over).unwrap_or(later);

@@ -25,7 +25,8 @@ use crate::request::{Request, Wait};
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
 
-/// Largest number of waiting callers of a key that are considered when an active caller may step aside.
+/// Largest number of waiting callers per key that the engine considers when an active caller may step aside. The bound
+/// keeps this search short.
 const WAITING_MAX: usize = 16;
 
 impl Request {

@@ -251,11 +251,12 @@ impl Engine {
             return;
         };
         if is_settling {
-            // The call waits for checks of untrusted nodes, so the failed attempt does not count.
+            // The attempt failed only because nodes are not trusted yet, and the call waits for the checks of these
+            // nodes. So this attempt does not count.
             call.history.count = call.history.count.saturating_sub(1);
             call.trust_wait.settling = true;
         }
-        // Without the restart guard, the failure is like any other.
+        // Without the restart guard no check of nodes follows, so this failure is handled like any other.
         if (is_untrusted || is_settling) && self.monitor.is_some() {
             return self.await_trust(lock, cx);
         }
@@ -375,7 +376,8 @@ impl Engine {
                 call.look_if_stale(cx.now);
                 Self::index_call(&mut self.deadlines, lock, call);
             }
-            // Other nodes may not have executed the release yet, and may never push. If too few nodes answer at all, the
+            // The call attempts after one round trip, not at once, because other nodes may not have executed the release
+            // yet, and may never push. If fewer nodes than a quorum answered or pushed, the pause stays as it is: the
             // change may be the short-lived vote of another waiter, and an attempt would only wake that waiter.
             Phase::Pausing { until, .. } if may_open => {
                 let step = if mutant!(WakeAtFirstPush) { Duration::ZERO } else { step };

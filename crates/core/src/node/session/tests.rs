@@ -105,8 +105,9 @@ fn the_next_command_of_a_kind_carries_the_missing_script() {
     assert_eq!(form(session, &[acquire(3)]), Form::Usual, "the script was sent");
 }
 
-/// The handshake does not load the script of readers, so the first reader on a connection carries it. If the node did
-/// not know the script, a later release could forbid to send the reader's command again.
+/// The handshake does not load the script of readers, so the first reader on a connection carries its text. Otherwise
+/// the node could answer that it does not know the script. A release of the same lock may have been sent by then, and
+/// after it the reader's command must not be sent again.
 #[test]
 fn the_first_reader_on_a_connection_carries_its_script() {
     let session = &mut Session::new(false);

@@ -2,14 +2,14 @@
 
 use crate::command::Command;
 
-/// A set of scripts that a node may not know, as one bit for each kind of command. If a kind is in the set, its next
-/// command is sent with the script's text.
+/// A set of scripts that a node may not know, with one bit for each kind of command. If a kind of command is in the
+/// set, the next command of this kind is sent with the text of its script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Untold(u8);
 
 impl Default for Untold {
-    /// The scripts of readers, because a new connection does not load them. The script of a reader's release is
-    /// included, because a release that is sent again could arrive behind the next acquire.
+    /// The set for a new connection: the scripts of readers, because the handshake does not load them. The script of a
+    /// reader's release is in the set, because a release that is sent again could arrive behind the next acquire.
     fn default() -> Self {
         Self(Self::READERS | Self::RELEASE_SHARED)
     }

@@ -64,7 +64,7 @@ impl NodeMonitor {
         trust.send(node, command, todo);
     }
 
-    /// Handles the adoption that the node has: checks its settings, its run and its age.
+    /// Handles the answer that shows the node's adoption: checks its settings, its run and its age.
     pub(super) fn adopting(
         &mut self,
         node: NodeId,
@@ -134,9 +134,10 @@ impl NodeMonitor {
         trust.trust_state = TrustState::Quarantined { until: plan.grown_at, why: plan.why.clone() };
         if !left.is_zero() || !writes {
             trust.review.step = Step::Rest;
-            // The next examination is one millisecond late, because ages are in whole milliseconds. It follows after
-            // [`LOOK_AGAIN`] at the latest, because an operator may vouch for the node. If no time is left, this client
-            // only observes: it waits until another client writes the marker.
+            // The next examination follows when the wait is over. One millisecond is added, because ages are in whole
+            // milliseconds. It follows after [`LOOK_AGAIN`] at the latest, because an operator may vouch for the node
+            // meanwhile. If no time is left, this client only observes (`RestartGuard::Observe`), and waits until
+            // another client writes the marker.
             let wait = match left.is_zero() {
                 true => LOOK_AGAIN,
                 false => (left + Duration::from_millis(1)).clamp(LOOK_SOONEST, LOOK_AGAIN),

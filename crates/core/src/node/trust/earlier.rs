@@ -9,8 +9,8 @@ use crate::time::{BootTime, Reading};
 /// Largest number of earlier runs that are remembered for a node.
 const RUNS_MAX: usize = 16;
 
-/// Earlier runs of a node whose votes may still count, each with the time at which its last such vote was requested. A
-/// run is trusted only while there is room for it, so the list is complete.
+/// The earlier runs of a node whose votes may still count, each with the time of its last request for a vote that may
+/// count. The list is complete, because a new run is trusted only while the list has room.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct EarlierRuns(Vec<(Box<str>, BootTime)>);
 
@@ -36,12 +36,13 @@ impl EarlierRuns {
         self.0.push((run_id, voted));
     }
 
-    /// The time at which this run was last asked under the node's name for a vote that may count.
+    /// The time of the last request to this run, under the node's name, for a vote that may count.
     pub(super) fn voted(&self, run_id: &str) -> Option<BootTime> {
         self.0.iter().find(|(it, _)| **it == *run_id).map(|(_, voted)| *voted)
     }
 
-    /// The time of the oldest run's last vote, if there is no room for another run.
+    /// The time of the oldest run's last vote, if the list is full. When that vote has expired, there is room for
+    /// another run.
     pub(super) fn is_full_since(&self) -> Option<BootTime> {
         let is_full = self.0.len() >= RUNS_MAX;
         self.0.iter().map(|(_, voted)| *voted).min().filter(|_| is_full)

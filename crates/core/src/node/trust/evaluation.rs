@@ -106,7 +106,8 @@ impl NodeMonitor {
             why: why(&info, old.is_some(), rules.durable.contains(node)).into(),
             adoption: None,
         };
-        // The server kept its votes, and its last run may have given votes under another name of the list (S3).
+        // The server kept its votes. If its last run gave votes under another name of the list, this name votes only
+        // after those votes have expired (S3).
         if plan.lasts
             && let Some((_, old)) = &old
             && let Some((until, why)) = self.voted_elsewhere(node, &old.run_id)

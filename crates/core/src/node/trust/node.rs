@@ -143,7 +143,7 @@ impl NodeTrust {
         self.clock.reading = self.clock.reading.filter(|_| self.clock.time_us(now).is_some());
         self.clock.is_late &= self.clock.reading.is_some();
         if let Some((_, age, at)) = &mut self.adopted {
-            // Only the sum of the age and the time since then affects decisions.
+            // The time since the age was read becomes part of the age, because decisions depend only on their sum.
             *age += before_origin(at);
             *at = now.boot();
         }

@@ -59,7 +59,7 @@ pub(crate) fn why_not(quorum: Quorum, nodes: &[NodeResult], open: usize) -> Fail
 }
 
 impl Attempt {
-    /// Marks a node whose vote would not count, so that no command goes to it.
+    /// Marks a node whose vote would not count as failed, so that no command goes to it.
     pub(crate) fn bar(&mut self, node: NodeId, failure: Failure) {
         self.slots[node.index()] = Slot::Failed { failure, took: Duration::ZERO };
     }
@@ -140,9 +140,10 @@ impl Attempt {
         self.quorum.node_ids().filter(move |node| refused(&self.slots[node.index()]))
     }
 
-    /// The nodes that should push the next change of the lock: all nodes that refused. If these are too few, because
-    /// other nodes failed or answered faster, other nodes complete the number. A node that granted, or may have
-    /// granted, gets the request for the push after the release, so its push is about the next holder.
+    /// The nodes that should push the next change of the lock: all nodes that refused. These may be too few to notice
+    /// every release, because other nodes failed or answered faster. Then some of the other nodes are added. A node
+    /// that granted, or may have granted, gets the request for the push after the release, so its push is about the
+    /// next holder.
     pub(crate) fn telling(&self) -> NodeSet {
         let outstanding = |slot: &Slot| matches!(slot, Slot::Outstanding { .. });
         let outstanding =

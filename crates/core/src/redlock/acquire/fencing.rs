@@ -50,7 +50,7 @@ impl Attempt {
         })
     }
 
-    /// The fencing token once the lock is held. Before that: the number that becomes the token.
+    /// The fencing token if the lock is held. During the attempt, the largest number that came with its votes.
     pub fn fence(&self) -> Option<u64> {
         self.fence_request.as_ref().map(|fence_request| fence_request.write_back.number())
     }
@@ -83,9 +83,9 @@ impl Attempt {
         self.decide(now)
     }
 
-    /// A quorum granted in time. A lock without a fencing token is acquired. A lock with one is acquired when a quorum
-    /// of the granting nodes has recorded the number (S18): at once if all granted the same number, otherwise after the
-    /// other nodes have raised their counters to it.
+    /// Decides the attempt after a quorum granted in time. A lock without a fencing token is acquired. A lock with one
+    /// is acquired when a quorum of the granting nodes has recorded the number (S18). That is at once if all granted
+    /// the same number, and otherwise after the other nodes have raised their counters to it.
     pub(super) fn record(
         &mut self,
         validity: Validity,

@@ -63,7 +63,8 @@ impl Lease {
         let number = match (answer, &self.fenced) {
             (Answer::Granted, None) => None,
             (Answer::GrantedFenced { fence }, Some(_)) => Some(*fence),
-            // The command was sent before the downgrade, when the lock still had a fencing token.
+            // The command was sent before the downgrade, when the lock still had a fencing token. The vote counts, and
+            // the number is not needed any more.
             (Answer::GrantedFenced { .. }, None) if self.downgraded_in.is_some() => None,
             _ => return false,
         };

@@ -156,7 +156,6 @@ impl AttemptHistory {
             && !quorum.is_out_of_reach(quorum.nodes() - down, 0)
     }
 
-    /// Whether untrusted nodes are the reason of the last failure.
     pub(in crate::client::engine) fn is_excluded(&self) -> bool {
         matches!(self.last, Some((FailureReason::NodesUntrusted, _)))
     }

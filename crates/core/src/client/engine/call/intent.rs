@@ -35,7 +35,7 @@ pub(in crate::client::engine) struct Withdrawal {
 }
 
 impl Intent {
-    /// Splits the intent into the part for these keys and the rest.
+    /// Splits the intent in two: the part for the keys in `by`, and the part for its other keys.
     pub(in crate::client::engine) fn split(
         self,
         by: &Keys,
@@ -192,7 +192,6 @@ impl Call {
         Some((intent, self.announcement(lock)))
     }
 
-    /// Removes the intent from the call. Returns its withdrawal.
     pub(in crate::client::engine) fn withdrawal(&mut self, lock: LockId) -> Option<Withdrawal> {
         let (intent, ticket) = self.take_intent(lock)?;
         Some(intent.withdrawal(ticket))
