@@ -38,6 +38,7 @@ enum Slot {
     /// Readers or intents changed on the node. The lock may still be held, so the call looks at the lock before it
     /// attempts.
     Stale,
+    /// The node did not answer in time.
     Silent,
     /// The key has changed since the request.
     Changed,
