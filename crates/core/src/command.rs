@@ -203,8 +203,8 @@ pub enum Command {
         /// The value, which the node always compares as a whole.
         value: Value,
     },
-    /// Sets a waiting writer's intents where they are absent, with this ttl. With `renews`, extends those that hold this
-    /// value. An intent is no vote.
+    /// Sets a waiting writer's intents where they are absent, with this ttl. With `renews`, also extends the intents
+    /// that hold this value. An intent is no vote.
     ///
     /// Answers: [`Answer::Announced`], or [`Answer::Other`] if an intent holds another value.
     Announce {
@@ -323,7 +323,7 @@ impl Command {
         }
     }
 
-    /// Whether the answer may be a vote, or may change one. Such answers count only if the node has its marker
+    /// Whether the answer may be a vote, or may prolong or end one. Such answers count only if the node has its marker
     /// afterwards (S9).
     pub const fn is_about_votes(&self) -> bool {
         matches!(
@@ -367,7 +367,7 @@ pub enum Answer {
     Refused,
     /// The key holds the client's value for the ttl from now.
     Extended,
-    /// The key holds the client's value as a reader's, with the time that it had left.
+    /// The key holds the client's value as a reader's. The reader's time is the time that the writer had left.
     Downgraded,
     /// A waiting writer's intent was set or deleted.
     Announced,

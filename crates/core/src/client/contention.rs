@@ -4,7 +4,7 @@
 //! next `SET` may directly follow its `DEL`, and other processes learn of the release half a round trip later. Without
 //! back-off, one process takes the lock a hundred times in a row. So a process that knows of rivals backs off for a few
 //! round trips after each release. A process that knows of no rivals backs off now and then, because it cannot see
-//! waiting processes. If many processes wait, it also looks at the lock before it attempts, as the waiters do.
+//! waiting processes. If many processes wait, a process also looks at the lock after its back-off, as the waiters do.
 //!
 //! When a contended lock becomes free, not all waiters may attempt at once. Each waiter draws a time slot. The waiters
 //! in the first slot attempt at once; the others wait for their slot and then check whether the lock is still free. A
@@ -101,7 +101,6 @@ impl ContentionWindow {
 /// further hand-overs, and the round trip and a random word of its attempt.
 pub(crate) type PastTurn = ((BootTime, bool), (Duration, u64));
 
-/// The back-off of one process for one key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct KeyBackoff {
     /// Number of consecutive acquisitions: this process acquired again before another process could.

@@ -208,7 +208,8 @@ impl Engine {
         }
     }
 
-    /// Handles an event without answers, except for the attempts that follow from it.
+    /// Handles an event that contains no answers. Attempts that follow from the event begin later, after its other
+    /// effects.
     fn on_event(&mut self, event: Event, cx: &mut Context<'_>) {
         self.due_all(cx);
         match event {
@@ -386,7 +387,7 @@ impl Engine {
     }
 
     fn on_connecting(&mut self, node: NodeId, now: Reading) {
-        // A repeated event belongs to the same wait, so the timeout does not start again.
+        // A repeated [`Event::Connecting`] belongs to the same wait, so the timeout does not start again.
         if !core::mem::replace(&mut self.paths.links[node.index()].connecting, true) {
             self.for_each_attempt(|attempt| attempt.handle_connection(node, true, now));
         }

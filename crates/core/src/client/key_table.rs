@@ -84,7 +84,6 @@ impl KeyTable {
         }
     }
 
-    /// The back-off of a key, if the process remembers one.
     pub(crate) fn backoff(&self, key: &Key) -> Option<&KeyBackoff> {
         self.records.get(&HashedKey::new(key))?.backoff.as_ref()
     }

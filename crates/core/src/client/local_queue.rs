@@ -39,7 +39,6 @@ enum Active {
     Several(Vec<Place>),
 }
 
-/// One caller's place in the queue of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Place {
     pub lock: LockId,

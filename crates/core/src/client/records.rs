@@ -1,7 +1,7 @@
 //! Records by lock id.
 //!
-//! Lock ids grow, and most records are short-lived. A deque covers the last 1024 ids, and a record in it is found by the
-//! distance of its id from the first one. A map holds the older records.
+//! Lock ids grow, and most records are short-lived. A deque covers the last 1024 ids, and a record in it is found by
+//! the distance of its id from the first id. A map holds the older records.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;

@@ -60,7 +60,7 @@ pub enum MarkerSeen {
     NotAsked,
     /// There is no marker.
     Missing,
-    /// The text of the marker. Equal texts on one connection are shared.
+    /// The text of the marker. Equal texts on one connection share one allocation.
     Text(Arc<str>),
     /// Reading the marker failed.
     Failed(Failure),

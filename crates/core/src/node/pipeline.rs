@@ -81,7 +81,7 @@ pub struct NodePipeline {
 /// The batch that waits for a connection; at most one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unsent {
-    /// Whether the engine was notified.
+    /// Whether the engine was notified that the batch waits for a connection.
     is_announced: bool,
 }
 
@@ -150,7 +150,7 @@ impl NodePipeline {
         }
     }
 
-    /// Copies the fresh commands to those that wait.
+    /// Copies the commands of the last [`push`](Self::push) to `waiting`.
     fn copy_fresh(&mut self) {
         if let Some(commands) = self.fresh.take() {
             self.waiting.extend(self.members.drain(..).map(|place| commands[place].clone()));

@@ -17,7 +17,7 @@ const OUTLIER_NS: u64 = 100_000_000;
 /// The round trips to the nodes of one client.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct RoundTrips {
-    /// Smoothed, in nanoseconds; zero before the first answer.
+    /// Smoothed round trip to each node, in nanoseconds; zero before the node's first answer.
     nodes: Vec<u64>,
     /// A fixed estimate, which ignores the observations.
     fixed: Option<Duration>,

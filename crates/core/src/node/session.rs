@@ -3,7 +3,8 @@
 //!
 //! A node that does not know a script has not run the script. So the command may be sent again with the script's text:
 //! nothing is executed twice (S8). A native compare-and-delete command does not report what it found instead of our
-//! key. If the caller needs to know, the session then sends the release script, which finds no key of ours to delete.
+//! key. If the caller needs to know that, the session then sends the release script, which finds no key of ours to
+//! delete.
 
 mod untold;
 
@@ -261,8 +262,8 @@ impl Exchange {
         }
     }
 
-    /// Takes one answer for each command from a node that sends no bytes itself. If the number of answers is wrong, the
-    /// exchange stays without answers.
+    /// Takes one answer for each command from a node that answers without bytes, such as a node in memory. If the
+    /// number of answers is wrong, the exchange stays without answers.
     pub fn answer_all(&mut self, answers: Vec<Answer>, evidence: Evidence) {
         self.evidence = evidence;
         if answers.len() == self.command_count() {

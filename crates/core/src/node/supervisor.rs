@@ -52,14 +52,14 @@ pub struct Supervisor {
 #[derive(Clone, Copy, Debug)]
 struct LiveConnection {
     made_at: Duration,
-    /// The node is silent after this time without an answer.
+    /// The node counts as silent if it sends no answer for this time.
     silence: Duration,
 }
 
 /// The traffic on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Activity {
-    /// A command awaits its answer.
+    /// Whether a command awaits its answer.
     pub is_awaited: bool,
     /// Time of the node's last message or, after a pause without commands, of the first new command.
     pub heard_at: Duration,

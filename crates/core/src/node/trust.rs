@@ -71,8 +71,8 @@ pub struct Rules {
     pub marker: Key,
     /// The key of the adoption: the text that starts the wait of a node without a valid marker.
     pub adoption: Key,
-    /// The nodes that the operator declares durable: every write is on the disk before it is answered, and was so before the
-    /// last stop.
+    /// The nodes that the operator declares durable: every write is on the disk before the server answers it, and this
+    /// was also so before the server's last stop.
     pub durable: NodeSet,
     /// Describes the faults of nodes to people.
     pub words: Words,
@@ -230,7 +230,7 @@ impl NodeMonitor {
         &mut self.nodes[node.index()]
     }
 
-    /// Whether the client must not ask some node for votes.
+    /// Whether some node must not be asked for votes.
     pub(crate) fn excludes_any(&self) -> bool {
         let may_vote = |trust: &NodeTrust| {
             matches!(trust.trust_state, TrustState::Unverified | TrustState::Trusted)
@@ -268,7 +268,6 @@ impl NodeMonitor {
         self.quorum.node_ids().any(settles)
     }
 
-    /// Whether some node is being adopted or marked.
     pub(crate) fn is_adopting(&self) -> bool {
         let adopts = |trust: &NodeTrust| {
             matches!(trust.review.step, Step::Adopting(_) | Step::Gathering(_) | Step::Marking)
@@ -446,7 +445,7 @@ impl NodeMonitor {
                 self.adopting(node, *plan, (text, age), now, todo);
             }
             (Step::Marking, Answer::Marked) => trust.identify(node, todo),
-            // Another client has written or deleted the marker meanwhile.
+            // Another client has written or deleted the marker meanwhile, so the node is examined again.
             (Step::Adopting(_), Answer::NotMarked) => {
                 trust.review.due = Some(now.after(LOOK_SOONEST))
             }

@@ -1,9 +1,9 @@
 //! Fencing tokens: one number, recorded on a quorum of the voting nodes.
 //!
-//! Every node has its own counter and increases it with each vote. A lock's fencing token is the largest number that came
-//! with its votes. The holder may use it once the counters of a quorum of these nodes are at *exactly* this number (S18).
-//! The holder raises lower counters to it, and a node accepts this only from the holder of its vote (S19). A higher counter
-//! does not count, because the node may have passed this number for another holder.
+//! Every node has its own counter and increases it with each vote. A lock's fencing token is the largest number that
+//! came with its votes. The holder may use it once the counters of a quorum of these nodes are at *exactly* this number
+//! (S18). The holder raises lower counters to it, and a node accepts this only from the holder of its vote (S19). A
+//! higher counter does not count, because the node may have raised it for another holder.
 //!
 //! A later holder shares a node with this quorum, received a larger number there, and uses no smaller one. So fencing
 //! tokens are unique and grow, whatever the clocks do.

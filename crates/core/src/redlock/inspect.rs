@@ -8,7 +8,6 @@ use crate::redlock::acquire::{NodeOutcome, NodeResult};
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
-/// One look at a lock on several nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Inspection {
     /// The time at which the deadline index wakes this record: its deadline or earlier.

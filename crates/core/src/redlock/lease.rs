@@ -230,7 +230,6 @@ impl Lease {
         release
     }
 
-    /// All nodes, granting or not.
     pub(crate) fn nodes(&self) -> NodeSet {
         self.quorum.all()
     }

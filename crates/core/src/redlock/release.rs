@@ -202,7 +202,7 @@ impl Release {
         let awaited = self.answers.awaited;
         let is_open = |(node, failed): &(&NodeId, &Failed)| failed.owed || awaited.contains(**node);
         let failed = self.failed.iter().filter(is_open).map(|(_, failed)| failed.until).min();
-        // The times of failed nodes are never later than `until`.
+        // The times of failed nodes are never later than `until`, so `until` only matters if no node has failed.
         let awaited = failed.or_else(|| (!awaited.is_empty()).then_some(self.until));
         self.report.as_ref().map(|report| report.due).into_iter().chain(awaited).min()
     }

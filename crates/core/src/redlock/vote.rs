@@ -29,7 +29,7 @@ pub struct Validity {
     margin_ns: u64,
 }
 
-/// The bound of automatic extension.
+/// The limit of the automatic extension of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HoldLimit {
     /// The ttl that an extension asks for.

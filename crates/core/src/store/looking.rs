@@ -44,7 +44,7 @@ impl Store {
                     value: shortened(value),
                     ttl: left(*end),
                 };
-                // The answer names the readers that end last.
+                // If the key has too many readers for the answer, the answer contains those that end last.
                 let first = count.saturating_sub(Holding::READERS_MAX);
                 let readers = living.into_iter().skip(first).map(reader).collect();
                 let shared = match count {

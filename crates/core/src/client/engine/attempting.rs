@@ -1,4 +1,5 @@
-//! An attempt of a call: it asks all nodes at once (step 2), counts the votes (steps 3 and 4), and releases (step 5).
+//! An attempt of a call. The steps are those of the paper: the attempt asks all nodes at once (step 2), counts the
+//! votes (steps 3 and 4), and releases (step 5).
 
 use alloc::vec::Vec;
 

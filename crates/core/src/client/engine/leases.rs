@@ -310,7 +310,8 @@ impl Engine {
         due.is_some()
     }
 
-    /// The lease of an answer. A due loss is latched before the answer may raise the validity (S13).
+    /// The lease that an answer is about; `None` if time has ended the lease. A due loss is latched before the answer
+    /// may raise the validity (S13).
     fn lease_of_answer(&mut self, lock: LockId, cx: &mut Context<'_>) -> Option<&mut Lease> {
         if !mutant!(LossNotLatched) && self.latch_loss(lock, cx) {
             return None;

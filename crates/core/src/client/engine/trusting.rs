@@ -18,7 +18,8 @@ use crate::time::Reading;
 /// (which starts a wait, if one is needed), marker, and `INFO` again.
 const ROUND_TRIPS: u32 = 4;
 
-/// Time that a closing client waits for adoptions and withdrawals.
+/// Longest time for which a closing client waits for adoptions, which take nodes into use, and for withdrawals of
+/// intents.
 const CLOSE_WITHIN: Duration = Duration::from_millis(250);
 
 /// The lock id in the tickets (lock, round and verb) of commands about trust, which belong to no call.
@@ -82,7 +83,7 @@ impl Engine {
             distrust_reason.kind().is_for_good() && matches!(answer, Answer::Absent | Answer::Other)
         };
         match answer {
-            // The reason of the distrust is more useful than the node's error.
+            // The reason of the distrust is more useful than the node's error, so it replaces the error.
             Answer::Failed(failure) if about_votes && distrust_reason.kind().is_for_good() => {
                 Answer::Failed(match failure.may_have_been_executed() {
                     true => distrust_reason.clone(),
@@ -179,8 +180,8 @@ impl Engine {
         }
     }
 
-    /// Lets a closing client wait shortly for adoptions in progress. Otherwise short-lived clients would start them again and
-    /// again.
+    /// Lets a closing client wait shortly for adoptions in progress, which take nodes into use. Otherwise short-lived
+    /// clients would start them again and again.
     pub(super) fn settle_for_a_moment(&mut self, now: Reading) {
         if self.monitor.as_ref().is_some_and(|monitor| monitor.is_adopting()) {
             self.drain_until(now.after(CLOSE_WITHIN));
@@ -199,7 +200,7 @@ impl Engine {
         self.deadlines.add(by, Owner::Close);
     }
 
-    /// Whether no adoption or withdrawal is in progress, or the time for it is over.
+    /// Whether no adoption or withdrawal is in progress, or the time to wait for them is over.
     pub(super) fn has_settled(&mut self) -> bool {
         if self.closing.drains_by.is_none() {
             return true;
@@ -244,7 +245,8 @@ impl Engine {
             for lock in ended {
                 if let Some(call) = self.calls.get_mut(&lock) {
                     call.note_untrusted(self.quorum, excluded.clone(), cx.now);
-                    // Waiting does not help if clients have different settings.
+                    // If clients have different settings, waiting does not help, so the refusal contains no time after
+                    // which to retry.
                     call.free_in = None;
                 }
                 self.abandon(lock, RefusalKind::NodesUntrusted, cx);

@@ -193,9 +193,10 @@ impl NodeMonitor {
         others.filter_map(move |other| self.node(other).clock.time_us(now))
     }
 
-    /// Writes the marker. Its floor is above all fencing tokens given out before, if the clocks are right: proposals
-    /// are bounded by clocks, and larger tokens come from an earlier floor, which came from clocks too. (It would not
-    /// help to include other nodes' floors: a client that does not know them would compute a lower floor next.)
+    /// Writes the marker. Its floor, the smallest fencing token that the node will give out, is above all tokens that
+    /// the node gave out before, if the clocks are right. Proposals are bounded by clocks, and larger tokens come from
+    /// an earlier floor, which came from clocks too. (It would not help to include other nodes' floors: a client that
+    /// does not know them would compute a lower floor next.)
     pub(super) fn mark(&mut self, node: NodeId, now: Reading, todo: &mut Todo) {
         let own = self.node(node).clock.time_us(now);
         let clocks = self.clocks_beside(node, now);

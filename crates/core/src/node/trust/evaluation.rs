@@ -115,12 +115,12 @@ impl NodeMonitor {
         {
             (plan.grown_at, plan.why) = (until, why.into());
         }
-        // A server without replicas forgets after an hour that it was a replica, so a missing promotion is not always
-        // proof.
+        // A server without replicas forgets after an hour that it was a replica. So an `INFO` without a promotion does
+        // not always prove that there was none.
         let would_tell = plan.lasts || rules.would_tell_of_promotions();
         if old.is_some() && info.promoted_at.is_none() && would_tell {
-            // The server restarted with its data, so it needs no adoption, which starts a new wait: only its uptime
-            // counts.
+            // The server restarted with its data, so its votes count as soon as it has been running for long enough. An
+            // adoption would only start a longer wait.
             return self.mark_in_time(node, plan, now, todo);
         }
         self.adopt(node, plan, None, now, todo);

@@ -97,7 +97,6 @@ impl Lease {
         self.quorum.is_out_of_reach(recorded, awaited).then_some(false)
     }
 
-    /// Whether the old holder awaits the outcome of its release.
     pub(crate) fn handover_report(&self) -> bool {
         self.handover().is_some_and(|handover| handover.report)
     }

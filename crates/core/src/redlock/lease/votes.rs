@@ -105,14 +105,14 @@ impl Lease {
     }
 
     /// Whether a command belongs to the time before the downgrade. The node may have executed it after the downgrade,
-    /// when the value was a reader's already, so "absent" proves nothing. The answer to a later command does.
+    /// when the value was a reader's already, so "absent" proves nothing. The answer to a later command is proof.
     fn is_before_downgrade(&self, round: u32) -> bool {
         self.downgraded_in.is_some_and(|downgraded_in| round < downgraded_in)
             && !mutant!(OldAnswersDrop)
     }
 
-    /// Takes an answer to a raise of the attempt or of a hand-over. An answer that the key is gone drops the vote. Returns
-    /// whether the votes changed.
+    /// Takes the answer to a command that raises a node's counter, for the attempt or for a hand-over. An answer that
+    /// the key is gone drops the vote. Returns whether the votes changed.
     pub(crate) fn handle_raised(&mut self, answer: NodeAnswer<'_>) -> bool {
         let NodeAnswer { node, sent, ticket: Ticket { round, .. }, answer } = answer;
         if self.lost.is_some() {

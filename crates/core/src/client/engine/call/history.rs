@@ -135,7 +135,6 @@ impl AttemptHistory {
         self.last = Some((why, nodes));
     }
 
-    /// Whether missing rights on the nodes make a quorum impossible.
     pub(in crate::client::engine) fn is_permission_denied(&self, quorum: Quorum) -> bool {
         let about_rights = |report: &&NodeResult| matches!(&report.said, NodeOutcome::Failed(failure) if failure.kind().is_about_rights());
         let nodes = self.last.iter().flat_map(|(_, nodes)| nodes);
