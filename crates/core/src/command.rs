@@ -271,11 +271,11 @@ pub enum Command {
 /// The counters of a lock's fencing tokens on each node.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Counter {
-    /// The key of the marker, which contains the floor: the smallest fencing token that the node gives out.
+    /// The counters' keys: one for each of the lock's keys, in the same order.
     pub keys: Keys,
     /// Life of a counter after its last use, in milliseconds.
     pub ttl_ms: u64,
-    /// The key of the marker, which contains the floor.
+    /// The key of the marker, which contains the floor: the smallest fencing token that the node gives out.
     pub marker: Key,
 }
 

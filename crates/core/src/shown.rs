@@ -19,10 +19,10 @@ pub const SETTINGS_MAX: usize = 1000;
 /// Characters at the beginning of a token that are shown.
 const TOKEN_SHOWN: usize = 6;
 
-/// Hexadecimal digits in a row may be a token if there are at least this number of them.
+/// A row of hexadecimal digits of at least this length may be a token.
 const TOKEN_DIGITS: usize = 32;
 
-/// A value of at most this length is shown in full, because a token that short could be guessed.
+/// A value of at most this length is shown in full, because it hides nothing: a token of this length could be guessed.
 const WHOLE_MAX: usize = 8;
 
 /// Returns a waiting time in whole seconds, rounded up, so the wait never takes longer than the message says.

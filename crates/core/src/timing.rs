@@ -130,7 +130,7 @@ impl Timing {
         Duration::from_nanos(self.term_ns)
     }
 
-    /// The time before the end of the validity at which a lock is lost.
+    /// The margin: a lock counts as lost this time before the end of its validity.
     pub const fn margin(&self) -> Duration {
         Duration::from_nanos(self.margin_ns)
     }
@@ -159,7 +159,7 @@ impl Timing {
         }
     }
 
-    /// The time between two automatic extensions: a third of the ttl, so that one may fail.
+    /// The time between two automatic extensions: a third of the ttl, so that one of them may fail.
     pub fn extend_every(&self) -> Duration {
         self.ttl() / 3
     }

@@ -36,7 +36,8 @@ pub(crate) const HANDOVERS_MAX: u32 = 64;
 /// processes that wait.
 const TAKES_MAX: u32 = 128;
 
-/// Duration of consecutive acquisitions after which a process without known rivals backs off for the same reason.
+/// Duration of consecutive acquisitions after which a process without known rivals backs off, because it cannot see
+/// processes that wait.
 const TAKES_FOR: Duration = Duration::from_millis(100);
 
 /// Longest addition to the back-off of a process that keeps taking the lock from its rivals. The addition grows with
@@ -87,8 +88,9 @@ impl ContentionWindow {
     }
 
     /// Draws a slot: the number of slots of this length that the caller waits before it checks the lock again. Zero
-    /// means an attempt at once. A caller that missed the lock often draws from fewer slots. The last slot, at least
-    /// [`WINDOW_MIN`], begins within the poll ceiling, so that the lock is soon taken if the other waiters gave up.
+    /// means an attempt at once. A caller that missed the lock often draws from fewer slots. The number of slots has a
+    /// bound, at least [`WINDOW_MIN`]: the last slot begins within the poll ceiling, so that the lock is soon taken if the
+    /// other waiters gave up.
     pub(crate) fn slot(self, length: Duration, word: u64, missed: u32) -> u32 {
         let fit = POLL_CEILING.as_nanos() / length.as_nanos().max(1);
         let most = u32::try_from(fit).unwrap_or(u32::MAX).max(WINDOW_MIN);

@@ -157,7 +157,7 @@ impl Exchange {
         (0..self.count()).filter_map(|nth| self.nth(nth))
     }
 
-    /// Whether the commands are in this list.
+    /// Whether the commands of the batch are in this list.
     pub fn is_of(&self, list: &Commands) -> bool {
         self.commands.as_ref().is_some_and(|commands| Arc::ptr_eq(commands, list))
     }

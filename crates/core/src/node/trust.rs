@@ -230,7 +230,7 @@ impl NodeMonitor {
         &mut self.nodes[node.index()]
     }
 
-    /// Whether some node must not be asked for votes.
+    /// Whether there is a node that the client must not ask for votes.
     pub(crate) fn excludes_any(&self) -> bool {
         let may_vote = |trust: &NodeTrust| {
             matches!(trust.trust_state, TrustState::Unverified | TrustState::Trusted)

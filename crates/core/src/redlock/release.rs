@@ -15,7 +15,7 @@ use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
 use crate::token::Value;
 
-/// Time after the ttl at which a release without an answer is forgotten.
+/// A release without an answer is forgotten when the ttl and this time have passed.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 
 /// One token being released on every node.
@@ -83,7 +83,7 @@ struct Report {
 }
 
 impl Release {
-    /// The release of the token that was drawn for this round. No caller awaits the outcome.
+    /// The release of the token that was drawn for the round `attempt`. No caller awaits the outcome.
     pub(crate) fn new(
         entry: Entry,
         attempt: u32,

@@ -239,8 +239,8 @@ impl Engine {
         true
     }
 
-    /// Finishes a hand-over once the nodes recorded the next guard's number. If they cannot, or no caller waits any more, the
-    /// lease is released.
+    /// Finishes a hand-over once the nodes recorded the next guard's fencing token. If they cannot, or no caller waits any
+    /// more, the lease is released.
     fn review_handover(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;

@@ -62,12 +62,12 @@ pub enum Event {
         /// The keys. `None` means that any key may have changed, or that a new connection has no watch yet.
         keys: Option<Vec<Key>>,
     },
-    /// The holder requests an extension. Answered by [`Effect::Extended`].
+    /// The holder requests an extension. The answer is [`Effect::Extended`].
     Extend {
         /// The lock to extend.
         lock: LockId,
     },
-    /// The holder becomes a reader instead of a writer, and has latched the new mode. Answered by [`Effect::Extended`].
+    /// The holder becomes a reader instead of a writer, and has latched the new mode. The answer is [`Effect::Extended`].
     Downgrade {
         /// The lock to downgrade.
         lock: LockId,
@@ -84,7 +84,7 @@ pub enum Event {
         /// Whether the holder awaits [`Effect::Released`].
         report: bool,
     },
-    /// A caller asks for the holder of a lock. Answered by [`Effect::Inspected`].
+    /// A caller asks for the holder of a lock. The answer is [`Effect::Inspected`].
     Inspect {
         /// A new id for the inspection.
         lock: LockId,
@@ -102,8 +102,8 @@ pub enum Event {
 
 /// The source of randomness for attempts.
 pub trait Entropy {
-    /// Draws a token from the operating system's generator, never used before (S6), and a random word for the delay after the
-    /// attempt. `lock` is the call that begins the attempt.
+    /// Draws a token that was never used before (S6) from the operating system's generator, and a random word for the
+    /// delay after the attempt. `lock` is the call that begins the attempt.
     fn draw(&mut self, lock: LockId) -> (Token, u64);
 }
 
@@ -116,14 +116,13 @@ impl<F: FnMut(LockId) -> (Token, u64)> Entropy for F {
 /// An output of the engine, which the driver executes in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Effect {
-    /// Queue this command for each of these nodes, behind all earlier commands. No command is emitted twice (S8).
+    /// Queue this command for each of these nodes, behind all earlier commands. The engine emits none twice (S8).
     Send {
         /// The receiving nodes.
         nodes: NodeSet,
         /// The ticket (lock, round and verb) that each answer must bring back.
         ticket: Ticket,
-        /// Queue this command for each of these nodes, behind all earlier commands. The engine emits no command twice
-        /// (S8).
+        /// The command.
         command: Command,
     },
     /// The call has its lock.

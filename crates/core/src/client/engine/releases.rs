@@ -112,7 +112,7 @@ impl Engine {
         }
     }
 
-    /// Sends the releases that failed on this node once more.
+    /// Sends again the releases that failed on this node.
     pub(super) fn due_node(&mut self, node: NodeId, cx: &mut Context<'_>) {
         let link = &mut self.paths.links[node.index()];
         link.retry_at = None;

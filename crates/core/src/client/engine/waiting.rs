@@ -29,7 +29,7 @@ impl Engine {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        // Answers to an earlier look must not count for this one.
+        // The new round keeps answers to an earlier look from counting for this one.
         call.round += u32::from(again);
         let due = cx.now.after(call.request.timing.node_timeout(call.pace.round_trip));
         let inspection = Inspection::start(self.quorum, nodes, due, cx.now);
@@ -371,7 +371,7 @@ impl Engine {
                 *until = (*until).min(cx.now.after(step));
                 Self::index_call(&mut self.deadlines, lock, call);
             }
-            // Readers changed. A look at the lock shows whether readers still hold it.
+            // A node reported a change of readers. A look at the lock shows whether readers still hold it.
             Phase::Pausing { .. } if is_stale => {
                 call.look_if_stale(cx.now);
                 Self::index_call(&mut self.deadlines, lock, call);

@@ -25,7 +25,7 @@ use crate::redlock::quorum::NodeId;
 use crate::time::Reading;
 
 impl NodeMonitor {
-    /// Reads the node's adoption. Begins one if there is none.
+    /// Reads the node's adoption, the text that starts its wait for a new marker. Writes one if there is none.
     pub(super) fn adopt(
         &mut self,
         node: NodeId,

@@ -116,7 +116,7 @@ impl NodeMonitor {
             (plan.grown_at, plan.why) = (until, why.into());
         }
         // A server without replicas forgets after an hour that it was a replica. So an `INFO` without a promotion does
-        // not always prove that there was none.
+        // not always prove that the server was not promoted.
         let would_tell = plan.lasts || rules.would_tell_of_promotions();
         if old.is_some() && info.promoted_at.is_none() && would_tell {
             // The server restarted with its data, so its votes count as soon as it has been running for long enough. An
