@@ -7,16 +7,17 @@ use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quorlock_core::{Counter, Event, Keys, LockId, Mode, Request};
+use quorlock_core::{AttemptReport, Counter, Event, Keys, LockId, Mode, Quorum, Request};
 use tokio::sync::watch;
 
 use crate::client::state::ClientState;
+use crate::common::Names;
 use crate::driver::ReplyTo;
 use crate::error::{AcquireError, HoldError, InvalidRequest};
-use crate::guard::{CallerSide, Guard, LockCell, LockGuard, Reply, SendProgress};
+use crate::guard::{CallerSide, Guard, LockCell, LockGuard, Reply};
 use crate::options::LockOptions;
 use crate::own_keys::{MARKER, counter, own_key};
 use crate::resources::Resources;
@@ -99,8 +100,8 @@ impl<G> Acquire<G> {
         self
     }
 
-    /// Sends a report into `progress` after each failed attempt except the last: why the attempt failed. By default nothing
-    /// is reported.
+    /// Sends a report into `progress` after each failed attempt except the last: why the attempt failed. The call sends
+    /// the reports while it is polled. By default nothing is reported.
     pub fn progress(mut self, progress: watch::Sender<Option<Waiting>>) -> Self {
         self.progress = Some(progress);
         self
@@ -250,8 +251,31 @@ pub struct Acquiring<G = Guard> {
 
 enum State {
     Ready(Result<Request, InvalidRequest>),
-    Asked { lock: LockId, reply: CallerSide },
+    Asked(Asked),
     Done,
+}
+
+struct Asked {
+    lock: LockId,
+    reply: CallerSide,
+    progress_feed: Option<ProgressFeed>,
+}
+
+/// Passes the driver's reports on to the caller's channel, while the call is polled. The driver does not send into that
+/// channel itself, because a send waits while the caller borrows the last report.
+type ProgressFeed = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+async fn pass_on(
+    mut reports: watch::Receiver<Option<AttemptReport>>,
+    progress: watch::Sender<Option<Waiting>>,
+    (names, several): (Names, Option<Keys>),
+    quorum: Quorum,
+) {
+    while reports.changed().await.is_ok() {
+        let report = reports.borrow_and_update().clone();
+        let names = (&*names, several.as_ref());
+        progress.send_replace(report.map(|report| Waiting::new(names, quorum, report)));
+    }
 }
 
 impl<G: LockGuard> Acquiring<G> {
@@ -263,17 +287,15 @@ impl<G: LockGuard> Acquiring<G> {
         let request = request?;
         let lock = self.client.new_lock();
         let (mut call, reply) = LockCell::call(lock, self.resource.clone(), &self.client.common);
-        call.progress = self.progress.take().map(|progress| {
-            let (names, several) = (self.client.common.names.clone(), self.several.clone());
-            let quorum = self.client.quorum;
-            Box::new(move |report| {
-                let waiting = Waiting::new((&names, several.as_ref()), quorum, report);
-                progress.send_replace(Some(waiting));
-            }) as SendProgress
+        let progress_feed = self.progress.take().map(|progress| {
+            let (sender, reports) = watch::channel(None);
+            call.progress = Some(sender);
+            let names = (self.client.common.names.clone(), self.several.clone());
+            Box::pin(pass_on(reports, progress, names, self.client.quorum)) as ProgressFeed
         });
         let event = Event::Acquire { lock, request };
         self.client.common.driver.send_and_drive(event, ReplyTo::Acquire(call));
-        self.state = State::Asked { lock, reply };
+        self.state = State::Asked(Asked { lock, reply, progress_feed });
         Ok(())
     }
 
@@ -311,8 +333,8 @@ impl<G: LockGuard> Acquiring<G> {
     pub(crate) fn wait(mut self) -> Result<G, AcquireError> {
         let caller = self.client.common.driver.caller();
         self.start()?;
-        let State::Asked { reply, .. } = &mut self.state else { unreachable!("started just now") };
-        let reply = caller.wait(reply);
+        let State::Asked(asked) = &mut self.state else { unreachable!("started just now") };
+        let reply = caller.wait(&mut asked.reply);
         self.conclude(reply)
     }
 }
@@ -325,20 +347,26 @@ impl<G: LockGuard> Future for Acquiring<G> {
         if let State::Ready(_) = this.state {
             this.start()?;
         }
-        let State::Asked { reply, .. } = &mut this.state else {
+        let State::Asked(asked) = &mut this.state else {
             panic!("polled after it was done");
         };
-        let reply = ready!(Pin::new(reply).poll(cx));
-        Poll::Ready(this.conclude(reply))
+        // The reply is polled first, so every report that the driver sent before it is passed on too.
+        let reply = Pin::new(&mut asked.reply).poll(cx);
+        if let Some(feed) = &mut asked.progress_feed
+            && feed.as_mut().poll(cx).is_ready()
+        {
+            asked.progress_feed = None;
+        }
+        reply.map(|reply| this.conclude(reply))
     }
 }
 
 impl<G> Drop for Acquiring<G> {
     fn drop(&mut self) {
-        if let State::Asked { lock, .. } = self.state
+        if let State::Asked(asked) = &self.state
             && !mutant!(CancelUnsent)
         {
-            let event = Event::Cancel { lock };
+            let event = Event::Cancel { lock: asked.lock };
             self.client.common.driver.send(event, ReplyTo::Nobody);
         }
     }

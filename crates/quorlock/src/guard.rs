@@ -15,7 +15,7 @@ pub(crate) use self::cell::LockCell;
 pub use self::fenced::FencedGuard;
 pub(crate) use self::fenced::LockGuard;
 pub use self::health::Health;
-pub(crate) use self::sides::{CallerSide, DriverSide, Reply, SendProgress, Stage};
+pub(crate) use self::sides::{CallerSide, DriverSide, Reply, Stage};
 use crate::common::{Common, Names};
 use crate::driver::{DriverHandle, ReplyTo};
 use crate::error::{ExtendError, HoldError, NodeAnswer};

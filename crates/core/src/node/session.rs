@@ -278,8 +278,11 @@ impl Exchange {
             self.is_again = false;
             self.fail(&Failure::new(FailureKind::Protocol));
         }
-        // Another batch can reuse the list when no batch refers to it.
-        self.commands.take_if(|commands| Arc::get_mut(commands).is_none());
+        // Another batch can reuse the list when no batch refers to it. The list of a large tick is not kept.
+        let count = self.command_count();
+        self.commands.take_if(|commands| {
+            commands.len() > count || Arc::get_mut(commands).map(Vec::clear).is_none()
+        });
         self.members.clear();
         (core::mem::take(&mut self.answers), core::mem::take(&mut self.evidence))
     }

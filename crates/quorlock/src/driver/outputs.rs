@@ -38,7 +38,7 @@ impl Sink for Outputs<'_> {
             Effect::Waiting { lock, report } => {
                 if let Some(DriverSide { progress: Some(progress), .. }) = callers.locks.get(&lock)
                 {
-                    progress(report);
+                    progress.send_replace(Some(report));
                 }
             }
             Effect::Changed { lock, validity } => {

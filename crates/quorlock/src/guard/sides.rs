@@ -10,6 +10,7 @@ use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
 
 use quorlock_core::{AttemptReport, Hold, Mode, Refusal, ReleaseReport};
+use tokio::sync::watch;
 use tokio::task::coop::poll_proceed;
 
 use super::cell::State;
@@ -74,11 +75,9 @@ impl ReplySlot {
 pub(crate) struct DriverSide {
     cell: Arc<LockCell>,
     /// Reports the call's failed attempts to the caller.
-    pub(crate) progress: Option<SendProgress>,
+    pub(crate) progress: Option<watch::Sender<Option<AttemptReport>>>,
     pub(crate) stage: Stage,
 }
-
-pub(crate) type SendProgress = Box<dyn Fn(AttemptReport) + Send>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {

@@ -10,7 +10,9 @@ mod holding;
 use std::time::Duration;
 
 use common::{builder, client, eventually, five, get, key_count, no_key_is_left, pttl, run};
-use quorlock::{AcquireError, Client, HolderKind, LockOptions, NodeOutcome, NodeReleased, Outcome};
+use quorlock::{
+    AcquireError, Client, Delay, HolderKind, LockOptions, NodeOutcome, NodeReleased, Outcome, Retry,
+};
 use quorlock_servers::Server;
 use tokio::time::Instant;
 
@@ -112,6 +114,28 @@ async fn a_waiting_call_reports_the_cause_after_each_attempt() {
     assert!(told.contended && told.attempts >= 1, "{told:?}");
     assert_eq!(told.holder().unwrap().kind, HolderKind::Owner("api-7".to_owned()));
     assert_eq!(told.nodes.len(), 5);
+    drop(guard);
+    assert!(waiting.await.unwrap().unwrap().is_valid());
+}
+
+/// A program may hold the last report while it uses the client. The driver must not wait for that: a sender of a `watch`
+/// channel waits while the value is borrowed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_borrowed_report_does_not_stop_the_client() {
+    let Some(nodes) = five() else { return };
+    let (holder, other) = (client(&nodes), client(&nodes));
+    let guard = holder.acquire("orders").await.unwrap();
+    let (sender, mut reports) = tokio::sync::watch::channel(None);
+    let (min, max) = (Duration::from_millis(1), Duration::from_millis(2));
+    let retry = Retry { delay: Delay::Between { min, max }, attempts_max: None };
+    let call = other.acquire("orders").options(LockOptions::new().retry(retry)).progress(sender);
+    let waiting = tokio::spawn(call.into_future());
+    let borrowed = reports.wait_for(Option::is_some).await.unwrap();
+    for number in 0..20 {
+        let call = other.acquire(format!("other {number}"));
+        tokio::time::timeout(Duration::from_secs(10), call).await.unwrap().unwrap();
+    }
+    drop(borrowed);
     drop(guard);
     assert!(waiting.await.unwrap().unwrap().is_valid());
 }

@@ -98,6 +98,8 @@ impl Direct {
                 Some(Err(failure)) => {
                     batch.exchange.fail(&failure);
                     self.concluded.push(batch);
+                    // Later commands may fail in the pipeline, and answers are reported in the order of sending.
+                    self.report(events);
                 }
                 Some(Ok(())) => {
                     // The clock was read before the first byte can leave (S4).

@@ -5,6 +5,7 @@ use std::iter::once;
 use quorlock_core::{Answer, BatchId, Command, Commands, Exchange, Form, MarkerSeen};
 
 use super::codec::{Encoding, decode, decode_in_place, encode, is_out_of_protocol, replies_to};
+use super::commands::Lacking;
 use super::evidence::{Beside, marker_of};
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
@@ -101,6 +102,10 @@ impl WireBatch {
     #[inline]
     pub(super) fn take_in_place(&mut self, input: &[u8], flushes: u64) -> usize {
         if self.before.len() < self.beside.before {
+            return 0;
+        }
+        // If the server lacks a command or a right, some commands were not sent and get no reply.
+        if self.encoding.lacking != Lacking::default() {
             return 0;
         }
         let mut taken = 0;
@@ -243,7 +248,6 @@ mod tests {
     };
 
     use super::super::codec::Delete;
-    use super::super::commands::Lacking;
     use super::*;
 
     fn acquire(key: &str, ttl_ms: u64) -> Command {
@@ -308,6 +312,32 @@ mod tests {
             assert!(shared.encoded.is_empty() && shared.bytes.is_empty());
         }
         assert_eq!(Commands::strong_count(&commands), 1, "the list can be reused");
+    }
+
+    /// The server gets only the release and the look, because the user may not use `SET`. The reply to the look must not
+    /// become the answer to the acquire.
+    #[test]
+    fn a_command_that_was_not_sent_gets_no_reply_of_a_later_one() {
+        let keys = Keys::from("k");
+        let value = Value::new(&Token::new([7; 20]), "");
+        let release = Command::Release { keys: keys.clone(), value, tell: false };
+        let watch = Command::Watch { keys, intents: None };
+        let lacking = Lacking::read(&[const { Reply::Nil }; 64]);
+        let encoding = Encoding { watches: true, lacking, ..Encoding::default() };
+        let commands = vec![release, acquire("a", 1), watch];
+        let mut batch = prepared(Exchange::new(BatchId(0), commands), encoding);
+        batch.expect_replies(4, 0);
+        assert_eq!(batch.take_in_place(b":1\r\n+OK\r\n$1\r\nv\r\n:5\r\n", 0), 0);
+        for reply in [Reply::Int(1), Reply::Okay, Reply::Bytes(b"v".to_vec()), Reply::Int(5)] {
+            batch.take(reply);
+            batch.count_off(0);
+        }
+        let (answers, _) = batch.exchange.take();
+        let [(_, Answer::Deleted), (_, Answer::Failed(_)), (_, Answer::Watched(_))] = answers[..]
+        else {
+            panic!("{answers:?}")
+        };
+        assert!(batch.is_complete());
     }
 
     #[test]
