@@ -133,7 +133,7 @@ async fn a_borrowed_report_does_not_stop_the_client() {
     let borrowed = reports.wait_for(Option::is_some).await.unwrap();
     for number in 0..20 {
         let call = other.acquire(format!("other {number}"));
-        tokio::time::timeout(Duration::from_secs(10), call).await.unwrap().unwrap();
+        drop(tokio::time::timeout(Duration::from_secs(10), call).await.unwrap().unwrap());
     }
     drop(borrowed);
     drop(guard);
