@@ -322,7 +322,9 @@ mod tests {
         let value = Value::new(&Token::new([7; 20]), "");
         let release = Command::Release { keys: keys.clone(), value, tell: false };
         let watch = Command::Watch { keys, intents: None };
-        let lacking = Lacking::read(&[const { Reply::Nil }; 64]);
+        // The second of the tested rights is that to SET.
+        let rights = [Reply::List(vec![Reply::Int(2)])];
+        let lacking = Lacking::default().with_rights(&rights, false);
         let encoding = Encoding { watches: true, lacking, ..Encoding::default() };
         let commands = vec![release, acquire("a", 1), watch];
         let mut batch = prepared(Exchange::new(BatchId(0), commands), encoding);
