@@ -30,8 +30,8 @@ pub enum Command {
         /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// Restores a lost vote: sets the keys if each of them is absent or holds this value. If the lock has only one key,
-    /// it must be absent. No key expires earlier than before.
+    /// Restores a lost vote: sets the keys if each of them is absent or holds this value. The key of a lock with only
+    /// one key must be absent. No key expires earlier than before.
     ///
     /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if nothing is written.
     Heal {

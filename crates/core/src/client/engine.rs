@@ -281,7 +281,7 @@ impl Engine {
         self.calls.len()
     }
 
-    /// The number of releases and withdrawals of intents that are in flight or owed.
+    /// The number of releases and withdrawals of intents that are in flight, or failed and are to be sent again.
     pub fn releases_owed(&self) -> usize {
         self.releases.len() + self.closing.withdrawals.len()
     }

@@ -99,7 +99,7 @@ impl fmt::Display for Marker {
     }
 }
 
-/// The adoption of a node: the node will vote after a wait.
+/// The adoption of a node: the text that starts the wait after which the node votes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Adoption {
     /// The settings of the clients for which the node will vote.
@@ -111,13 +111,13 @@ pub struct Adoption {
     pub promoted_at: i64,
     /// The floor of the marker that the adoption has replaced: the smallest fencing token that the node gave out then.
     pub floor: u64,
-    /// The node votes when the adoption is this old.
+    /// The length of the wait in milliseconds: the node votes when the adoption is this old.
     pub wait_ms: u64,
 }
 
 impl Adoption {
-    /// The time to live of an adoption, which is longer than any wait. The age of an adoption is this ttl minus its
-    /// remaining time.
+    /// The time to live of an adoption, which is longer than any wait that it starts. The age of an adoption is this ttl
+    /// minus its remaining time.
     pub const TTL_MS: u64 = 2 * 86_400_000;
 
     /// Parses an adoption; `None` if it is not an adoption of this library. The field `since`, which the node writes, is

@@ -112,7 +112,7 @@ impl Exchange {
         core::mem::swap(&mut self.members, members);
     }
 
-    /// Sets the commands of a batch to these, which are in no other batch.
+    /// Gives the batch these commands, which no other batch shares.
     pub(super) fn own(&mut self, commands: impl Iterator<Item = TicketedCommand>) {
         // The memory of a list that no other batch refers to is reused.
         let list = self.commands.get_or_insert_default();
@@ -422,7 +422,7 @@ impl Session {
     }
 }
 
-/// Whether these are the same allocation. Equal texts in two allocations count as different.
+/// Whether both texts share one allocation. Equal texts in two allocations count as different.
 fn is_very_same(one: Option<&Arc<str>>, other: Option<&Arc<str>>) -> bool {
     matches!((one, other), (Some(one), Some(other)) if Arc::ptr_eq(one, other))
 }

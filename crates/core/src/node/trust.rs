@@ -122,7 +122,7 @@ impl Rules {
 /// The interval of examinations of a trusted node. The examinations also keep its connection alive.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 
-/// The interval of examinations of a node that is not trusted, if no better time is known.
+/// The interval of examinations of a node that is not trusted, if the client does not know when it will be.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// The shortest interval of examinations. Servers round uptimes down to whole seconds, so a node may seem too young for

@@ -148,7 +148,7 @@ impl Release {
         self.failed.remove(&node);
     }
 
-    /// Notes a failed release, which is owed if a command with this token may have reached the node.
+    /// Notes a failed release. It is sent again if a command with this token may have reached the node.
     fn fail(&mut self, node: NodeId, failure: Failure, now: Reading) {
         let owed = self.reached.contains(node);
         let mut until = self.until_of(node);
@@ -348,6 +348,6 @@ pub enum NodeReleased {
     Unanswered,
     /// The node was not asked, because the next caller of this process took the lock over.
     HandedOver,
-    /// The release failed. If the node may have the key, the release is owed.
+    /// The release failed. If the node may have the key, the release is sent again.
     Failed(Failure),
 }

@@ -316,7 +316,7 @@ impl Call {
             (Some(free_in), Delay::Adaptive { ceiling }) if watched => {
                 free_in.min(soonest.unwrap_or(free_in).saturating_add(ceiling)) + after_expiry(word)
             }
-            // This library sets no key without an expiry. Such a key may disappear without a push, so the call polls.
+            // A key without an expiry is not this library's. It may disappear without a push, so the call polls.
             (None, Delay::Adaptive { ceiling }) if watched => ceiling,
             _ => retry.delay(self.contention.polls, word, round_trip, self.free_in),
         }

@@ -22,7 +22,7 @@ impl Untold {
     /// The bit of a command's script. Zero if there is no script, or if the command may be sent again at any time.
     fn of(command: &Command) -> u8 {
         match command {
-            // With a single key the command needs no script.
+            // For a single key these two commands need no script.
             Command::Acquire { keys, .. } => u8::from(keys.single().is_none()),
             Command::Heal { keys, .. } => 2 * u8::from(keys.single().is_none()),
             Command::AcquireFenced { .. } => 4,

@@ -95,9 +95,9 @@ impl NodeMonitor {
         let waived = plan.lasts && mutant!(DurableWaivesAdoption);
         let quarantine = if waived { Duration::ZERO } else { quarantine };
         let trust = self.node_mut(node);
-        // The node's wall clock determines the age. Since this client first saw the adoption, the age cannot have grown
-        // by more than the elapsed time. That time is measured by the boot clock alone, because the larger of both
-        // clocks could end the wait early (protocol, section 9).
+        // The node's wall clock determines the age of the adoption. Since this client first saw the adoption, the age
+        // cannot have grown by more than the elapsed time. That time is measured by the boot clock alone, because the
+        // larger of both clocks could end the wait early (protocol, section 9).
         let (first, first_age, at) =
             trust.adopted.get_or_insert_with(|| (text.clone(), age, now.boot()));
         if *first != text {
@@ -145,8 +145,8 @@ impl NodeMonitor {
             trust.review.due = Some(now.after(wait));
             return;
         }
-        // The floor is computed after the quarantine and before the first vote (S21), so the client reads the other
-        // nodes' clocks now.
+        // The floor, the node's smallest fencing token, is computed after the quarantine and before the first vote
+        // (S21). So the client reads the other nodes' clocks now.
         trust.review.step = Step::Gathering(Box::new(plan));
         trust.review.due = Some(now.after(GATHER_FOR));
         for other in self.quorum.node_ids() {
@@ -178,7 +178,7 @@ impl NodeMonitor {
         }
     }
 
-    /// The number of other nodes whose clocks a floor needs.
+    /// The number of other nodes whose clocks are needed for a node's floor, its smallest fencing token.
     pub(super) fn clocks_needed(&self) -> usize {
         self.quorum.needed().min(self.quorum.nodes() - 1)
     }

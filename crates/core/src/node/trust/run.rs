@@ -82,7 +82,7 @@ impl Run {
         }
         self.earlier.forget(now, quarantine);
         if let Some((at_first, at)) = &mut self.first {
-            // An uptime beyond the quarantine makes no difference.
+            // An uptime that is longer than the quarantine makes no difference, so it is cut.
             let long = i64::try_from(quarantine.as_nanos()).unwrap_or(i64::MAX);
             if at.as_nanos() <= -long {
                 (*at_first, *at) = (0, BootTime::from_nanos(-long));
@@ -103,8 +103,8 @@ impl NodeClock {
         u64::try_from(time_us.saturating_add(passed)).ok().filter(|_| fresh)
     }
 
-    /// Whether the wall clock is known well enough for a floor of fencing tokens. The time in an answer that arrived late
-    /// is too old, and a floor from it could be below an earlier floor.
+    /// Whether the wall clock is known well enough for a floor (a node's smallest fencing token). The time in an answer
+    /// that arrived late is too old, and a floor from it could be below an earlier floor.
     pub(super) fn is_well_known(&self, now: Reading) -> bool {
         !self.is_late && self.time_us(now).is_some()
     }

@@ -19,7 +19,7 @@ pub enum FailureReason {
     NoQuorum,
     /// A quorum granted, but too late: too little validity was left.
     TooSlow,
-    /// Too many nodes are not trusted, or not yet: no quorum is possible, whatever the other nodes answer.
+    /// Too many nodes are not trusted, or not trusted yet: no quorum is possible, whatever the other nodes answer.
     NodesUntrusted,
 }
 
