@@ -7,10 +7,10 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-/// The longest line that is shown, such as a server's error, in characters.
+/// Number of characters after which a line, such as a server's error, is cut.
 pub const LINE_MAX: usize = 160;
 
-/// The longest word that is shown, such as a name or a version, in characters.
+/// Number of characters after which a word, such as a name or a version, is cut.
 pub const WORD_MAX: usize = 64;
 
 /// Number of characters after which another client's settings are cut. Settings contain the names of all nodes.

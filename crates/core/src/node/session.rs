@@ -177,7 +177,7 @@ impl Exchange {
         &self.places
     }
 
-    /// The command of the next [`answer`](Self::answer).
+    /// The command that the next [`answer`](Self::answer) belongs to.
     pub fn awaited(&self) -> Option<&Command> {
         Some(&self.nth(self.answered)?.1.1)
     }
