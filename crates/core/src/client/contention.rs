@@ -110,7 +110,7 @@ pub(crate) struct KeyBackoff {
     first_take: Option<BootTime>,
     rivals_until: Option<BootTime>,
     resume_at: Option<BootTime>,
-    /// Number of additions to the back-off since a rival was last seen. Each of the first two doubles the next addition.
+    /// Number of additions to the back-off since a rival was last seen, counted up to two. Each doubles the next one.
     retakes: u32,
     window: ContentionWindow,
     window_until: Option<BootTime>,
