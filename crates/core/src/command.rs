@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use crate::keys::Keys;
+use crate::keys::{Keys, Mode};
 use crate::token::{Key, Value};
 
 pub use self::failure::{Failure, FailureKind};
@@ -15,7 +15,8 @@ pub use self::holding::{Holding, Reader};
 
 /// A command to one node, which executes it in one atomic step.
 ///
-/// A command about a lock names all keys of the lock. Its conditions apply to each of the keys, unless stated otherwise.
+/// A command about a lock names all keys of the lock. Its conditions apply to each of the keys, unless stated
+/// otherwise.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Command {
@@ -227,6 +228,87 @@ pub enum Command {
         /// The value, which the node always compares as a whole.
         value: Value,
     },
+    /// Replaces the value `from` of a lock by `value`, under all keys or none. The vote lasts for the ttl from now. No
+    /// key expires earlier than before.
+    ///
+    /// Answers: [`Answer::Granted`]. If nothing is written: [`Answer::Other`] if a key is held by another value,
+    /// otherwise [`Answer::Absent`].
+    Attach {
+        /// The keys on the node.
+        keys: Keys,
+        /// Whether `from` is a writer's value or a reader's.
+        mode: Mode,
+        /// The value that the keys must hold.
+        from: Value,
+        /// The new value.
+        value: Value,
+        /// Time to live in milliseconds.
+        ttl_ms: u64,
+    },
+    /// Like [`Command::Attach`] for a writer. The same atomic step raises the counters, as [`Command::AcquireFenced`]
+    /// does.
+    ///
+    /// Answers: those of [`Command::AcquireFenced`].
+    AttachFenced {
+        /// The keys on the node.
+        keys: Keys,
+        /// The value that the keys must hold.
+        from: Value,
+        /// The new value.
+        value: Value,
+        /// Time to live in milliseconds.
+        ttl_ms: u64,
+        /// The lock's counters.
+        counter: Counter,
+        /// The number that the client proposes.
+        proposal: u64,
+    },
+    /// Undoes an [`Command::Attach`]: replaces `value` by `to`, under all keys or none. The expiry stays.
+    ///
+    /// Answers: [`Answer::Deleted`] if the keys no longer hold `value`. If nothing is written: those of
+    /// [`Command::Attach`].
+    GiveBack {
+        /// The keys on the node.
+        keys: Keys,
+        /// Whether `value` is a writer's value or a reader's.
+        mode: Mode,
+        /// The value that the keys must hold.
+        value: Value,
+        /// The value from before the attach.
+        to: Value,
+    },
+    /// Sets a lock with the caller's value, and the nonce of the attempt, if the lock's key is absent.
+    ///
+    /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if the lock's key exists, also with an equal value.
+    Take {
+        /// The keys and their contents.
+        taken: Taken,
+        /// Time to live in milliseconds.
+        ttl_ms: u64,
+    },
+    /// Extends a lock with the caller's value by the ttl from now. The lock's key expires no earlier than before, and
+    /// the nonce with it. With `by_value`, the nonce on the node may be any or none, and is replaced.
+    ///
+    /// Answers: [`Answer::Extended`]. If nothing is written: [`Answer::Absent`] if the lock's key is absent, otherwise
+    /// [`Answer::Other`].
+    ExtendTaken {
+        /// The keys and their contents.
+        taken: Taken,
+        /// Time to live in milliseconds.
+        ttl_ms: u64,
+        /// Whether only the value is compared, and not the nonce.
+        by_value: bool,
+    },
+    /// Deletes a lock with the caller's value, and its nonce. With `by_value`, the nonce on the node may be any or
+    /// none.
+    ///
+    /// Answers: [`Answer::Deleted`], or those of [`Command::ExtendTaken`] if nothing is written.
+    ReleaseTaken {
+        /// The keys and their contents.
+        taken: Taken,
+        /// Whether only the value is compared, and not the nonce.
+        by_value: bool,
+    },
     /// Asks for the node's `INFO` and its marker, the key that shows that no data was lost. Both are in the
     /// [`Evidence`](crate::Evidence) beside the answers.
     ///
@@ -268,6 +350,22 @@ pub enum Command {
     },
 }
 
+/// A lock with a value that the caller chose.
+///
+/// Several callers may use the same value. So each attempt also sets a nonce of its own under a second key, and
+/// whatever it sends later compares both.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Taken {
+    /// The lock's key.
+    pub key: Key,
+    /// The key of the nonce.
+    pub nonce_key: Key,
+    /// The caller's value.
+    pub value: Value,
+    /// The nonce of the attempt.
+    pub nonce: Value,
+}
+
 /// The counters of a lock's fencing tokens on each node.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Counter {
@@ -300,10 +398,17 @@ impl Command {
     /// Whether this is a release. A release changes only the client's own key, so it may also be sent to a suspended
     /// node, and again after a failure.
     pub const fn is_release(&self) -> bool {
-        matches!(self, Self::Release { .. } | Self::ReleaseShared { .. } | Self::Withdraw { .. })
+        matches!(
+            self,
+            Self::Release { .. }
+                | Self::ReleaseShared { .. }
+                | Self::GiveBack { .. }
+                | Self::ReleaseTaken { .. }
+                | Self::Withdraw { .. }
+        )
     }
 
-    /// The value of the lock, if the command names one.
+    /// The value that only this attempt uses, if the command names one.
     pub const fn value(&self) -> Option<&Value> {
         match self {
             Self::Acquire { value, .. }
@@ -318,7 +423,13 @@ impl Command {
             | Self::HealFenced { value, .. }
             | Self::Extend { value, .. }
             | Self::ExtendFenced { value, .. }
-            | Self::Release { value, .. } => Some(value),
+            | Self::Release { value, .. }
+            | Self::Attach { value, .. }
+            | Self::AttachFenced { value, .. }
+            | Self::GiveBack { value, .. } => Some(value),
+            Self::Take { taken, .. }
+            | Self::ExtendTaken { taken, .. }
+            | Self::ReleaseTaken { taken, .. } => Some(&taken.nonce),
             _ => None,
         }
     }
@@ -339,6 +450,10 @@ impl Command {
                 | Self::HealShared { .. }
                 | Self::ExtendShared { .. }
                 | Self::Downgrade { .. }
+                | Self::Attach { .. }
+                | Self::AttachFenced { .. }
+                | Self::Take { .. }
+                | Self::ExtendTaken { .. }
         )
     }
 
@@ -353,6 +468,9 @@ impl Command {
                 | Self::HealFenced { .. }
                 | Self::AcquireShared { .. }
                 | Self::HealShared { .. }
+                | Self::Attach { .. }
+                | Self::AttachFenced { .. }
+                | Self::Take { .. }
         )
     }
 }
@@ -371,7 +489,7 @@ pub enum Answer {
     Downgraded,
     /// A waiting writer's intent was set or deleted.
     Announced,
-    /// The key held the client's value and was deleted.
+    /// The key held the client's value and no longer holds it.
     Deleted,
     /// The key is absent.
     Absent,

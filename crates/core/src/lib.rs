@@ -84,7 +84,7 @@ pub use crate::client::engine::{
 };
 pub use crate::client::tick::{Arrivals, Tick};
 pub use crate::command::{
-    Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Reader,
+    Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Reader, Taken,
 };
 pub use crate::ids::{LockId, Ticket, Verb};
 pub use crate::keys::{Keys, Mode};

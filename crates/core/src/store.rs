@@ -4,11 +4,13 @@
 //! every real server (`quorlock/tests/conformance/differential.rs`). Each call gets the server's wall clock as an
 //! argument, in microseconds.
 
+mod attaching;
 mod exclusive;
 mod fenced;
 mod looking;
 mod marking;
 mod shared;
+mod taking;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -164,6 +166,19 @@ impl Store {
             | Command::Raise { .. }
             | Command::HealFenced { .. }
             | Command::ExtendFenced { .. } => self.carry_out_fenced(command, turn),
+            Command::Attach { keys, mode, from, value, ttl_ms } => {
+                self.attach((keys, *mode), (from, value), *ttl_ms, turn)
+            }
+            Command::AttachFenced { keys, from, value, ttl_ms, counter, proposal } => {
+                let ours = (keys, value, Some(from));
+                self.acquire_fenced(ours, *ttl_ms, (counter, *proposal), turn)
+            }
+            Command::GiveBack { keys, mode, value, to } => {
+                self.give_back((keys, *mode), (value, to), turn)
+            }
+            Command::Take { .. } | Command::ExtendTaken { .. } | Command::ReleaseTaken { .. } => {
+                self.carry_out_taken(command, turn)
+            }
             _ => self.carry_out_shared(command, turn),
         }
     }

@@ -87,6 +87,11 @@ impl Value {
         Self::described(token, &date, owner)
     }
 
+    /// A value that the caller chose.
+    pub fn of_caller(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+
     fn described(token: &Token, date: &[u8], owner: &str) -> Self {
         let mut bytes = Vec::with_capacity(Token::DIGITS + 1 + date.len() + owner.len());
         bytes.extend_from_slice(&token.digits());
@@ -155,8 +160,7 @@ const IS_SET_MS: core::ops::Range<u64> = 1_577_836_800_000..10_000_000_000_000;
 
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let start = core::str::from_utf8(&self.0[..6]).map_err(|_| fmt::Error)?;
-        write!(f, "Value({start}…)")
+        write!(f, "Value({}…)", self.0[..self.0.len().min(6)].escape_ascii())
     }
 }
 

@@ -20,22 +20,7 @@ impl Store {
     ) -> Result<Answer, FailureKind> {
         match command {
             Command::AcquireFenced { keys, value, ttl_ms, counter, proposal } => {
-                let fence = self.counted(counter, turn)?;
-                if self.is_any_in_the_way((keys, value), false, turn) {
-                    let holding = Box::new(self.look_at(keys, None, turn));
-                    return Ok(Answer::RefusedFenced { fence, holding });
-                }
-                let latest = u64::try_from(turn.now_us).unwrap_or(0) + AHEAD_MAX;
-                let proposal = (*proposal).min(latest);
-                let floor = self.floor(&counter.marker, turn)?;
-                let next = (fence + 1).max(floor).max(proposal);
-                self.check_write(true)?;
-                if next >= Counter::LIMIT {
-                    return Err(FailureKind::Rejected);
-                }
-                self.count(counter, next, turn);
-                self.grant((keys, value), *ttl_ms, turn);
-                Ok(Answer::GrantedFenced { fence: next })
+                self.acquire_fenced((keys, value, None), *ttl_ms, (counter, *proposal), turn)
             }
             Command::Raise { keys, value, counter, to } => {
                 self.expire_all(keys, turn);
@@ -90,6 +75,42 @@ impl Store {
             }
             _ => Err(FailureKind::Rejected),
         }
+    }
+
+    /// Acquires a lock with a fencing token. With `from`, the keys must hold this value; otherwise they must be free.
+    pub(super) fn acquire_fenced(
+        &mut self,
+        (keys, value, from): (&Keys, &Value, Option<&Value>),
+        ttl_ms: u64,
+        (counter, proposal): (&Counter, u64),
+        turn: Turn,
+    ) -> Result<Answer, FailureKind> {
+        let fence = self.counted(counter, turn)?;
+        let is_refused = match from {
+            None => self.is_any_in_the_way((keys, value), false, turn),
+            Some(from) => {
+                self.expire_all(keys, turn);
+                self.is_not_ours((keys, from)).is_some()
+            }
+        };
+        if is_refused {
+            let holding = Box::new(self.look_at(keys, None, turn));
+            return Ok(Answer::RefusedFenced { fence, holding });
+        }
+        let latest = u64::try_from(turn.now_us).unwrap_or(0) + AHEAD_MAX;
+        let proposal = proposal.min(latest);
+        let floor = self.floor(&counter.marker, turn)?;
+        let next = (fence + 1).max(floor).max(proposal);
+        self.check_write(true)?;
+        if next >= Counter::LIMIT {
+            return Err(FailureKind::Rejected);
+        }
+        self.count(counter, next, turn);
+        match from {
+            None => self.grant((keys, value), ttl_ms, turn),
+            Some(_) => self.replace((keys, value), ttl_ms, turn),
+        }
+        Ok(Answer::GrantedFenced { fence: next })
     }
 
     /// A mutant, a deliberate bug for the tests: raises only the counters whose keys hold the value.

@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::{Content, Store, Stored, Turn};
-use crate::command::{Answer, Command, Failure, FailureKind};
+use crate::command::{Answer, Command, FailureKind};
 use crate::keys::{Keys, intents};
 use crate::token::{Key, Value};
 
@@ -127,8 +127,8 @@ impl Store {
         turn: Turn,
     ) -> Result<Answer, FailureKind> {
         let all = self.conditions((keys, value), turn);
-        if all.iter().any(|it| matches!(it, Standing::Reads | Standing::HasRead)) {
-            return Ok(Answer::Failed(Failure::unsent(FailureKind::SameServer)));
+        if self.is_any_a_reader((keys, value), turn) {
+            return Err(FailureKind::SameServer);
         }
         let is_refused = all.iter().any(|it| matches!(it, Standing::Foreign | Standing::Writes))
             || intents
@@ -195,6 +195,32 @@ impl Store {
         }
     }
 
+    /// Whether the value is a reader of some key, also an expired one.
+    pub(super) fn is_any_a_reader(&self, (keys, value): (&Keys, &Value), turn: Turn) -> bool {
+        let all = self.conditions((keys, value), turn);
+        all.iter().any(|it| matches!(it, Standing::Reads | Standing::HasRead))
+    }
+
+    /// Makes `value` a reader in the place of `from`, until `until_ms`, but no earlier than `from` would have ended.
+    pub(super) fn replace_reader(
+        &mut self,
+        (keys, from, value): (&Keys, &Value, &Value),
+        until: i64,
+        turn: Turn,
+    ) {
+        for key in &**keys {
+            let until = self.end_of(key, from).map_or(until, |end| end.max(until));
+            let mut members = match self.keys.get(key).map(|stored| &stored.content) {
+                Some(Content::Scored(members)) => members.clone(),
+                _ => BTreeMap::new(),
+            };
+            members.retain(|_, end| !self.has_ended(*end, turn.now_ms()));
+            members.remove(from.as_bytes());
+            members.insert(value.as_bytes().to_vec(), until);
+            self.put_readers(key, members, turn);
+        }
+    }
+
     /// Sets the key's expiry to that of its last reader.
     fn put_readers(&mut self, key: &Key, members: BTreeMap<Vec<u8>, i64>, turn: Turn) {
         let last =
@@ -208,7 +234,11 @@ impl Store {
     }
 
     /// Returns the answer if some key has this value neither as a reader's nor, during a downgrade, as a writer's.
-    fn does_not_read(&self, (keys, value): (&Keys, &Value), turn: Turn) -> Option<Answer> {
+    pub(super) fn does_not_read(
+        &self,
+        (keys, value): (&Keys, &Value),
+        turn: Turn,
+    ) -> Option<Answer> {
         let all = self.conditions((keys, value), turn);
         if all.contains(&Standing::Foreign) {
             return Some(Answer::Other);

@@ -118,6 +118,8 @@ pub async fn all(node: impl Node, outside: impl Outside) {
     fences_go_up(&subject).await;
     several_keys_are_one_lock(&subject).await;
     readers_share_and_writers_exclude(&subject).await;
+    a_lock_is_taken_over_once_and_given_back(&subject).await;
+    a_lock_with_the_callers_value_has_a_nonce(&subject).await;
     a_node_that_is_greeted_proves_itself(&subject).await;
     a_marker_waits_for_its_adoption(&subject).await;
     the_node_is_up_and_has_a_name(&subject).await;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
 pub use quorlock_core::{
-    Adopted, Answer, Command, Counter, Evidence, Key, Keys, MarkerSeen, Value,
+    Adopted, Answer, Command, Counter, Evidence, Key, Keys, MarkerSeen, Mode, Taken, Value,
 };
 use quorlock_core::{Failure, NodeState, Reading};
 

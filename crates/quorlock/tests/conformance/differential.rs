@@ -19,7 +19,7 @@ use crate::node;
 use crate::past::Past;
 
 /// The number of steps for each server and seed.
-const STEPS: usize = 4_000;
+const STEPS: usize = 5_500;
 
 /// The clocks of server and test may differ by this much, in milliseconds.
 const NEAR_MS: i64 = 6;
@@ -48,7 +48,7 @@ async fn random_commands(binary: &ServerBinary, seed: u64, is_pinned: bool) {
     let locks = || (0..3).map(|key| Key::from(format!("k{key}")));
     let fences = locks().map(|key| format!("fence:{key}").into());
     let intents = locks().map(|key| intents(&key.into(), 0)[0].clone());
-    let others = ["node", "adopt"].map(Key::from);
+    let others = ["node", "adopt", "nonce:k0", "nonce:k1"].map(Key::from);
     let mut pair = Pair::new(binary, seed, locks().chain(fences).chain(intents).chain(others));
     for _ in 0..STEPS {
         pair.step().await;

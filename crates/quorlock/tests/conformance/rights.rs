@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quorlock::node::conformance::{Outside, Subject};
 use quorlock::node::{Answer, Command, FailureKind, Key, Keys, Value};
-use quorlock_core::Token;
+use quorlock_core::{Mode, Token};
 use quorlock_servers::{Listen, Reply, Server, ServerOptions};
 
 use crate::common::all_servers;
@@ -68,7 +68,7 @@ async fn a_missing_permission_leaves_no_command_half_done() {
         // `get` is never removed: without the right to read, no vote counts.
         for right in RIGHTS.iter().filter(|right| **right != "get") {
             for setting in SETTINGS {
-                for command in 0..5 {
+                for command in 0..COMMANDS {
                     let lock = Lock::new(&past, setting);
                     let free = lock.command(command);
                     lock.prepare(setting);
@@ -116,7 +116,7 @@ async fn the_permissions_of_readers_suffice_to_share_a_lock() {
         let user = url.replace("://", "://reader:secret@");
         let bound = Subject::new(node(&user), past.clone());
         for setting in SETTINGS {
-            for command in 0..5 {
+            for command in 0..COMMANDS {
                 let lock = Lock::new(&past, setting);
                 lock.prepare(setting);
                 let answers = bound.execute(vec![lock.command(command)]).await;
@@ -138,6 +138,9 @@ async fn the_permissions_of_readers_suffice_to_share_a_lock() {
 fn with_port() -> ServerOptions {
     ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() }
 }
+
+/// Number of commands for readers.
+const COMMANDS: usize = 6;
 
 struct Lock {
     past: Past,
@@ -174,7 +177,7 @@ impl Lock {
         }
     }
 
-    /// One of the five commands for readers.
+    /// One of the commands for readers; `which` is below [`COMMANDS`].
     fn command(&self, which: usize) -> Command {
         let (keys, intents) = (self.keys.clone(), self.intents.clone());
         let (value, ttl_ms) = (self.value.clone(), TTL_MS);
@@ -183,6 +186,11 @@ impl Lock {
             1 => Command::HealShared { keys, value, ttl_ms },
             2 => Command::ExtendShared { keys, value, ttl_ms },
             3 => Command::Downgrade { keys, value },
+            4 => {
+                let (mode, from) = (Mode::Shared, value);
+                let value = Value::of_caller(b"a new reader");
+                Command::Attach { keys, mode, from, value, ttl_ms }
+            }
             _ => Command::ReleaseShared { keys, value },
         }
     }

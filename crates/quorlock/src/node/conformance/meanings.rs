@@ -7,7 +7,8 @@ use quorlock_core::marker::Adoption;
 use super::subject::Subject;
 use super::{KEPT, LONG, acquire, extend, inspect, millis, new_key, new_keys, new_value, release};
 use crate::node::{
-    Adopted, Answer, Answers, Command, Counter, Evidence, FailureKind, Holding, Keys, Value,
+    Adopted, Answer, Answers, Command, Counter, Evidence, FailureKind, Holding, Keys, Mode, Taken,
+    Value,
 };
 
 /// Executes the commands one after the other, and checks each answer.
@@ -207,6 +208,81 @@ pub async fn readers_share_and_writers_exclude(subject: &Subject) {
     }
     in_turn(subject, vec![(leave(&one), Answer::Deleted), (withdraw(&late), Answer::Announced)])
         .await;
+}
+
+/// A lock is taken over under all its keys or none. The value that was taken over is gone, so nobody else can take the
+/// lock over with it, until it is given back.
+pub async fn a_lock_is_taken_over_once_and_given_back(subject: &Subject) {
+    let keys = new_keys("attached", 2);
+    let [old, new, other] = [new_value(), new_value(), new_value()];
+    let attach = |mode, from: &Value, value: &Value| {
+        let (keys, from, value) = (keys.clone(), from.clone(), value.clone());
+        Command::Attach { keys, mode, from, value, ttl_ms: millis(2 * LONG) }
+    };
+    let give_back = |mode| {
+        let (keys, value, to) = (keys.clone(), new.clone(), old.clone());
+        Command::GiveBack { keys, mode, value, to }
+    };
+    let (writer, reader) = (Mode::Exclusive, Mode::Shared);
+    let downgrade = Command::Downgrade { keys: keys.clone(), value: old.clone() };
+    let leave = Command::ReleaseShared { keys: keys.clone(), value: other.clone() };
+    let steps = vec![
+        (attach(writer, &old, &new), Answer::Absent),
+        (acquire(&keys, &old, LONG), Answer::Granted),
+        (attach(writer, &old, &new), Answer::Granted),
+        (attach(writer, &old, &other), Answer::Other),
+        (give_back(writer), Answer::Deleted),
+        (give_back(writer), Answer::Other),
+        (attach(writer, &old, &new), Answer::Granted),
+        (give_back(writer), Answer::Deleted),
+        (downgrade, Answer::Downgraded),
+        (attach(writer, &old, &new), Answer::Other),
+        (attach(reader, &old, &new), Answer::Granted),
+        (attach(reader, &old, &other), Answer::Absent),
+        (give_back(reader), Answer::Deleted),
+        (attach(reader, &old, &other), Answer::Granted),
+        (leave, Answer::Deleted),
+        (inspect(&keys), Answer::Seen(Holding::Free)),
+    ];
+    in_turn(subject, steps).await;
+}
+
+/// A lock with the caller's value belongs to one attempt, whose nonce is under a second key. Another attempt with an
+/// equal value is refused, and what it still owes changes nothing.
+pub async fn a_lock_with_the_callers_value_has_a_nonce(subject: &Subject) {
+    let (key, nonce_key, value) = (new_key("taken"), new_key("nonce"), new_value());
+    let attempt = |nonce: &str| Taken {
+        key: key.clone(),
+        nonce_key: nonce_key.clone(),
+        value: value.clone(),
+        nonce: Value::of_caller(nonce.as_bytes()),
+    };
+    let (ours, late) = (attempt("ours"), attempt("late"));
+    let ttl_ms = millis(LONG);
+    let take = |taken: &Taken| Command::Take { taken: taken.clone(), ttl_ms };
+    let extend = |taken: &Taken, by_value| Command::ExtendTaken {
+        taken: taken.clone(),
+        ttl_ms: 2 * ttl_ms,
+        by_value,
+    };
+    let release =
+        |taken: &Taken, by_value| Command::ReleaseTaken { taken: taken.clone(), by_value };
+    let steps = vec![
+        (release(&ours, false), Answer::Absent),
+        (take(&ours), Answer::Granted),
+        (take(&late), Answer::Refused),
+        (release(&late, false), Answer::Other),
+        (extend(&late, false), Answer::Other),
+        (extend(&ours, false), Answer::Extended),
+        // The extension by value replaces the nonce.
+        (extend(&late, true), Answer::Extended),
+        (release(&ours, false), Answer::Other),
+        (release(&late, false), Answer::Deleted),
+        (take(&ours), Answer::Granted),
+        (release(&late, true), Answer::Deleted),
+    ];
+    in_turn(subject, steps).await;
+    assert!(subject.outside.value(&nonce_key).is_none(), "the nonce goes with the lock");
 }
 
 /// A node that can be restarted answers `Identify` with its `INFO` and its marker, the key that shows that no data was

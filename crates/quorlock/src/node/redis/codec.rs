@@ -3,16 +3,18 @@
 mod errors;
 mod replies;
 
-use quorlock_core::{Command, Failure, Form, Key, Keys};
+use quorlock_core::{Command, Failure, Form, Key, Keys, Mode, Taken};
 
 pub(super) use self::errors::{code, explanation, kind_of, rejected};
 pub(super) use self::replies::{decode, decode_in_place, is_out_of_protocol};
 use super::commands::Lacking;
 use super::resp::{self, Reply};
-use super::scripts::Scripts;
+use super::scripts::{Script, Scripts};
 
 /// Commands that a lock of one key without a fencing token does not need, so the user need not have the rights to them.
 const UNNEEDED_BY_PLAIN: &[&str] = &["INFO", "GETRANGE", "EXISTS", "TIME"];
+
+const UNNEEDED_BY_TAKEN: &[&str] = &["INFO", "GETRANGE", "TIME"];
 
 const UNNEEDED_BY_READERS: &[&str] = &["INFO", "SET", "GETRANGE", "EXISTS", "PEXPIRE"];
 
@@ -43,14 +45,18 @@ impl Encoding {
                 let is_plain = keys.single().is_some();
                 self.lacking.no_vote(if is_plain { UNNEEDED_BY_PLAIN } else { &["INFO"] })
             }
-            Command::AcquireFenced { .. } | Command::HealFenced { .. } => {
-                self.lacking.no_vote(&["INFO"])
+            Command::AcquireFenced { .. }
+            | Command::AttachFenced { .. }
+            | Command::HealFenced { .. } => self.lacking.no_vote(&["INFO"]),
+            Command::Attach { mode: Mode::Exclusive, .. } | Command::Take { .. } => {
+                self.lacking.no_vote(UNNEEDED_BY_TAKEN)
             }
-            Command::AcquireShared { .. } | Command::HealShared { .. } => {
+            Command::Attach { .. } | Command::AcquireShared { .. } | Command::HealShared { .. } => {
                 self.lacking.no_readers().or_else(|| self.lacking.no_vote(UNNEEDED_BY_READERS))
             }
             Command::ExtendShared { .. }
             | Command::ReleaseShared { .. }
+            | Command::GiveBack { mode: Mode::Shared, .. }
             | Command::Downgrade { .. } => self.lacking.no_readers(),
             _ => None,
         }
@@ -136,6 +142,12 @@ pub(super) fn replies_to(command: &Command, way: Encoding) -> usize {
         | Command::Downgrade { .. }
         | Command::Release { .. }
         | Command::ReleaseShared { .. }
+        | Command::Attach { .. }
+        | Command::AttachFenced { .. }
+        | Command::GiveBack { .. }
+        | Command::Take { .. }
+        | Command::ExtendTaken { .. }
+        | Command::ReleaseTaken { .. }
         | Command::Announce { .. }
         | Command::Withdraw { .. }
         | Command::Adopt { .. }
@@ -235,6 +247,35 @@ pub(super) fn encode(command: &Command, way: Encoding, scripts: &Scripts, out: &
         Command::Downgrade { keys, value } => {
             scripts.downgrade.call(form, [keys], [value.as_bytes()], out)
         }
+        Command::Attach { keys, mode, from, value, ttl_ms } => {
+            let ttl = first.format(*ttl_ms).as_bytes();
+            let words = [from.as_bytes(), value.as_bytes(), ttl];
+            replacement(*mode, scripts).call(form, [keys], words, out)
+        }
+        Command::GiveBack { keys, mode, value, to } => {
+            let words = [value.as_bytes(), to.as_bytes(), b"0"];
+            replacement(*mode, scripts).call(form, [keys], words, out)
+        }
+        Command::AttachFenced { keys, from, value, ttl_ms, counter, proposal } => {
+            let ttl = first.format(*ttl_ms).as_bytes();
+            let keep = second.format(counter.ttl_ms).as_bytes();
+            let proposal = third.format(*proposal).as_bytes();
+            let keys = [keys, &*counter.keys, std::slice::from_ref(&counter.marker)];
+            let words = [value.as_bytes(), ttl, keep, proposal, from.as_bytes()];
+            scripts.acquire_fenced.call(form, keys, words, out)
+        }
+        Command::Take { taken: Taken { key, nonce_key, value, nonce }, ttl_ms } => {
+            let ttl = first.format(*ttl_ms).as_bytes();
+            let words = [value.as_bytes(), nonce.as_bytes(), ttl];
+            scripts.take.call(form, [one(key), one(nonce_key)], words, out)
+        }
+        Command::ExtendTaken { taken, ttl_ms, by_value } => {
+            let ttl = first.format(*ttl_ms).as_bytes();
+            change_taken((taken, *by_value), ttl, form, scripts, out)
+        }
+        Command::ReleaseTaken { taken, by_value } => {
+            change_taken((taken, *by_value), b"0", form, scripts, out)
+        }
         Command::Announce { intents, value, ttl_ms, renews } => {
             let ttl = first.format(*ttl_ms).as_bytes();
             let renews: &[u8] = if *renews { b"1" } else { b"0" };
@@ -280,6 +321,28 @@ pub(super) fn encode(command: &Command, way: Encoding, scripts: &Scripts, out: &
         }
         _ => {}
     }
+}
+
+/// The script that replaces a lock's value.
+fn replacement(mode: Mode, scripts: &Scripts) -> &Script {
+    match mode {
+        Mode::Exclusive => &scripts.attach,
+        Mode::Shared => &scripts.attach_shared,
+    }
+}
+
+/// Encodes an extension, or with the ttl `0` a release, of a lock with the caller's value.
+fn change_taken(
+    (taken, by_value): (&Taken, bool),
+    ttl: &[u8],
+    form: Form,
+    scripts: &Scripts,
+    out: &mut Vec<u8>,
+) {
+    let Taken { key, nonce_key, value, nonce } = taken;
+    let compares: &[u8] = if by_value { b"value" } else { b"nonce" };
+    let words = [value.as_bytes(), nonce.as_bytes(), ttl, compares];
+    scripts.taken.call(form, [one(key), one(nonce_key)], words, out)
 }
 
 fn look(keys: &Keys, intents: Option<&Keys>, way: Encoding, scripts: &Scripts, out: &mut Vec<u8>) {

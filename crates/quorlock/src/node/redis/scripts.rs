@@ -10,6 +10,8 @@ pub(super) struct Scripts {
     pub(super) acquire_shared: Script,
     pub(super) adopt: Script,
     pub(super) announce: Script,
+    pub(super) attach: Script,
+    pub(super) attach_shared: Script,
     pub(super) downgrade: Script,
     pub(super) extend: Script,
     pub(super) extend_shared: Script,
@@ -20,6 +22,8 @@ pub(super) struct Scripts {
     pub(super) raise: Script,
     pub(super) release: Script,
     pub(super) release_shared: Script,
+    pub(super) take: Script,
+    pub(super) taken: Script,
 }
 
 pub(super) struct Script {
@@ -52,6 +56,8 @@ impl Scripts {
             acquire_shared: script!("acquire_shared" with readers),
             adopt: script!("adopt"),
             announce: script!("announce"),
+            attach: script!("attach"),
+            attach_shared: script!("attach_shared" with readers),
             downgrade: script!("downgrade" with readers),
             extend: script!("extend"),
             extend_shared: script!("extend_shared" with readers),
@@ -62,6 +68,8 @@ impl Scripts {
             raise: script!("raise"),
             release: script!("release"),
             release_shared: script!("release_shared" with readers),
+            take: script!("take"),
+            taken: script!("taken"),
         }
     }
 

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use quorlock::node::{Adopted, Command, Counter, Key, Keys, Value};
-use quorlock_core::Token;
 use quorlock_core::keys::intents;
 use quorlock_core::marker::Adoption;
 use quorlock_core::store::Content;
+use quorlock_core::{Mode, Taken, Token};
 
 use super::Pair;
 
 /// Pairs of command and answer that every pinned seed must produce.
-pub(super) const MATTERS: [(&str, &str); 44] = [
+pub(super) const MATTERS: [(&str, &str); 58] = [
     ("Acquire", "Granted"),
     ("Acquire", "Refused"),
     ("Heal", "Granted"),
@@ -49,6 +49,20 @@ pub(super) const MATTERS: [(&str, &str); 44] = [
     ("Downgrade", "Downgraded"),
     ("Downgrade", "Absent"),
     ("Downgrade", "Other"),
+    ("Attach", "Granted"),
+    ("Attach", "Absent"),
+    ("Attach", "Other"),
+    ("AttachFenced", "GrantedFenced"),
+    ("AttachFenced", "RefusedFenced"),
+    ("GiveBack", "Deleted"),
+    ("GiveBack", "Absent"),
+    ("GiveBack", "Other"),
+    ("Take", "Granted"),
+    ("Take", "Refused"),
+    ("ExtendTaken", "Extended"),
+    ("ExtendTaken", "Other"),
+    ("ReleaseTaken", "Deleted"),
+    ("ReleaseTaken", "Other"),
     ("Announce", "Announced"),
     ("Announce", "Other"),
     ("Withdraw", "Announced"),
@@ -80,7 +94,7 @@ impl Pair {
             ttl_ms: 100_000_000,
             marker: "node".into(),
         };
-        match self.random.u8(0..32) {
+        match self.random.u8(0..45) {
             0 | 1 => Command::Acquire { keys, value, ttl_ms },
             2 | 3 => Command::Heal { keys, value, ttl_ms },
             4 | 5 => Command::Extend { keys, value, ttl_ms },
@@ -101,19 +115,58 @@ impl Pair {
                 let proposal = self.pick(&[0, to, u64::MAX >> 12, u64::MAX]);
                 Command::AcquireFenced { keys, value, ttl_ms, counter, proposal }
             }
-            21..=23 => Command::Raise { keys, value, counter, to },
+            21..=23 | 40 | 41 => Command::Raise { keys, value, counter, to },
             24 => Command::HealFenced { keys, value, ttl_ms, counter, to },
             25 => Command::ExtendFenced { keys, value, ttl_ms, counter },
             26 => {
                 let intents = self.random.bool().then_some(words);
                 Command::Inspect { keys, intents }
             }
+            29..=31 => {
+                let (mode, from) = (self.pick(&[Mode::Exclusive, Mode::Shared]), value);
+                let value = self.draw_new_value(&keys);
+                Command::Attach { keys, mode, from, value, ttl_ms }
+            }
+            32 | 39 => {
+                let (from, proposal) = (value, to);
+                let value = self.draw_new_value(&keys);
+                Command::AttachFenced { keys, from, value, ttl_ms, counter, proposal }
+            }
+            33 | 34 => {
+                let mode = self.pick(&[Mode::Exclusive, Mode::Shared]);
+                let to = self.draw_new_value(&keys);
+                Command::GiveBack { keys, mode, value, to }
+            }
+            35..=38 => self.draw_taken(value, ttl_ms),
             27 => self.draw_adopt(),
             28 => self.draw_mark(),
             _ => {
                 let intents = self.random.bool().then_some(words);
                 Command::Watch { keys, intents }
             }
+        }
+    }
+
+    /// A value that the keys do not hold, because an attempt always has a new value.
+    fn draw_new_value(&mut self, keys: &Keys) -> Value {
+        let stored = keys.iter().filter_map(|key| self.stores[0].stored(key, i64::MIN));
+        let held: Vec<&Vec<u8>> = stored.flat_map(|stored| stored.values()).collect();
+        let is_new = |value: &Value| !held.iter().any(|held| *held == value.as_bytes());
+        let new: Vec<Value> = (0..4).map(value).filter(is_new).collect();
+        if new.is_empty() { value(4) } else { self.pick(&new) }
+    }
+
+    /// A command for a lock with the caller's value. The nonce may be that of another attempt.
+    fn draw_taken(&mut self, value: Value, ttl_ms: u64) -> Command {
+        let key = self.pick(&["k0", "k1"]);
+        let nonce = Value::of_caller(self.pick(&["nonce 1", "nonce 2"]).as_bytes());
+        let nonce_key = format!("nonce:{key}").into();
+        let taken = Taken { key: key.into(), nonce_key, value, nonce };
+        let by_value = self.random.bool();
+        match self.random.u8(0..3) {
+            0 => Command::Take { taken, ttl_ms },
+            1 => Command::ExtendTaken { taken, ttl_ms, by_value },
+            _ => Command::ReleaseTaken { taken, by_value },
         }
     }
 
@@ -220,8 +273,16 @@ pub(super) fn touched(command: &Command) -> Vec<Key> {
         | Command::HealShared { keys, .. }
         | Command::ExtendShared { keys, .. }
         | Command::ReleaseShared { keys, .. }
+        | Command::Attach { keys, .. }
+        | Command::GiveBack { keys, .. }
         | Command::Downgrade { keys, .. } => all(&[keys]),
+        Command::Take { taken, .. }
+        | Command::ExtendTaken { taken, .. }
+        | Command::ReleaseTaken { taken, .. } => {
+            vec![taken.key.clone(), taken.nonce_key.clone()]
+        }
         Command::AcquireFenced { keys, counter, .. }
+        | Command::AttachFenced { keys, counter, .. }
         | Command::Raise { keys, counter, .. }
         | Command::HealFenced { keys, counter, .. }
         | Command::ExtendFenced { keys, counter, .. } => {

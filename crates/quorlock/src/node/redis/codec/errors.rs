@@ -50,6 +50,8 @@ pub(in crate::node::redis) fn kind_of(code: &str) -> FailureKind {
         "OOM" => FailureKind::OutOfMemory,
         "MISCONF" => FailureKind::CannotPersist,
         "BUSY" => FailureKind::Busy,
+        // Our own scripts reply with this error.
+        "SAMESERVER" => FailureKind::SameServer,
         "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" | "TRYAGAIN" => FailureKind::Redirected,
         _ => FailureKind::Rejected,
     }

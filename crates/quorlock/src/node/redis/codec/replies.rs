@@ -47,26 +47,29 @@ pub(in crate::node::redis) fn decode(
                 _ => out_of_protocol(),
             }
         }
-        Command::Acquire { .. } | Command::Heal { .. } | Command::HealShared { .. } => {
+        Command::Acquire { .. }
+        | Command::AcquireShared { .. }
+        | Command::Heal { .. }
+        | Command::HealShared { .. }
+        | Command::Take { .. } => {
             return granted_or_refused(next(), way);
         }
-        Command::AcquireShared { .. } => match next() {
-            Reply::Error(error) if code(&error) == "SAMESERVER" => {
-                Answer::Failed(Failure::unsent(FailureKind::SameServer))
-            }
-            other => return granted_or_refused(other, way),
+        Command::Attach { .. } => match next() {
+            Reply::Int(1) => Answer::Granted,
+            other => return absent_or_other(other, way, not_set),
         },
-        Command::Extend { .. } | Command::ExtendFenced { .. } | Command::ExtendShared { .. } => {
-            match next() {
-                Reply::Int(1) => Answer::Extended,
-                other => return absent_or_other(other, way),
-            }
-        }
+        Command::Extend { .. }
+        | Command::ExtendFenced { .. }
+        | Command::ExtendShared { .. }
+        | Command::ExtendTaken { .. } => match next() {
+            Reply::Int(1) => Answer::Extended,
+            other => return absent_or_other(other, way, rejected),
+        },
         Command::Downgrade { .. } => match next() {
             Reply::Int(1) => Answer::Downgraded,
-            other => return absent_or_other(other, way),
+            other => return absent_or_other(other, way, rejected),
         },
-        Command::AcquireFenced { keys, .. } => match next() {
+        Command::AcquireFenced { keys, .. } | Command::AttachFenced { keys, .. } => match next() {
             Reply::Int(fence) => fenced(fence, |fence| Answer::GrantedFenced { fence }),
             Reply::List(told) => refused_fenced(told, keys),
             other => return no_script(other, way, not_set),
@@ -79,7 +82,7 @@ pub(in crate::node::redis) fn decode(
         },
         Command::Raise { .. } => match next() {
             Reply::List(counter) => counted(counter, |fence| Answer::Raised { fence }),
-            other => return absent_or_other(other, way),
+            other => return absent_or_other(other, way, rejected),
         },
         Command::Release { keys, tell, .. } if way.deletes_natively(keys) => match next() {
             Reply::Int(1) => Answer::Deleted,
@@ -88,11 +91,14 @@ pub(in crate::node::redis) fn decode(
             Reply::Int(0) if *tell => return Err(Form::Script),
             Reply::Int(0) => Answer::NotOurs,
             Reply::Error(error) if is_other_type(&error) => Answer::Other,
-            other => return absent_or_other(other, way),
+            other => return absent_or_other(other, way, rejected),
         },
-        Command::Release { .. } | Command::ReleaseShared { .. } => match next() {
+        Command::Release { .. }
+        | Command::ReleaseShared { .. }
+        | Command::GiveBack { .. }
+        | Command::ReleaseTaken { .. } => match next() {
             Reply::Int(1) => Answer::Deleted,
-            other => return absent_or_other(other, way),
+            other => return absent_or_other(other, way, rejected),
         },
         Command::Announce { .. } => match next() {
             Reply::Int(1) => Answer::Announced,
@@ -139,11 +145,15 @@ fn granted_or_refused(reply: Reply, way: Encoding) -> Result<Answer, Form> {
     }
 }
 
-fn absent_or_other(reply: Reply, way: Encoding) -> Result<Answer, Form> {
+fn absent_or_other(
+    reply: Reply,
+    way: Encoding,
+    failure: fn(&str) -> Failure,
+) -> Result<Answer, Form> {
     match reply {
         Reply::Int(-1) => Ok(Answer::Absent),
         Reply::Int(0) => Ok(Answer::Other),
-        other => no_script(other, way, rejected),
+        other => no_script(other, way, failure),
     }
 }
 
@@ -470,6 +480,8 @@ mod tests {
         let command = Command::AcquireShared { keys, intents, value, ttl_ms: 1 };
         let error = Reply::Error("SAMESERVER the value is already one of the readers".to_owned());
         let answer = decode(&command, Encoding::default(), &mut [error].into_iter());
-        assert_eq!(answer, Ok(Answer::Failed(Failure::unsent(FailureKind::SameServer))));
+        let Ok(Answer::Failed(failure)) = answer else { panic!("{answer:?}") };
+        assert_eq!(failure.kind(), FailureKind::SameServer);
+        assert!(!failure.may_have_been_executed());
     }
 }

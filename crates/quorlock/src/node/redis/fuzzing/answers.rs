@@ -1,6 +1,8 @@
 //! The bounds of the memory that answers use.
 
-use quorlock_core::{Answer, Command, Counter, Form, Holding, Keys, Reader, Token, Value};
+use quorlock_core::{
+    Answer, Command, Counter, Form, Holding, Keys, Mode, Reader, Taken, Token, Value,
+};
 
 use super::read_in_parts;
 use crate::node::redis::codec::{Delete, Encoding, decode};
@@ -101,6 +103,26 @@ fn all_commands() -> Vec<Command> {
         }));
         let (keys, value, _) = parts();
         commands.push(Command::AcquireShared { keys, intents, value, ttl_ms });
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            let (keys, value, _) = parts();
+            let from = value.clone();
+            commands.push(Command::Attach { keys, mode, from, value, ttl_ms });
+            let (keys, value, _) = parts();
+            let to = value.clone();
+            commands.push(Command::GiveBack { keys, mode, value, to });
+        }
+        let (keys, value, counter) = parts();
+        let from = value.clone();
+        commands.push(Command::AttachFenced { keys, from, value, ttl_ms, counter, proposal });
+        let (keys, value, _) = parts();
+        let (key, nonce_key, nonce) = (keys[0].clone(), keys[0].clone(), value.clone());
+        let taken = Taken { key, nonce_key, value, nonce };
+        commands.push(Command::Take { taken: taken.clone(), ttl_ms });
+        for by_value in [true, false] {
+            let taken = taken.clone();
+            commands.push(Command::ExtendTaken { taken: taken.clone(), ttl_ms, by_value });
+            commands.push(Command::ReleaseTaken { taken, by_value });
+        }
     }
     commands
 }

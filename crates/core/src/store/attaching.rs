@@ -1,0 +1,58 @@
+//! Taking a lock over from another value, and giving it back.
+
+use super::{Store, Stored, Turn};
+use crate::command::{Answer, FailureKind};
+use crate::keys::{Keys, Mode};
+use crate::token::Value;
+
+impl Store {
+    pub(super) fn attach(
+        &mut self,
+        (keys, mode): (&Keys, Mode),
+        (from, value): (&Value, &Value),
+        ttl_ms: u64,
+        turn: Turn,
+    ) -> Result<Answer, FailureKind> {
+        self.expire_all(keys, turn);
+        let refusal = match mode {
+            Mode::Exclusive => self.is_not_ours((keys, from)),
+            Mode::Shared => self.does_not_read((keys, from), turn),
+        };
+        if let Some(answer) = refusal {
+            return Ok(answer);
+        }
+        if mode == Mode::Shared && self.is_any_a_reader((keys, value), turn) {
+            return Err(FailureKind::SameServer);
+        }
+        self.check_write(false)?;
+        match mode {
+            Mode::Exclusive => self.replace((keys, value), ttl_ms, turn),
+            Mode::Shared => self.replace_reader((keys, from, value), turn.until(ttl_ms), turn),
+        }
+        Ok(Answer::Granted)
+    }
+
+    pub(super) fn give_back(
+        &mut self,
+        (keys, mode): (&Keys, Mode),
+        (value, to): (&Value, &Value),
+        turn: Turn,
+    ) -> Result<Answer, FailureKind> {
+        match self.attach((keys, mode), (value, to), 0, turn)? {
+            Answer::Granted => Ok(Answer::Deleted),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Sets all keys, which exist, to the value. A key without an expiry keeps none if the ttl is zero.
+    pub(super) fn replace(&mut self, (keys, value): (&Keys, &Value), ttl_ms: u64, turn: Turn) {
+        for key in &**keys {
+            let until = turn.until(ttl_ms);
+            let expires_ms = match self.keys.get(key).and_then(|stored| stored.expires_ms) {
+                Some(before) => Some(before.max(until)),
+                None => (ttl_ms > 0).then_some(until),
+            };
+            self.put(key, Stored::text(value.as_bytes().to_vec(), expires_ms), turn);
+        }
+    }
+}
