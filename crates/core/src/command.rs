@@ -31,8 +31,8 @@ pub enum Command {
         /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// Restores a lost vote: sets the keys if each of them is absent or holds this value. The key of a lock with only
-    /// one key must be absent. No key expires earlier than before.
+    /// Restores a lost vote. Sets a single key only if it is absent, and several keys if each of them is absent or
+    /// holds this value. No key expires earlier than before.
     ///
     /// Answers: [`Answer::Granted`], or [`Answer::Refused`] if nothing is written.
     Heal {
@@ -58,7 +58,7 @@ pub enum Command {
     /// Deletes the keys that hold this value.
     ///
     /// Answers: [`Answer::Deleted`] if all keys held it. Otherwise [`Answer::Other`] if a key holds another value, or
-    /// [`Answer::Absent`]. Without `tell`, [`Answer::NotOurs`] stands for both.
+    /// [`Answer::Absent`]. Without `tell`, a node may answer [`Answer::NotOurs`] in both cases.
     Release {
         /// The keys on the node.
         keys: Keys,
@@ -66,7 +66,7 @@ pub enum Command {
         value: Value,
         /// Whether the answer must distinguish an absent key from another value. A native compare-and-delete command
         /// does not distinguish them, so the client runs the release script after it. The script's answer shows the
-        /// keys as they are a moment later.
+        /// keys a moment after the native command.
         tell: bool,
     },
     /// Reads the keys.
@@ -315,9 +315,9 @@ pub enum Command {
     /// Answer: [`Answer::Identified`].
     Identify,
     /// Writes the adoption `text` if there is no adoption, or if the present one equals `replaces`. Then reads the
-    /// adoption that the node has. An adoption starts the wait of a node without a valid marker. The node
-    /// appends the word `since=` with its time of day in microseconds, so that a late [`Mark`](Self::Mark) cannot end a
-    /// later adoption. The same atomic step removes the marker, because an adopted node must wait.
+    /// adoption that the node has. An adoption starts the wait of a node without a valid marker. The node appends the
+    /// word `since=` with its time of day in microseconds, so that a late [`Mark`](Self::Mark) for this adoption cannot
+    /// end a later one. The same atomic step removes the marker, because an adopted node must wait.
     ///
     /// Answers: [`Answer::Adopting`], or [`Answer::NotMarked`] if the marker is not the one in `seen` and nothing is
     /// written.

@@ -38,7 +38,7 @@ impl Keys {
         }
     }
 
-    /// Maps each key. `to` must keep the order.
+    /// Applies `to` to each key. `to` must keep the order of the keys.
     #[must_use]
     pub fn map(&self, to: impl FnMut(&Key) -> Key) -> Self {
         let mut to = to;

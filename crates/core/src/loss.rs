@@ -6,13 +6,13 @@
 pub enum LossCause {
     /// The validity ended: too few nodes confirmed an extension in time, or there was no extension.
     Expired,
-    /// Answers show that fewer than a quorum of nodes still have the key. It was deleted, or the nodes' clocks run fast.
+    /// Answers show that fewer than a quorum of nodes have the key. It was deleted, or the nodes' clocks run fast.
     KeyGone,
     /// Like [`Self::KeyGone`], but at least one node has another value under the key. So another client has the lock,
     /// or will have it soon.
     KeyOverwritten,
-    /// The wall clock moved ahead of the boot clock, past the end of the validity. It was set, or the virtual machine was
-    /// paused. The client cannot know whether the time has really passed.
+    /// The wall clock moved ahead of the boot clock, past the end of the validity. Either somebody set the wall clock,
+    /// or the virtual machine was paused. The client cannot know whether this time has passed.
     ClockJumped,
     /// The holder kept the lock as long as `max_hold` allows.
     HoldLimit,

@@ -102,8 +102,8 @@ pub fn shown_value(value: &[u8]) -> String {
     }
 }
 
-/// Formats the content of one of the library's own keys that this version cannot parse: a later version's text, or
-/// a value that may be a token.
+/// Formats the content of one of the library's own keys, if this version cannot parse the content: it is a later
+/// version's text, or a value that may be a token.
 ///
 /// ```
 /// use quorlock_core::shown::shown_text;

@@ -31,14 +31,14 @@ pub struct Store {
     pub health: Health,
     kind: Kind,
     keys: BTreeMap<Key, Stored>,
-    /// The state before each write that is not on the disk yet; `None` if this is not recorded.
+    /// The key and its old state for each write that is not on the disk yet; `None` if these are not recorded.
     undo: Option<Vec<(Key, Option<Stored>)>>,
     /// Connections that get one push each when a key changes.
     watchers: BTreeMap<Key, BTreeSet<ConnectionId>>,
     pushes: Vec<(ConnectionId, Key)>,
 }
 
-/// The differences between servers.
+/// The properties in which servers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kind {
     /// A key expires at the beginning of its last millisecond, not at the end.
@@ -294,7 +294,7 @@ impl Store {
         deleted
     }
 
-    /// Deletes all keys. The caller pushes to every connection that everything has changed.
+    /// Deletes all keys without a push for each. The caller pushes to every connection that all keys have changed.
     pub fn flush(&mut self) {
         self.keys.clear();
         self.undo = self.undo.is_some().then(Vec::new);
@@ -368,7 +368,7 @@ impl Stored {
         Self { content: Content::Text(text), expires_ms }
     }
 
-    /// The string, if it is one.
+    /// The content, if it is a string.
     pub const fn value(&self) -> Option<&Vec<u8>> {
         match &self.content {
             Content::Text(text) => Some(text),
@@ -381,7 +381,7 @@ impl Stored {
         self.value().is_some_and(|text| text == value.as_bytes())
     }
 
-    /// The values of a writer or of readers.
+    /// The values that hold the key: the writer's value, or those of all readers.
     pub fn values(&self) -> impl Iterator<Item = &Vec<u8>> {
         let members = match &self.content {
             Content::Scored(members) => Some(members.keys()),

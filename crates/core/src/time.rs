@@ -5,8 +5,8 @@
 //! back. So the validity uses the larger of the two elapsed times (protocol, section 9). A wall clock that jumps forward
 //! looks like a pause and ends a lock early, which is safe. A jump back has no effect.
 //!
-//! Timers are points on the boot clock alone ([`BootTime`]). A timer may fire late: the reading of the event decides, not
-//! the timer.
+//! Timers are points on the boot clock alone ([`BootTime`]). A timer may fire late, so the clock reading that comes
+//! with an event decides, not the timer.
 
 use core::time::Duration;
 

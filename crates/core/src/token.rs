@@ -106,7 +106,7 @@ impl Value {
         &self.0
     }
 
-    /// Whether both share one allocation, so they need no comparison.
+    /// Whether the two values share one allocation. Then they are equal without a comparison.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -8,8 +8,8 @@ use core::time::Duration;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Failure {
     kind: FailureKind,
-    /// In its own allocation, so that a failure stays small: each record of an attempt has room for a failure of each
-    /// node.
+    /// The detail has its own allocation, so that a failure stays small, because each record of an attempt has room for
+    /// a failure of each node.
     detail: Option<Arc<Detail>>,
     sent: bool,
 }

@@ -3,8 +3,8 @@
 //! An [`Attempt`] is one round with one fresh token (S6). A retry is a new attempt. A late release of an older attempt
 //! is therefore harmless: it deletes only a value that no other attempt ever used.
 //!
-//! An attempt is decided once. After a success, later answers go to the lease. After a failure, they are ignored: a
-//! release is queued behind every command, so a vote that a node still grants is void (S1).
+//! An attempt is decided once. After a success, later answers go to the lease. After a failure, they are ignored,
+//! because a release is queued behind every command and deletes a vote that a node grants late (S1).
 
 mod diagnosis;
 mod fencing;
@@ -39,13 +39,13 @@ pub struct Attempt {
     fence_request: Option<Box<FenceRequest>>,
 }
 
-/// The result of the answers so far.
+/// The state of an attempt, decided by the answers so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Decision {
     /// The outcome depends on outstanding answers.
     Wait,
-    /// A quorum granted, but its counters differ. These nodes must raise their counter ([`Attempt::raise_command`]).
+    /// A quorum granted with different counters. The nodes in this set must raise theirs ([`Attempt::raise_command`]).
     Raise(NodeSet),
     /// The lock is held for this validity.
     Acquired(Validity),
@@ -115,7 +115,7 @@ impl Attempt {
         let took = now.elapsed_since(self.started);
         let slot = &mut self.slots[node.index()];
         // A node timeout only ends the wait for the node. A grant that arrives later but before the decision still
-        // counts, and its validity runs from its own time of sending.
+        // counts, and its validity runs from the time when its own command was sent.
         let awaited = match slot {
             Slot::Outstanding { .. } => true,
             Slot::Failed { failure, .. } => failure.kind() == FailureKind::Silent,
@@ -180,8 +180,8 @@ impl Attempt {
         Decision::Wait
     }
 
-    /// Step 4: the validity is the rest of the ttl, counted from before the sending, less the
-    /// drift. It is kept per node: the lock is valid until the Q-th largest end.
+    /// Step 4: the validity of each vote is the rest of the ttl, counted from before the sending, less the drift. The
+    /// lock is valid until the Q-th largest end of its votes.
     fn validity(&self) -> Validity {
         let votes = self.slots.iter().map(|slot| match slot {
             Slot::Granted { sent, .. } => Some(*sent),

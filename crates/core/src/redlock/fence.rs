@@ -5,8 +5,8 @@
 //! (S18). The holder raises lower counters to it, and a node accepts this only from the holder of its vote (S19). A
 //! higher counter does not count, because the node may have raised it for another holder.
 //!
-//! A later holder shares a node with this quorum, received a larger number there, and uses no smaller one. So fencing
-//! tokens are unique and grow, whatever the clocks do.
+//! A later holder's quorum shares a node with this quorum. That node gave the later holder a larger number, and the
+//! later token is at least that large. So fencing tokens are unique and grow, whatever the clocks do.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -154,7 +154,7 @@ impl FenceRequest {
         Self { counter, seen, write_back: WriteBack::new(0) }
     }
 
-    /// The number to propose to every node. If it is above all counters, all nodes grant this number and no raise is needed.
+    /// The number to propose to every node. If it is above all counters, all nodes grant it and need no raise.
     pub(crate) fn proposal(&self, now: Reading) -> u64 {
         let micros = u64::try_from(now.real_ns() / 1000).unwrap_or(0);
         micros.max(self.seen.saturating_add(1)).min(Counter::LIMIT - 1)
@@ -178,11 +178,11 @@ pub(crate) struct Fenced {
     pub(crate) largest: u64,
     /// Whether the guard was notified of a larger number.
     pub(crate) superseded: bool,
-    /// Boxed because it is rare.
+    /// Boxed because a pending hand-over is rare.
     pub(crate) handover: Option<Box<PendingHandover>>,
 }
 
-/// A lock between two guards of this process: the old guard released it, and the nodes are recording the next guard's number.
+/// A lock between two guards of this process. The old guard released it, and the nodes record the next guard's number.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct PendingHandover {
     pub(crate) round: u32,

@@ -113,7 +113,7 @@ impl Hold {
         &self.validity
     }
 
-    /// The latched end. `None` does not mean that the lock is valid now.
+    /// The latched end. `None` does not mean that the lock is valid now, because its end may not be latched yet.
     pub const fn ended(&self) -> Option<Ended> {
         self.ended
     }

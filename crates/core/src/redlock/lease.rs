@@ -146,8 +146,8 @@ impl Lease {
         self.lost.is_none() && self.mode() == Mode::Exclusive
     }
 
-    /// The period that a release ends now, in which this process held the lock. The back-off after the release depends
-    /// on it.
+    /// The period in which this process has held the lock until now. The back-off after the release depends on this
+    /// period.
     pub(crate) fn past_turn(&self, now: Reading) -> PastTurn {
         let had = (self.tenure.began.boot(), self.is_exhausted(now));
         (had, (self.round_trip(), self.tenure.jitter))

@@ -107,8 +107,8 @@ impl Release {
         }
     }
 
-    /// Makes the engine notify the holder of the outcome, once it is clear or at `due`. `was_valid` means that the holder
-    /// called for the release of a valid lock.
+    /// Makes the engine notify the holder of the outcome, once it is clear or at `due`. `was_valid` means that the lock
+    /// was valid when the holder called for the release.
     pub(crate) fn report_to(&mut self, holder: LockId, was_valid: bool, due: BootTime) {
         self.report = Some(Report { holder, was_valid, due, time_is_up: false });
     }

@@ -1,8 +1,8 @@
 //! Votes, and the validity of a lock that follows from a quorum of them.
 //!
-//! A vote stores the reading of two clocks at its request, and not its end on one clock. Each clock can show too little
-//! time: the boot clock after a virtual machine was paused, the wall clock after it was set back. The elapsed time is
-//! the larger of both.
+//! A vote stores a reading of two clocks from before its request, and not its end on one clock. Each clock can show too
+//! little time: the boot clock after a virtual machine was paused, the wall clock after it was set back. So the larger
+//! of the two elapsed times counts.
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -13,9 +13,9 @@ use crate::time::{BootTime, Reading, nanos};
 
 /// The votes of one held lock and how long they make it valid.
 ///
-/// A vote counts from a reading *before* its command was sent, and all votes of a lock have the same term: the end of a vote
-/// is E = t_send + T − (ε·T + δ) (invariant S2). The record keeps the reading instead of the end, because the elapsed time
-/// is the larger of two clocks (protocol, section 9).
+/// A vote counts from a reading *before* its command was sent, and all votes of a lock have the same term: the end of a
+/// vote is E = t_send + T − (ε·T + δ) (invariant S2). The record keeps the reading instead of the end, because the
+/// larger of the elapsed times on two clocks counts (protocol, section 9).
 ///
 /// The lock is valid until the **Q-th largest** end of its votes, and the holder gives it up `margin` earlier. The validity
 /// is computed for the time of each question and never cached.
@@ -142,8 +142,8 @@ impl Validity {
         })
     }
 
-    /// Whether a quorum of votes would still count if only the boot clock were read. Their remaining time must be
-    /// longer than the allowed difference between the two clocks. If so, a jump of the wall clock ended the votes.
+    /// Whether a quorum of votes would still count by the boot clock alone, with more time left than the two clocks may
+    /// differ. If so, a jump of the wall clock ended the votes.
     fn lasts_by_boot_clock(&self, now: Reading) -> bool {
         let left = self.term_ns - self.term_ns / 100;
         let reserved = self.margin_ns.saturating_add(CLOCKS_DIFFER_NS);
@@ -160,17 +160,17 @@ impl Validity {
         self.sent_when().filter(|sent| now.nanos_since(*sent) < self.term_ns).count()
     }
 
-    /// Whether this node's vote is held, including votes that have expired.
+    /// Whether this node's vote is held. A vote that has expired is still held.
     pub fn has_vote_of(&self, node: NodeId) -> bool {
         self.held.contains(node)
     }
 
-    /// The time of sending of this node's vote, including votes that have expired.
+    /// The time at which this node's vote was requested, also if the vote has expired.
     pub fn asked_when(&self, node: NodeId) -> Option<Reading> {
         self.held.contains(node).then(|| self.sent.all()[node.index()])
     }
 
-    /// The nodes whose vote is held, including votes that have expired.
+    /// The nodes whose vote is held, also if the vote has expired.
     pub(crate) const fn held(&self) -> NodeSet {
         self.held
     }

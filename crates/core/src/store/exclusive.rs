@@ -46,8 +46,8 @@ impl Store {
         Answer::Granted
     }
 
-    /// Whether a key prevents the grant because it is not free. A heal of several keys may find this value under some
-    /// of them: a node that lost only some of the keys has lost the vote.
+    /// Whether a key prevents the grant because it is not free. In a heal of several keys, a key with this value does
+    /// not prevent the grant, because the node may have lost only some of the keys.
     pub(super) fn is_any_in_the_way(
         &mut self,
         (keys, value): (&Keys, &Value),
@@ -127,7 +127,7 @@ impl Store {
         let others: Vec<&Stored> = others.filter(|stored| !is_ours(stored)).collect();
         let answer = match &others[..] {
             [] if ours.len() == keys.len() => Answer::Deleted,
-            // The native command distinguishes a key of another type even without `tell`.
+            // The native command shows that a key has another type, even without `tell`.
             [other] if is_native && other.value().is_none() => Answer::Other,
             _ if is_native && !tell => Answer::NotOurs,
             [] => Answer::Absent,

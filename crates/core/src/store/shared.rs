@@ -28,7 +28,7 @@ enum Standing {
 }
 
 impl Store {
-    /// Executes a command of readers, or one of writers that concerns readers.
+    /// Executes a reader's command, or a writer's command that concerns readers.
     pub(super) fn carry_out_shared(
         &mut self,
         command: &Command,
@@ -180,8 +180,8 @@ impl Store {
         })
     }
 
-    /// Adds the value to the readers of all keys until `end_ms`. It ends no earlier than before. Expired readers are
-    /// removed.
+    /// Adds the value to the readers of all keys until `until`. The value ends no earlier than before. Expired readers
+    /// are removed.
     fn read_until(&mut self, (keys, value): (&Keys, &Value), until: i64, turn: Turn) {
         for key in &**keys {
             let until = self.end_of(key, value).map_or(until, |end| end.max(until));

@@ -26,8 +26,8 @@ pub enum FailureReason {
 /// The reason why there is no quorum. `granted` and `refused` nodes answered, and `open` nodes may still answer.
 ///
 /// Contention is never inferred from an I/O error (S26). A failure is contention only if some node refused, and if a
-/// quorum would be possible had the `refused` and `open` nodes granted. The `open` nodes count because the first
-/// refusal may decide the attempt, before the holder's other nodes have answered.
+/// quorum would be possible had the `refused` and `open` nodes granted. The `open` nodes count, because the first
+/// refusal may decide the attempt before the holder's other nodes have refused.
 fn reason(
     quorum: Quorum,
     distrusted: usize,
@@ -59,7 +59,7 @@ pub(crate) fn why_not(quorum: Quorum, nodes: &[NodeResult], open: usize) -> Fail
 }
 
 impl Attempt {
-    /// Marks a node whose vote would not count as failed, so that no command goes to it.
+    /// Marks a node as failed because its vote would not count. No command goes to the node.
     pub(crate) fn bar(&mut self, node: NodeId, failure: Failure) {
         self.slots[node.index()] = Slot::Failed { failure, took: Duration::ZERO };
     }
@@ -103,8 +103,8 @@ impl Attempt {
         self.why_not(self.voters(), 0)
     }
 
-    /// The reason of a failure if a quorum granted too late. If the nodes that failed to record the fencing token leave
-    /// no quorum, they are the reason.
+    /// The reason of a failure if a quorum granted too late. Failures to record the fencing token are the reason
+    /// instead if they leave too few nodes for a quorum.
     pub(super) fn why_too_late(&self, outstanding: usize) -> FailureReason {
         let voters = self.voters();
         if self.quorum.is_out_of_reach(voters, outstanding) {
@@ -140,10 +140,9 @@ impl Attempt {
         self.quorum.node_ids().filter(move |node| refused(&self.slots[node.index()]))
     }
 
-    /// The nodes that should push the next change of the lock: all nodes that refused. These may be too few to notice
-    /// every release, because other nodes failed or answered faster. Then some of the other nodes are added. A node
-    /// that granted, or may have granted, gets the request for the push after the release, so its push is about the
-    /// next holder.
+    /// The nodes that should push the next change of the lock: all nodes that refused. If these are too few to notice
+    /// every release, some nodes that granted or have not answered are added. The request for a push reaches the added
+    /// nodes after the release of this attempt, so their pushes are about the next holder.
     pub(crate) fn telling(&self) -> NodeSet {
         let outstanding = |slot: &Slot| matches!(slot, Slot::Outstanding { .. });
         let outstanding =

@@ -11,7 +11,7 @@ use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::vote::Validity;
 use crate::time::Reading;
 
-/// The slot of a node that gave this answer to a request with a fencing token.
+/// The slot of a node that gave this answer to an acquire with a fencing token.
 pub(super) fn vote(
     request: &mut FenceRequest,
     node: NodeId,
@@ -50,7 +50,7 @@ impl Attempt {
         })
     }
 
-    /// The fencing token if the lock is held. During the attempt, the largest number that came with its votes.
+    /// The fencing token, if the lock is held. During the attempt, the largest number that came with the votes so far.
     pub fn fence(&self) -> Option<u64> {
         self.fence_request.as_ref().map(|fence_request| fence_request.write_back.number())
     }
@@ -84,8 +84,8 @@ impl Attempt {
     }
 
     /// Decides the attempt after a quorum granted in time. A lock without a fencing token is acquired. A lock with one
-    /// is acquired when a quorum of the granting nodes has recorded the number (S18). That is at once if all granted
-    /// the same number, and otherwise after the other nodes have raised their counters to it.
+    /// is acquired when a quorum of the granting nodes has recorded the number (S18). If all granted the same number,
+    /// this is the case at once. Otherwise the other nodes raise their counters to it first.
     pub(super) fn record(
         &mut self,
         validity: Validity,

@@ -38,7 +38,7 @@ pub(super) enum Slot {
 /// A slot for each node. The usual number of nodes needs no allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Slots {
-    /// Number of nodes in use. Unused slots hold a fixed filler, so that equal states compare equal.
+    /// The number of nodes, and a slot for each. Unused slots hold a fixed filler, so that equal states compare equal.
     Few(usize, [Slot; FEW]),
     Many(Vec<Slot>),
 }

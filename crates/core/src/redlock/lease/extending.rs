@@ -13,7 +13,7 @@ use crate::time::{BootTime, Reading};
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Extending {
     pub(super) at: Option<BootTime>,
-    /// Boxed because it is rare.
+    /// Boxed because a round is rarely in flight.
     under_way: Option<Box<Extension>>,
 }
 
@@ -53,9 +53,9 @@ impl Lease {
         self.extending = Extending { at: None, under_way: Some(Box::new(extension)) };
     }
 
-    /// Turns a writer into a reader without a gap between the two. All later commands are those of a reader, whatever the
-    /// nodes answer, and the fencing token is gone. The downgrade prolongs no vote. It is a round of extending, so nodes
-    /// that lost their vote are healed in it.
+    /// Turns a writer into a reader without a gap between the two. All later commands are those of a reader, whatever
+    /// the nodes answer, and the fencing token is gone. The downgrade runs as a round of extending, so it also heals
+    /// nodes that lost their vote. But it prolongs no vote.
     pub(crate) fn downgrade(&mut self, now: Reading) -> (u32, Command) {
         debug_assert!(self.mode() == Mode::Exclusive, "a reader stays one");
         self.entry.mode = Mode::Shared;
@@ -80,8 +80,8 @@ impl Lease {
     }
 
     /// Notes how many nodes confirmed the round in flight. The engine calls this when the outcome is clear
-    /// (`is_decided`) and when the round is over. Returns whether to notify the holder: when a quorum stops or resumes
-    /// confirming (V15), and when some node does not confirm or all nodes confirm again.
+    /// (`is_decided`) and when the round is over. Returns whether the holder must be notified, because a quorum stops
+    /// or resumes confirming (V15), some node does not confirm, or all nodes confirm again.
     pub(crate) fn note_confirmation(&mut self, is_decided: bool) -> bool {
         let before = self.confirmation;
         let Some(extension) = self.extension() else { return false };

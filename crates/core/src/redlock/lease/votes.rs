@@ -14,8 +14,8 @@ pub(super) struct HeldVotes {
     pub(super) validity: Validity,
     /// Nodes that a command with the token may have reached.
     pub(super) reached: NodeSet,
-    /// For each vote that an answer proved gone, the time of sending of the answered command. A grant for a command
-    /// that was sent before this time is stale, however late it arrives.
+    /// For each vote that an answer proved gone, the time when the answered command was sent. A grant for a command
+    /// that was sent earlier is stale, however late it arrives.
     gone: BTreeMap<NodeId, Reading>,
     /// Nodes with another value under the key.
     pub(super) overwritten: NodeSet,
