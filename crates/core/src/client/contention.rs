@@ -55,7 +55,7 @@ const ROUND_TRIP_MAX: Duration = Duration::from_millis(100);
 /// 0.4 ms. A rival needs this time or more to receive a push and attempt.
 const WAY_MIN: Duration = Duration::from_micros(100);
 
-/// Number of slots that a process draws from after another process was faster for the first time.
+/// Number of slots that a process draws from after the first time that another process took the freed lock before it.
 const WINDOW_MIN: u32 = 8;
 
 /// Largest number of slots that a process draws from.
@@ -66,19 +66,19 @@ const PATIENCE: u32 = 16;
 
 /// The estimated number of waiting processes, which is the number of slots to draw from.
 ///
-/// The window grows by half when another process was faster. When the lock was still free, the window shrinks by an
-/// amount that grows with its square, so the windows of all processes converge. If they shrank in proportion, a process
-/// that once saw no rivals would keep taking the lock from the other processes.
+/// The window grows by half when another process took the freed lock first. When the lock was still free at the drawn
+/// slot, the window shrinks by an amount that grows with its square, so the windows of all processes converge. If the
+/// amount were proportional, a process that once saw no rivals would keep taking the lock from the other processes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct ContentionWindow(u32);
 
 impl ContentionWindow {
-    /// Call when the lock was free and another process was faster.
+    /// Takes into account that another process took the freed lock first.
     fn widen(&mut self) {
         self.0 = (self.0 + self.0 / 2).clamp(WINDOW_MIN, WINDOW_MAX);
     }
 
-    /// Call when the lock was still free at the drawn slot.
+    /// Takes into account that the lock was still free at the drawn slot.
     fn narrow(&mut self) {
         self.0 = self.0.saturating_sub((self.0 * self.0 / 256).max(1));
     }
@@ -88,8 +88,8 @@ impl ContentionWindow {
     }
 
     /// Draws a slot: the number of slots of this length that the caller waits before it checks the lock again. Zero
-    /// means an attempt at once. A caller that missed the lock often draws from fewer slots. The number of slots has a
-    /// bound, at least [`WINDOW_MIN`]: the last slot begins within the poll ceiling, so that the lock is soon taken if the
+    /// means an attempt at once. A caller that missed the lock often draws from fewer slots. The last slot begins
+    /// within the poll ceiling, unless fewer than [`WINDOW_MIN`] slots fit into it. So the lock is soon taken if the
     /// other waiters gave up.
     pub(crate) fn slot(self, length: Duration, word: u64, missed: u32) -> u32 {
         let fit = POLL_CEILING.as_nanos() / length.as_nanos().max(1);
@@ -133,7 +133,7 @@ impl KeyBackoff {
         self.shortest = if grown.is_zero() { round_trip } else { round_trip.min(grown) };
     }
 
-    /// Notes that the lock was free and another process was faster.
+    /// Notes that another process took the freed lock first.
     pub(crate) fn see_contention(&mut self, now: Reading) {
         self.window = self.window(now);
         self.window.widen();

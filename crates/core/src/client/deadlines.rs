@@ -119,7 +119,7 @@ impl Deadlines {
         }
     }
 
-    /// Whether many entries may be stale. `count` bounds the valid entries.
+    /// Whether many entries may be stale. `count` is an upper bound of the number of valid entries.
     pub(crate) fn may_be_stale(&self, count: usize) -> bool {
         let rows: usize = self.rows.iter().map(VecDeque::len).sum();
         rows + self.others.len() > 2 * count + SLACK

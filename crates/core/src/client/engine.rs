@@ -78,8 +78,8 @@ struct LocalCallers {
     /// Calls that have stepped aside for other callers. They are in no local queue, so a push finds those with several
     /// keys in this set.
     aside: BTreeSet<LockId>,
-    /// Calls whose next attempt begins at the end of this event or, if the event is an answer, with the next event that
-    /// is not an answer.
+    /// Calls whose next attempt begins at the end of the current event or, if that event is an answer, with the next
+    /// event that is not an answer.
     begins: VecDeque<LockId>,
 }
 
@@ -348,7 +348,7 @@ impl Engine {
         })
     }
 
-    /// Removes stale entries from the deadline index: those in front, and all of them if there may be many.
+    /// Removes stale entries from the deadline index: those in front, and every stale entry if there may be many.
     fn tidy_deadlines(&mut self) {
         for row in 0..Deadlines::ROWS {
             while let Some((at, owner)) = self.deadlines.front(row)

@@ -147,7 +147,7 @@ impl Waiting {
         self.quorum.is_out_of_reach(self.quorum.nodes() - held, 0)
     }
 
-    /// Whether enough nodes will push a change: the call then notices every release while a quorum of nodes is up.
+    /// Whether enough nodes will push a change, so that the call notices every release while a quorum of nodes is up.
     pub(crate) fn is_watched(&self) -> bool {
         let watched = self.count(|slot| matches!(slot, Slot::Held { watched: true, .. }));
         self.quorum.is_out_of_reach(self.quorum.nodes() - watched, 0)
@@ -158,7 +158,7 @@ impl Waiting {
         self.quorum_free_in(self.slots.iter().filter_map(|slot| slot.free_in(now)))
     }
 
-    /// The shortest possible time until a quorum is free by expiry: nodes without an answer count as free.
+    /// A lower bound of the time until a quorum is free by expiry, because nodes without an answer count as free.
     pub(crate) fn may_be_free_in(&self, now: Reading) -> Option<Duration> {
         let soonest = |slot: &Slot| match slot {
             Slot::Held { .. } => slot.free_in(now),

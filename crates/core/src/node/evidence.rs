@@ -6,7 +6,7 @@ use core::fmt;
 use crate::command::{Failure, FailureKind};
 use crate::shown::shown_text;
 
-/// The evidence beside a batch of answers: their connection, and the node's `INFO` and marker, as read on it.
+/// The evidence beside a batch of answers: the node's `INFO` and marker, and the connection on which they were read.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Evidence {
     /// There is no evidence: the restart guard is off, or the node cannot lose votes, like a `MemoryNode`.
@@ -21,10 +21,10 @@ pub enum Evidence {
         flushes: u64,
         /// The answer to `INFO`, which was requested before all other commands of the batch. The first batch on every
         /// connection requests it, and every batch with a [`Command::Identify`](crate::Command::Identify). `None` if it
-        /// was not requested, or if the data were replaced between it and the last answer.
+        /// was not requested, or if the data were replaced between `INFO` and the last answer.
         info: Option<Result<Arc<str>, Failure>>,
-        /// The marker, which shows that no data was lost, as it was read behind all other commands of the batch. Every
-        /// batch with `INFO` or with a command about votes reads it.
+        /// The marker, which the client read behind all other commands of the batch. An unchanged marker shows that no
+        /// earlier vote was lost. Every batch with `INFO` or with a command about votes reads it.
         marker: MarkerSeen,
     },
 }

@@ -76,8 +76,8 @@ pub struct Marker {
 }
 
 impl Marker {
-    /// How far a floor is ahead of every clock, in microseconds. A proposed fencing token may be an hour ahead of a
-    /// node's clock, and the clocks of nodes may differ by another hour.
+    /// How far a floor is ahead of every clock, in microseconds. The floor must exceed all proposed fencing tokens: a
+    /// proposal may be an hour ahead of a node's clock, and the clocks of nodes may differ by another hour.
     pub const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000;
 
     /// Parses a marker; `None` if it is not a marker of this library.

@@ -53,7 +53,7 @@ impl RoundTrips {
         nanos.map(Duration::from_nanos)
     }
 
-    /// The round trip to a quorum: the Q-th smallest of all nodes that have ever answered.
+    /// The round trip to a quorum of Q nodes: the Q-th smallest round trip of all nodes that have ever answered.
     pub(crate) fn latest(&mut self, quorum: Quorum) -> Duration {
         if let Some(known) = self.fixed.or(self.to_quorum) {
             return known;

@@ -3,8 +3,8 @@
 //!
 //! A node that does not know a script has not run the script. So the command may be sent again with the script's text:
 //! nothing is executed twice (S8). A native compare-and-delete command does not report what it found instead of our
-//! key. If the caller needs to know that, the session then sends the release script, which finds no key of ours to
-//! delete.
+//! key. If the caller needs to know that, the session then sends the release script. The script reports what the key
+//! holds, and deletes nothing, because the key is not ours.
 
 mod untold;
 
@@ -38,7 +38,7 @@ pub enum Form {
 pub struct EvidenceRequest {
     /// Whether to request the node's `INFO`, before all commands.
     pub info: bool,
-    /// Whether to request the node's marker, which shows that no data was lost, behind all commands.
+    /// Whether to request the node's marker behind all commands. The marker shows that no data was lost.
     pub marker: bool,
 }
 
@@ -200,7 +200,7 @@ impl Exchange {
         let place = if mutant!(AgainMisplaced) { nth } else { self.places[nth] };
         self.answers[place].1 = match answer.unwrap_or_else(|form| self.note_unclear(place, form)) {
             // The script was only to show what the key holds. The native command has already shown that the key is not
-            // ours, so this weaker answer stays.
+            // ours, so that answer stays although the script failed.
             Answer::Failed(_)
                 if self.form == Form::Script
                     && self.member(place).is_some_and(|(_, (_, command))| command.is_release()) =>
@@ -370,7 +370,7 @@ impl Session {
     }
 
     /// Ends a sending, after each of its commands has an answer or has failed. Returns whether some commands must be
-    /// sent again. A command is sent at most three times, because each form is more explicit than the one before.
+    /// sent again. A command is sent at most three times, because each repetition uses a more explicit form.
     pub fn conclude(&mut self, exchange: &mut Exchange, evidence: Evidence) -> bool {
         if let Evidence::Seen { marker: MarkerSeen::Text(text), .. } = &evidence
             && !is_very_same(self.marker.as_ref(), Some(text))

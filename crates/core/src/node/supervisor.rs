@@ -214,7 +214,7 @@ impl Supervisor {
         self.connection.as_ref().filter(|it| is_silent(it)).map(|_| silent_for)
     }
 
-    /// The time at which to replace a silent connection; `None` if an attempt is in progress.
+    /// The time at which to replace a silent connection; `None` if an attempt to connect is in progress.
     fn replace_at(&self, activity: Activity) -> Option<Duration> {
         let LiveConnection { silence, .. } = self.connection?;
         let at = (activity.heard_at + silence + self.replace_after).max(self.retry_at);

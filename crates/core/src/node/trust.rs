@@ -122,7 +122,7 @@ impl Rules {
 /// The interval of examinations of a trusted node. The examinations also keep its connection alive.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 
-/// The interval of examinations of a node that is not trusted, if the client does not know when it will be.
+/// The interval of examinations of an untrusted node, if the client does not know when the node will be trusted.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// The shortest interval of examinations. Servers round uptimes down to whole seconds, so a node may seem too young for
@@ -254,8 +254,8 @@ impl NodeMonitor {
         self.rules.is_strict() && self.nodes.iter().any(disagrees)
     }
 
-    /// Whether the trust in some node will be known in a few round trips. `hears` returns whether a node that has never
-    /// answered may still do so.
+    /// Whether the examination of some untrusted node will be over in a few round trips. `hears` returns whether a node
+    /// that has never answered may still do so.
     pub(crate) fn is_settling(&self, hears: impl Fn(NodeId) -> bool) -> bool {
         let settles = |node: NodeId| {
             let trust = self.node(node);

@@ -88,7 +88,7 @@ impl Engine {
         let Some(call) = self.calls.get_mut(&ticket.lock) else {
             return self.on_lease_vote(answer, cx);
         };
-        // A vote for an earlier attempt is void, because that attempt's release is queued behind its acquire (S1).
+        // A vote for an earlier attempt is void, because that attempt's release follows and deletes it (S1).
         if call.round != ticket.round && !mutant!(LateGrantBehindRelease) {
             return call.history.note_number(answer.answer);
         }

@@ -42,7 +42,7 @@ pub(super) struct Call {
     pub(super) free_in: Option<Duration>,
     pub(super) contention: Contention,
     pub(super) trust_wait: TrustWait,
-    /// Boxed because it is rare.
+    /// Boxed because few calls have an intent.
     pub(in crate::client::engine) intent: Option<Box<Intent>>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Contention {
     pub(super) polls: u32,
     /// Number of consecutive pauses that began although a quorum of nodes seemed free.
     pub(super) opens: u32,
-    /// Whether no contender of the last attempt got a quorum, because they split the votes.
+    /// Whether the contenders of the last attempt split the votes, so that none of them got a quorum.
     pub(super) split: bool,
     /// Whether the attempt began because the lock seemed to have come free.
     pub(super) woken: bool,
@@ -82,8 +82,8 @@ pub(super) struct Contention {
 pub(super) struct TrustWait {
     /// Whether the caller was notified of the untrusted nodes.
     pub(super) is_reported: bool,
-    /// Times until which the call waits for checks of untrusted nodes, even if its own wait ends earlier. The second
-    /// time is later. It applies while the client reads the clocks of other nodes, which a new marker of a node needs.
+    /// Times until which the call waits for checks of untrusted nodes, even if its own wait ends earlier. The second,
+    /// later time applies while the client reads other nodes' clocks, which it needs to write a node's marker.
     pub(super) settles_by: Option<[BootTime; 2]>,
     /// Whether the call's own wait is over, and the call only waits for checks of untrusted nodes.
     pub(super) settling: bool,
@@ -94,8 +94,8 @@ pub(super) struct TrustWait {
 pub(super) enum Phase {
     /// The call waits in the local queue.
     Queued,
-    /// No other caller of this process blocks the call. Its attempt begins at the end of this event or, if the event is
-    /// an answer, with the next event that is not an answer.
+    /// No other caller of this process blocks the call. Its attempt begins at the end of the current event or, if that
+    /// event is an answer, with the next event that is not an answer.
     Starting,
     /// An attempt is in flight.
     Attempting(Attempt),
@@ -218,8 +218,8 @@ impl Call {
         }
     }
 
-    /// Adds the holders that a look at the lock found to the report of the last attempt. Before the first attempt, the
-    /// look itself is the report.
+    /// Completes the report of the last attempt with the holders that a look at the lock found. Before the first
+    /// attempt, the look itself is the report.
     pub(super) fn note_holders(&mut self, now: Reading) {
         let Phase::Looking { inspection, .. } = &self.phase else {
             return;

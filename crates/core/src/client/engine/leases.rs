@@ -56,8 +56,8 @@ impl Engine {
         self.review_answered_lease(ticket.lock, changed, cx);
     }
 
-    /// The lease that a guard holds. `None` for a guard that handed its lease over, or began to: another guard has the
-    /// lease then, or none has it (S24).
+    /// The lease that a guard holds. `None` for a guard that has handed its lease over, or has begun to do so: another
+    /// guard has the lease then, or no guard has it (S24).
     fn held_by(&self, holder: LockId) -> Option<LockId> {
         let lock = self.local.handed.get(&holder).copied().unwrap_or(holder);
         let lease = &self.leases.get(&lock)?;
@@ -97,7 +97,7 @@ impl Engine {
     }
 
     /// Downgrades a lease. The holder has already latched the new mode, so the lock counts as a reader's whatever the
-    /// nodes answer. The holder receives the outcome as that of an extension.
+    /// nodes answer. The holder receives the outcome in the same form as that of an extension.
     pub(super) fn on_downgrade(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let lock = self.held_by(holder);
         if let Some(lock) = lock {
@@ -319,8 +319,8 @@ impl Engine {
         self.leases.get_mut(&lock)
     }
 
-    /// Reviews a lease after an answer. If the lease is not valid any more, this answer took a vote away: a loss by
-    /// time was latched before the answer was handled.
+    /// Reviews a lease after an answer. If the lease is not valid any more, this answer has taken a vote away, because
+    /// a loss by time is latched before an answer is handled.
     fn review_answered_lease(&mut self, lock: LockId, changed: bool, cx: &mut Context<'_>) {
         let lease = self.leases.get(&lock);
         match lease.and_then(|lease| lease.proved_loss(cx.now)) {

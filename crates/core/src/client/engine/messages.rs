@@ -116,7 +116,7 @@ impl<F: FnMut(LockId) -> (Token, u64)> Entropy for F {
 /// An output of the engine, which the driver executes in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Effect {
-    /// Queue this command for each of these nodes, behind all earlier commands. The engine emits none twice (S8).
+    /// Queue this command for each of these nodes, behind all earlier commands. The engine emits no command twice (S8).
     Send {
         /// The receiving nodes.
         nodes: NodeSet,

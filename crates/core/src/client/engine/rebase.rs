@@ -13,10 +13,10 @@ impl Engine {
     /// The state relative to `now`, with its locks renumbered from `first` on in the order of their ids. Also returns
     /// the map from old to new ids.
     ///
-    /// The results for two states that behave alike, except for time and ids, are equal, unless a deadline was
-    /// postponed in one of them (Lamport: real-time model checking is really simple). Elapsed times only appear in
-    /// reports and are reset. No command about trust may be in flight: its round gets a new number, so the engine would
-    /// not recognise the answer.
+    /// Two states that behave alike, apart from times and ids, have equal results, unless a deadline was postponed in
+    /// one of them (Lamport: real-time model checking is really simple). Elapsed times are reset, because they only
+    /// appear in reports. No command about trust may be in flight: its round gets a new number, so the engine would not
+    /// recognise the answer.
     #[must_use]
     pub fn rebased(&self, now: Reading, first: u64) -> (Self, BTreeMap<LockId, LockId>) {
         let ids: BTreeSet<LockId> = self

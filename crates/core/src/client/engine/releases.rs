@@ -64,7 +64,7 @@ impl Engine {
         if release.is_over() {
             self.forget_release(id, cx);
         } else if owed {
-            // Only an owed release can have a deadline earlier than before, and need a new entry in the deadline index.
+            // Only an owed release can get an earlier deadline. So only it needs a new entry in the deadline index.
             Self::index_release(&mut self.deadlines, id, release);
         }
     }

@@ -67,8 +67,8 @@ impl Engine {
         distrust_reason
     }
 
-    /// Turns an answer of a distrusted node into a failure if it is about a vote. A refusal stays: it says that another client
-    /// has the key, and no lock depends on it.
+    /// Turns an answer of a distrusted node into a failure if the answer is about a vote. A refusal stays a refusal: it
+    /// only reports another client's key, and gives nobody a lock.
     pub(super) fn distrusted(ticket: Ticket, answer: Answer, distrust_reason: &Failure) -> Answer {
         let is_refusal =
             matches!(answer, Answer::Failed(_) | Answer::Refused | Answer::RefusedFenced { .. });
@@ -77,8 +77,8 @@ impl Engine {
             Verb::Heal => !mutant!(HealCountsInQuarantine),
             Verb::Inspect | Verb::Release | Verb::Trust | Verb::Announce => false,
         };
-        // The answer that the key is gone counts only if the node is distrusted for good. A node in quarantine, whose
-        // votes do not count yet, votes for no other client, and the state of an unverified node is unknown.
+        // The answer that the key is gone counts only if the node is distrusted for good. Otherwise it becomes a
+        // failure: a node in quarantine votes for no other client yet, and the state of an unverified node is unknown.
         let is_gone = |distrust_reason: &Failure, answer: &Answer| {
             distrust_reason.kind().is_for_good() && matches!(answer, Answer::Absent | Answer::Other)
         };
@@ -289,8 +289,8 @@ impl Engine {
         let (Some(monitor), Some(call)) = (&self.monitor, self.calls.get_mut(&lock)) else {
             return;
         };
-        // The time until a quorum is trusted. It would be too short if further nodes are down, so it is left out then:
-        // the engine computes it from the nodes that are up when it refuses the call.
+        // `free_in` is the time until a quorum is trusted. If further nodes are down, that time is too short, so it is
+        // omitted here: when the engine refuses the call, it computes the time from the nodes that are up.
         call.free_in = monitor.quorum_in(cx.now).filter(|_| call.history.is_excluded());
         let in_vain = monitor
             .quorum_in_at_least(cx.now)

@@ -36,7 +36,7 @@ impl Request {
 }
 
 impl Engine {
-    /// Puts a call into the local queue. Also called after the call stepped aside.
+    /// Puts a new call, or a call that stepped aside, into the local queue.
     pub(super) fn enter(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get(&lock) else {
             return;
@@ -67,8 +67,8 @@ impl Engine {
         }
     }
 
-    /// Adds a call to the queues of its keys, and starts its turn unless another caller blocks it. The first attempt of
-    /// the turn begins at `lent` or later.
+    /// Adds a call to the queues of its keys, and starts its turn unless another caller blocks it. Its first attempt
+    /// begins no earlier than at the time `lent`.
     fn join(&mut self, lock: LockId, lent: Option<BootTime>, now: Reading) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -329,7 +329,7 @@ impl Engine {
         }
     }
 
-    /// Starts the turns of waiting callers that no other caller blocks. They attempt at the time `lent` or later.
+    /// Starts the turn of each waiting caller that no other caller blocks. No attempt begins before the time `lent`.
     fn advance(&mut self, keys: &Keys, lent: Option<BootTime>, now: Reading) {
         while let Some(next) = self.first_ready(keys) {
             let Some(request) = self.calls.get(&next).map(|call| &call.request) else {
@@ -363,7 +363,7 @@ impl Engine {
     /// Starts a call's turn. If this process just had the lock, the call backs off so that other processes come first,
     /// but for at most half of its remaining wait. If many processes wait, the call looks at the lock before it
     /// attempts, as they do. A call with a single attempt does not back off. If another call let this one have its
-    /// turn, the turn begins at `lent` at the earliest.
+    /// turn, `lent` is the time before which the first attempt must not begin.
     fn turn_comes(&mut self, lock: LockId, lent: Option<BootTime>, now: Reading) {
         let Some(call) = self.calls.get(&lock) else {
             return;
@@ -394,7 +394,7 @@ impl Engine {
         call.phase = match resume_at.max(lent).filter(is_in_future) {
             Some(until) => {
                 let until = until.min(now.after(call.patience(now)));
-                // Callers that share only one of several keys need not wait for this pause.
+                // A caller that shares only one of this call's several keys need not wait for this pause.
                 let lent = call.request.keys.single().is_none().then(|| now.boot());
                 Phase::Pausing { until, again: false, lent }
             }

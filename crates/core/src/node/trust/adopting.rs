@@ -8,7 +8,7 @@
 //! - Every marker gets a floor, because a server that came back with an old snapshot has its marker but old counters. The
 //!   exception is a node that lost nothing according to the operator.
 //! - The uptime of a run is bounded on both sides by the time that this client has observed the run. So a clock that
-//!   jumps during a quarantine does not change its end.
+//!   jumps during a quarantine does not change the end of the quarantine.
 
 use alloc::boxed::Box;
 use alloc::string::ToString as _;
@@ -96,12 +96,12 @@ impl NodeMonitor {
         let quarantine = if waived { Duration::ZERO } else { quarantine };
         let trust = self.node_mut(node);
         // The node's wall clock determines the age of the adoption. Since this client first saw the adoption, the age
-        // cannot have grown by more than the elapsed time. That time is measured by the boot clock alone, because the
-        // larger of both clocks could end the wait early (protocol, section 9).
+        // cannot have grown by more than the elapsed time. The client measures that time by its boot clock alone,
+        // because its wall clock may jump ahead, and the wait would end early (protocol, section 9).
         let (first, first_age, at) =
             trust.adopted.get_or_insert_with(|| (text.clone(), age, now.boot()));
         if *first != text {
-            // This adoption began after the client saw the earlier one, so its age at that time counts as zero.
+            // This adoption began after the client saw the earlier adoption, so its age at that time counts as zero.
             let younger = if mutant!(AdoptionBegunAnewBelieved) { age } else { Duration::ZERO };
             (*first, *first_age) = (text.clone(), younger);
         }

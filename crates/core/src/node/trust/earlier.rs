@@ -9,8 +9,8 @@ use crate::time::{BootTime, Reading};
 /// Largest number of earlier runs that are remembered for a node.
 const RUNS_MAX: usize = 16;
 
-/// The earlier runs of a node whose votes may still count, each with the time of its last request for a vote that may
-/// count. The list is complete, because a new run is trusted only while the list has room.
+/// The earlier runs of a node whose votes may still count, each with the time at which the client last asked it for a
+/// vote that may count. The list is complete, because a new run is trusted only while the list has room.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct EarlierRuns(Vec<(Box<str>, BootTime)>);
 

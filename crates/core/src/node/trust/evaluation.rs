@@ -134,9 +134,9 @@ impl NodeMonitor {
 
     /// The time for which the server must still run until its votes count (S10).
     pub(super) fn young_for(&self, node: NodeId, info: &Info, sent: Reading) -> Duration {
-        // The server computes its uptime from a wall clock that may have been set. Upper bounds are the time since the
-        // last answer of an earlier run, and the uptime at the first answer of this run plus the time since then. A
-        // lower bound is the time since that first answer.
+        // The server computes its uptime from a wall clock that may have been set. Upper bounds of the true uptime are
+        // the time since the last answer of an earlier run, and the uptime at the first answer of this run plus the
+        // time since then. A lower bound is the time since that first answer.
         let since = |at: BootTime| {
             let ns = sent.boot().as_nanos().saturating_sub(at.as_nanos());
             Duration::from_nanos(u64::try_from(ns).unwrap_or(0))

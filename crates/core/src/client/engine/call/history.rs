@@ -18,7 +18,7 @@ pub(in crate::client::engine) struct AttemptHistory {
     pub(in crate::client::engine) token: Option<Token>,
     /// The reason why the last attempt failed, and the answer of each node.
     pub(in crate::client::engine) last: Option<(FailureReason, Vec<NodeResult>)>,
-    /// Largest counter that a node reported, if the lock has a fencing token.
+    /// Largest fencing counter that a node reported, if the lock has a fencing token.
     pub(in crate::client::engine) number_seen: u64,
 }
 

@@ -101,7 +101,7 @@ impl Call {
         if self.intent.as_ref().is_some_and(|intent| intent.keys == wanted) {
             return (None, None);
         }
-        // Keys that stay in the intent keep their value, so that no reader acquires them in between.
+        // Keys that stay in the intent keep their value: no reader may acquire them between an old and a new intent.
         let (kept, rest) = self.intent.take().map_or((None, None), |intent| intent.split(&wanted));
         let withdrawn = rest.map(|intent| intent.withdrawal(self.announcement(lock)));
         let value = kept.map(|intent| intent.value).or_else(|| {
