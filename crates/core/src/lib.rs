@@ -50,7 +50,7 @@ macro_rules! mutant {
     };
 }
 
-/// No mutant is ever switched on.
+/// Without `--cfg quorlock_mutants`, no mutant is ever switched on.
 #[cfg(not(quorlock_mutants))]
 macro_rules! mutant {
     ($name:ident) => {

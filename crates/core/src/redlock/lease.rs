@@ -50,7 +50,7 @@ pub(crate) struct Lease {
     fenced: Option<Box<Fenced>>,
 }
 
-/// The conditions of the present guard. A hand-over replaces them.
+/// The conditions under which the present guard holds the lease. A hand-over replaces them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct GuardTerms {
     holder: LockId,

@@ -28,9 +28,9 @@ impl Default for Retry {
 /// The delay between two attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Delay {
-    /// A delay that follows from the answers of the nodes. While another client holds the lock, the delay lasts until the
-    /// keys expire or a node pushes a change. If nodes cannot push, or too few nodes answer, the delay is one to three
-    /// observed round trips, doubled each time, up to the ceiling. The same holds when contenders split the votes.
+    /// A delay that follows from the answers of the nodes. While another client holds the lock, the delay lasts until
+    /// the keys expire or a node pushes a change. If nodes cannot push, too few nodes answer, or contenders split the
+    /// votes, the delay is one to three observed round trips, doubled each time, up to the ceiling.
     Adaptive {
         /// The longest delay if the expiry of the lock is not known.
         ceiling: Duration,

@@ -56,8 +56,8 @@ impl HeldVotes {
 }
 
 impl Lease {
-    /// Takes the grant of a late answer or a heal. The vote counts from its own time of sending, and only while the lease
-    /// is held. Returns whether the votes changed.
+    /// Takes a grant that answers the acquire late, or a heal. The vote counts from the time when its command was sent,
+    /// and only while the lease is held. Returns whether the votes changed.
     pub(crate) fn handle_vote(&mut self, answer: NodeAnswer<'_>, now: Reading) -> bool {
         let NodeAnswer { node, sent, answer, .. } = answer;
         let number = match (answer, &self.fenced) {
