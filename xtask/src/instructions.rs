@@ -22,7 +22,7 @@ struct Run {
     margin: u64,
 }
 
-/// One locker has a larger margin, because the number of answers per poll, and so the count, depends on the machine.
+/// With one locker, the number of answers per poll varies between machines, so this count has a larger margin.
 const RUNS: [Run; 2] = [
     Run { lockers: 64, few: 2_048, many: 10_240, pinned: 19_700, margin: 5 },
     Run { lockers: 1, few: 400, many: 2_000, pinned: 57_100, margin: 15 },

@@ -1,7 +1,7 @@
 //! Runs a fixed number of pairs, so that valgrind can count their instructions.
 //!
-//! `cargo xtask instructions` runs this twice with different numbers of pairs. The difference of the counts leaves out
-//! the start of the servers and the connections of the client.
+//! `cargo xtask instructions` runs this twice with different numbers of pairs. The difference of the counts is the
+//! cost of the additional pairs, without the start of the servers and the connections of the client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) fn run(lockers: usize, pairs: usize, guard: bool) -> Result<(), Strin
     let testbed = Testbed::start(&testbed::server(None)?, 5)?;
     let urls = testbed::urls(testbed.first(5));
     Flavor::CurrentThread.runtime()?.block_on(async {
-        // A task, because `block_on` polls its own future more often, and the additional polls would be counted.
+        // The work runs in a task. `block_on` would poll it more often, and those polls would be counted too.
         let all = tokio::spawn(all(urls, lockers, pairs / lockers, guard));
         all.await.map_err(|error| error.to_string())?
     })

@@ -304,8 +304,8 @@ impl Ledger {
         self.trusted(at, what, true);
     }
 
-    /// Records a failure. One of mutual exclusion (`by_validity`) is a violation only if the round promises mutual
-    /// exclusion.
+    /// Records a failure. A failure of mutual exclusion (`by_validity`) is a violation only if the round promises
+    /// mutual exclusion.
     fn trusted(&mut self, at: Time, what: String, by_validity: bool) {
         match self.outside.filter(|_| by_validity) {
             Some(why) => self.note(at, format!("{what}, but {why}")),

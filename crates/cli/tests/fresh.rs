@@ -109,7 +109,7 @@ fn locks_in_the_old_database_count() {
     assert!(said.contains("\"held\" in database 0 is held by h:1 job, "), "{said}");
     testbed.on_all(&["DEL", "held"]);
 
-    // A change of the database needs more than --yes.
+    // A change of the database needs `--force`. With `--yes` alone it is refused.
     let output = other(&[]);
     code(&output, 64);
     let said = stderr(&output);
@@ -203,7 +203,7 @@ fn a_user_without_the_right_to_scan_needs_force() {
     code(&output, 0);
     let said = stderr(&output);
     assert!(said.contains("the user may not look for locks; --force goes on"), "{said}");
-    // The user cannot read the key that names the old database either, so even the plain call is refused.
+    // The user cannot read the key that names the old database either, so `init` without `--force` is refused.
     code(&fresh_in(&testbed, 1, &["--key-prefix", "app:", "--username", "app"]), 77);
 }
 

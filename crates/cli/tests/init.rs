@@ -121,7 +121,7 @@ fn a_lock_lost_by_a_change_of_settings_names_the_cause_and_the_doctor() {
 #[test]
 fn status_and_doctor_write_nothing() {
     let Some(testbed) = Testbed::new() else { return };
-    // New nodes may have forgotten the lock, and none votes yet.
+    // None of the new nodes votes yet, so `status` cannot tell whether the lock is free, and `doctor` finds errors.
     for (args, expected) in
         [(&["status", "k"][..], 69), (&["doctor"], 2), (&["doctor", "--json"], 2)]
     {
@@ -197,8 +197,8 @@ fn three_nodes_become_five() {
     assert!(stderr(&again).contains("counted before"), "{}", stderr(&again));
 }
 
-/// The larger ttl of both settings decides the wait. The adoption, which is this wait for new nodes, continues after
-/// the command that began it was killed.
+/// New nodes wait for the larger of the largest ttls of old and new settings. This wait (adoption) continues after the
+/// command that began it was killed.
 #[test]
 fn an_interrupted_change_is_finished_by_a_client_or_a_second_run() {
     let Some(testbed) = Testbed::new() else { return };
@@ -328,7 +328,7 @@ fn a_reconfiguration_onto_other_nodes_needs_the_old_nodes() {
     code(&with(&testbed, &new, RUN), 0);
     code(&with(&testbed, &old, RUN), 69);
     code(&reconfigure(&testbed, &new, &[]), 0);
-    // Simulates a run that was interrupted after it took the last old node out of use.
+    // Simulates a reconfiguration that was interrupted after it took the last old node out of use.
     for (node, marker) in testbed.nodes.iter().zip(markers(&testbed)).skip(2) {
         command(node, &["DEL", "quorlock:node"]);
         let adoption = format!("{marker} wait_ms=2909 moved=1");

@@ -43,7 +43,7 @@ fn a_foreign_key_on_a_minority_does_not_count_for_the_holder() {
     let named = waits.contains(": held by ") && waits.contains(&ours);
     assert!(named || waits.ends_with(": others hold it or want it"), "{waits}");
 
-    // On three nodes of five, the foreign key holds the lock.
+    // Three of five nodes have the foreign key now, so its value counts as the holder of the lock.
     testbed.on(2..3, &["SET", "k", "x", "PX", "60000"]);
     let held = headline(&testbed);
     assert!(held.starts_with("k: HELD by the foreign value \"x\", "), "{held}");
@@ -139,7 +139,7 @@ fn a_refusal_reports_a_late_node_as_a_failure_only_if_its_answer_was_needed() {
     assert!(!refusal.contains("not needed"), "{refusal}");
 }
 
-/// The README says this about libraries that lock on one server, and about those that put a prefix before the name.
+/// Tests what the README says about other libraries: some lock on one server only, some put a prefix before the name.
 #[test]
 fn a_lock_on_one_server_excludes_no_other_and_a_prefix_makes_another_key() {
     let Some(testbed) = Testbed::new() else { return };

@@ -1,5 +1,5 @@
-//! In each test a server lacks one of the commands that `quorlock` sends, or the user lacks the right to it. `run`
-//! names the command without a wait and leaves no key, and `doctor` names the command and the remedy.
+//! In each test a server lacks one of the commands that `quorlock` sends, or the user lacks the right to it. `run` must
+//! fail at once, name the command and leave no key. `doctor` must name the command and the remedy.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -214,7 +214,7 @@ fn a_missing_right_is_named() {
             }
         };
         for (right, weight, call) in RIGHTS {
-            // The restart guard itself reports a missing right to one of these commands, in other words.
+            // For these commands, the restart guard reports the missing right, and its message has another text.
             if matches!(call[0], "DELIFEQ" | "DELEX" | "INFO") {
                 continue;
             }

@@ -47,7 +47,7 @@ const THE_END: &str = r#""ECHO" "the end""#;
 /// The commands that the client sends when a connection is opened.
 const GREETING: &str = r#"(?m)^ +"HELLO"[^\n]*\n( +"(PING|CLIENT|COMMAND|SCRIPT|EVAL" "-- Returns the numbers of the calls[^"]*|EVALSHA" "0{40})"[^\n]*\n)*"#;
 
-/// Shortens every greeting except the first one. All are the same.
+/// All greetings are the same, so this function keeps only the first one in full and shortens the others.
 fn greeted_once(seen: &str) -> String {
     let Some(greeting) = Regex::new(GREETING).unwrap().find(seen) else { return seen.to_owned() };
     let (first, rest) = seen.split_at(greeting.end());

@@ -71,7 +71,7 @@ const VALUES: &[(&str, &str)] = &[
     ("QUORLOCK_CONNECT_TIMEOUT", "5s"),
     ("QUORLOCK_USERNAME", "default"),
     ("QUORLOCK_PASSWORD", "x"),
-    // An empty value counts as not set. Another value needs TLS.
+    // An empty value counts as not set. With a non-empty value, the nodes would have to use TLS.
     ("QUORLOCK_TLS_SERVER_NAME", ""),
     ("QUORLOCK_SHARED", "no"),
     ("QUORLOCK_FENCED", "no"),

@@ -31,7 +31,7 @@ fn poll_once<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Runs a function when its thread ends, after thread-locals that were created later are gone.
+/// Runs a function when its thread ends. By then, thread-locals that were created after this one are gone.
 struct AtEnd(Option<Box<dyn FnOnce()>>);
 
 impl Drop for AtEnd {

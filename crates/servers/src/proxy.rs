@@ -95,7 +95,7 @@ const EFFECTS: usize = Effect::Reset as usize + 1;
 /// The largest number of bytes per read.
 const BUFFER: usize = 16 * 1024;
 
-/// Interval between pieces. After buffering, also the time to look for more data that arrived meanwhile.
+/// The interval between pieces, and after buffering the timeout of the read of data that has arrived meanwhile.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A proxy with its own address in front of a server.
@@ -302,7 +302,7 @@ impl<'a> Lane<'a> {
         Self { direction, orders, counts, blows, holds, truncates, swallows: false }
     }
 
-    /// Forwards data until the sender's end.
+    /// Forwards data until the sender closes the connection.
     async fn pass(
         mut self,
         mut from: impl AsyncRead + Unpin,

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process_group};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
-/// A step that takes longer than this hangs, even on a busy machine.
+/// A step that takes longer than this counts as hanging, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Real servers, and a folder for the files that commands write.

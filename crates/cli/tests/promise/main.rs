@@ -20,13 +20,13 @@ use std::time::Duration;
 use common::{Running, Testbed, code, eventually, json_lines, stderr};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The two forms of the first command: in its own process group, and in another group that it makes. Both ignore
-/// SIGTERM.
+/// Both first commands run the script `writer`, which ignores SIGTERM. `PLAIN` runs it in the command's own process
+/// group. In the other command, `timeout` runs it in a new process group.
 const PLAIN: &str = "exec sh writer";
 const IN_ANOTHER_GROUP: &str = "timeout 60 sh writer; true";
 
-/// With this ttl, SIGKILL is due 200 ms before the end of the lock. A busy machine may delay guardian and keeper by 200
-/// ms.
+/// With this ttl, SIGKILL is due 200 ms before the end of the lock. So the tests pass even if a busy machine delays
+/// guardian and keeper by up to 200 ms.
 const TTL: &str = "4s";
 
 /// A process of the command. Dropping it kills the process.
@@ -99,7 +99,7 @@ fn they_do_not_overlap(testbed: &Testbed, second: Running) {
     assert_eq!(times(testbed, "first").len(), written, "no later write");
 }
 
-/// Asserts that no write came after the last validity that an event reported.
+/// Asserts that the first command wrote nothing after the end of the validity that the last event reported.
 fn written_within_the_validity(testbed: &Testbed, first: &Output) {
     let until = json_lines(&stderr(first))
         .iter()

@@ -428,8 +428,8 @@ fn a_want_of_rights_on_a_majority_ends_the_call_at_once() {
     world.finish();
 }
 
-/// S26. Two of five nodes are down, another client holds the lock on the other three, and one of these is slow. After
-/// the first refusal no quorum of three is possible, so it decides the attempt. The client must report contention.
+/// S26. Two of five nodes are down, another client holds the lock on the other three, and one of these is slow. The
+/// first refusal decides the attempt, because no quorum of three is possible then. The client must report contention.
 #[test]
 fn a_lock_held_on_the_nodes_that_are_left_is_contended_whatever_answers_first() {
     for slow in 2..5 {

@@ -13,7 +13,7 @@ use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::{MARGIN, NODE_TIMEOUT, TERM, automatic, request};
 use quorlock_sim::time::MS;
 
-/// The first extension: a third of the ttl after the grant at 2 ms, in whole milliseconds.
+/// The time of the first extension, in milliseconds: a third of the ttl (333 ms) after the grant at 2 ms.
 const FIRST_EXTENSION: i64 = 335;
 
 /// The number of votes that are still valid at `ms` milliseconds, as far as the guard knows.

@@ -132,7 +132,7 @@ fn the_outcome_of_a_release_follows_from_our_clock_and_the_nodes_answers() {
 }
 
 fn release_and_check(mut held: Held, quorum: Quorum, voted: u32, valid: bool, said: &[Reply]) {
-    // After the end of a lock, the engine first reports the loss and sends a release of its own, as round 2.
+    // After the end of a lock, the engine first sends a release of its own (round 2), so the caller's is round 3.
     let (now, round) = if valid { (10, 2) } else { (TERM, 3) };
     held.tell(Event::Release { lock: LOCK, report: true }, now);
     let mut heard = vec![Reply::Nothing; said.len()];

@@ -31,7 +31,7 @@ const POLLS_MAX: usize = 2_000;
 /// Drops the future after 0, 1, 2 … polls, until it completes before the drop. Returns the number of drops.
 fn sweep(case: &Case, node_fault: NodeFault, pattern: PollPattern) -> usize {
     for polls in 0..POLLS_MAX {
-        // `event_interval(1)`: every other task is polled at most once between two polls of this task.
+        // With `event_interval(1)`, no other task is polled more than once between two polls of this task.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)

@@ -15,7 +15,7 @@ use quorlock_servers::{
 };
 use tokio::time::{Instant, sleep};
 
-/// A step that takes longer than this hangs, even on a busy machine.
+/// A step that takes longer than this counts as hanging, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const PATIENT: LockOptions = LockOptions::new().wait(PATIENCE);

@@ -158,7 +158,7 @@ async fn a_call_that_does_not_wait_learns_how_long_the_quarantine_lasts() {
     }
 }
 
-/// The ttl of the next test. Three servers restart within it.
+/// A ttl that is long enough for three servers to restart before a lock expires.
 const LONG: Duration = Duration::from_secs(2);
 
 /// Three of five servers restart empty while a lock is held. Returns whether two clients held the lock at once.

@@ -132,7 +132,7 @@ fn a_writer_of_one_key_that_stepped_aside_has_its_intent_back() {
     world.finish();
 }
 
-/// A foreign key on one node lives for an hour, and pushes come late. The call must notice the expiry on other nodes.
+/// A foreign key on one node lives for an hour, and pushes come late. The call must notice when the other keys expire.
 #[test]
 fn a_foreign_key_that_lives_long_puts_off_nobody() {
     for node in 0..3 {

@@ -1,4 +1,4 @@
-//! A client that released a lock under contention inspects before its next attempt, and reports the result.
+//! A client that released a contended lock inspects it before its next attempt. A refusal reports the inspection.
 
 use super::*;
 
