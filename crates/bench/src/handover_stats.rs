@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::sample::Latencies;
 
 /// One acquisition: the times of the acquire call, the grant and the release call, in nanoseconds of the monotonic
-/// clock. If the measurement ends during the last acquisition of a process, the later times are `None`.
+/// clock. If the measurement ends during the last acquisition of a process, the times after that end are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Turn(pub(crate) u64, pub(crate) Option<u64>, pub(crate) Option<u64>);
 

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 const USAGE: i32 = 64;
 const UNAVAILABLE: i32 = 69;
 const CONFIG: i32 = 78;
-/// After a signal, the exit code is 128 and the signal's number.
+/// After a signal, the exit code is 128 plus the signal's number.
 const ENDED_BY_INT: i32 = 128 + 2;
 const ENDED_BY_TERM: i32 = 128 + 15;
 

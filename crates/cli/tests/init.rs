@@ -185,7 +185,7 @@ fn three_nodes_become_five() {
     assert!(boot() - start >= QUARANTINE);
     let said = stderr(&done);
     let count = said.lines().next().unwrap();
-    // The whole line fits on a terminal.
+    // The whole line must fit on a terminal.
     assert!(count.len() < 79 && count.contains("; Ctrl-C is safe"), "{count}");
     let time = count.strip_prefix("quorlock: ").unwrap();
     assert!(time.starts_with(|first: char| first.is_ascii_digit()), "{count}");
@@ -197,8 +197,8 @@ fn three_nodes_become_five() {
     assert!(stderr(&again).contains("counted before"), "{}", stderr(&again));
 }
 
-/// New nodes wait for the larger of the largest ttls of old and new settings. This wait (adoption) continues after the
-/// command that began it was killed.
+/// New nodes wait before they vote (adoption). The wait follows from the larger of the old and the new largest ttl, and
+/// continues after the command that began it was killed.
 #[test]
 fn an_interrupted_change_is_finished_by_a_client_or_a_second_run() {
     let Some(testbed) = Testbed::new() else { return };

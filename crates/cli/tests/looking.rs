@@ -139,7 +139,7 @@ fn a_refusal_reports_a_late_node_as_a_failure_only_if_its_answer_was_needed() {
     assert!(!refusal.contains("not needed"), "{refusal}");
 }
 
-/// Tests what the README says about other libraries: some lock on one server only, some put a prefix before the name.
+/// The README says what happens with libraries that lock on one server only, or put a prefix before the name.
 #[test]
 fn a_lock_on_one_server_excludes_no_other_and_a_prefix_makes_another_key() {
     let Some(testbed) = Testbed::new() else { return };

@@ -261,7 +261,7 @@ fn without_an_optional_command_locks_are_granted() {
     }
 }
 
-/// Without COMMAND, the client cannot ask which commands exist.
+/// Without COMMAND, the client cannot ask which commands exist. It must still name the missing command.
 #[test]
 fn a_missing_command_is_named_although_command_is_missing_too() {
     let Some(binary) = server() else { return };

@@ -119,7 +119,7 @@ const DYING: Time = TTL / 20 + 400 * MS;
 /// 0.6 s to kill a chain of processes.
 const AWAKENING: Time = DYING + 600 * MS;
 
-/// A change of a key counts as the cause of an overlap even if it is recorded up to this long after its start.
+/// A change of a key counts as the cause of an overlap even if it is recorded this long after the overlap's start.
 const BREATH: Time = 50 * MS;
 
 /// Describes how an exit code contradicts the events, if it does.

@@ -31,7 +31,7 @@ use crate::shim::Shim;
 use crate::totals::{Outcome, Totals};
 use crate::workers::{Workers, lock};
 
-/// A due fault waits this long for a command that would write for another ttl, because a short one may hide a bug.
+/// A due fault waits this long for a command that would write for another ttl, because shorter ones may hide bugs.
 const PICKY: Time = 1000 * MS;
 
 /// A fault that is due waits this long in total for any command that holds a lock. Then the fault is left out.

@@ -168,7 +168,7 @@ pub(crate) fn quorlock(args: &[&str]) -> Command {
     command
 }
 
-/// A program that starts the given command, with the environment and the folder of that command.
+/// `outer` with the words of `inner` as its last arguments, and with the environment and the folder of `inner`.
 pub(crate) fn through(outer: &[&str], inner: &Command) -> Command {
     let mut command = Command::new(outer[0]);
     command.args(&outer[1..]).arg(inner.get_program()).args(inner.get_args());

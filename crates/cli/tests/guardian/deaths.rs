@@ -89,7 +89,7 @@ fn is_done_before_a_stopped_guardian_is(script: &str) -> bool {
     is_done
 }
 
-/// The guardian can open no file for a while, so it cannot find out whether processes are left.
+/// For a while the guardian can open no file, so it cannot see processes. It must not report the command's end then.
 pub(crate) fn a_guardian_without_proc_does_not_report_the_end() {
     use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
     let stays = "trap \"\" TERM; while :; do sleep 0.01; done";

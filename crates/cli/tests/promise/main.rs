@@ -20,8 +20,8 @@ use std::time::Duration;
 use common::{Running, Testbed, code, eventually, json_lines, stderr};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Both first commands run the script `writer`, which ignores SIGTERM. `PLAIN` runs it in the command's own process
-/// group. In the other command, `timeout` runs it in a new process group.
+/// The first command is one of these. Each runs the script `writer`, which ignores SIGTERM. `PLAIN` runs it in the
+/// command's own process group. `IN_ANOTHER_GROUP` runs it in a new process group, which `timeout` makes.
 const PLAIN: &str = "exec sh writer";
 const IN_ANOTHER_GROUP: &str = "timeout 60 sh writer; true";
 

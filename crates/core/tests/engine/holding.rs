@@ -152,7 +152,7 @@ fn with_fewer_votes_than_a_quorum_left_the_lock_is_lost_now() {
     }
 }
 
-/// The client reports a node that refuses when the refusal arrives, and a silent node after the node timeout.
+/// The client reports a refusing node as soon as its refusal arrives, and a silent node after the node timeout.
 #[test]
 fn its_holder_is_notified_when_no_quorum_confirms_and_when_one_confirms_again() {
     let mut world = ScriptedWorld::new(3);

@@ -88,7 +88,7 @@ async fn scripts_that_a_server_has_forgotten_are_sent_again() {
             "{answers:?}"
         );
         assert!(!past.exists("a"));
-        // Since that failure, the node sends the acquire with the text of its script. So this acquire succeeds.
+        // After that failure, the node sends this acquire with the text of its script, so the acquire succeeds.
         past.command(&["SCRIPT", "FLUSH"]);
         let answers = subject.execute(vec![acquire(), release()]).await;
         assert_eq!(answers, [Answer::Granted, Answer::Deleted]);

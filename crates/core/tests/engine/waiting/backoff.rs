@@ -1,4 +1,4 @@
-//! A client that released a contended lock inspects it before its next attempt. A refusal reports the inspection.
+//! A client that released a contended lock inspects it before it tries again. A refusal says what the inspection saw.
 
 use super::*;
 
