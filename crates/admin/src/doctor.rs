@@ -159,7 +159,7 @@ impl Examination {
     }
 }
 
-/// Examines all nodes at once. The settings need not be built into a client. Connecting to a node takes at most its
+/// Examines all nodes at once. No client need be built from the settings first. Connecting to a node takes at most its
 /// connect timeout, and so does each answer. Nodes that are not servers are left out.
 ///
 /// # Errors

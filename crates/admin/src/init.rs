@@ -131,7 +131,7 @@ pub enum InitError {
         needed: usize,
         /// Old nodes that were not reached.
         missing: Vec<String>,
-        /// Names of old nodes for which a server answers, but one without a marker of the old settings.
+        /// Names of old nodes whose server answers, but has no marker of the old settings.
         unmarked: Vec<String>,
     },
     /// No given node has a marker of other settings or a trace of an earlier reconfiguration. So old nodes, if there

@@ -33,7 +33,7 @@ const KEY_BYTES_MAX: usize = ClientBuilder::PREFIX_BYTES_MAX + Resources::NAME_B
 /// Length of the first read of a value: a token, and the space before the owner text.
 const START_BYTES: usize = 41;
 
-/// When reading has taken this long, a pause as long follows. Timers count in milliseconds, so it is not shorter.
+/// After this much reading, a pause as long follows. Timers count in milliseconds, so a shorter pause would be inexact.
 const PAUSE: Duration = Duration::from_millis(4);
 
 const READERS_AT_A_TIME: i64 = 64;
@@ -45,7 +45,7 @@ const PREFIXES_MAX: usize = 16;
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Vote {
     pub(crate) value: Arc<[u8]>,
-    /// Time until it expires; `None`: never, so it is no lock but a leftover.
+    /// Time until the vote expires. `None`: it never expires, so it is no lock but a leftover.
     pub(crate) left: Option<Duration>,
     pub(crate) shared: bool,
 }
@@ -85,7 +85,7 @@ pub(crate) struct Scanned {
 pub enum Incomplete {
     /// The node failed, or the user lacks a right.
     Failed(Failure),
-    /// The time was up.
+    /// The scan reached its time limit.
     TimeIsUp,
     /// The node has more locks than are listed.
     TooMany {
@@ -152,7 +152,7 @@ impl Scan<'_> {
                 }
                 let started = now();
                 let (next, keys) = match self.page(&connection, kind, &cursor, count).await {
-                    // The page is larger than a reply may be, so the next one has fewer names. The cursor stays valid.
+                    // The page was larger than a reply may be. The same cursor is used for a page of fewer names.
                     Err(failure) if failure.kind() == FailureKind::Protocol && count > 1 => {
                         connection = self.open(server).await?;
                         count = (count / 8).max(1);
@@ -195,7 +195,7 @@ impl Scan<'_> {
     /// `own` is the database of this client.
     ///
     /// # Errors
-    /// Some registrations could not be read. Those that could are in `databases`.
+    /// Some registrations could not be read. Those that could be read are in `databases`.
     pub(crate) async fn registered_by_any(
         server: &RedisNode,
         own: u32,
@@ -280,7 +280,7 @@ impl Scanned {
     }
 }
 
-/// The library's own keys are no locks, and neither are keys with a name that no lock can have.
+/// Whether a key may be a lock: it is not one of the library's own keys, and a lock can have its name.
 fn may_be_a_lock(key: &str) -> bool {
     !key.is_empty() && key.len() <= KEY_BYTES_MAX && !key.contains(RESERVED)
 }

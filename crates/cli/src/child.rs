@@ -1,7 +1,7 @@
 //! The command of `quorlock run`, as the keeper sees it. The keeper is the process that holds the lock.
 //!
 //! The keeper starts the command through a guardian ([`super::guardian`]). From then on it only sends messages: new
-//! deadlines, signals, the loss of the lock. Neither waits for the other.
+//! deadlines, signals, the loss of the lock. Neither process waits for the other.
 //!
 //! A thread starts the guardian and reads its messages, because the keeper's runtime may be busy, and the death of the
 //! guardian must be handled at once. If the guardian's end of the socket closes before the guardian has reported the
@@ -166,7 +166,7 @@ impl Child {
         self.send(Message::Deadlines(deadlines))
     }
 
-    /// The lock is lost: SIGTERM is due now, SIGKILL at this time or at the last deadline, whichever is earlier. Later
+    /// The lock is lost: SIGTERM is due now, SIGKILL at `kill` or at the last deadline, whichever is earlier. Later
     /// deadlines no longer count. Returns the same as [`set_deadlines`](Self::set_deadlines).
     pub(crate) fn terminate(&self, kill: Moment) -> bool {
         self.shared.change(|kill_policy| kill_policy.terminate(kill));
@@ -182,8 +182,8 @@ impl Child {
     /// Stops quorlock's own process group, as a shell expects after [`ChildEvent::Stopped`] with this `signal`. Returns
     /// when a SIGCONT continues the group. The caller passes this SIGCONT on to the command ([`Child::signal`]).
     ///
-    /// If no shell can continue the group, the command gets the treatment of an orphaned group: SIGCONT undoes a
-    /// Ctrl-Z, SIGHUP follows a use of the terminal, and SIGSTOP has its effect.
+    /// If no shell can continue the group, the command is treated like an orphaned group: it gets SIGCONT after a
+    /// Ctrl-Z, SIGHUP and SIGCONT after a use of the terminal, and stays stopped after a SIGSTOP.
     pub(crate) fn suspend(&self, signal: i32) {
         if job::has_shell() {
             return job::stop();
@@ -205,7 +205,7 @@ impl Child {
         self.events.recv().await.unwrap_or(ChildEvent::OutOfSight)
     }
 
-    /// Returns false if the socket is full. True if the guardian is dead: then the watching thread ends the command.
+    /// Returns false if the socket is full. Returns true if the guardian is dead: the watching thread ends the command.
     fn send(&self, message: Message) -> bool {
         !matches!(self.guardian.send(message), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }

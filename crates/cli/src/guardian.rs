@@ -268,7 +268,7 @@ impl Guardian {
     }
 }
 
-/// Sends the last message, and waits for room. Without a reader the message is dropped.
+/// Sends the last message, and waits for room in the socket. If the keeper is dead, the message is dropped.
 fn deliver(keeper: &Channel, message: Message) {
     while let Err(error) = keeper.send(message) {
         if error.kind() != io::ErrorKind::WouldBlock {

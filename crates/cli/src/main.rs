@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// After a Ctrl-C quorlock dies of SIGINT itself: a shell ends a loop around it only then. The exit code is the same.
+/// After Ctrl-C quorlock dies of SIGINT itself, so that a shell ends a loop around it. The exit code is the same.
 fn as_shells_see_it(code: Code) -> Code {
     if code == Code::Signal(SIGINT) {
         // This returns only if the signal cannot be raised.

@@ -137,14 +137,14 @@ impl Output {
         if first {
             self.status(&event);
         }
-        // The terminal writes `^C` behind the line, which must not wrap.
+        // On Ctrl-C the terminal writes `^C` behind the line. The line leaves room for it, because it must not wrap.
         let room = Window::of(io::stderr()).line().saturating_sub("quorlock: ^C".len());
         let line = format!("quorlock: {}", cut(&line(room), room));
         self.stderr.transient(format!("\r\x1b[K{line}"));
         self.transient = true;
     }
 
-    /// Removes the line that would be replaced.
+    /// Removes the line that the next call of `progress` would replace.
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.transient) {
             self.stderr.transient("\r\x1b[K".to_owned());

@@ -135,8 +135,8 @@ fn is_json(matches: &ArgMatches) -> bool {
     typed || env::var("QUORLOCK_JSON").is_ok_and(|text| boolean(&text) == Ok(true))
 }
 
-/// Removes the variables from clap's options, lets flags with a variable take a value (`--flag`, `--flag=false`), and
-/// shortens the text of `-h`.
+/// Moves the environment variables of clap's options to `variables`, lets flags with a variable take a value (`--flag`,
+/// `--flag=false`), and shortens the text of `-h`.
 fn prepared(command: clap::Command, variables: &mut BTreeMap<String, String>) -> clap::Command {
     let command = command.mut_args(|arg| {
         let arg = shortened(arg);
@@ -391,7 +391,7 @@ mod tests {
             );
             let long = help("--help");
             assert!(name.is_empty() || long.contains("Examples:\n"), "{long}");
-            // No line in the table of exit codes is wrapped: the second part of a wrapped line would begin with a word.
+            // No line in the table of exit codes is wrapped. A wrapped line would continue without two spaces.
             let codes = long.lines().skip_while(|line| !line.starts_with("Exit codes")).skip(2);
             let is_code = |line: &str| line.starts_with("  ") || line.starts_with("Of doctor");
             assert!(codes.take_while(|line| !line.is_empty()).all(is_code), "{long}");

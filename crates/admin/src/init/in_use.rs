@@ -21,10 +21,10 @@ use crate::scan::{Incomplete, Scan, Scanned};
 /// Time limit of the search.
 const LOOK_MAX: Duration = Duration::from_secs(30);
 
-/// Limit of the votes that are read of one node. More are not needed, because one lock is a reason to refuse.
+/// Limit of the votes that are read from one node. More are not needed: one lock is enough to refuse `init --fresh`.
 const VOTES_MAX: usize = 1000;
 
-/// A lock that expires, and that may be held until then.
+/// A lock with an expiry. A client may hold it until then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveLock {
@@ -38,7 +38,7 @@ pub struct LiveLock {
     pub nodes: Vec<Arc<str>>,
 }
 
-/// Reasons against marking the nodes at once.
+/// Reasons not to call `fresh`, which marks the nodes without a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InUse {
@@ -68,7 +68,7 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     let until = now().after(LOOK_MAX);
     let looks = topology.servers.iter().map(|server| databases(&topology, server, until));
     let looks = join_all(looks).await;
-    // A server that lacks a command has granted no lock, so the result of its search does not matter.
+    // A server that lacks a command has granted no lock, so it does not matter whether its keys could be searched.
     let may_vote = |place: usize| match &looked[place].facts {
         Err(failure) => failure.kind() != FailureKind::MissingCommand,
         Ok(_) => true,
@@ -100,7 +100,7 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     let is_registered = all().any(|(_, scan)| scan.registered.is_some());
     for (place, scan) in all() {
         let mut changes = Vec::new();
-        // The scanned database is the former one if this prefix is registered for it, or if none is registered.
+        // The former database is the one registered for this prefix. If none is registered, it may be any scanned one.
         let is_former = scan.registered == Some(scan.database) || !is_registered;
         if scan.database != scan.own && is_former {
             changes.push((format!("database {}", scan.database), format!("database {}", scan.own)));

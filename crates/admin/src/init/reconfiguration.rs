@@ -46,8 +46,8 @@ pub struct Reconfiguration {
     pub nodes: Vec<ChangedNode>,
 }
 
-/// Suffix of a marker that fits no client, followed by a number n. The server was new: it had no marker before. So it
-/// is not the node of its name in the first n settings of the marker, and does not know that node's locks.
+/// Suffix of a marker that fits no client, followed by a number n. The server had no marker before this one. So it is
+/// not the node that has its name in the first n settings of the marker, and does not know that node's locks.
 const CAME: &str = " came=";
 
 /// Suffix of an adoption that a reconfiguration wrote. It proves that the old nodes were out of use at that time. An
@@ -111,7 +111,7 @@ pub async fn reconfigure(
         });
         Err(InitError::Interrupted { nodes: failed.collect() })
     };
-    // Clients of the new settings may have taken the unchanged nodes into use, so these must not be a quorum.
+    // Clients of the new settings may use the nodes where the change failed, so these nodes must not be a quorum.
     let free = blocked[..topology.servers.len()].iter().filter(|change| change.is_err()).count();
     if in_force && free >= topology.quorum.needed() {
         return failed();
@@ -330,8 +330,8 @@ impl NodeKeys {
         self.waits_for().saturating_sub(self.adopted_for)
     }
 
-    /// The change to a marker that fits no client. `None` if the node can vote for no client, unless a client may take
-    /// the node into use (`somebody`).
+    /// The change to a marker that fits no client. `None` if the node already has such a marker, or if its keys name no
+    /// old settings. In the second case the change is made if a client may take the node into use (`somebody`).
     fn blocked(&self, rules: &Rules, somebody: bool, old: &BTreeSet<Settings>) -> Option<Change> {
         let last = self.settings.last();
         let ours = rules.cluster.to_string();

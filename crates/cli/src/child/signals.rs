@@ -40,7 +40,7 @@ impl Signals {
     pub(crate) async fn next(&mut self) -> Signal {
         match self.caught.recv().await {
             Some(signal) => signal,
-            // The sending thread outlives this value, so this cannot happen. If it did, no signal would come.
+            // The sending thread outlives this value, so the channel stays open. If it closed, no signal would come.
             None => std::future::pending().await,
         }
     }
@@ -59,7 +59,7 @@ fn ignored_bits() -> u64 {
     ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// In a pipeline, quorlock may be in the foreground and its command not. Then quorlock passes TSTP on: the command
+/// TSTP is passed on for a pipeline in which quorlock is in the foreground and its command is not. Then the command
 /// stops first, and quorlock stops with it.
 const PASSED_ON: [Signal; 9] = [
     Signal::HUP,

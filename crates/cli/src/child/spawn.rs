@@ -25,7 +25,7 @@ pub(crate) enum SpawnError {
     })]
     NotFound {
         program: OsString,
-        /// The program's file exists.
+        /// The program's file exists, so its interpreter or loader is missing.
         is_there: bool,
     },
     /// The program cannot be executed (exit code 126).

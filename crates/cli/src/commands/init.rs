@@ -131,7 +131,7 @@ fn confirm(lines: &str, question: &str) -> Result<(), Refused> {
     }
 }
 
-/// A change of settings is a separate question, which --yes does not answer.
+/// Asks about a change of settings. --yes does not answer this question.
 fn confirm_change(before: &Before) -> Result<(), Refused> {
     let lines = settings(before);
     if can_answer() {

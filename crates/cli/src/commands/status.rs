@@ -28,7 +28,7 @@ pub(crate) fn main(args: &Status, format: OutputArgs) -> Result<ExitCode, Refuse
     args.keys.iter().try_for_each(|key| options::check_key(key, &args.nodes))?;
     let mut builder = options::builder(&args.nodes)?;
     if !options::guard_is_off(&args.nodes) {
-        // A client that only reads must not write markers.
+        // With the strict guard a client writes markers. This client only reads, so it must not.
         builder = builder.restart_guard(RestartGuard::Observe);
     }
     let topology = Topology::of(&builder).map_err(|error| options::blamed(error, &args.nodes))?;
@@ -91,7 +91,7 @@ async fn inspect(client: &Client, keys: &[String]) -> Result<Vec<Inspection>, Re
 }
 
 /// For each node, the places in `keys` at which the key has a writer's intent without expiry. Every intent in use
-/// expires, so such an intent is a leftover. A node that does not answer has none.
+/// expires, so such an intent is a leftover. A node that does not answer has no places.
 async fn endless_intents(topology: &Topology, keys: &[String]) -> Vec<Vec<usize>> {
     let intents: Vec<_> = keys.iter().map(|key| topology.intent(key)).collect();
     let calls: Vec<[&str; 2]> = intents.iter().map(|intent| ["PTTL", &**intent]).collect();
@@ -106,7 +106,7 @@ async fn endless_intents(topology: &Topology, keys: &[String]) -> Vec<Vec<usize>
     join_all(looks).await.into_iter().map(places).collect()
 }
 
-/// The exit code: that of an unknown lock, if there is one; else, if `tells_held`, that of a lock that is not free.
+/// The exit code for an unknown lock if there is one. Otherwise, if `tells_held`, the code for a lock that is not free.
 fn exit_code(inspections: &[Inspection], tells_held: bool) -> ExitCode {
     let of_verdict =
         |verdict: Verdict| inspections.iter().filter(move |it| it.verdict() == verdict);
@@ -175,7 +175,7 @@ impl Look<'_> {
         table
     }
 
-    /// The command line that deletes a key without expiry. Every lock expires, so it is a leftover, or no lock.
+    /// The command line that deletes a key without expiry. Every lock expires, so such a key is a leftover, or no lock.
     fn removal(&self, place: usize, answer: &NodeAnswer) -> Option<String> {
         answer.holder().filter(|holder| holder.remaining.is_none())?;
         self.deletion(place, &format!("{}{}", self.topology.prefix, self.key))
@@ -226,7 +226,7 @@ impl Look<'_> {
     }
 }
 
-/// A line for nodes whose votes do not count. The table already says why a node did not answer.
+/// A line for nodes whose votes do not count. An unverified node that did not answer is left out: the table says why.
 fn trust_states(inspection: &Inspection, nodes: &[NodeStats]) -> String {
     let states = inspection.nodes.iter().zip(nodes).filter_map(|(answer, node)| {
         let hint = match node.trust_state {

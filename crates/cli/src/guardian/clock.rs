@@ -1,9 +1,9 @@
 //! The two clocks of deadlines, and the timers on them.
 //!
 //! The validity of a lock decreases while the machine sleeps. A virtual machine that its host has paused sees the pause
-//! on its wall clock alone. So a client counts the larger of the two times that the boot clock and the wall clock have
-//! advanced. A deadline is a reading of both clocks, and has come when *either* clock has reached it. So a process that
-//! knows a deadline notices a wall-clock jump by itself.
+//! on its wall clock alone. So a client counts the time by which the boot clock or the wall clock has advanced,
+//! whichever is larger. A deadline is a reading of both clocks, and has come when *either* clock has reached it. So a
+//! process that knows a deadline notices a wall-clock jump by itself.
 //!
 //! The timeout of poll(2) uses the monotonic clock, which stands still in suspend: ten seconds of it may be an hour of
 //! validity. So [`Alarm`] waits for a timerfd on each of the two clocks. The kernel also fires an absolute timer on the
@@ -64,7 +64,7 @@ impl Moment {
         now.boot_ns >= self.boot_ns || now.real_ns >= self.real_ns
     }
 
-    /// The larger one of the differences on the two clocks.
+    /// The difference on the boot clock or on the wall clock, whichever is larger.
     pub(crate) fn distance(self, other: Self) -> u64 {
         self.boot_ns.abs_diff(other.boot_ns).max(self.real_ns.abs_diff(other.real_ns))
     }

@@ -29,7 +29,7 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
     let Message::Go { guardian: pid, unblock, deadlines } = message else {
         return ExitCode::FAILURE;
     };
-    // If the guardian died before this process asked for the signal, the signal never comes: the command must not run.
+    // If the guardian died before this process asked for the signal, no signal will come, so the command must not run.
     if getppid() != Pid::from_raw(pid) {
         return ExitCode::FAILURE;
     }

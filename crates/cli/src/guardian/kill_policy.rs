@@ -116,7 +116,7 @@ impl KillPolicy {
         }
     }
 
-    /// The lock is lost: SIGTERM is due now, SIGKILL at this time or at the last deadline, whichever is earlier.
+    /// The lock is lost: SIGTERM is due now, SIGKILL at `kill` or at the last deadline, whichever is earlier.
     pub(crate) fn terminate(&mut self, kill: Moment) {
         self.sealed = true;
         let known = self.deadlines.kill;
@@ -149,7 +149,7 @@ impl KillPolicy {
     /// The command's own process has ended. Its descendants may live on.
     pub(crate) fn ended(&mut self, ending: Ending, now: Moment) {
         self.ending = Some(ending);
-        // After the deadline, a SIGKILL that is not this guardian's is the keeper's, because this guardian was stopped.
+        // After the deadline, a SIGKILL of unknown origin is the keeper's, because this guardian was stopped.
         let killed = ending == Ending::Signaled { signal: Signal::KILL.as_raw() };
         if killed && self.stage != Stage::Forced && self.kill_at().has_come(now) {
             self.stage = Stage::Forced;

@@ -1,4 +1,4 @@
-//! Starts the command's process, up to the message that makes it the command.
+//! Starts the exec step, and sends the message after which the exec step becomes the command.
 
 use std::ffi::OsString;
 use std::io;

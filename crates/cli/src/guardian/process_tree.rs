@@ -52,8 +52,8 @@ pub(crate) enum Change {
 pub(crate) struct ProcessTree {
     /// The command's own process, which leads the group. `None`: not known yet.
     leader: Option<Pid>,
-    /// The leader is a child of this process, dead or alive, and was not reaped yet. So the number still
-    /// belongs to this group.
+    /// The leader is a child of this process, dead or alive, and was not reaped yet. So its number still belongs to the
+    /// command's group.
     pinned: bool,
     /// The last signal found no process in the group. This counts only where there is no process table.
     group_empty: bool,
@@ -68,7 +68,7 @@ pub(crate) struct ProcessTree {
 pub(crate) struct Strangers {
     /// The number and start time of each stranger.
     there_before: BTreeSet<(i32, u64)>,
-    /// Only in the keeper: the guardian. It does not belong to the command; its children do.
+    /// The guardian's process number, only in the keeper. The guardian is not part of the command; its children are.
     guardian: Option<i32>,
 }
 
@@ -347,7 +347,7 @@ fn reach(member: &procfs::Process, signal: Signal) {
     }
 }
 
-/// Whether this number still belongs to that process, and the process is still in the same session.
+/// Whether the member's number still belongs to the same process, and that process is in the same session.
 fn is_the_same(member: &procfs::Process) -> bool {
     procfs::process(member.pid)
         .is_some_and(|now| (now.started, now.session) == (member.started, member.session))

@@ -65,7 +65,7 @@ impl Terminal {
     }
 
     /// Makes quorlock's own group the foreground group again, unless a shell has given the terminal to a third group.
-    /// Returns whether the command had it.
+    /// Returns whether the command had the terminal.
     pub(crate) fn take_back(&mut self) -> bool {
         let Ok(foreground) = tcgetpgrp(&self.device) else {
             return false;
@@ -84,7 +84,7 @@ impl Terminal {
         }
     }
 
-    /// Restores the modes after a death by signal. An editor that is killed leaves the terminal without echo.
+    /// Restores the terminal's modes after a signal has killed the command: a killed editor leaves the echo off.
     pub(crate) fn restore_modes(&self) {
         if let Some(modes) = &self.modes {
             // If the terminal has hung up, there is nothing to restore.

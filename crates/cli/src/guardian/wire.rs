@@ -37,7 +37,7 @@ pub(crate) enum Message {
     Go { guardian: i32, unblock: u64, deadlines: Deadlines },
     /// From the exec step, and passed on by the guardian: exec failed.
     CannotRun { errno: i32 },
-    /// From the guardian: a system call failed that it needs.
+    /// From the guardian: a system call that it needs has failed.
     Broken { errno: i32 },
     /// From guardian or exec step: the time was up before the command started, so it was not started.
     TooLate,

@@ -26,7 +26,7 @@ const NOT_SHARED: &str = "locks work, but not those that readers share";
 
 const NOT_LISTED: &str = "locks work, but neither quorlock ls nor quorlock init --fresh can look for those that are held";
 
-/// Per effect on locks ([`Weight`]): the severities of a missing right and a missing command, and the consequences.
+/// For each effect on locks ([`Weight`]): severities of a missing right and of a missing command, and consequences.
 const WITHOUT: [(Weight, Severity, Severity, &str, &str); 4] = [
     (
         Weight::Needed,

@@ -160,8 +160,8 @@ impl Case<'_> {
     }
 }
 
-/// Commands that set the priority of replicas to 0, so that Sentinel does not promote them. Each command reaches its
-/// replica with the TLS files and the user of the master.
+/// Commands that set the priority of replicas to 0, so that Sentinel does not promote them. Each command connects to
+/// its replica with the TLS files and the user with which the master is reached.
 fn unpromoted(master: &RedisCli, replicas: &[String]) -> String {
     let command = "CONFIG SET replica-priority 0";
     if replicas.is_empty() {

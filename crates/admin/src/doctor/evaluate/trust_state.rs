@@ -71,7 +71,7 @@ impl Case<'_> {
         if marker.as_ref().is_some_and(is_of_this_run) {
             return (Votes::Count, findings);
         }
-        // A restarted server with its marker votes when its uptime is long enough. Others must be adopted first.
+        // A restarted server with a marker votes when its uptime is long enough. Any other one must be adopted first.
         let would_tell = self.is_durable(info) || self.topology.rules.would_tell_of_promotions();
         let (votes, finding) = if marker.is_some() && info.promoted_at.is_none() && would_tell {
             self.restarted(info)
@@ -210,7 +210,7 @@ impl Case<'_> {
         }
     }
 
-    /// A key of the library's own holds a text that no client has written.
+    /// The finding: a key of the library's own holds a text that no client has written.
     fn foreign(&self, key: &str, what: &str) -> Finding {
         let delete = self.node.redis_cli.line_about("DEL", key.as_bytes());
         Finding {
@@ -222,8 +222,8 @@ impl Case<'_> {
         }
     }
 
-    /// The server did not show the value of a key of the library's own. The key may be a good marker, so it is not
-    /// deleted.
+    /// The finding: the server did not show the value of a key of the library's own. The key may be a good marker, so
+    /// the fix does not delete it.
     fn unread(&self, key: &str, error: &str, facts: &Facts, info: &Info) -> Finding {
         if error.starts_with("WRONGTYPE") {
             return self.foreign(key, &format!("no text: {error}"));

@@ -110,7 +110,7 @@ pub(super) fn enough_of(
     })
 }
 
-/// Names from markers of other clients, which may be anything, cut to a sane number and length.
+/// The names in a marker, cut to a sane number and length, because other clients may write any text into markers.
 fn names_shown(names: Vec<String>) -> Vec<String> {
     let more = names.len().saturating_sub(NODE_COUNT_MAX);
     let first = names.iter().take(NODE_COUNT_MAX).map(|name| shown(name, WORD_MAX));

@@ -1,4 +1,4 @@
-//! The workers' reports, by phase of the demo, and the verdict: the measurements, and whether the lock kept its promise.
+//! The workers' reports, by phase of the demo, and the verdict: measurements, and whether the lock kept its promise.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -209,7 +209,7 @@ impl Record {
         let at = |phase: &Phase| (phase.from_ns..phase.to_ns).contains(&hold.acquired_ns);
         let place = self.phases.iter().position(at)?;
         let phase = &self.phases[place];
-        // If the call began before this phase, the quorum of the previous phase granted it, so the hold counts there.
+        // If the call began before this phase, the previous phase's quorum granted it. The hold counts for that phase.
         let before = !phase.majority && hold.asked_ns < phase.from_ns;
         self.phases.get(if before { place.checked_sub(1)? } else { place })
     }

@@ -75,8 +75,8 @@ impl Screen {
     pub(super) fn show(&mut self, lines: &[StyledLine]) {
         let mut text = self.up();
         for line in lines {
-            // A line that wraps would take two rows, so the number of rows to replace would be wrong. Each row is
-            // cleared behind its text, and not before, so that nothing flickers.
+            // A line that wraps would take two rows, so the number of rows to replace would be wrong. The rest of each
+            // row is cleared after its text is written. To clear the row first would flicker.
             text += &self.render(line, self.size.line());
             text += "\x1b[K\n";
         }
@@ -85,7 +85,7 @@ impl Screen {
         self.live = Some(lines.len());
     }
 
-    /// Removes the lines that would be replaced.
+    /// Removes the lines that the next call of `show` would replace.
     pub(super) fn erase(&mut self) {
         let up = self.up();
         if !up.is_empty() {

@@ -44,7 +44,7 @@ pub(super) enum Report {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Refusal {
     pub(super) at_ns: u64,
-    /// Whether others held the lock all the time. If not, too few nodes answered.
+    /// Whether others held the lock during the whole call. If not, too few nodes answered.
     pub(super) contended: bool,
 }
 

@@ -21,8 +21,8 @@ pub(super) const WORKERS: usize = PROCESSES * EACH;
 
 /// The workers. Dropping this ends their processes at once.
 pub(super) struct Workers {
-    /// If the standard input of a process closes without an order, for example because this process was killed, the
-    /// worker process ends at once.
+    /// The worker processes. If the standard input of one closes without an order, for example because this process was
+    /// killed, that worker process ends at once.
     processes: Vec<Child>,
     stop: Arc<AtomicBool>,
     /// Number of workers or processes that have not sent [`Event::Left`] yet.

@@ -56,7 +56,7 @@ impl Keeper<'_> {
             Watched::Over { how: How::Killed(killed), .. } => Some(killed),
             _ => None,
         };
-        // The guardian's reason to end the command comes first, because the lock may still be valid for a moment.
+        // The guardian's reason comes first: at its signal the lock was still valid, so it may have no loss cause yet.
         let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss_cause());
         let lost = lost.map(|cause| pulse.loss(cause));
         let health = lease.health().borrow().clone();
@@ -321,8 +321,8 @@ impl Keeper<'_> {
             .filter(|rest| !rest.is_zero())
     }
 
-    /// Holds the lock for the rest of `--min-hold`, then leaves the key to expire. So a machine that starts the same
-    /// job later, by its late clock, still finds the lock held. A signal ends the hold, and leaves the key as well.
+    /// Holds the lock for the rest of `--min-hold`, then leaves the key to expire. So a machine with a late clock,
+    /// which starts the same job later, still finds the lock held. A signal ends the hold, and leaves the key as well.
     async fn hold_on(&mut self, lease: Lease, rest: Duration) {
         let key = self.args.title();
         let line = format!("the command is done; \"{key}\" stays held for {} more", time(rest));

@@ -87,8 +87,8 @@ impl Pulse {
         Self { at_ns: now_ns, half_ttl_ns, kill_before_ns: nanos(plan.kill_before), stood: None }
     }
 
-    /// Records that this process runs. `deadlines`: the last ones. If more than half of the ttl was left at the last
-    /// call, the extension was in time; so if SIGTERM is due now, this process was suspended in between.
+    /// Records that this process runs. `deadlines`: the newest deadlines. If more than half of the ttl was left at the
+    /// last call, the extension was in time; so if SIGTERM is due now, this process was suspended in between.
     pub(super) fn beat(&mut self, now_ns: u64, deadlines: Deadlines) {
         let end_ns = deadlines.kill.boot_ns.saturating_add(self.kill_before_ns);
         let was_extended = end_ns.saturating_sub(self.at_ns) > self.half_ttl_ns;

@@ -194,7 +194,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// The nodes without a connection. An attempt may end before each of them has failed, and so report only some.
+    /// The nodes without a connection. The report of an attempt may lack some, because it ended before they had failed.
     fn down_in_words(&self) -> String {
         let nodes = self.client.stats().nodes.into_iter();
         let down = nodes.filter_map(|node| match node.state {
@@ -344,7 +344,7 @@ impl Keeper<'_> {
     }
 
     /// Whether one of the holders may still have a quorum. A node that does not answer, or that may have forgotten its
-    /// keys, counts as held.
+    /// keys, counts as having the holder's value.
     async fn any_holds(&self, holders: &Holders) -> bool {
         for (key, stored) in &holders.of_keys {
             // A failed inspection proves nothing about the holder.
