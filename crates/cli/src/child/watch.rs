@@ -202,7 +202,7 @@ impl ChildWatch {
             return None;
         }
         process_tree.signal_all(Signal::KILL);
-        // If a stopped guardian were continued later, it could signal numbers that belong to other processes by then.
+        // If a stopped guardian were continued later, its signals could reach other processes with reused numbers.
         // Its death also makes the command's orphans children of this process, which reaps them.
         let _ = guardian.kill();
         let _ = guardian.wait();
@@ -291,8 +291,8 @@ fn last_word(word: Message, program: &OsString) -> LastWord {
     })
 }
 
-/// Time after the deadline at which the keeper sends SIGKILL itself. Longer than a guardian needs, and shorter than the
-/// time between the deadline and the end of the validity (at least 50 ms).
+/// Time after the deadline at which the keeper sends SIGKILL itself. It is longer than a guardian needs, and shorter
+/// than the time between the deadline and the end of the validity (at least 50 ms).
 const HELP_NS: u64 = 25_000_000;
 
 /// Pauses between two SIGKILLs that the keeper sends in the place of a silent guardian.

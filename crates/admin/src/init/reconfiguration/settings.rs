@@ -41,7 +41,7 @@ impl Settings {
     }
 
     /// Whether clients of these settings may have had a quorum until now. If enough of the nodes have the new settings,
-    /// an earlier run has already taken the old settings out of use, because only then does a node get the new ones.
+    /// an earlier run has already taken the old settings out of use, because a node gets the new ones only after that.
     pub(super) fn is_in_force(
         &self,
         servers: &[RedisNode],
