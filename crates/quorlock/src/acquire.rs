@@ -182,7 +182,7 @@ impl<G: LockGuard + Into<Guard>> Acquire<G> {
         if let Some(cause) = held.loss_cause() {
             return Err(lost(cause));
         }
-        // The work was done under the lock, so the outcome of the release does not matter to it.
+        // The work has ended under a valid lock, so its result does not depend on the outcome of the release.
         let _ = guard.into().release().await;
         Ok(result)
     }
@@ -350,7 +350,7 @@ impl<G: LockGuard> Future for Acquiring<G> {
         let State::Asked(asked) = &mut this.state else {
             panic!("polled after it was done");
         };
-        // The reply is polled first, so every report that the driver sent before it is passed on too.
+        // The reply is polled first, so every report that the driver sent before the reply is passed on too.
         let reply = Pin::new(&mut asked.reply).poll(cx);
         if let Some(feed) = &mut asked.progress_feed
             && feed.as_mut().poll(cx).is_ready()

@@ -190,7 +190,7 @@ impl<G: LockGuard + Into<Guard>> Acquire<G> {
         if let Some(cause) = guard.as_guard().loss_cause() {
             return Err(guard.as_guard().lost_during_work(cause));
         }
-        // The work was done under the lock, so the outcome of the release does not matter to it.
+        // The work has ended under a valid lock, so its result does not depend on the outcome of the release.
         let _ = guard.into().release();
         Ok(result)
     }

@@ -216,10 +216,10 @@ impl Client {
 
     fn inspected(&self, resources: &Keys, results: Vec<NodeResult>) -> Inspection {
         let is_untrusted = |(place, node): (usize, &NodeStats)| match node.trust_state {
-            // All locks that the node may have forgotten ended with its quarantine, so its answer is believed.
+            // After the quarantine, all locks that the node may have forgotten have ended, so its answer counts.
             NodeTrustState::Quarantined { remaining, .. } => !remaining.is_zero(),
             NodeTrustState::Refused(_) => true,
-            // An unverified server has not given its evidence yet. A custom node need not give any.
+            // An unverified server has given no evidence yet. A custom node need not give any, so its answer counts.
             NodeTrustState::Unverified => place < self.state.servers,
             NodeTrustState::Unguarded | NodeTrustState::Trusted => false,
         };

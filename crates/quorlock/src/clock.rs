@@ -21,11 +21,11 @@ pub enum Clock {
     Tokio,
 }
 
-/// Longest time, in nanoseconds, between the readings of the boot clock before and after that of the wall clock. If
-/// more time passes, the process was paused in between, and the wall clock's reading may be stale.
+/// The boot clock is read before and after the wall clock. If these two readings are further apart than this time, in
+/// nanoseconds, the process was paused in between, and the wall clock's reading may be stale.
 const PAIR_GAP_MAX: i64 = 1_000_000;
 
-/// The most tries to read both clocks. A process that is paused in every try takes the readings of the last one.
+/// The most tries to read both clocks. A process that is paused in every try takes the readings of the last try.
 const PAIR_TRIES: usize = 4;
 
 impl Clock {
@@ -40,7 +40,7 @@ impl Clock {
     }
 }
 
-/// Reads the wall clock between two readings of the boot clock, and again if too much time passed between these.
+/// Reads the boot clock, the wall clock, and the boot clock again. Repeats this if it took too long.
 fn system_pair() -> Reading {
     let mut before = nanos(clock_gettime(BOOT));
     for _ in 1..PAIR_TRIES {

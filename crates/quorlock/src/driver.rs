@@ -200,7 +200,7 @@ impl Driver {
         }
     }
 
-    /// Ends a tick: gives its commands to the transports. Adds to `answered` the commands that fail at once.
+    /// Ends a tick: gives its commands to the transports. Adds to `answered` the answers to commands that fail at once.
     fn flush(&mut self, now: Reading, answered: &mut Vec<Event>) {
         self.transports.flush(now, &self.ready, &self.metrics, answered);
         // If several callers were notified together, their next requests are likely to arrive together and belong in

@@ -133,7 +133,7 @@ mod fine {
     };
     use tokio::net::unix::pipe::Receiver;
 
-    /// Detects clock jumps: a kernel timer that a jump cancels, which makes it readable.
+    /// Detects clock jumps with a kernel timer: a jump cancels the timer, which then becomes readable.
     pub(super) struct Steps(Receiver);
 
     impl Steps {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     /// After the machine has slept, timers fire later than the boot clock says. So a timer counts as set only if the
-    /// driver detects a sleep.
+    /// driver can detect such a sleep.
     #[tokio::test]
     async fn it_is_known_to_be_set_only_where_a_sleep_is_told() {
         let mut timer = DriverTimer::new(Clock::System);

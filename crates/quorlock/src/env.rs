@@ -291,7 +291,7 @@ impl Deployment {
         let mut options = LockOptions::new();
         if let Some(max_ttl) = self.max_ttl {
             if max_ttl < TTL_MIN {
-                // The client would blame the ttl, which is not a setting here.
+                // Without this check, `build` would blame the ttl, which is not a setting here.
                 let reason = format!("max-ttl ({}) must be at least {TTL_MIN:?}", exactly(max_ttl));
                 return Err(SettingError::new("max-ttl", reason));
             }

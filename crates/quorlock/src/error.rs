@@ -232,8 +232,8 @@ pub enum ExtendError {
         /// The resource's name.
         resource: Arc<str>,
     },
-    /// Too few nodes confirmed in time. No key was deleted. The lock is held as long as before, or longer if some nodes
-    /// confirmed.
+    /// Too few nodes confirmed the extension in time. No key was deleted. The lock is held for as long as before, or
+    /// longer if some nodes confirmed.
     #[error(
         "lock {} not extended, still held: {}", quoted(.resource), list(.nodes)
     )]

@@ -49,7 +49,7 @@ pub struct Guard {
     token: GuardToken,
     fencing_token: Option<NonZeroU64>,
     mode: Mode,
-    /// [`Guard::release`] has queued the release, so the drop must not.
+    /// [`Guard::release`] has queued the release, so the drop must not queue it again.
     given_back: bool,
 }
 
@@ -199,8 +199,8 @@ impl Guard {
         }
     }
 
-    /// A channel with the state of the lock on the nodes: whether a quorum confirmed the last extension, and the last answer
-    /// of each node. It announces a loss: when an extension fails, about two thirds of the ttl are left.
+    /// A channel with the state of the lock on the nodes: whether a quorum confirmed the last extension, and the last
+    /// answer of each node. It warns of a loss: when an extension fails, about two thirds of the ttl are still left.
     ///
     /// The value changes when a quorum fails to confirm an extension, when a quorum confirms again, when another node starts
     /// or stops confirming, and when the lock is lost. A refused connection shows at once, and a silent node after one node

@@ -27,13 +27,13 @@ pub struct Inspection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// One holder has a quorum: one stored value, or keys of another type, which are no lock and are never deleted.
+    /// One holder has a quorum: a writer, or a key of another type, which is no lock and is never deleted.
     Held,
     /// Readers hold the lock, at least one of them with a quorum. Further readers can acquire the lock, writers cannot.
     Shared,
     /// A quorum of nodes is free, and their votes count.
     Free,
-    /// No holder has a quorum, and no quorum is free: several clients have votes, or the holder has lost too many.
+    /// No holder has a quorum, and no quorum is free: several clients have votes, or the holder lost too many votes.
     Split,
     /// Too few nodes answered, or too many of the nodes that report a free lock are not trusted.
     Unknown,
@@ -114,8 +114,8 @@ impl Inspection {
         nodes.filter(|(node, is_untrusted)| **is_untrusted && says_free(node)).count()
     }
 
-    /// The holder on the most nodes: one stored value, or keys that are no lock. It has a quorum if the verdict is
-    /// [`Verdict::Held`].
+    /// The holder on the most nodes: a writer, readers, or a key of another type, which is no lock. It has a quorum if
+    /// the verdict is [`Verdict::Held`].
     pub fn holder(&self) -> Option<Holder> {
         most_frequent(self.counted(), self.quorum.needed()).map(|(holder, _)| holder)
     }
@@ -127,7 +127,7 @@ impl Inspection {
         held.map(|(reader, _)| Holder::of_reader(reader)).collect()
     }
 
-    /// The number of readers that hold the lock: the largest number that a quorum of nodes reaches. A node with many
+    /// The number of readers that hold the lock: a quorum of nodes reports this number or more. A node with many
     /// readers does not name all of them, so this number may be larger than that of [`readers`](Self::readers).
     pub fn reader_count(&self) -> usize {
         let count = |holding: &Holding| match holding {
@@ -156,8 +156,8 @@ impl Inspection {
         named
     }
 
-    /// The number of nodes on which the [`holder`](Self::holder) has the key. If readers hold the lock: the number for
-    /// the reader that the most nodes name.
+    /// The number of nodes on which the [`holder`](Self::holder) has the key. If readers hold the lock, the largest
+    /// number of nodes that name the same reader.
     pub fn holder_nodes(&self) -> usize {
         most_frequent(self.counted(), self.quorum.needed()).map_or(0, |(_, nodes)| nodes)
     }

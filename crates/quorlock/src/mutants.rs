@@ -25,8 +25,8 @@ pub enum Mutant {
     ModeNotTurned,
 }
 
-/// Every mutant: its name, its layer, and whether the cancellation sweep must catch it. The others need real
-/// connections, or clocks that advance by themselves; docs/proof.md says which tests catch them.
+/// Every mutant: its name, its layer, and whether the cancellation sweep must catch it. Mutants that the sweep need not
+/// catch need real connections, or clocks that advance by themselves; docs/proof.md says which tests catch them.
 pub const ALL: &[(&str, &str, Mutant, bool)] = &[
     ("one token for all attempts", "driver", Mutant::TokenReused, true),
     ("a guard that nobody takes is forgotten", "driver", Mutant::UntakenForgotten, true),

@@ -31,7 +31,7 @@ pub(crate) struct OwnThread {
     /// `None` only while it is dropped.
     runtime: Option<Runtime>,
     turns: Mutex<Turns>,
-    /// The threads that wait for a reply and do not drive.
+    /// The threads that wait for a reply and do not drive the runtime.
     sleepers: Arc<Sleepers>,
     /// Tells the own thread to step aside.
     step_aside: Notify,
@@ -188,7 +188,7 @@ impl Caller {
     /// Inside an async runtime.
     pub(crate) fn wait<F: Future + Unpin>(mut self, mut reply: F) -> F::Output {
         panic_in_a_runtime();
-        // A thread that is ending cannot enter a runtime, so the own thread drives it.
+        // A thread that is ending cannot enter a runtime, so the own thread drives the runtime.
         let is_ending = Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed());
         let (Some(thread), Some(place), false) =
             (self.thread.clone(), self.place.clone(), is_ending)
@@ -407,7 +407,7 @@ mod tests {
         assert!(!thread.turns().is_driven && thread.turns().asleep.is_empty());
     }
 
-    /// The own thread steps aside for more callers than one system call can wake.
+    /// More callers sleep than one system call can wake, and each must be woken.
     #[test]
     fn no_wake_up_is_lost_among_many_threads() {
         const THREADS: usize = 40;

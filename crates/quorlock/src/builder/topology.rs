@@ -41,7 +41,7 @@ impl Topology {
         Ok(Self { servers, quorum, rules, prefix: settings.prefix.as_str().into() })
     }
 
-    /// Further servers, with the log-in and the certificates of these settings.
+    /// Makes further servers from `nodes`, with the log-in and the certificates of these settings.
     ///
     /// # Errors
     /// As [`ClientBuilder::build`].
@@ -59,12 +59,12 @@ impl Topology {
         own_key(&self.prefix, name)
     }
 
-    /// The intent of a writer that waits for this resource.
+    /// The key of the intent, by which a writer that waits for this resource keeps new readers out.
     pub fn intent(&self, resource: &str) -> Key {
         own_key(&self.prefix, &format!("intent:{resource}"))
     }
 
-    /// The counter of fencing tokens for the lock with this key.
+    /// The key of the counter of fencing tokens for the lock with this key.
     pub fn counter(&self, key: &str) -> Key {
         counter(&self.prefix, key.strip_prefix(&*self.prefix).unwrap_or(key))
     }

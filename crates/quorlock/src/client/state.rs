@@ -54,7 +54,7 @@ impl ClientState {
             return Ok(resources.clone());
         }
         let keys = resources.map(|resource| format!("{}{resource}", self.prefix).into());
-        // The prefix may end with a part of the reserved word, and the resource begin with the rest.
+        // The prefix may end with `quor`, and the name begin with `lock:`. So the whole key is checked.
         match keys.iter().any(|key| key.contains(RESERVED)) {
             true => Err(InvalidRequest::ResourceReserved),
             false => Ok(keys),

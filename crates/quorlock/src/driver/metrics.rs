@@ -19,7 +19,7 @@ pub(crate) struct Metrics {
 
 #[derive(Debug, Default)]
 pub(crate) struct NodeMetrics {
-    /// Smoothed, in nanoseconds; zero before the first answer.
+    /// The smoothed round trip in nanoseconds; zero before the first answer.
     pub(crate) round_trip_ns: AtomicU64,
     pub(crate) timeouts: AtomicU64,
     pub(crate) commands: AtomicU64,

@@ -50,7 +50,7 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Waker of the driver's task.
     task: AtomicWaker,
-    /// Whether callers may poll the driver: no acquire and no release is in progress.
+    /// Whether callers may poll the driver. True while no acquire and no release is in progress.
     is_idle: AtomicBool,
     /// Whether a caller is polling the driver.
     is_driven: AtomicBool,
@@ -165,8 +165,8 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues an event. Returns true if it is the first event, after which the caller must wake the driver. Returns
-    /// `None` if the driver is gone, or if this process is a fork of `process`.
+    /// Queues an event. Returns true if the queue was empty: the caller must then wake the driver. Returns `None` if
+    /// the driver is gone, or if this process is a fork of `process`.
     fn push(&self, process: u32, event: Event, reply_to: ReplyTo) -> Option<bool> {
         let runtime = Handle::try_current().ok().map(|handle| handle.id());
         let mut queue = process::lock(&self.queue, process)?;
@@ -186,8 +186,8 @@ impl Shared {
         Some(is_first)
     }
 
-    /// Polls the driver in this thread, with the waker of its own task. Returns false if the driver is busy; the caller
-    /// must then wake it.
+    /// Polls the driver in this thread, with the waker of the driver's own task. Returns false if the driver is busy;
+    /// the caller must then wake it.
     fn drive(&self) -> bool {
         // A thread that ends cannot enter a runtime any more.
         let is_ending = || Handle::try_current().is_err_and(|no| no.is_thread_local_destroyed());

@@ -77,7 +77,7 @@ impl Transports {
         self.commands.push((ticket, command));
     }
 
-    /// Gives each transport its commands. Adds to `answered` the commands that fail at once.
+    /// Gives each transport its commands. Adds to `answered` the answers to commands that fail at once.
     pub(super) fn flush(
         &mut self,
         now: Reading,

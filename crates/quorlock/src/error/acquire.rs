@@ -27,8 +27,8 @@ pub enum AcquireError {
     /// A quorum granted the lock, but so late that too little validity was left.
     #[error("{0}")]
     TooSlow(Box<AcquireFailure>),
-    /// Too few nodes are trusted: the others were started a moment ago, or are no independent masters of these clients.
-    /// Says nothing about whether the lock is held. If waiting is enough, [`AcquireError::retry_after`] has the time.
+    /// Too few nodes are trusted: other nodes have just started, or are no independent masters of these clients. Says
+    /// nothing about whether the lock is held. If waiting is enough, [`AcquireError::retry_after`] has the time.
     #[error("{0}")]
     NodesUntrusted(Box<AcquireFailure>),
     /// The client, or the runtime on which it was built, was shut down.
@@ -74,7 +74,7 @@ impl AcquireError {
         matches!(self, Self::Contended(_))
     }
 
-    /// Returns how long after the last attempt the present keys expire on a quorum, as the nodes reported. A holder may
+    /// The time from the last attempt until the present keys expire on a quorum, as the nodes reported. A holder may
     /// release the lock earlier, or extend it. Without a quorum of trusted nodes: the time until there is one.
     pub fn retry_after(&self) -> Option<Duration> {
         self.attempts()?.retry_after

@@ -1,7 +1,7 @@
 //! Lists that show nodes with the same answer in one entry.
 
-/// Groups nodes by their answers, in the order of the first nodes. A group has the names of the nodes with the same
-/// answer, and the answer of the first one. Errors and the messages of the command line list nodes with this function.
+/// Groups nodes by their answers, in the order of each group's first node. A group has the names of the nodes with the
+/// same answer, and the answer of its first node. Errors and the command line list nodes with this function.
 pub fn group<N, T>(
     nodes: impl IntoIterator<Item = (N, T)>,
     is_same: impl Fn(&T, &T) -> bool,

@@ -305,8 +305,8 @@ fn write_readers(f: &mut fmt::Formatter<'_>, count: usize, owners: &[String]) ->
     write!(f, " ({}{more})", named[..shown].join(", "))
 }
 
-/// The holder that the most nodes name, with the number of these nodes. The first one wins a tie. A holder is a
-/// writer's value, keys that are no lock, or readers: those that `needed` nodes name, else those that the most name.
+/// The holder that the most nodes name, and the number of these nodes. The first one wins a tie. A holder is a writer,
+/// a key of another type, or the readers that `needed` nodes name (else those that the most nodes name).
 pub(crate) fn most_frequent(nodes: &[NodeAnswer], needed: usize) -> Option<(Holder, usize)> {
     let seen = || nodes.iter().filter_map(NodeAnswer::holding);
     let names = |holding: &Holding, reader: &Reader| match holding {
@@ -356,7 +356,7 @@ fn is_same(one: &Holding, other: &Holding) -> bool {
     }
 }
 
-/// Lists the answers in a failed attempt. If they leave no possible quorum, a silent node is listed as not needed.
+/// Lists a failed attempt's answers. If refusals and failures rule out a quorum, a silent node is listed as not needed.
 pub(super) fn asked_nodes(nodes: &[NodeAnswer], needed: usize) -> String {
     let without =
         |node: &&NodeAnswer| matches!(node.said, NodeOutcome::Refused(_) | NodeOutcome::Failed(_));

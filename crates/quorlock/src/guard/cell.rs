@@ -75,7 +75,7 @@ impl LockCell {
     /// Starts the hold and sends the guard to the caller. Returns the guard if the caller is gone; its drop then releases
     /// the lock.
     pub(super) fn grant(&self, guard: Guard, hold: Hold) -> Option<Reply> {
-        // A caller that drives the driver may be in a span of its own, which is not the parent of the hold.
+        // A caller that drives the driver may be in a span of its own, which must not become the parent of the hold.
         let span = tracing::debug_span!(parent: None, "hold", resource = &*self.resource);
         if !span.is_none() {
             // The driver grants a call once, so no span was set before.
@@ -105,7 +105,7 @@ impl LockCell {
         self.report_loss(loss);
     }
 
-    /// The clocks may have been set. Wakes tasks that wait for a time, and latches the end of a lock that has expired.
+    /// Call this when the clocks may have been set. Wakes waiting tasks if the lock is held, or else latches its end.
     pub(crate) fn look_at_clocks(&self) {
         if self.remaining().is_some() {
             self.change(|_| ());

@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use super::{Guard, Released};
 
-/// The guards that a call can return. Sealed, because no other crate can name it.
+/// The trait of the guards that a call can return. It is sealed: no other crate can name it.
 pub trait LockGuard: Sized {
     #[doc(hidden)]
     fn from_guard(guard: Guard) -> Self;

@@ -20,7 +20,7 @@ use super::{Guard, GuardToken, LockCell};
 pub(crate) enum Reply {
     /// A guard is created once for each grant, and moves from the driver through the cell to the caller (S24).
     Granted(Guard),
-    /// Boxed to keep the cell small, which has room for a reply as long as it exists.
+    /// Boxed to keep the cell small, because a cell has room for a reply during its whole life.
     Refused(Box<Refusal>),
     Released(ReleaseReport),
 }

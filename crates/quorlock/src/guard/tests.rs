@@ -119,7 +119,7 @@ async fn a_step_of_the_clocks_wakes_waiting_tasks() {
     assert!(matches!(asked.try_recv(), Some((Event::RunOut { .. }, _))), "no task had to ask");
 }
 
-/// A waker may poll its task at once, and the task calls the guard, which locks the state.
+/// A waker may poll its task at once. The task calls the guard, which must be able to lock the state.
 #[tokio::test(start_paused = true)]
 async fn a_waker_finds_the_state_unlocked() {
     struct Asks {

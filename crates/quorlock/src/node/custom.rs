@@ -90,8 +90,8 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// Commands for one node. [`Batch::send`] returns them and reads the clock, so the validity of a vote never counts from a
-/// later time (invariant S4).
+/// Commands for one node. [`Batch::send`] returns them and reads the clock, so the validity of a vote never counts from
+/// a time after the sending (invariant S4).
 #[derive(Debug)]
 pub struct Batch {
     pub(super) commands: Vec<Command>,

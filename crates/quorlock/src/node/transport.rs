@@ -403,7 +403,7 @@ mod tests {
             if matches!(told[..], [Event::Connecting { .. }, Event::Connected { .. }]) {
                 return Poll::Ready(());
             }
-            // Another thread sends the batch. Nothing else wakes this task.
+            // Another thread sends the batch, which must wake this task. Nothing else wakes it.
             let batch = node.0.lock().unwrap().take();
             sender = batch.map(|batch| std::thread::spawn(|| drop(batch.send()))).or(sender.take());
             Poll::Pending

@@ -57,7 +57,7 @@ impl Word {
     }
 }
 
-/// The place of one thread. Wakes this thread as a waker.
+/// The place of one thread. As a waker, it wakes this thread.
 pub(super) struct Place {
     sleepers: Arc<Sleepers>,
     index: usize,
@@ -136,7 +136,7 @@ mod bell {
         pub(super) fn ring(&self, bits: u32) {
             self.0.fetch_add(1, SeqCst);
             if let Some(bits) = NonZeroU32::new(bits) {
-                // Without a sleeper nothing is woken.
+                // The number of woken threads does not matter: perhaps none sleeps.
                 let _ = futex::wake_bitset(&self.0, Flags::PRIVATE, u32::MAX >> 1, bits);
             }
         }
@@ -147,7 +147,7 @@ mod bell {
 mod bell {
     use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-    /// Wakes all threads of its word, because there is no portable way to choose.
+    /// Wakes all threads of its word, because there is no portable way to wake only some of them.
     #[derive(Default)]
     pub(super) struct Bell {
         rung: Mutex<u32>,

@@ -103,7 +103,7 @@ async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
             let shared = &client.driver().shared;
             let count = (TICKS_MAX as usize + 3) * REQUESTS_MAX;
             for place in 0..count {
-                // Cancels calls that never existed. Only the first event wakes the driver, so the call below does not.
+                // Cancels unknown calls. Only the first event wakes the driver, so the call below does not wake it.
                 let event = Event::Cancel { lock: LockId(u64::MAX - place as u64) };
                 shared.push(std::process::id(), event, ReplyTo::Nobody);
             }

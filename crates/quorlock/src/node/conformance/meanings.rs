@@ -210,8 +210,8 @@ pub async fn readers_share_and_writers_exclude(subject: &Subject) {
         .await;
 }
 
-/// A lock is taken over under all its keys or none. The value that was taken over is gone, so nobody else can take the
-/// lock over with it, until it is given back.
+/// A lock is taken over under all its keys or none. A takeover replaces the value, so nobody else can take the lock
+/// over with the old value until the lock is given back.
 pub async fn a_lock_is_taken_over_once_and_given_back(subject: &Subject) {
     let keys = new_keys("attached", 2);
     let [old, new, other] = [new_value(), new_value(), new_value()];
@@ -248,7 +248,7 @@ pub async fn a_lock_is_taken_over_once_and_given_back(subject: &Subject) {
 }
 
 /// A lock with the caller's value belongs to one attempt, whose nonce is under a second key. Another attempt with an
-/// equal value is refused, and what it still owes changes nothing.
+/// equal value is refused, and its extension or release by nonce changes nothing.
 pub async fn a_lock_with_the_callers_value_has_a_nonce(subject: &Subject) {
     let (key, nonce_key, value) = (new_key("taken"), new_key("nonce"), new_value());
     let attempt = |nonce: &str| Taken {
@@ -311,8 +311,8 @@ pub async fn a_node_that_is_greeted_proves_itself(subject: &Subject) {
     subject.outside.remove(&subject.marker);
 }
 
-/// An adoption, which starts the wait of a node without a valid marker, removes the marker, is written once, and
-/// reports its age. A marker replaces only the expected text, and after an adoption only if the adoption is old enough.
+/// `Adopt` starts the wait of a node without a valid marker. It removes the marker, writes the adoption once, and
+/// returns its age. `Mark` replaces only the expected text, and only if the adoption is old enough.
 pub async fn a_marker_waits_for_its_adoption(subject: &Subject) {
     let (marker, adoption, outside) = (new_key("marker"), new_key("adoption"), &subject.outside);
     let mark = |text: &str, replaces: Option<&str>, adopted: Option<&str>| Command::Mark {

@@ -331,7 +331,7 @@ fn replacement(mode: Mode, scripts: &Scripts) -> &Script {
     }
 }
 
-/// Encodes an extension, or with the ttl `0` a release, of a lock with the caller's value.
+/// Encodes an extension of a lock with the caller's value, or its release if the ttl is `0`.
 fn change_taken(
     (taken, by_value): (&Taken, bool),
     ttl: &[u8],

@@ -85,7 +85,7 @@ impl Connection {
         self.session.conclude(&mut batch.exchange, evidence)
     }
 
-    /// Reads the evidence that the answers count. An error means that none of them counts.
+    /// Reads the evidence that the answers count. With an error, no answer of the batch counts.
     fn read_evidence(
         &mut self,
         server: &Server,

@@ -98,7 +98,7 @@ impl Direct {
                 Some(Err(failure)) => {
                     batch.exchange.fail(&failure);
                     self.concluded.push(batch);
-                    // Later commands may fail in the pipeline, and answers are reported in the order of sending.
+                    // Reports these answers before those of later commands, which may fail at once in the pipeline.
                     self.report(events);
                 }
                 Some(Ok(())) => {

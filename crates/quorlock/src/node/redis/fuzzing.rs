@@ -15,7 +15,7 @@ use super::resp::{self, Found, Malformed, Reply};
 
 pub use self::answers::answers;
 
-/// The most places at which an input is split. A long input has fewer: all reads of it total at most `READ_MAX` bytes.
+/// The most places at which an input is split. Long inputs have fewer places: all reads total at most `READ_MAX` bytes.
 const SPLITS_MAX: usize = 256;
 const READ_MAX: usize = 1024 * 1024;
 

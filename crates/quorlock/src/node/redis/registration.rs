@@ -1,5 +1,5 @@
 //! The registration: a key in a server's first database that names the database with the locks. It detects clients that
-//! use different databases. A marker cannot, because each client reads the marker in its own database.
+//! use different databases. A marker cannot detect them, because each client reads the marker in its own database.
 
 use quorlock_core::shown::shown_text;
 use quorlock_core::{Failure, FailureKind, Key};

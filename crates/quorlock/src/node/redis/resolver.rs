@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, oneshot};
 type Addresses = io::Result<Vec<SocketAddr>>;
 
 pub(super) struct Resolver {
-    /// The newest look-up. It continues if the attempt to connect that started it has timed out.
+    /// The newest look-up. It continues even if the attempt to connect that started it has timed out.
     look_up: Mutex<oneshot::Receiver<Addresses>>,
 }
 

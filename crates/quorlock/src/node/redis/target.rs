@@ -180,7 +180,7 @@ impl Target {
 }
 
 /// `host` or `host:port`, without a scheme. A number alone is no host: it may be meant as a port. `unix:` and `redis:`
-/// are schemes that lack their slashes.
+/// are no hosts either, but schemes without their slashes.
 fn is_bare(text: &str) -> bool {
     let authority = text.split('/').next().unwrap_or_default();
     let is_number = authority.bytes().all(|byte| byte.is_ascii_digit());

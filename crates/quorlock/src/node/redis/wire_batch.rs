@@ -131,7 +131,7 @@ impl WireBatch {
         taken
     }
 
-    /// Answers the next commands itself, as long as the server sends no reply to commands of their kind.
+    /// Answers the next commands itself if they were not sent, because the server sends no reply to them.
     #[inline]
     fn pass_over(&mut self) {
         while let Some(command) = self.exchange.awaited()

@@ -10,7 +10,7 @@ pub(in crate::node::redis) fn rejected(error: &str) -> Failure {
     if let Some(missing) = missing_command(error) {
         return missing;
     }
-    // For a command inside a script, servers report missing rights without an error code, each with its own text.
+    // For a command inside a script, servers report missing rights without an error code, each server in other words.
     let is_forbidden = ["The user executing the script", "ACL failure in script"]
         .iter()
         .any(|words| error.contains(words));
