@@ -72,7 +72,7 @@ pub(crate) trait Driver {
             self.carry_out(client, effect);
             self.carried_out(client, effect);
         }
-        // The attempts that are left begin with an inspection, so the loop above found no acquire of them.
+        // Attempts that begin with an inspection are still in `begun`, because the loop above found no acquire of them.
         for (lock, token) in begun {
             self.begun(client, lock, token);
         }

@@ -82,7 +82,7 @@ pub(crate) enum Fact<'a> {
     Superseded { guard: GuardId, fence: u64 },
     /// The engine reports whether a node is trusted.
     TrustState { client: ClientId, node: NodeIndex, trust_state: &'a TrustState },
-    /// A floor (a lower bound for a node's fencing tokens) may be too low: the engine knows the clocks of few nodes.
+    /// A floor (a lower bound for a node's fencing tokens) may be too low, because the engine knows few nodes' clocks.
     FloorOfFew { client: ClientId, node: NodeIndex },
     /// A present or former holder writes to the resource that the lock protects.
     Written { guard: GuardId },

@@ -47,7 +47,7 @@ pub(crate) struct TokenRecord {
     /// How long a vote counts: T − (ε·T + δ), in nanoseconds.
     pub(crate) term: i64,
     pub(crate) nodes: Vec<NodeRecord>,
-    /// The latest round of extensions, and the number of nodes that confirmed in it.
+    /// The latest round of extensions, and the number of nodes that confirmed the lock in this round.
     pub(crate) extending: (u32, usize),
     /// The number of nodes that reported a deleted key.
     pub(crate) deleted: usize,
@@ -58,7 +58,7 @@ pub(crate) struct TokenRecord {
 
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct NodeRecord {
-    /// The engine has given out a command for this node that is no release.
+    /// The engine has given out a command for this node, other than a release.
     pub(crate) asked: bool,
     /// The engine has given out a release for this node, so the node's votes are void for ever (S1).
     pub(crate) released: bool,
@@ -147,7 +147,7 @@ impl Ledger {
         self.tokens.values()
     }
 
-    /// The time for which the token's votes make a lock valid: the Q-th largest remaining time (quorum Q; protocol, 2).
+    /// How long the token's votes make a lock valid: the Q-th longest remaining time of a vote (protocol, 2).
     pub(crate) fn valid_for(&self, token: &TokenRecord, now: Reading) -> i64 {
         let left = |sent: Reading| (token.term - elapsed(sent, now)).max(0);
         let best = |node: &NodeRecord| {
@@ -297,7 +297,7 @@ impl Ledger {
             token.extending.1 += 1;
         }
         token.deleted += usize::from(*answer == Answer::Deleted);
-        // A node may carry out a writer's command after the downgrade. Its answer proves nothing about the reader.
+        // A node may carry out a writer's command after the downgrade. The answer then proves nothing about the reader.
         let is_outdated = token.downgraded_in.is_some_and(|round| ticket.round < round);
         let record = &mut token.nodes[node];
         match answer {

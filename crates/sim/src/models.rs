@@ -46,7 +46,7 @@ enum Action {
     Look(ClientId),
     Extend(ClientId),
     Downgrade(ClientId),
-    /// If `fast`, the node's clock has run fast: the key expires just before the command. No client saw this earlier.
+    /// If `fast`, the node's clock has run fast, so the key expires just before the command. No client knows this yet.
     Execute {
         client: ClientId,
         node: NodeIndex,

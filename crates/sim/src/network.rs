@@ -137,7 +137,7 @@ impl Network {
 
     pub(crate) fn heal(&mut self, now: Time) {
         self.blocks.iter_mut().flatten().for_each(|blocks| *blocks = [0; 2]);
-        // `World::hurry` delivers the messages in flight now, so later messages need not wait for their planned times.
+        // `World::hurry` delivers the messages in flight now, so their planned arrivals must not delay later messages.
         let last = self.wires.iter_mut().flat_map(|wire| &mut wire.last);
         last.for_each(|last| *last = (*last).min(now + MS));
         self.healed = true;

@@ -140,7 +140,7 @@ pub enum Fault {
     ClientCrashes,
     /// Commands arrive twice.
     Duplicates,
-    /// Another program stores a value under the key.
+    /// Another program stores a value under the key of a lock.
     Occupants,
     /// The lossy nodes lose keys: by a flush, a deletion by hand, or a restart without data.
     Losses,
@@ -186,7 +186,7 @@ pub enum Outside {
     Clocks,
 }
 
-/// Half of the assumed error of clock rates. Nodes may use one half, clients the other.
+/// Half of the assumed error of clock rates. Nodes' clocks may be wrong by one half, clients' clocks by the other.
 pub(crate) const HALF_DRIFT_PPM: i64 = 5_000;
 
 impl Plan {
@@ -221,8 +221,8 @@ impl Plan {
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Distrust | Fault::Losses));
         }
         if *merges {
-            // The second node's name will lead to the first node's server. The vote of its former server is then lost,
-            // so no other vote may be lost. The first node must stay absent until then, so no fault may restart it.
+            // The second node's name will lead to the first node's server. Then the votes of the second node's server
+            // are lost, so no other vote may be lost. Until then the first node is absent, so no fault may restart it.
             plan.faults.last_for = plan.faults.last_for.max(30 * SECOND);
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Crashes | Fault::Freezes));
             plan.outside = plan.outside.filter(|outside| *outside != Outside::Losses);
@@ -241,7 +241,7 @@ impl Plan {
         let outside = random
             .percent(37)
             .then(|| random.pick(&[Outside::Amnesia, Outside::Losses, Outside::Clocks]))
-            // A strict restart guard covers `Amnesia`, so such a run would not violate the assumptions.
+            // A strict restart guard protects against `Amnesia`, so a run with both would violate no assumption.
             .filter(|outside| guard != RestartGuard::Strict || *outside != Outside::Amnesia);
         Self::draw_with(seed, outside, guard, &mut random)
     }
@@ -334,7 +334,7 @@ impl Plan {
                 _ => random.pick(&[-HALF_DRIFT_PPM, HALF_DRIFT_PPM, 100, 0]),
             })
             .collect();
-        // The order of these draws is fixed: another order would change every seed.
+        // The order of these draws is fixed, because another order would change the plan of every seed.
         let callers = 1 + random.index(3);
         let resources = random.pick(&[1, 1, 1, 2]);
         let last_for = ttl * random.between(6, 14);

@@ -75,7 +75,7 @@ pub(crate) enum Mend {
     Cure(NodeIndex),
     Vacate(NodeIndex, Key),
     KeepKeys(NodeIndex),
-    /// A foreign key occupies the key of a lock permanently, as soon as the lock is free on this node.
+    /// Another program's value occupies the key of a lock for ever, as soon as the lock is free on this node.
     Litter(NodeIndex, Key),
     /// Sets the clock of a node in quarantine (the wait after a restart), or of a client that waits for it.
     SetNode(NodeIndex, Time),
@@ -147,7 +147,7 @@ pub(crate) struct Streams {
     pub(crate) tokens: Random,
     pub(crate) healing: Random,
     pub(crate) faults: Vec<Random>,
-    /// For `plan.later`, the faults and settings that were added later, so that the other streams stay the same.
+    /// The stream for `plan.later`. These faults and settings were added later, and must not draw from other streams.
     pub(crate) later: Random,
     pub(crate) scripts: Random,
     pub(crate) kinds: Random,

@@ -135,9 +135,9 @@ fn seed_1795382354268190_a_late_marker_does_not_end_a_later_adoption() {
     holds_without_later_faults(1_795_382_354_268_190);
 }
 
-/// A node had been frozen for seconds. The client assumed that the node had read its clock at the time of the request,
-/// seconds too early, so the client's floor was seconds ahead. The next floor, set by another client, was below a token
-/// of the first floor.
+/// A node was frozen, and read its clock seconds after a client's request. The client assumed that the node had read it
+/// at the time of the request, so the client's floor was seconds ahead. The next floor, which another client set, was
+/// below a token of the first floor.
 #[test]
 fn seed_1795384976722503_a_fencing_floor_uses_the_earliest_possible_clock() {
     holds(&Plan::draw(1_795_384_976_722_503));

@@ -105,7 +105,7 @@ fn print(scenario: &Scenario, explored: &Exploration, traced: bool) {
     }
 }
 
-/// Prints the first positive model (one without counterexamples) that has one with this mutant.
+/// Prints the first positive model in which this mutant causes a counterexample. Without mutants, it has none.
 #[cfg(quorlock_mutants)]
 fn hunt(args: &Args, mutant: &str) -> ExitCode {
     if !quorlock_sim::mutants::switch_on(mutant) {

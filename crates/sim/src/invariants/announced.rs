@@ -16,8 +16,8 @@ pub(crate) const SENTENCE: &str = "V15: when it is clear that no quorum confirms
      node timeout after it was sent, the holder is notified while the lock is held. It is notified when a quorum \
      confirms again. (protocol, 4 and 12)";
 
-/// For each lease, its extensions since the last grant or hand-over. The key is the client, and the lock id in tickets
-/// of the lease. Models report no `Fact::Started`, which sets `is_watching`, so this record stays empty there.
+/// For each lease, its extensions since the last grant or hand-over. `lease_of` returns the key of this map. Models
+/// report no `Fact::Started`, which sets `is_watching`, so this record stays empty there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Announced {
     is_watching: bool,
@@ -45,7 +45,7 @@ impl Announced {
         match fact {
             Fact::Started { .. } => self.is_watching = true,
             _ if !self.is_watching => {}
-            // Forgets earlier extensions: the engine notifies a holder only of extensions since its own grant.
+            // Forgets earlier extensions, because the engine notifies a holder only of extensions since its grant.
             Fact::Granted { guard, .. } | Fact::ReleaseAsked { guard, .. } => {
                 self.leases.remove(&lease_of(*guard, view));
             }
@@ -115,7 +115,7 @@ impl Announced {
                 }
                 continue;
             }
-            // The round trip is not known here, so an adaptive timeout counts with its largest value.
+            // The checker does not know the round trip, so it takes the largest value of an adaptive node timeout.
             let timeout = guard.request.timing.node_timeout(Duration::MAX);
             let is_over = round.began.after(timeout).remaining(now).is_zero();
             let open = view.terms.quorum.nodes() - round.answers;

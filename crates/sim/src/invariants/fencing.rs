@@ -16,9 +16,9 @@ use crate::view::View;
 
 pub(crate) const NAME: &str = "fencing";
 
-/// The largest time by which a client's knowledge of a node's clock lags, because the answer was in flight. An answer
-/// that was in flight for more than half of a quarantine (a restarted node's wait) does not count for floors (lower
-/// bounds for a node's tokens).
+/// A client computes a floor (the lower bound for a node's tokens) from the times that nodes report. This is the largest
+/// age of such a time, because the report was in flight. A time does not count if its report was in flight for more than
+/// half of a quarantine (the wait of a restarted node).
 const READ_BEFORE: Time = 10 * SECOND;
 
 pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without any timing assumption \
@@ -31,7 +31,7 @@ pub(crate) struct Fencing {
     /// The largest token that a holder has seen.
     shown: BTreeMap<Key, u64>,
     all: BTreeSet<(Key, u64)>,
-    /// The largest token seen when an attempt began, or when a guard was released. The next token must be larger.
+    /// The largest token seen before an attempt (`before`) or a release (`handed`). The next token must be larger.
     before: BTreeMap<(ClientId, LockId), u64>,
     handed: BTreeMap<Token, u64>,
     /// The counters of each node at its last check.
@@ -49,9 +49,9 @@ struct Floors {
     set: Vec<Time>,
     /// A clock jumped so far that a floor computed from its earlier time may be too low.
     is_low: bool,
-    /// Floors that may be too low because nodes' clocks do not agree. `marks`: the last marker (the key with the floor)
-    /// that each client wrote to each node. `untrusted`: markers with such floors: the client knew few clocks, or an
-    /// earlier floor may have been computed from later clocks. `lowest`: the lowest such floor on a node.
+    /// If nodes' clocks do not agree, floors may be too low. `marks`: each client's last marker (the key with a floor)
+    /// for a node. `untrusted`: the markers whose floors may be too low, because the client knew few clocks, or
+    /// because an earlier floor may come from later clocks. `lowest`: the lowest of these floors that a node accepted.
     marks: BTreeMap<(ClientId, NodeIndex), Arc<str>>,
     untrusted: BTreeSet<Arc<str>>,
     lowest: Option<u64>,
@@ -135,9 +135,9 @@ impl Fencing {
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
-            // A node's floors must grow. From one to the next, clocks advance by the quarantine (longest ttl and two
-            // seconds). Jumps of up to half a ttl in total cannot outweigh that; larger jumps can. Models have no
-            // floors.
+            // A node's next floor must be larger. Until then, clocks advance by the quarantine (longest ttl and two
+            // seconds). Jumps of up to half a ttl in total cannot cancel this advance; larger jumps can. Models have
+            // no floors.
             Fact::FaultEvent(FaultEvent::NodeStepped { node, by }) if view.terms.quarantine > 0 => {
                 self.floors.set[*node] += by.abs();
                 self.floors.is_low |=

@@ -90,7 +90,7 @@ impl Latched {
             Fact::Ordered { client, ticket, command, .. }
                 if matches!(ticket.verb, Verb::Extend | Verb::Heal) =>
             {
-                // Compares values: after a hand-over, the ticket still names the token's first guard.
+                // Compares values, because after a hand-over the ticket has the lock id of the token's first guard.
                 let value = subject(command).map(|(_, value)| value);
                 let is_its = |(id, guard): &(GuardId, &Guard)| {
                     id.client == *client && Some(&guard.value()) == value

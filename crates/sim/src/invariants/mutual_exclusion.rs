@@ -22,8 +22,7 @@ pub(crate) struct MutualExclusion {
 }
 
 impl MutualExclusion {
-    /// Compares guards only after a grant, new votes, a clock jump or a pause. After other facts, no further process
-    /// can find its guard valid.
+    /// Compares guards only after a grant, new votes, a clock jump or a pause. No other fact can begin an overlap.
     pub(crate) fn check(
         &mut self,
         fact: &Fact<'_>,

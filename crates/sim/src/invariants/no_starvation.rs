@@ -45,11 +45,11 @@ pub(crate) struct NoStarvation {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Writer {
     words: BTreeMap<(NodeIndex, Key), Word>,
-    /// Numbers of rounds that write intents: `ordered` is the newest. Intents up to `excused` need not stop readers.
+    /// `ordered`: the newest round that wrote intents. Intents of rounds up to number `excused` need not stop readers.
     ordered: u32,
     excused: u32,
-    /// The number of the last inspection, and, for each key, the nodes with holders other than readers. If the other
-    /// nodes are no quorum, intents sent before the end of the inspection need not stop readers.
+    /// The number of the last inspection, and, for each key, the nodes with holders other than readers. If the nodes
+    /// without such holders are no quorum, intents sent before the end of the inspection need not stop readers.
     look: (u32, BTreeMap<usize, BTreeSet<NodeIndex>>),
     /// The round number of the last attempt, and whether a node has refused it.
     attempt: (u32, bool),

@@ -59,8 +59,9 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Checked {
         // `Contended` is right only if a node refused, and the nodes that granted or refused are a quorum.
         RefusalKind::Contended => refused == 0 || !quorum.is_reached(granted + refused),
         RefusalKind::NoQuorum => refused > 0 && quorum.is_reached(granted + refused),
-        // `TooSlow` is right only if the nodes that granted are a quorum. With fencing tokens, a node that has not
-        // recorded the token yet is silent, and counts too. If it cannot record the token, it counts as failed.
+        // `TooSlow` is right only if the nodes that granted are a quorum. With fencing tokens, nodes without a result
+        // (`open`) count too: such a node may have granted, but has not recorded the token yet. A node that cannot
+        // record the token counts as failed.
         RefusalKind::TooSlow if fenced => !quorum.is_reached(granted + open),
         RefusalKind::TooSlow => !quorum.is_reached(granted),
         // `NodesUntrusted` is wrong if the trusted nodes alone are a quorum and the configurations agree.

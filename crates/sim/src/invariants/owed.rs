@@ -24,7 +24,7 @@ const RETRY_MAX: Time = SECOND;
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Owed {
     is_watching: bool,
-    /// Values that were sent to a node and may be stored there, until the answer to a release arrives.
+    /// Values that were sent to a node and may be stored there. The answer to a release removes the value.
     keys: BTreeMap<(ClientId, NodeIndex, Vec<u8>), Set>,
     /// The value in each command in flight.
     commands: BTreeMap<(ClientId, NodeIndex, Ticket), Vec<u8>>,

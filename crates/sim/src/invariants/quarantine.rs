@@ -16,8 +16,8 @@ pub(crate) const SENTENCE: &str = "S9: no vote before verification and marker. S
      quarantine. (protocol, 12) — By true time: none that a node gives within the longest ttl and 1 % \
      after it was started or lost what it knew. S3: nodes are distinct servers.";
 
-/// The server behind each vote, because a node's name may later lead to another server. In models, names do not move,
-/// and no `Fact::Started` sets `is_watching`, so this record stays empty.
+/// The server behind each vote, because a node's name may later lead to another server. In models, a name always leads
+/// to the same server, so this record is not needed: no `Fact::Started` sets `is_watching`, and it stays empty.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Quarantine {
     is_watching: bool,

@@ -132,8 +132,8 @@ impl Tally {
 }
 
 impl Tally {
-    /// Counts attempts after a push, and hasty ones among them: an attempt should wait until the pushes of the other
-    /// nodes can have arrived (protocol, 3). Otherwise each node's push would start an attempt.
+    /// Counts attempts after a push, and the hasty ones among them. An attempt is hasty if it does not wait until the
+    /// pushes of the other nodes can have arrived (protocol, 3).
     fn begun(
         &mut self,
         client: ClientId,

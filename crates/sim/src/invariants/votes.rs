@@ -19,7 +19,7 @@ pub(crate) const SENTENCE: &str = "S1: a vote exists only after a positive reply
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Votes {
     /// The present connection of each client to each node. Models report no `Connected` fact, so this stays empty
-    /// there: a model gives no answers of a broken connection to the client.
+    /// there. They need no such check, because they give a client no answers of a broken connection.
     epochs: BTreeMap<(ClientId, NodeIndex), Epoch>,
     turn: Turn,
 }

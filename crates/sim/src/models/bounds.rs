@@ -13,8 +13,8 @@ use super::world::{CLIENTS, RESOURCES};
 use crate::ledger::Drift;
 use crate::time::{MS, SECOND, Time};
 
-/// One tick. The engine's contention back-off (ten seconds) is shorter, so models do not explore when it ends. That
-/// would multiply the states, and a back-off decides only which caller is next, never how many hold the lock.
+/// One tick. The engine's contention back-off (ten seconds) is shorter, so models do not explore when it ends. This
+/// would multiply the states and prove nothing: a back-off decides which caller is next, not how many hold the lock.
 pub(crate) const TICK: Time = 20 * SECOND;
 
 /// The bounds of one model. The fields are flat, so that a model can be written as a change of another model (`..M1`).

@@ -102,7 +102,7 @@ impl Driver for Step<'_> {
         }
     }
 
-    /// Queues an event of the client that takes this step. No other client receives an event in between.
+    /// Queues an event for the engine of the client that takes this step. Other clients get no events in this step.
     fn ask(&mut self, _: ClientId, event: Event) {
         self.events.push_back(event);
     }

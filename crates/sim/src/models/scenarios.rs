@@ -91,7 +91,7 @@ const PAUSES: Bounds = Bounds { pauses: 1, ..M1 };
 const M4: Bounds =
     Bounds { node_fast: 0, extensions: [1, 0, 0], alike: false, in_turn: true, prompt: true, ..M1 };
 
-/// Fencing tokens without clocks. Keys vanish at any time, so both clients may believe that they hold the lock.
+/// Locks have fencing tokens, and no time passes. Keys vanish, so both clients may believe that they hold the lock.
 const M2: Bounds = Bounds { node_fast: 0, vanishing: Some(2), ..M1 };
 
 /// At the start, one node has just restarted without its data. Later a second node restarts without its data. Answers
@@ -122,7 +122,7 @@ const M5: Bounds = Bounds {
 const DOWNGRADES: Bounds =
     Bounds { clients: 2, modes: [Mode::Exclusive; 3], downgrades: [1, 0, 0], ..M4 };
 
-/// Three clients: the first locks one key, the second another key, and the third both keys.
+/// Three clients: the first locks one key, the second this key and another key, and the third only the other key.
 const M6: Bounds = Bounds {
     ttl: 1,
     drift: 0,
@@ -135,7 +135,7 @@ const M6: Bounds = Bounds {
     ..M1
 };
 
-/// The clients' sets of keys have one key in common. There are fencing tokens and no clocks. Keys vanish one by one.
+/// The clients' sets of keys have one key in common. Locks have fencing tokens, no time passes, and one key vanishes.
 const SETS: Bounds = Bounds { keys: [&[0, 1], &[1, 2], &[0]], vanishing: Some(1), ..M2 };
 
 /// Models in which every invariant holds in every state.

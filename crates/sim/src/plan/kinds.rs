@@ -22,7 +22,7 @@ pub struct Kinds {
     pub forgets_scripts: bool,
     /// Locks of several keys have fencing tokens too, if locks of one key have them.
     pub fenced: bool,
-    /// The number of nodes, a minority, on which foreign keys block locks after the end of the faults.
+    /// The number of nodes, a minority, on which another program's keys block locks after the end of the faults.
     pub leftovers: usize,
 }
 

@@ -154,7 +154,7 @@ impl Later {
         let rests_on_clocks = plan.clocks.sober && plan.load.fenced > 0;
         let most = if rests_on_clocks { plan.load.max_ttl / 4 } else { 2 * plan.quarantine() };
         let jumps = jumps.then_some(most);
-        // Only `needed` clocks are behind. A floor uses the node's own clock and `needed` others, so some are right.
+        // At most `needed` clocks are behind. A floor uses `needed` + 1 clocks, so at least one of them is right.
         let behind = order[..needed.min(nodes - 1)].to_vec();
         let has_behind =
             random.percent(70) && is_strict && plan.clocks.sober && plan.load.fenced > 0;

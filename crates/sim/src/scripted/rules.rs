@@ -48,7 +48,7 @@ impl World {
         }
         let is_left = |guard: &Guard| match ticket.verb {
             Verb::Heal => guard.is_valid(now),
-            // The guard may already be released: the engine sends a due extension before it handles the release.
+            // The guard may already be released, because the engine sends a due extension before it handles a release.
             _ => !guard.hold.validity().remaining(now).is_zero(),
         };
         assert!(last.is_some_and(is_left), "extended or healed while valid");

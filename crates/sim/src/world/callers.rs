@@ -139,7 +139,7 @@ impl World {
         let careless = random.percent(15) && !self.progress.healing;
         let span = if self.comes_and_goes(client) { self.reads_for() } else { span };
         let (span, careless) = match self.step_to_the_margin(guard) {
-            // This caller does not check its guard, so it releases after the end of the lock without having noticed it.
+            // This caller does not check its guard, so it does not notice the end of the lock before it releases.
             Some(short) => (short, true),
             None => (span, careless),
         };

@@ -88,7 +88,7 @@ impl World {
         let wall = DATE + random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
         let wall = Clock::new(self.client_wall(wall), ppm);
         let mut machine = Machine { boot, wall };
-        // The clocks run too fast or slow from the client's start on, not from time 0. A jump by 0 does only this.
+        // A jump by 0 makes the clock's error accumulate only from now, the start of the client, not from time 0.
         machine.boot.step(0, self.now);
         machine.wall.step(0, self.now);
         let engine = Engine::guarded(self.plan.servers.quorum, self.rules_of(id));

@@ -416,13 +416,13 @@ impl World {
                 is_told = true;
                 true
             }
-            // The data of another node, which may include older data with this node's own marker.
+            // The node takes the data of another node, which may include older data with this node's own marker.
             2 => {
                 let other = self.servers[other].node.clone();
                 self.servers[node].node.copy(&other, self.now);
                 true
             }
-            // The data of this node's own lagging replica: older data with this node's own marker.
+            // The node takes the data of its own lagging replica: older data with this node's own marker.
             _ => {
                 let writes = 1 + self.chance(Fault::Distrust).index(8);
                 self.servers[node].node.undo(writes)
