@@ -27,7 +27,7 @@ pub(crate) enum Owner {
 /// A sweep removes all stale entries if the index has more than two entries per record and this number in addition.
 const SLACK: usize = 64;
 
-/// The deadline index. The engine's records determine it, so a comparison of two engines ignores it.
+/// The deadline index. The engine's records determine its contents, so a comparison of two engines ignores the index.
 ///
 /// Most new entries are later than all existing entries for the same kind of record. They are appended to a sorted row
 /// for this kind. A heap holds all other entries.

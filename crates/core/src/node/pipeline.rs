@@ -62,7 +62,7 @@ pub struct NodePipeline {
     batch_max: usize,
     waiting: VecDeque<TicketedCommand>,
     /// The list of the last [`push`](NodePipeline::push), if its commands can be the next batch without being copied to
-    /// `waiting`. `members` are their indexes.
+    /// `waiting`. `members` are the indexes of these commands in the list.
     fresh: Option<Commands>,
     members: Vec<usize>,
     /// Whether `waiting` contains only releases, because the node is suspended and its other commands have failed.
@@ -119,7 +119,7 @@ impl NodePipeline {
         self
     }
 
-    /// Takes the commands with these indexes, in order.
+    /// Adds the commands of this list that have the indexes in `members`, in order.
     pub fn push(
         &mut self,
         commands: &Commands,

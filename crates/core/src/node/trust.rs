@@ -92,7 +92,7 @@ pub enum TrustState {
         /// Expected end of the quarantine. The node's votes count from then on unless an examination finds another
         /// reason.
         until: BootTime,
-        /// The reason.
+        /// The reason of the quarantine, for people.
         why: Arc<str>,
     },
     /// The node's votes do not count.

@@ -59,7 +59,7 @@ pub enum Event {
     Pushed {
         /// The node that pushed.
         node: NodeId,
-        /// The keys. `None` means that any key may have changed, or that a new connection has no watch yet.
+        /// The changed keys. `None` means that any key may have changed, or that a new connection has no watch yet.
         keys: Option<Vec<Key>>,
     },
     /// The holder requests an extension. The answer is [`Effect::Extended`].
@@ -96,7 +96,7 @@ pub enum Event {
     /// The client closes: it accepts no new calls, ends waiting calls, releases held locks, and waits for owed
     /// releases, which have failed and are sent again.
     Close,
-    /// Time has passed.
+    /// Time has passed, so deadlines may be due.
     Wake,
 }
 
@@ -122,7 +122,7 @@ pub enum Effect {
         nodes: NodeSet,
         /// The ticket (lock, round and verb) that each answer must bring back.
         ticket: Ticket,
-        /// The command.
+        /// The command to send.
         command: Command,
     },
     /// The call has its lock.
@@ -145,28 +145,28 @@ pub enum Effect {
     NotAcquired {
         /// The ended call.
         lock: LockId,
-        /// The reason.
+        /// The reason why the call got no lock.
         refusal: Refusal,
     },
     /// An attempt failed, or a look at the lock found another holder, and the call continues to wait.
     Waiting {
         /// The waiting call.
         lock: LockId,
-        /// The last attempt.
+        /// The report of the call's last attempt.
         report: AttemptReport,
     },
     /// The votes of a held lock changed.
     Changed {
         /// The held lock.
         lock: LockId,
-        /// The new votes.
+        /// The new votes, from which the validity is computed.
         validity: Validity,
     },
     /// The answer to [`Event::Extend`] and [`Event::Downgrade`].
     Extended {
         /// The lock of the event.
         lock: LockId,
-        /// The outcome.
+        /// The outcome of the extension or downgrade.
         outcome: Extended,
     },
     /// A quorum no longer confirms the lock, or confirms it again (V15). The engine also emits this effect when the set
@@ -186,14 +186,14 @@ pub enum Effect {
     Superseded {
         /// The held lock.
         lock: LockId,
-        /// The larger number.
+        /// The larger fencing token of the other client.
         fence: u64,
     },
     /// A node's trust state changed: whether its votes count, or the time from which they count.
     TrustState {
         /// The node.
         node: NodeId,
-        /// The new state.
+        /// The node's new trust state.
         trust_state: TrustState,
     },
     /// A node that lost its counters of fencing tokens received its floor, the smallest token that it gives out, from
@@ -209,14 +209,14 @@ pub enum Effect {
     Lost {
         /// The lost lock.
         lock: LockId,
-        /// The cause.
+        /// The cause of the loss.
         cause: LossCause,
     },
     /// The answer to [`Event::Release`] with a report.
     Released {
         /// The released lock.
         lock: LockId,
-        /// The outcome.
+        /// The outcome of the release.
         report: ReleaseReport,
     },
     /// The answer to [`Event::Inspect`].
@@ -258,20 +258,20 @@ impl Sink for Vec<Effect> {
 /// The last attempt of a waiting call.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AttemptReport {
-    /// The reason of the failure.
+    /// The reason why the attempt failed.
     pub why: FailureReason,
     /// Number of attempts of the call so far.
     pub attempts: u32,
     /// Time since the call began.
     pub elapsed: Duration,
-    /// The answer of each node.
+    /// The answer of each node in the last attempt.
     pub nodes: Vec<NodeResult>,
 }
 
 /// The end of a call without the lock. Releases for its attempts are queued.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Refusal {
-    /// The reason.
+    /// The reason why the call ended without the lock.
     pub kind: RefusalKind,
     /// Number of attempts of the call.
     pub attempts: u32,

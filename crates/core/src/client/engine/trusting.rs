@@ -306,7 +306,7 @@ impl Engine {
         let later =
             cx.now.after(call.free_in.unwrap_or_default().max(crate::redlock::retry::POLL_CEILING));
         let until = settles_by.filter(|_| is_over).unwrap_or(later);
-        // The call sends nothing meanwhile, so other callers of this process may attempt.
+        // The call sends nothing during the pause, so other callers of this process may attempt.
         call.phase = Phase::Pausing { until, again: false, lent: Some(cx.now.boot()) };
         if call.request.progress
             && !is_over

@@ -82,7 +82,7 @@ impl Run {
         }
         self.earlier.forget(now, quarantine);
         if let Some((at_first, at)) = &mut self.first {
-            // An uptime that is longer than the quarantine makes no difference, so it is cut.
+            // An uptime that is longer than the quarantine makes no difference, so it is cut to the quarantine.
             let long = i64::try_from(quarantine.as_nanos()).unwrap_or(i64::MAX);
             if at.as_nanos() <= -long {
                 (*at_first, *at) = (0, BootTime::from_nanos(-long));
