@@ -16,9 +16,9 @@ use crate::view::View;
 
 pub(crate) const NAME: &str = "fencing";
 
-/// A client computes a floor (the lower bound for a node's tokens) from the times that nodes report. This is the largest
-/// age of such a time, because the report was in flight. A time does not count if its report was in flight for more than
-/// half of a quarantine (the wait of a restarted node).
+/// A client computes a floor (the lower bound for a node's tokens) from the times that nodes report. This is the
+/// largest age of such a time, because the report was in flight. A time does not count if its report was in flight for
+/// more than half of a quarantine (the wait of a restarted node).
 const READ_BEFORE: Time = 10 * SECOND;
 
 pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without any timing assumption \

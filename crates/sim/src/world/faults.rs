@@ -71,7 +71,7 @@ impl World {
             Fault::Losses => self.lose_votes(),
             Fault::NodeSteps => self.set_node_clock(node),
             Fault::Distrust => self.distrust(node, span),
-            // The code that runs ticks makes them stall, and the code that sends commands sends some of them twice.
+            // Nothing happens here. The code for ticks makes them stall, and the code for commands repeats some of them.
             Fault::Stalls | Fault::Duplicates => {}
         }
     }

@@ -50,8 +50,8 @@ impl World {
         );
     }
 
-    /// The longest contention back-off: 38 round trips for each recent holder and 64 for each other caller. A round
-    /// trip counts as at most 100 ms (`contention.rs` in the core), by the client's own clocks.
+    /// The longest contention back-off: 38 round trips for each recent holder, and twice 64 for the waiting callers. A
+    /// round trip counts as at most 100 ms (`contention.rs` in the core), by the client's own clocks.
     fn backoff(&self) -> Time {
         let alive = || self.clients.iter().enumerate().filter(|(_, it)| it.life.alive);
         let longest = alive().map(|(_, it)| it.slowest.as_nanos() as Time).max().unwrap_or(0);
