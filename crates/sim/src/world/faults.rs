@@ -71,7 +71,7 @@ impl World {
             Fault::Losses => self.lose_votes(),
             Fault::NodeSteps => self.set_node_clock(node),
             Fault::Distrust => self.distrust(node, span),
-            // Nothing happens here. The code for ticks makes them stall, and the code for commands repeats some of them.
+            // Nothing happens here. The code for ticks makes them stall, and the code for commands sends some twice.
             Fault::Stalls | Fault::Duplicates => {}
         }
     }
