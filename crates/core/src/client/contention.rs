@@ -110,7 +110,7 @@ pub(crate) struct KeyBackoff {
     first_take: Option<BootTime>,
     rivals_until: Option<BootTime>,
     resume_at: Option<BootTime>,
-    /// Number of additions to the back-off since a rival was last seen, counted up to two. Each doubles the next one.
+    /// Number of additions to the back-off since a rival was last seen; at most two. Each addition doubles the next.
     retakes: u32,
     window: ContentionWindow,
     window_until: Option<BootTime>,

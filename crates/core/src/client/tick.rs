@@ -30,7 +30,7 @@ impl<R> Arrivals<R> {
         Self { answered: Vec::new(), requests: Vec::new(), last: Reading::new(0, 0) }
     }
 
-    /// Takes all events, and reads the clock after that: the reading is later than all of them (S5).
+    /// Takes all events, and reads the clock after that, so the reading is later than all events (S5).
     pub fn tick(&mut self, clock: impl FnOnce() -> Reading) -> Tick<R> {
         let (answered, requests) = (mem::take(&mut self.answered), mem::take(&mut self.requests));
         let before = mem::replace(&mut self.last, clock());

@@ -135,7 +135,7 @@ impl Waiting {
         self.quorum.is_reached(self.count(|slot| matches!(slot, Slot::Free | Slot::Changed)))
     }
 
-    /// Whether a quorum of nodes answered or pushed.
+    /// Whether a quorum of nodes answered or pushed. Fewer nodes cannot show that a quorum is free.
     pub(crate) fn may_open(&self) -> bool {
         self.quorum.is_reached(self.count(|slot| !matches!(slot, Slot::Unknown | Slot::Silent)))
     }

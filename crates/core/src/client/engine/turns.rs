@@ -83,7 +83,7 @@ impl Engine {
         self.advance(&keys, lent, now);
     }
 
-    /// Whether a call would have its turn at once.
+    /// Whether a new call with this request would get its turn at once.
     pub(super) fn may_try(&self, request: &Request, now: Reading) -> bool {
         let makes_room = |other: LockId| {
             let phase = self.calls.get(&other).map(|call| &call.phase);
@@ -101,7 +101,7 @@ impl Engine {
             .any(|place| place.mode.excludes(request.mode) && !self.calls.contains_key(&place.lock))
     }
 
-    /// The time from which a pausing call lets other callers have its turn.
+    /// The time from which a pausing call lets other callers have its turn; `None` if it keeps the turn.
     fn lends(&self, lock: LockId) -> Option<BootTime> {
         match self.calls.get(&lock)?.phase {
             Phase::Pausing { lent, .. } => lent,

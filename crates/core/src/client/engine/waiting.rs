@@ -371,7 +371,7 @@ impl Engine {
                 *until = (*until).min(cx.now.after(step));
                 Self::index_call(&mut self.deadlines, lock, call);
             }
-            // A node reported a change of readers. A look at the lock shows whether readers still hold it.
+            // A node reported a change of readers. A look at the lock shows whether readers still hold the lock.
             Phase::Pausing { .. } if is_stale => {
                 call.look_if_stale(cx.now);
                 Self::index_call(&mut self.deadlines, lock, call);

@@ -108,7 +108,7 @@ impl NodeMonitor {
         let boot = now.boot().as_nanos().saturating_sub(at.as_nanos());
         let passed = Duration::from_nanos(u64::try_from(boot).unwrap_or(0));
         let age = if mutant!(AdoptionAgeBelieved) { age } else { age.min(*first_age + passed) };
-        // The bounded age is the base for the next answer, so it grows no faster than the boot clock.
+        // The bounded age is the base for the next answer, so the age grows no faster than the boot clock.
         (*first_age, *at) = (age, now.boot());
         let left = quarantine.saturating_sub(age);
         plan.grown_at = plan.grown_at.max(now.after(left));
