@@ -14,7 +14,7 @@ use crate::cargo;
 use crate::install;
 use crate::runner::{Conditions, Job, Suite, Totals, clock, run_all, with_default_signals};
 
-/// The number of simulator runs with pinned seeds. The same number runs with seeds drawn from the clock.
+/// The number of simulator runs with pinned seeds. As many further runs have seeds drawn from the clock.
 const SEEDS: &str = "20000";
 
 const SIMULATOR: &str = "cargo run --release --package quorlock-sim --bin quorlock-sim -- --jobs 2";

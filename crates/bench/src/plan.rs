@@ -173,7 +173,7 @@ fn contention(bench: &mut Bench, plan: &BenchPlan) {
         }
     }
     if wanted(handover::NAME) || wanted(handover::FAIRNESS) {
-        // By default this takes twenty seconds, so that there are enough hand-overs for a 99.9th percentile.
+        // By default this measurement takes 20 s, so that there are enough hand-overs for a 99.9th percentile.
         each_round.push(of("quorlock", 5, 8, 25 * sample));
     }
     if !each_round.is_empty() {

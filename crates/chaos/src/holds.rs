@@ -15,7 +15,7 @@ pub(crate) struct Hold {
     pub(crate) from: Time,
     /// The start of the release or the end of the validity, whichever came first.
     pub(crate) to: Time,
-    /// The time from which the holder is a reader: its call or its downgrade. `Time::MAX`: never.
+    /// The time from which the holder is a reader: the time of its call or of its downgrade. `Time::MAX`: never.
     pub(crate) reads_from: Time,
 }
 

@@ -145,8 +145,8 @@ fn locks_in_the_old_database_count() {
     assert_eq!(get(&testbed.nodes[0], "app:quorlock:database").as_deref(), Some("1"));
     code(&other(&["--key-prefix", "app:"]), 75);
 
-    // The last call with `--force` has registered a database under each prefix. After that no `--force` is needed, even
-    // after one node has lost its data.
+    // The next call with `--force` registers a database under each prefix. The calls after it need no `--force`, even
+    // though one node has lost its data.
     testbed.on_all(&["DEL", "held"]);
     code(&other(&["--key-prefix", "app:", "--force"]), 0);
     command(&testbed.nodes[0], &["FLUSHALL"]);

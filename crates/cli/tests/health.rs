@@ -112,7 +112,7 @@ fn the_error_of_the_server_is_in_both_messages() {
     let Some(testbed) = Testbed::sized(3) else { return };
     let run = run(&testbed, "2s", &[]);
     for node in &testbed.nodes[..2] {
-        // The server cannot write its snapshot to the path of a folder. After a failed snapshot it refuses writes.
+        // A folder has the path of the snapshot file, so the server cannot save a snapshot. Then it refuses writes.
         fs::create_dir(node.home().join("dump.rdb")).unwrap();
     }
     testbed.on(0..2, &["CONFIG", "SET", "save", "3600 1"]);

@@ -198,8 +198,8 @@ pub struct Door {
 }
 
 impl Door {
-    /// Opens a port. Calls `carry` for each connection with a connection to the server, or with `None` if the server
-    /// refuses.
+    /// Opens a port. When a client connects, calls `carry` with the client's connection, and with a connection to the
+    /// server or, if the server refuses it, `None`.
     ///
     /// # Errors
     /// If no port is available.

@@ -162,7 +162,7 @@ impl Run {
         status.expect("just seen").code().expect("an exit code")
     }
 
-    /// The exit code that the keeper has logged. The keeper may be no child of this process.
+    /// The exit code from the keeper's log. It is there even if the keeper is not a child of this process.
     pub(crate) fn logged_code(&self) -> u64 {
         self.event("exit").number(0)
     }

@@ -96,7 +96,7 @@ fn where_the_counters_differ_it_takes_two() {
 #[test]
 fn a_late_vote_with_a_larger_number_starts_the_raise_again() {
     let mut world = with_counters(&[10, 20, 30]);
-    // While the client raises the counters to the smaller token, a vote with a larger token arrives.
+    // While the client raises the counter of node 0 to the token of node 1, node 2 votes with a larger token.
     world.set_one_way(0, 5);
     world.set_one_way(2, 6);
     let lock = world.hold(fenced(request("k")));

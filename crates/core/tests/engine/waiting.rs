@@ -368,7 +368,7 @@ fn a_waiting_caller_that_asks_for_progress_gets_it_after_each_failed_attempt() {
     }
 }
 
-/// A release failed, so the call's own vote blocks its next attempt. It must not report that as another holder.
+/// A release failed, so the call's own vote blocks its next attempt. The call must not report that vote as another's.
 #[test]
 fn a_call_does_not_report_its_own_vote_as_that_of_another() {
     for wait in 12..48 {

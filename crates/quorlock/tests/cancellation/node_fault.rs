@@ -71,7 +71,7 @@ impl NodeFault {
     pub(crate) fn lasts(self) -> Duration {
         match self {
             Self::SilentForLong => TTL + TTL / 10,
-            // Short, so that the client can retry owed releases, which failed during the fault, before they expire.
+            // These faults are short, so that the client can retry failed (owed) releases before the keys expire.
             Self::Failing | Self::FailingSinceTheDrop => TTL / 20,
             _ => TTL / 4,
         }

@@ -110,8 +110,8 @@ impl Pair {
             }
             18 => Command::Withdraw { intents: words, value },
             19 | 20 => {
-                // Depending on its size, the counter follows a proposal, ignores it because it is too small, or
-                // stops at a limit that the server's clock sets.
+                // The size of the proposal decides whether the counter follows it, ignores it because it is too small,
+                // or stops at a limit that the server's clock sets.
                 let proposal = self.pick(&[0, to, u64::MAX >> 12, u64::MAX]);
                 Command::AcquireFenced { keys, value, ttl_ms, counter, proposal }
             }
