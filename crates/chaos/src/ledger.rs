@@ -332,7 +332,7 @@ impl Ledger {
         &self.held.all
     }
 
-    /// Returns the violations and the journal. The extract spans from `before` the first violation to `after` it.
+    /// Returns the violations, the journal, and its lines from `before` until `after` the time of the first violation.
     pub(crate) fn findings(&mut self, before: Time, after: Time) -> Findings {
         let mut violations = std::mem::take(&mut self.violations);
         violations.sort_by_key(|violation| violation.at);

@@ -34,7 +34,7 @@ const REST: Time = 30 * SECOND;
 
 const END: Time = 30 * SECOND;
 
-/// A violation is printed with the journal from `BEFORE` it to `AFTER` it, but with at most `LINES` lines.
+/// A violation is printed with the lines of the journal from the time `BEFORE` it and `AFTER` it, at most `LINES`.
 const BEFORE: Time = 2 * SECOND;
 const AFTER: Time = 200 * MS;
 const LINES: usize = 200;

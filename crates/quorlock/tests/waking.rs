@@ -78,7 +78,7 @@ impl Moment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Delivery {
     AsItComes,
-    /// The push arrives before the replies to the command that asked for it and to all later ones.
+    /// The push arrives before the reply to the command that asked for it, and before all later replies.
     PushFirst,
     /// The push arrives between the replies to `GET` and `PTTL`, and is read together with them.
     PushBetween,

@@ -130,7 +130,7 @@ fn a_late_grant_for_an_earlier_attempt_is_not_taken_for_the_present_one() {
     world.run_until(59);
     assert!(world.retried(lock).len() > 1);
     assert_eq!(world.granted_at(lock), None);
-    // The grant for the first attempt arrives while a later attempt has one vote. It must not become the second vote.
+    // The grant for the first attempt arrives while a later attempt has one vote. It must not count as the second vote.
     world.run_until(61);
     assert_eq!(world.granted_at(lock), None);
     world.finish();

@@ -22,7 +22,7 @@ pub(crate) const PATIENT: LockOptions = LockOptions::new().wait(PATIENCE);
 pub(crate) const ONCE: LockOptions = LockOptions::new().wait(Duration::ZERO);
 pub(crate) const UNEXTENDED: LockOptions = LockOptions::new().auto_extend(false);
 
-/// A long node timeout for tests of other things, so that a busy machine does not look like a failed node.
+/// The long node timeout of tests that do not measure it. A busy machine must not look like a failed node.
 pub(crate) const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn test_name() -> String {

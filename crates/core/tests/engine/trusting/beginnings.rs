@@ -28,7 +28,7 @@ fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new()
 }
 
 /// Another client begins the adoption again, and the clock of the server jumps ahead. This client knows only the
-/// earlier adoption. The new one cannot be older than this client's last look at the earlier one.
+/// earlier adoption. The new adoption cannot be older than this client's last look at the earlier one.
 #[test]
 fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_before() {
     let mut world = fresh();
@@ -219,7 +219,7 @@ fn votes_after_extending(world: &mut ScriptedWorld, lock: LockId) -> Option<usiz
     votes.next_back()
 }
 
-/// A suspended node answers again, but meanwhile the second name leads to the same server. It must have one vote.
+/// A suspended node answers again, but meanwhile a second name leads to its server. The server must have one vote.
 #[test]
 fn a_node_that_was_away_may_be_another_names_server_when_it_is_back() {
     let mut world = settled();

@@ -14,7 +14,7 @@ pub(super) fn name(shown: &impl Debug) -> String {
 }
 
 /// Whether the server's answer agrees with those of the two stores. A time, or a number derived from a time, must lie
-/// between the one of the early store and the one of the late store.
+/// between the values of the early store and of the late store.
 pub(super) fn answers(
     command: &Command,
     said: &Answer,
