@@ -191,7 +191,7 @@ impl<G: LockGuard + Into<Guard>> Acquire<G> {
 /// The shortest ttl of a counter.
 const COUNTER_TTL_MIN: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Bounds the ttl of counters, because servers refuse a ttl beyond some hundred million years.
+/// The longest hold that a counter's ttl allows for. Servers refuse a ttl beyond some hundred million years.
 const HOLD_MAX: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
 
 impl<G: LockGuard> IntoFuture for Acquire<G> {

@@ -77,7 +77,7 @@ impl Driver {
         }
     }
 
-    /// Runs until the client was shut down or its last handle was dropped, and no release is owed.
+    /// Runs until no release is owed any more after the client's shutdown, or after the drop of its last handle.
     ///
     /// The task is unconstrained: tokio's cooperative budget must not delay replies and commands.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send {

@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::clock::Clock;
 
-/// Delays below this use the kernel's timer.
+/// The driver uses the kernel's timer for delays that are shorter than this.
 const SOON: Duration = Duration::from_millis(3);
 
 pub(crate) struct DriverTimer {

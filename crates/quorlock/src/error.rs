@@ -178,7 +178,7 @@ pub enum BuildError {
 }
 
 impl BuildError {
-    /// Returns the long names of the options of the command line that caused the error.
+    /// Returns the options that caused the error, by their long names on the command line.
     #[doc(hidden)]
     pub fn settings(&self) -> &'static [&'static str] {
         match self {

@@ -23,7 +23,7 @@ pub(super) struct Transports {
     transports: Vec<Option<Transport>>,
     /// The commands of this tick.
     commands: Vec<TicketedCommand>,
-    /// For each node, the indexes in `commands` of its commands.
+    /// For each node, the places of its commands in `commands`.
     outbox: Vec<Vec<usize>>,
     /// The lists of former ticks. A list is reused when no batch refers to it.
     former: VecDeque<Commands>,

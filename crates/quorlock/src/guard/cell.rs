@@ -33,7 +33,7 @@ pub(crate) struct LockCell {
     pub(super) changed: Notify,
     /// Wakes threads that wait for a change of the hold.
     changed_blocking: Condvar,
-    /// The span of the hold, from the grant on, if a `tracing` subscriber wants it. Boxed, so an empty one is small.
+    /// The span of the hold, from the grant on, if a `tracing` subscriber wants it. Boxed to keep an unset span small.
     span: OnceLock<Box<tracing::Span>>,
 }
 

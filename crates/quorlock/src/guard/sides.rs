@@ -70,8 +70,8 @@ impl ReplySlot {
     }
 }
 
-/// The driver's side of a lock, from the call until the release is done or needs no report. When it is dropped, a caller
-/// that waits gets no reply.
+/// The driver's side of a lock, from the call until the release is done, or until it begins if no caller waits for its
+/// report. When it is dropped, a caller that waits gets no reply.
 pub(crate) struct DriverSide {
     cell: Arc<LockCell>,
     /// Reports the call's failed attempts to the caller.

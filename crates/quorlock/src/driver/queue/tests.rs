@@ -131,7 +131,7 @@ async fn a_panic_around_a_poll_leaves_the_event_to_the_task() {
     let mut is_driven = true;
     let mut it = Setting::new(move |receiver, cx| {
         if std::mem::replace(&mut is_driven, false) {
-            // The forgotten inner guard makes tokio's guard of the entered runtime panic when it is dropped.
+            // The inner guard is forgotten, so tokio panics when the outer guard is dropped.
             std::mem::forget(Handle::current().enter());
         } else {
             answer(receiver, cx);

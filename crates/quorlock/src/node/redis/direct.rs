@@ -17,8 +17,8 @@ pub(crate) struct Direct {
     link: Link,
     /// The batch that waits for a connection; at most one.
     unsent: Option<Box<WireBatch>>,
-    /// The clock reading when commands were last taken. Answers to commands that were never sent have it as their time
-    /// of sending; no vote counts from it.
+    /// The clock reading when commands were last taken. Answers to commands that were never sent have this reading as
+    /// their time of sending; no vote counts from it.
     now: Reading,
     /// Reused to avoid allocation.
     spare: WireBatches,
@@ -82,8 +82,8 @@ impl Direct {
         }
     }
 
-    /// Sends the batches that may be sent now. `now` is a current reading from before the commands were created, if the
-    /// caller has one.
+    /// Sends the batches that may be sent now. `now` is a current reading from before the commands were created. With
+    /// `None`, this function reads the clock.
     fn send(&mut self, now: Option<Reading>, encoder: &mut Encoder, events: &mut Vec<Event>) {
         if self.unsent.is_none() && !self.pipeline.has_waiting() {
             return;

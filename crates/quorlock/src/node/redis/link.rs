@@ -23,7 +23,7 @@ use crate::node::{BoxFuture, PushSink};
 pub(super) struct Link {
     server: Arc<Server>,
     push_sink: PushSink,
-    /// Origin of the supervisor's times.
+    /// The supervisor's times count from here.
     started: Instant,
     supervisor: Supervisor,
     /// The connection that takes batches.
@@ -291,7 +291,7 @@ impl Alarm {
         other.is_some_and(|other| self.at.is_none_or(|at| at > other))
     }
 
-    /// Whether the alarm's time has come. If the caller knows the time, `now` can make a poll of the timer unnecessary.
+    /// Whether the alarm's time has come. If `now` shows that it has not come, the timer need not be polled.
     fn rings(&mut self, cx: &mut Context<'_>, now: Option<Instant>) -> bool {
         let (Some(at), Some(sleep)) = (self.at, &mut self.sleep) else { return false };
         if self.is_registered && now.is_some_and(|now| now < at) {

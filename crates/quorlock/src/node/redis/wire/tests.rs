@@ -142,7 +142,7 @@ fn ask(wire: &mut Wire) {
     assert!(wire.send(batch, write).is_ok());
 }
 
-/// The marker of 1000 bytes is too long to be read in place.
+/// The marker of 1000 bytes is too long to be read in place, so the parser reads it.
 #[tokio::test(start_paused = true)]
 async fn a_marker_is_read_wherever_it_is_split_and_flushes_around_it_are_counted() {
     for size in [1, 50, 150, 1000] {
