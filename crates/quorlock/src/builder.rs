@@ -105,7 +105,7 @@ impl<C> ClientBuilder<C> {
         self
     }
 
-    /// Sets the key prefix: a lock's key is this text and then the resource's name. It has at most
+    /// Sets the key prefix: a lock's key is this text and then the resource's name. The prefix has at most
     /// [`PREFIX_BYTES_MAX`](ClientBuilder::PREFIX_BYTES_MAX) bytes, without `quorlock:`. Default: empty, so that the
     /// lock excludes other libraries that lock the same name.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {

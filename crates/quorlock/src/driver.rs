@@ -104,8 +104,8 @@ impl Driver {
             ticks_in_a_row = if has_waited { 0 } else { ticks_in_a_row + 1 };
             if ticks_in_a_row == TICKS_MAX {
                 ticks_in_a_row = 0;
-                // `tokio::task::yield_now` wakes the task through the runtime of the current thread. That is the wrong
-                // one if a caller from another runtime polls the driver.
+                // `tokio::task::yield_now` wakes the task through the runtime of the current thread. That runtime is
+                // the wrong one if a caller from another runtime polls the driver.
                 if self.events.is_driven() {
                     step_back().await;
                 } else {

@@ -113,8 +113,8 @@ impl LockOptions {
     }
 
     /// Sets the delay between attempts and the largest number of attempts. By default the delay is one to three
-    /// observed round trips and doubles up to 250 ms. It ends earlier if the nodes report that the lock expires before.
-    /// The number of attempts is unlimited.
+    /// observed round trips and doubles up to 250 ms. The delay ends earlier if the nodes report that the lock expires
+    /// before. The number of attempts is unlimited.
     ///
     /// The longest delay must be above zero and not below the shortest one. At least one attempt must be allowed.
     pub const fn retry(mut self, retry: Retry) -> Self {

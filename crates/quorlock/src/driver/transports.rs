@@ -1,4 +1,4 @@
-//! The transports to all nodes, and the commands of a tick for each of them.
+//! The transports to all nodes, and the commands of a tick for each node.
 
 use std::collections::VecDeque;
 use std::mem;

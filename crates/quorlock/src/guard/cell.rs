@@ -18,8 +18,8 @@ use crate::process;
 
 /// One lock from the call to the end of the release, in one allocation: the driver's replies to the caller, and the hold.
 ///
-/// The driver refers to it by a [`DriverSide`], a waiting caller by a [`CallerSide`], and the holder by a [`Guard`]. The
-/// drop of each tells the others that it is gone.
+/// The driver refers to it by a [`DriverSide`], a waiting caller by a [`CallerSide`], and the holder by a [`Guard`].
+/// The drop of one of these three tells the other two.
 pub(crate) struct LockCell {
     pub(super) lock: LockId,
     pub(super) resource: Arc<str>,

@@ -54,14 +54,14 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 ///   client no longer waits for an earlier one, because a release follows its acquire.
 /// - Nothing is sent twice. A command that was sent and not answered has an unknown effect, and its answer says so:
 ///   [`Failure::new`]. A command that certainly never left the process is [`Failure::unsent`]. After [`Batch::send`] the
-///   client does not believe that of a connection that failed.
+///   client does not believe `unsent` of a connection that failed.
 /// - The node calls [`Batch::send`] right before the first byte can leave, on a connection on which votes may count,
 ///   because the validity of a lock counts from that moment.
 /// - Each command has its own answer. An error is the answer to its own command only.
 /// - After a reply that does not fit, the node closes the connection, because it would take the next replies for answers
 ///   to the wrong commands.
 /// - The future of a batch does not need another batch's future to be polled. It may need the future of
-///   [`Node::background`], so a node that wraps another node passes that one on. Futures do not panic: the client stops
+///   [`Node::background`], so a node that wraps another node passes that future on. Futures do not panic: the client stops
 ///   using a node that does, and its votes are lost.
 /// - The futures may be polled within a caller's call, on the caller's thread and within the client's runtime. They must
 ///   not wait for a mutex that the caller holds during the call.

@@ -203,8 +203,8 @@ async fn a_reply_that_does_not_fit_closes_the_wire_and_answers_no_command() {
     }
 }
 
-/// The wire detects the broken connection before it parses the last input. It must still report that the stream was out
-/// of step (S22).
+/// The wire detects the broken connection before it parses the last input. The wire must still report that the stream
+/// was out of step (S22).
 #[test]
 fn that_something_was_out_of_step_is_not_hidden_by_a_broken_connection() {
     let (mut wire, _server, _events) = pair(16);
