@@ -50,7 +50,6 @@ pub fn all() -> impl Iterator<Item = (&'static str, &'static str, bool)> {
 
 static ACTIVE: OnceLock<Option<Mutant>> = OnceLock::new();
 
-/// Whether this mutant is switched on.
 pub(crate) fn is_active(mutant: Mutant) -> bool {
     active() == Some(mutant)
 }

@@ -180,7 +180,6 @@ impl LockCell {
         }
     }
 
-    /// Latches a loss.
     pub(crate) fn lose(&self, cause: LossCause) {
         let Some(mut state) = self.state() else { return };
         let was_held = state.hold.as_mut().is_some_and(|hold| hold.lose(cause));
