@@ -248,7 +248,7 @@ fn cluster_mode_resp2_and_debug_commands_are_named() {
     }
 }
 
-/// For every installed server version: the rights of `doctor --acl` suffice, and the doctor names each missing right.
+/// With each installed server version, the rights of `doctor --acl` must suffice. The doctor must name a missing right.
 #[test]
 fn the_printed_rights_are_the_rights_that_quorlock_needs() {
     let Some(_) = server() else { return };

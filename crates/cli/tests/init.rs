@@ -65,7 +65,7 @@ fn a_call_waits_for_the_quarantine_of_new_servers_unless_its_wait_is_shorter() {
     let text = stdout(&strict(&testbed, 5, "900ms", &["status", "k"]).output().unwrap());
     assert!(text.contains("\n  nodes a, b, c, d, e: quarantined: "), "{text}");
 
-    // The first call started the quarantine.
+    // The first call started the quarantine, so this call waits for the rest of it.
     let waited = run(&["--wait", "20s", "--", "echo", "ran"]);
     code(&waited, 0);
     assert!(boot() - start >= QUARANTINE);

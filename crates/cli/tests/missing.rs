@@ -214,7 +214,7 @@ fn a_missing_right_is_named() {
             }
         };
         for (right, weight, call) in RIGHTS {
-            // For these commands, the restart guard reports the missing right, and its message has another text.
+            // For these commands, the restart guard has another message about a missing right, which is not tested here.
             if matches!(call[0], "DELIFEQ" | "DELEX" | "INFO") {
                 continue;
             }

@@ -77,7 +77,7 @@ impl Scene {
             return None;
         }
         let testbed = Testbed::sized(nodes)?;
-        // Longer than any answer takes on a busy machine.
+        // The node timeout is longer than any answer takes on a busy machine.
         Some(Self { testbed, node_timeout: "2s", record: String::new() })
     }
 
@@ -655,7 +655,7 @@ fn variables_and_the_file() {
 
 #[test]
 fn the_wire_of_each_kind_of_lock() {
-    // Each pair is the options of a kind of lock, and a part of the command that extends it.
+    // Each pair has the options of a kind of lock, and a part of the command that extends such a lock.
     let kinds = [
         (&["--fenced"][..], r#""PEXPIRE" "k" "3000""#),
         (&["--shared"], r#""ZREMRANGEBYSCORE" "k""#),

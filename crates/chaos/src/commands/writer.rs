@@ -14,7 +14,7 @@ use crate::clock::now;
 /// The hidden first argument that makes this program a writer.
 const WRITE: &str = "__write";
 
-/// Like [`WRITE`], in a process group of its own.
+/// Like [`WRITE`], but the process has a process group of its own.
 const WRITE_APART: &str = "__write_apart";
 
 /// Like [`WRITE`], but the process soon starts a successor and ends.

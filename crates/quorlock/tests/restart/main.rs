@@ -124,7 +124,7 @@ async fn a_new_server_is_quarantined_once_and_trusted_afterwards() {
         let trusted = (0..3).filter(|place| trust_state(&next, *place) == NodeTrustState::Trusted);
         assert!(trusted.count() >= 2, "{:?}", next.stats().nodes);
     });
-    // All servers in parallel, because the test mostly waits.
+    // The test runs with all servers in parallel, because it mostly waits.
     each.collect::<JoinSet<()>>().join_all().await;
 }
 

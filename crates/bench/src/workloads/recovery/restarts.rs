@@ -19,7 +19,7 @@ pub(crate) const NAME: &str = "recovery_restart";
 /// The numbers of nodes that are killed at once, of five: a minority, a majority, all.
 const KILLED: [usize; 3] = [1, 3, 5];
 
-/// Few rounds, because a round takes long and varies little.
+/// There are few rounds, because a round takes long and its figures vary little.
 const ROUNDS: usize = 3;
 
 /// A configuration of servers and clients.

@@ -436,7 +436,7 @@ fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     assert!(!is_held(&world, rivals), "two hold the lock");
 }
 
-/// The server's clock was set back, but the client has seen the run for longer than a restarted node must wait.
+/// The servers' clocks were set back, but the client has seen their runs for the whole quarantine, so they vote.
 #[test]
 fn a_client_that_has_seen_a_run_for_long_enough_does_not_ask_its_clock() {
     let mut world = settled();

@@ -147,7 +147,7 @@ fn a_durable_node_is_excused_from_its_uptime_and_nothing_else() {
     }
 }
 
-/// The uptime in a late answer may be new. If it counted from the time of the question, the run would seem too old.
+/// A late answer may report a recent uptime. Counted from the time of the question, it would make the run too old.
 #[test]
 fn an_answer_that_comes_late_does_not_shorten_the_quarantine() {
     let mut world = settled();
