@@ -18,7 +18,7 @@ pub(crate) enum ExitCode {
     Internal,
     /// Others hold the lock (EX_TEMPFAIL).
     Held,
-    /// Authentication or missing rights alone prevent the lock (EX_NOPERM).
+    /// The lock fails only because a log-in failed or rights are missing (EX_NOPERM).
     NotAllowed,
     /// The environment or a configuration file was wrong (EX_CONFIG).
     Config,

@@ -274,7 +274,7 @@ fn value_of(variable: &str) -> Option<OsString> {
     env::var_os(variable).filter(|text| text.to_str().is_none_or(|text| !text.trim().is_empty()))
 }
 
-/// Checks a value as clap does. The reason shows the value, because no option that is checked here is a secret.
+/// Checks a value as clap does. The error contains the value; no option that is checked here is a secret.
 fn check(arg: &Arg, text: &OsStr) -> Result<(), String> {
     let parser = arg.get_value_parser().clone();
     let value = Arg::new("value").value_parser(parser).allow_hyphen_values(true);

@@ -181,7 +181,7 @@ impl Look<'_> {
         self.deletion(place, &format!("{}{}", self.topology.prefix, self.key))
     }
 
-    /// The command line that deletes a writer's intent without expiry, which is a leftover.
+    /// The command line that deletes a writer's intent if the intent never expires. Such an intent is a leftover.
     fn intent_removal(&self, place: usize) -> Option<String> {
         self.intents.get(place).filter(|is_endless| **is_endless)?;
         self.deletion(place, &self.topology.intent(self.key))

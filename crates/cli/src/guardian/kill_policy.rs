@@ -149,7 +149,7 @@ impl KillPolicy {
     /// The command's own process has ended. Its descendants may live on.
     pub(crate) fn ended(&mut self, ending: Ending, now: Moment) {
         self.ending = Some(ending);
-        // After the deadline, a SIGKILL from another process is the keeper's, because this guardian was stopped.
+        // A SIGKILL after the deadline that this guardian did not send is the keeper's, which acts if it is stopped.
         let killed = ending == Ending::Signaled { signal: Signal::KILL.as_raw() };
         if killed && self.stage != Stage::Forced && self.kill_at().has_come(now) {
             self.stage = Stage::Forced;

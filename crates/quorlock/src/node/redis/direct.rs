@@ -17,8 +17,8 @@ pub(crate) struct Direct {
     link: Link,
     /// The batch that waits for a connection; at most one.
     unsent: Option<Box<WireBatch>>,
-    /// The clock reading when commands were last taken. Answers to commands that were never sent have this reading as
-    /// their time of sending; no vote counts from it.
+    /// The clock reading when commands last arrived from the engine. It is the time of sending in the answers to
+    /// commands that were never sent. Such an answer is never a vote.
     now: Reading,
     /// Reused to avoid allocation.
     spare: WireBatches,

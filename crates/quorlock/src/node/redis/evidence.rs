@@ -116,7 +116,7 @@ pub(super) fn ask_marker(marker: &Key) -> Box<[u8]> {
     asked.into()
 }
 
-/// The rights that reading the registered database needs.
+/// The rights that a client needs to register the number of its database, and to read the registered number.
 const REGISTRATION_RIGHTS: &str = "the rights +eval, +get, +set, +select for databases but the first, and ~<prefix>quorlock:* for its keys";
 
 /// Combines the reply to `INFO`, the marker and the outcome of the registration. `first` and `flushes` are the numbers
