@@ -39,6 +39,9 @@ pub(crate) struct NoStarvation {
     /// Waiting calls: keys, mode, and the start of the wait.
     calls: BTreeMap<CallId, (Keys, Mode, Time)>,
     writers: BTreeMap<CallId, Writer>,
+    /// Cancelled calls for which the engine may still make others wait, and whether a tick has begun since. That tick
+    /// handles the cancellation.
+    leaving: BTreeMap<CallId, bool>,
 }
 
 /// The intents of a writer, and the nodes on which it has found holders other than readers.
@@ -90,8 +93,22 @@ impl NoStarvation {
                 self.has_company(*client, &request.keys);
             }
             Fact::Granted { guard, .. } => self.is_over((guard.client, guard.lock)),
-            Fact::Cancelled { client, lock } | Fact::NotAcquired { client, lock, .. } => {
-                self.is_over((*client, *lock));
+            Fact::NotAcquired { client, lock, .. } => self.is_over((*client, *lock)),
+            Fact::Cancelled { client, lock } => {
+                self.writers.remove(&(*client, *lock));
+                self.leaving.insert((*client, *lock), false);
+            }
+            Fact::Tick { client } => {
+                let leaving = self.leaving.iter_mut().filter(|(call, _)| call.0 == *client);
+                leaving.for_each(|(_, has_begun)| *has_begun = true);
+            }
+            Fact::TickOver { client } => {
+                let leaving = core::mem::take(&mut self.leaving).into_iter();
+                let is_handled =
+                    |(call, has_begun): &(CallId, bool)| call.0 == *client && *has_begun;
+                let (handled, leaving): (BTreeMap<_, _>, _) = leaving.partition(is_handled);
+                self.leaving = leaving;
+                handled.into_keys().for_each(|call| self.is_over(call));
             }
             Fact::Ordered { client, ticket, .. } => {
                 if let Some(writer) = self.writers.get_mut(&(*client, ticket.lock)) {
@@ -199,7 +216,11 @@ impl NoStarvation {
         keys: &Keys,
         view: &View<'_>,
     ) -> Checked {
-        let Some((.., wanted)) = self.calls.get(&(client, ticket.lock)) else { return Ok(()) };
+        let call = (client, ticket.lock);
+        let Some((.., wanted)) = self.calls.get(&call) else { return Ok(()) };
+        if self.leaving.contains_key(&call) {
+            return Ok(());
+        }
         for ((waits, lock), writer) in &self.writers {
             for key in &**keys {
                 let Some(word) = writer.words.get(&(node, key.clone())) else { continue };
