@@ -9,7 +9,7 @@ use std::time::UNIX_EPOCH;
 use crate::clock;
 use crate::report::Machine;
 
-/// `cargo xtask bench` sets this environment variable to its own command line, for the report.
+/// `cargo xtask bench` sets this environment variable to its own command line, which the report shows.
 const COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
 
 pub(crate) fn machine() -> Machine {

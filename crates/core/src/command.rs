@@ -1,15 +1,15 @@
 //! The commands to a node, and the three kinds of answer: yes, a definite no, and a failure.
 
+mod answer;
 mod failure;
 mod holding;
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::time::Duration;
 
 use crate::keys::{Keys, Mode};
 use crate::token::{Key, Value};
 
+pub use self::answer::Answer;
 pub use self::failure::{Failure, FailureKind};
 pub use self::holding::{Holding, Reader};
 
@@ -473,71 +473,4 @@ impl Command {
                 | Self::Take { .. }
         )
     }
-}
-
-/// A node's answer to one command. It is not a `bool`, because a failure is not a refusal.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[non_exhaustive]
-pub enum Answer {
-    /// The key was absent and holds the client's value now: a vote.
-    Granted,
-    /// The key exists.
-    Refused,
-    /// The key holds the client's value for the ttl from now.
-    Extended,
-    /// The key holds the client's value as a reader's. The reader's time is the time that the writer had left.
-    Downgraded,
-    /// A waiting writer's intent was set or deleted.
-    Announced,
-    /// The key held the client's value and no longer holds it.
-    Deleted,
-    /// The key is absent.
-    Absent,
-    /// The key holds another value, or is of another type.
-    Other,
-    /// The key is absent or holds another value.
-    NotOurs,
-    /// The state of the keys.
-    Seen(Holding),
-    /// The state of the keys. The node pushes once when it changes.
-    Watched(Holding),
-    /// Like [`Answer::Granted`], with the counter.
-    GrantedFenced {
-        /// The counter's value.
-        fence: u64,
-    },
-    /// Like [`Answer::Refused`], with the counter and the holder.
-    RefusedFenced {
-        /// The counter's value.
-        fence: u64,
-        /// The state of the keys.
-        holding: Box<Holding>,
-    },
-    /// The key holds the client's value. The counter was raised to the requested number, unless it was above that
-    /// already.
-    Raised {
-        /// The counter's value.
-        fence: u64,
-    },
-    /// The key is free, but the counter is above the client's token: a later holder has had this node's vote.
-    Superseded {
-        /// The counter's value.
-        fence: u64,
-    },
-    /// The evidence beside the answers contains the node's `INFO`.
-    Identified,
-    /// The adoption that the node has now: the text that started its wait.
-    Adopting {
-        /// The text of the adoption.
-        text: Arc<str>,
-        /// The age of the adoption.
-        age: Duration,
-    },
-    /// The marker was written.
-    Marked,
-    /// Nothing was written: the marker is not the expected one, or the adoption (the text that started the node's wait)
-    /// is another one or not old enough.
-    NotMarked,
-    /// The reply shows nothing about the key.
-    Failed(Failure),
 }

@@ -81,7 +81,7 @@ struct Tenure {
     handover_count: u32,
     /// Round trip at the time of the attempt.
     round_trip_ns: u64,
-    /// Random word of the attempt, for the back-off after the release.
+    /// Random word of the attempt. The back-off after the release uses it.
     jitter: u64,
 }
 

@@ -36,7 +36,7 @@ impl EarlierRuns {
         self.0.push((run_id, voted));
     }
 
-    /// The time of the last request to this run, under the node's name, for a vote that may count.
+    /// The time at which a vote that may count was last requested from this run under the node's name.
     pub(super) fn voted(&self, run_id: &str) -> Option<BootTime> {
         self.0.iter().find(|(it, _)| **it == *run_id).map(|(_, voted)| *voted)
     }

@@ -58,7 +58,7 @@ impl Run {
         self.answered = Some(sent.boot());
     }
 
-    /// The time of the last request to this run, under the node's name, for a vote that may count.
+    /// The time at which a vote that may count was last requested from this run under the node's name.
     pub(super) fn voted_as(&self, run_id: &str) -> Option<BootTime> {
         let now = self.voted.filter(|_| self.id.as_deref() == Some(run_id));
         now.max(self.earlier.voted(run_id))

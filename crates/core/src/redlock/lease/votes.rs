@@ -111,8 +111,8 @@ impl Lease {
             && !mutant!(OldAnswersDrop)
     }
 
-    /// Takes the answer to a command that raises a node's counter, for the attempt or for a hand-over. An answer that
-    /// the key is gone drops the vote. Returns whether the votes changed.
+    /// Takes the answer to a command of the attempt or of a hand-over that raises a node's counter. An answer that the
+    /// key is gone drops the vote. Returns whether the votes changed.
     pub(crate) fn handle_raised(&mut self, answer: NodeAnswer<'_>) -> bool {
         let NodeAnswer { node, sent, ticket: Ticket { round, .. }, answer } = answer;
         if self.lost.is_some() {
