@@ -1,11 +1,13 @@
 //! The entry of a lock on the nodes: its keys, its mode and its value.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Deref;
 
-use crate::command::Command;
+use crate::command::{Command, Counter, Taken};
+use crate::redlock::quorum::NodeSet;
 use crate::token::{Key, Value};
 
 /// The keys of one lock: at least one, no key twice, in byte order.
@@ -118,18 +120,93 @@ pub struct Entry {
     pub keys: Keys,
     /// Writer or reader.
     pub mode: Mode,
-    /// The whole value, the same under each key.
+    /// The whole value, the same under each key. For a lock with a value of the caller, this is the nonce.
     pub value: Value,
+    /// The kind of value, and the value that it replaces.
+    pub origin: Origin,
+}
+
+/// The way in which an attempt sets the keys.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Origin {
+    /// The keys are absent, and the attempt sets them to a value of its own.
+    #[default]
+    Absent,
+    /// A process detached the lock, and the attempt replaces that process's value.
+    Detached(Box<DetachedFrom>),
+    /// The keys are absent, and the attempt sets them to a value that the caller chose.
+    Taken(Box<TakenFrom>),
+}
+
+/// The entry of a detached lock that an attempt takes over.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct DetachedFrom {
+    /// The value under each key.
+    pub value: Value,
+    /// Nodes that had not answered all commands of the process that detached the lock. A command in flight could set
+    /// the value there after another client's lock. So these nodes are not asked for votes.
+    pub unanswered: NodeSet,
+}
+
+/// The value of a lock that the caller chose.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct TakenFrom {
+    /// The caller's value.
+    pub value: Value,
+    /// The key of the nonce, which identifies the attempt.
+    pub nonce_key: Key,
+    /// Whether commands compare the value alone, and ignore the nonce on the node.
+    pub by_value: bool,
 }
 
 impl Entry {
     /// The command that removes the entry from a node. With `tell`, the answer distinguishes an absent key from another
     /// client's value.
     pub(crate) fn release(&self, tell: bool) -> Command {
+        let (keys, mode, value) = (self.keys.clone(), self.mode, self.value.clone());
+        match (&self.origin, mode) {
+            (Origin::Detached(from), _) => {
+                Command::GiveBack { keys, mode, value, to: from.value.clone() }
+            }
+            (Origin::Taken(from), _) => {
+                Command::ReleaseTaken { taken: self.taken(from), by_value: from.by_value }
+            }
+            (Origin::Absent, Mode::Exclusive) => Command::Release { keys, value, tell },
+            (Origin::Absent, Mode::Shared) => Command::ReleaseShared { keys, value },
+        }
+    }
+
+    /// The command that extends the entry on a node.
+    pub(crate) fn extend(&self, ttl_ms: u64, counter: Option<&Counter>) -> Command {
         let (keys, value) = (self.keys.clone(), self.value.clone());
-        match self.mode {
-            Mode::Exclusive => Command::Release { keys, value, tell },
-            Mode::Shared => Command::ReleaseShared { keys, value },
+        match (&self.origin, self.mode, counter) {
+            (Origin::Taken(from), ..) => {
+                let (taken, by_value) = (self.taken(from), from.by_value);
+                Command::ExtendTaken { taken, ttl_ms, by_value }
+            }
+            (_, Mode::Exclusive, None) => Command::Extend { keys, value, ttl_ms },
+            (_, Mode::Exclusive, Some(counter)) => {
+                Command::ExtendFenced { keys, value, ttl_ms, counter: counter.clone() }
+            }
+            (_, Mode::Shared, _) => Command::ExtendShared { keys, value, ttl_ms },
+        }
+    }
+
+    /// The entry of a held lock. A lock that was attached is like any other once it is held.
+    pub(crate) fn held(mut self) -> Self {
+        if let Origin::Detached(_) = self.origin {
+            self.origin = Origin::Absent;
+        }
+        self
+    }
+
+    /// The keys and contents of a lock with the caller's value.
+    pub(crate) fn taken(&self, from: &TakenFrom) -> Taken {
+        Taken {
+            key: self.keys[0].clone(),
+            nonce_key: from.nonce_key.clone(),
+            value: from.value.clone(),
+            nonce: self.value.clone(),
         }
     }
 }

@@ -80,14 +80,14 @@ mod timing;
 mod token;
 
 pub use crate::client::engine::{
-    AttemptReport, Effect, Engine, Entropy, Event, Extended, Refusal, RefusalKind, Sink,
+    AttemptReport, Effect, Engine, Entropy, EntryOf, Event, Extended, Refusal, RefusalKind, Sink,
 };
 pub use crate::client::tick::{Arrivals, Tick};
 pub use crate::command::{
     Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Reader, Taken,
 };
 pub use crate::ids::{LockId, Ticket, Verb};
-pub use crate::keys::{Keys, Mode};
+pub use crate::keys::{DetachedFrom, Entry, Keys, Mode, Origin, TakenFrom};
 pub use crate::loss::LossCause;
 pub use crate::node::evidence::{Evidence, MarkerSeen};
 pub use crate::node::pipeline::{BatchId, Commands, NodePipeline, NodeState, TicketedCommand};
@@ -97,6 +97,7 @@ pub use crate::node::trust::{Fault, RestartGuard, Rules, TrustState, Words, in_t
 pub use crate::node::{info, marker, supervisor};
 pub use crate::redlock::acquire::{Attempt, Decision, FailureReason, NodeOutcome, NodeResult};
 pub use crate::redlock::hold::{Ended, Hold};
+pub use crate::redlock::lease::Detached;
 pub use crate::redlock::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum, QuorumError};
 pub use crate::redlock::release::{NodeReleased, Outcome, ReleaseReport};
 pub use crate::redlock::retry::{Delay, POLL_CEILING, Retry};

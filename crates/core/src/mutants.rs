@@ -57,6 +57,8 @@ pub enum Mutant {
     ReleaseBeforeInvalid,
     UptimeBelieved,
     UptimeUnsigned,
+    DetachListsNone,
+    TextTrusted,
     DuplicateReturns,
     DurableUnasked,
     DurableWaivesAdoption,

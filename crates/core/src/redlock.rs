@@ -1,6 +1,7 @@
 //! Redlock for one lock: an attempt, its votes, and the lock that it takes.
 
 pub(crate) mod acquire;
+pub(crate) mod entry_extension;
 pub(crate) mod extend;
 pub(crate) mod fence;
 pub(crate) mod hold;

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use crate::command::Counter;
-use crate::keys::{Keys, Mode};
+use crate::keys::{Keys, Mode, Origin};
 use crate::redlock::retry::Retry;
 use crate::timing::Timing;
 
@@ -15,6 +15,8 @@ pub struct Request {
     pub keys: Keys,
     /// Writer or reader.
     pub mode: Mode,
+    /// The state of the keys that an attempt expects, and the kind of value that it sets.
+    pub origin: Origin,
     /// The length of the client's prefix, with which each key begins, in bytes.
     pub prefix_bytes: u16,
     /// The owner's description, stored behind the token; may be empty.
@@ -36,6 +38,13 @@ pub struct Request {
     pub progress: bool,
     /// The counter of the lock's fencing tokens, if the caller wants one. A reader gets none.
     pub fenced: Option<Counter>,
+}
+
+impl Request {
+    /// Whether the call takes over a detached lock. Such a lock has no place in the local queue.
+    pub(crate) const fn attaches(&self) -> bool {
+        matches!(self.origin, Origin::Detached(_))
+    }
 }
 
 /// The time for which a call tries to get the lock.

@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use quorlock_core::keys::Entry;
 use quorlock_core::{
-    Answer, Command, Failure, FailureKind, FailureReason, Mode, NodeId, Quorum, Reading, Timing,
-    TimingOptions, Token, Value,
+    Answer, Command, Entry, Failure, FailureKind, FailureReason, Mode, NodeId, Origin, Quorum,
+    Reading, Timing, TimingOptions, Token, Value,
 };
 use quorlock_core::{Attempt, Decision};
 
@@ -64,7 +63,7 @@ fn attempt(quorum: Quorum, timing: Timing, connecting: &[bool]) -> Attempt {
     let value = Value::new(&Token::new([7; Token::BYTES]), "");
     let node_timeout = Duration::from_nanos(NODE_TIMEOUT as u64);
     let connecting = |node: NodeId| connecting[node.index()];
-    let entry = Entry { keys: "k".into(), mode: Mode::Exclusive, value };
+    let entry = Entry { keys: "k".into(), mode: Mode::Exclusive, value, origin: Origin::Absent };
     Attempt::start(entry, quorum, timing, node_timeout, connecting, at(0))
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quorlock_core::{AttemptReport, Counter, Event, Keys, LockId, Mode, Quorum, Request};
+use quorlock_core::{AttemptReport, Counter, Event, Keys, LockId, Mode, Origin, Quorum, Request};
 use tokio::sync::watch;
 
 use crate::client::state::ClientState;
@@ -54,6 +54,7 @@ pub struct Acquire<G = Guard> {
     resource: Arc<str>,
     resources: Resources,
     mode: Mode,
+    origin: Origin,
     is_fenced: bool,
     /// The options of this call; `None` if it has the client's options.
     options: Option<LockOptions>,
@@ -69,6 +70,7 @@ impl Acquire {
             resource,
             resources,
             mode,
+            origin: Origin::Absent,
             is_fenced: false,
             options: None,
             progress: None,
@@ -85,9 +87,11 @@ impl Acquire {
 impl<G> Acquire<G> {
     /// The same call, with another type of guard.
     pub(crate) fn returning<H>(self) -> Acquire<H> {
-        let Self { client, resource, resources, mode, is_fenced, options, progress, .. } = self;
+        let Self {
+            client, resource, resources, mode, origin, is_fenced, options, progress, ..
+        } = self;
         let guard = PhantomData;
-        Acquire { client, resource, resources, mode, is_fenced, options, progress, guard }
+        Acquire { client, resource, resources, mode, origin, is_fenced, options, progress, guard }
     }
 
     /// Sets options for this call. An option that `options` does not set keeps the value of an earlier call of this
@@ -116,6 +120,7 @@ impl<G> Acquire<G> {
         Ok(Request {
             keys,
             mode: self.mode,
+            origin: self.origin.clone(),
             // The builder limits the prefix to `ClientBuilder::PREFIX_BYTES_MAX` bytes, so its length fits.
             prefix_bytes: u16::try_from(self.client.prefix.len()).unwrap_or(u16::MAX),
             owner: options.owner.clone().unwrap_or_default(),

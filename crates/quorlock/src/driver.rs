@@ -27,6 +27,7 @@ pub(crate) mod queue;
 mod transports;
 
 use self::callers::Callers;
+pub(crate) use self::callers::EntryExtended;
 use self::entropy::Entropy;
 pub(crate) use self::metrics::{Metrics, NodeMetrics};
 use self::outputs::Outputs;

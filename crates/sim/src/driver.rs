@@ -124,6 +124,7 @@ pub(crate) trait Driver {
                 let (guard, is_confirmed) = (of(lock), *is_confirmed);
                 self.note(&Fact::Health { guard, is_confirmed, nodes });
             }
+            Effect::Detached { .. } | Effect::EntryExtended { .. } => {}
             Effect::Released { lock, report } => {
                 self.note(&Fact::Released { guard: of(lock), report });
                 self.forget(of(lock));

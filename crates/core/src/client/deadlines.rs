@@ -19,6 +19,7 @@ pub(crate) enum Owner {
     Lease(LockId),
     Release(LockId, u32),
     Inspection(LockId),
+    EntryExtension(LockId),
     Node(NodeId),
     Trust(NodeId),
     Close,

@@ -19,6 +19,7 @@
 mod attempting;
 mod call;
 mod calls;
+mod detached;
 mod inspecting;
 mod leases;
 mod messages;
@@ -35,7 +36,7 @@ use core::time::Duration;
 
 use self::call::{Call, Phase};
 pub use self::messages::{
-    AttemptReport, Effect, Entropy, Event, Extended, Refusal, RefusalKind, Sink,
+    AttemptReport, Effect, Entropy, EntryOf, Event, Extended, Refusal, RefusalKind, Sink,
 };
 use crate::client::deadlines::{Deadlines, Owner};
 use crate::client::key_table::KeyTable;
@@ -46,6 +47,7 @@ use crate::loss::LossCause;
 use crate::node::evidence::Evidence;
 use crate::node::round_trip::RoundTrips;
 use crate::node::trust::NodeMonitor;
+use crate::redlock::entry_extension::EntryExtension;
 use crate::redlock::inspect::Inspection;
 use crate::redlock::lease::Lease;
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
@@ -60,6 +62,7 @@ pub struct Engine {
     leases: Records<Lease>,
     releases: Rounds<Release>,
     inspections: Records<Inspection>,
+    entry_extensions: Records<EntryExtension>,
     local: LocalCallers,
     keys: KeyTable,
     paths: Paths,
@@ -132,6 +135,7 @@ impl Engine {
             leases: Records::new(),
             releases: Rounds::new(),
             inspections: Records::new(),
+            entry_extensions: Records::new(),
             local: LocalCallers::default(),
             keys: KeyTable::default(),
             paths: Paths {
@@ -227,6 +231,14 @@ impl Engine {
             Event::Downgrade { lock } => self.on_downgrade(lock, cx),
             Event::RunOut { lock } => self.on_run_out(lock, cx),
             Event::Release { lock, report } => self.on_release(lock, report, cx),
+            Event::Detach { lock } => self.on_detach(lock, cx),
+            Event::Forget { lock } => self.on_forget(lock, cx),
+            Event::ExtendEntry { lock, entry, counter } => {
+                self.on_extend_entry(lock, &entry, counter.as_ref(), cx);
+            }
+            Event::ReleaseEntry { lock, entry, was_valid } => {
+                self.on_release_entry(lock, entry, was_valid, cx);
+            }
             Event::Inspect { lock, keys, timeout } => self.on_inspect(lock, keys, timeout, cx),
             Event::Close => self.on_close(cx),
             Event::Answered { .. } | Event::Wake => {}
@@ -292,6 +304,7 @@ impl Engine {
             && self.leases.is_empty()
             && self.releases.is_empty()
             && self.inspections.is_empty()
+            && self.entry_extensions.is_empty()
     }
 
     /// Whether [`Engine::deadline`] has passed.
@@ -313,6 +326,7 @@ impl Engine {
                 Owner::Lease(lock) => self.due_lease(lock, cx),
                 Owner::Release(lock, round) => self.due_release(lock, round, cx),
                 Owner::Inspection(lock) => self.due_inspection(lock, cx),
+                Owner::EntryExtension(lock) => self.due_entry_extension(lock, cx),
                 Owner::Node(node) => self.due_node(node, cx),
                 Owner::Trust(node) => self.due_trust(node, cx),
                 Owner::Close => {
@@ -330,6 +344,7 @@ impl Engine {
             Owner::Lease(lock) => self.leases.get(&lock)?.wake,
             Owner::Release(lock, round) => self.releases.get(&(lock, round))?.wake,
             Owner::Inspection(lock) => self.inspections.get(&lock)?.wake,
+            Owner::EntryExtension(lock) => self.entry_extensions.get(&lock)?.wake,
             Owner::Trust(node) => self.monitor.as_ref()?.node(node).review.wake,
             Owner::Node(node) => self.paths.links[node.index()].retry_at,
             Owner::Close => self.closing.drains_by,
@@ -342,6 +357,7 @@ impl Engine {
             Owner::Lease(lock) => &mut self.leases.get_mut(&lock)?.wake,
             Owner::Release(lock, round) => &mut self.releases.get_mut(&(lock, round))?.wake,
             Owner::Inspection(lock) => &mut self.inspections.get_mut(&lock)?.wake,
+            Owner::EntryExtension(lock) => &mut self.entry_extensions.get_mut(&lock)?.wake,
             Owner::Trust(node) => &mut self.monitor.as_mut()?.node_mut(node).review.wake,
             Owner::Node(node) => &mut self.paths.links[node.index()].retry_at,
             Owner::Close => &mut self.closing.drains_by,
@@ -358,7 +374,8 @@ impl Engine {
             }
         }
         let records = self.calls.len() + self.leases.len() + self.releases.len();
-        let count = records + self.inspections.len() + 2 * self.paths.links.len() + 1;
+        let looks = self.inspections.len() + self.entry_extensions.len();
+        let count = records + looks + 2 * self.paths.links.len() + 1;
         if self.deadlines.may_be_stale(count) {
             let mut deadlines = core::mem::take(&mut self.deadlines);
             deadlines.retain(|at, owner| self.wake_of(owner) == Some(at));

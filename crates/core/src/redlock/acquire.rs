@@ -14,7 +14,7 @@ use alloc::boxed::Box;
 use core::time::Duration;
 
 use crate::command::{Answer, Command, Failure, FailureKind};
-use crate::keys::{Entry, Mode, intents};
+use crate::keys::{Entry, Mode, Origin, intents};
 use crate::redlock::fence::FenceRequest;
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::redlock::release::Release;
@@ -78,16 +78,29 @@ impl Attempt {
     /// with a timeout that is small compared with the ttl. The first `prefix_bytes` of each key are the client's
     /// prefix.
     pub fn command(&self, prefix_bytes: u16) -> Command {
-        let Entry { keys, mode, value } = self.entry.clone();
+        let Entry { keys, mode, value, origin } = self.entry.clone();
         let ttl_ms = self.timing.ttl_ms();
-        match (mode, &self.fence_request) {
-            (Mode::Exclusive, None) => Command::Acquire { keys, value, ttl_ms },
-            (Mode::Exclusive, Some(fence_request)) => {
+        let from = match origin {
+            Origin::Absent => None,
+            Origin::Detached(from) => Some(from.value),
+            Origin::Taken(from) => {
+                return Command::Take { taken: self.entry.taken(&from), ttl_ms };
+            }
+        };
+        match (mode, &self.fence_request, from) {
+            (Mode::Exclusive, Some(fence_request), from) => {
                 let proposal = fence_request.proposal(self.started);
                 let counter = fence_request.counter.clone();
-                Command::AcquireFenced { keys, value, ttl_ms, counter, proposal }
+                match from {
+                    Some(from) => {
+                        Command::AttachFenced { keys, from, value, ttl_ms, counter, proposal }
+                    }
+                    None => Command::AcquireFenced { keys, value, ttl_ms, counter, proposal },
+                }
             }
-            (Mode::Shared, _) => {
+            (_, _, Some(from)) => Command::Attach { keys, mode, from, value, ttl_ms },
+            (Mode::Exclusive, None, None) => Command::Acquire { keys, value, ttl_ms },
+            (Mode::Shared, _, None) => {
                 let intents = intents(&keys, prefix_bytes);
                 Command::AcquireShared { keys, intents, value, ttl_ms }
             }
@@ -125,7 +138,8 @@ impl Attempt {
             let sent = if mutant!(ValidityFromReply) { now } else { sent };
             *slot = match (answer, &mut self.fence_request) {
                 (Answer::Granted, None) => Slot::Granted { sent, took },
-                (Answer::Refused, None) => Slot::Refused { took, holding: None },
+                (Answer::Refused | Answer::Other, None) => Slot::Refused { took, holding: None },
+                (Answer::Absent, None) => Slot::Gone { took },
                 (Answer::Failed(failure), _) => Slot::Failed { failure: failure.clone(), took },
                 (answer, Some(request)) => fencing::vote(request, node, answer, sent, took),
                 (_, None) => Slot::Failed { failure: Failure::new(FailureKind::Protocol), took },
@@ -195,6 +209,23 @@ impl Attempt {
     #[must_use]
     pub fn give_up(&self, round: u32, now: Reading) -> Release {
         let votes = (self.reached(), self.granting().collect());
-        Release::new(self.entry.clone(), round, (self.quorum, &self.timing), votes, now)
+        let mut entry = self.entry.clone();
+        if !self.can_give_back() {
+            entry = entry.held();
+        }
+        Release::new(entry, round, (self.quorum, &self.timing), votes, now)
+    }
+
+    /// Whether the detached lock is not on enough nodes for a quorum. It never comes back there.
+    pub(crate) fn is_gone(&self) -> bool {
+        let gone = self.count(|slot| matches!(slot, Slot::Gone { .. }));
+        self.quorum.is_out_of_reach(self.quorum.nodes() - gone, 0)
+    }
+
+    /// Whether a failed attach can restore the value that it replaced, so that another process can attach. It cannot if
+    /// too few nodes are left for a quorum of that value.
+    fn can_give_back(&self) -> bool {
+        let without = self.count(|slot| matches!(slot, Slot::Refused { .. } | Slot::Gone { .. }));
+        !self.quorum.is_out_of_reach(self.quorum.nodes() - without, 0)
     }
 }

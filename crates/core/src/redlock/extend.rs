@@ -34,13 +34,13 @@ pub(crate) enum Progress {
 }
 
 impl Extension {
-    /// Starts a round, whose command goes to every node now.
-    pub(crate) fn start(round: u32, quorum: Quorum, node_timeout: Duration, now: Reading) -> Self {
+    /// Starts a round, whose command goes to every node now. It ends at `due` at the latest.
+    pub(crate) fn start(round: u32, quorum: Quorum, due: BootTime, now: Reading) -> Self {
         Self {
             round,
             quorum,
             started: now,
-            due: now.after(node_timeout),
+            due,
             results: alloc::vec![None; quorum.nodes()],
             healing: NodeSet::default(),
             is_awaited: false,

@@ -4,6 +4,7 @@
 //! of the validity. If extensions fail, for any reason, the loss timer ends the lease. If answers prove that too many
 //! votes are gone, the lease ends at once. A lost lease stays lost (S13), and no answer raises its votes.
 
+mod detaching;
 mod extending;
 mod handover;
 mod votes;
@@ -11,6 +12,8 @@ mod votes;
 use alloc::boxed::Box;
 use core::time::Duration;
 
+pub use self::detaching::Detached;
+use self::detaching::Detaching;
 use self::extending::Extending;
 use self::votes::HeldVotes;
 use crate::client::contention::PastTurn;
@@ -46,6 +49,7 @@ pub(crate) struct Lease {
     /// The round of the downgrade from writer to reader.
     downgraded_in: Option<u32>,
     lost: Option<LossCause>,
+    detaching: Option<Detaching>,
     /// Boxed because most locks have no fencing token.
     fenced: Option<Box<Fenced>>,
 }
@@ -79,6 +83,8 @@ struct Tenure {
     /// No guard holds the lease under this token beyond this time.
     token_until: BootTime,
     handover_count: u32,
+    /// Whether the lease has a place in the local queue. A lease that was attached has none.
+    is_queued: bool,
     /// Round trip at the time of the attempt.
     round_trip_ns: u64,
     /// Random word of the attempt. The back-off after the release uses it.
@@ -96,7 +102,7 @@ impl Lease {
     ) -> Self {
         let timing = request.timing;
         let guard = GuardTerms::new(holder, request, now);
-        let reached = attempt.reached();
+        let (reached, unanswered) = (attempt.reached(), attempt.unanswered());
         let (quorum, entry, fence_request) = attempt.take_parts();
         Self {
             wake: None,
@@ -104,13 +110,14 @@ impl Lease {
             token,
             quorum,
             timing,
-            votes: HeldVotes::new(validity, reached),
+            votes: HeldVotes::new(validity, reached, unanswered),
             acquire_round: round,
             round,
             tenure: Tenure {
                 began: now,
                 token_until: guard.hold_until,
                 handover_count: 0,
+                is_queued: !request.attaches(),
                 round_trip_ns: nanos(round_trip),
                 jitter,
             },
@@ -119,6 +126,7 @@ impl Lease {
             confirmation: Confirmation::default(),
             downgraded_in: None,
             lost: None,
+            detaching: None,
             fenced: fence_request.map(|fence_request| Box::new(Fenced::new(*fence_request))),
         }
     }
@@ -129,6 +137,10 @@ impl Lease {
 
     pub(crate) const fn mode(&self) -> Mode {
         self.entry.mode
+    }
+
+    pub(crate) const fn is_queued(&self) -> bool {
+        self.tenure.is_queued
     }
 
     pub(crate) const fn holder(&self) -> LockId {
@@ -245,7 +257,8 @@ impl Lease {
         }
         let round = self.extension().map(|extension| extension.due);
         let handover = self.handover().and_then(|handover| handover.write_back.deadline());
-        match [self.extending.at, round, handover].iter().flatten().min() {
+        let detaching = self.detaching.as_ref().and_then(Detaching::deadline);
+        match [self.extending.at, round, handover, detaching].iter().flatten().min() {
             Some(&at) if self.votes.validity.lasts(at.remaining(now), now) => Some(at),
             _ => Some(now.after(self.votes.validity.remaining(now))),
         }
@@ -262,6 +275,9 @@ impl Lease {
         self.tenure.token_until = self.tenure.token_until.shifted(base);
         self.tenure.began = self.tenure.began.shifted(base);
         self.extending.shift(base);
+        if let Some(detaching) = &mut self.detaching {
+            detaching.shift(base);
+        }
         if let Some(fenced) = &mut self.fenced {
             fenced.shift(base);
         }

@@ -4,7 +4,9 @@ use std::collections::hash_map::Entry;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use quorlock_core::{Event, Extended, Hold, LockId, LossCause, NodeResult};
+use quorlock_core::{
+    Detached, Event, Extended, Hold, LockId, LossCause, NodeResult, ReleaseReport, Validity,
+};
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
@@ -18,11 +20,17 @@ pub(super) struct Callers {
     locks_held: usize,
     pub(super) extends: ByLock<Vec<oneshot::Sender<Extended>>>,
     pub(super) inspections: ByLock<oneshot::Sender<Vec<NodeResult>>>,
+    pub(super) detaching: ByLock<oneshot::Sender<Detached>>,
+    pub(super) entry_extensions: ByLock<oneshot::Sender<EntryExtended>>,
+    pub(super) entry_releases: ByLock<oneshot::Sender<ReleaseReport>>,
     pub(super) closing: Vec<oneshot::Sender<()>>,
     /// Number of callers that received a lock or the outcome of a release in this tick.
     pub(super) notified: usize,
     pub(super) drained: bool,
 }
+
+/// The validity of the votes that a quorum prolonged, and the answer of each node.
+pub(crate) type EntryExtended = (Option<Validity>, Vec<NodeResult>);
 
 /// A map by lock id. The client assigns the ids, so no attacker can choose ids whose hashes collide.
 type ByLock<T> = FxHashMap<LockId, T>;
@@ -55,6 +63,20 @@ impl Callers {
             }
             (Event::Inspect { lock, .. }, ReplyTo::Inspect(reply)) => {
                 self.inspections.insert(*lock, reply);
+            }
+            (Event::Detach { lock }, ReplyTo::Detach(reply)) => {
+                self.detaching.insert(*lock, reply);
+            }
+            (Event::Forget { lock }, _) => {
+                if let Some(side) = self.locks.remove(lock) {
+                    self.locks_held -= usize::from(side.stage == Stage::Held);
+                }
+            }
+            (Event::ExtendEntry { lock, .. }, ReplyTo::ExtendEntry(reply)) => {
+                self.entry_extensions.insert(*lock, reply);
+            }
+            (Event::ReleaseEntry { lock, .. }, ReplyTo::ReleaseEntry(reply)) => {
+                self.entry_releases.insert(*lock, reply);
             }
             (Event::Close, ReplyTo::Close(reply)) => self.closing.push(reply),
             _ => {}

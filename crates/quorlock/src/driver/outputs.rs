@@ -73,6 +73,19 @@ impl Sink for Outputs<'_> {
                 if let Some(side) = callers.locks.remove(&lock) {
                     callers.notified += 1;
                     side.finish(Reply::Released(report));
+                } else if let Some(reply) = callers.entry_releases.remove(&lock) {
+                    let _ = reply.send(report);
+                }
+            }
+            Effect::Detached { lock, detached } => {
+                // Without the reply, the caller knows that the lock is lost.
+                if let Some((reply, detached)) = callers.detaching.remove(&lock).zip(detached) {
+                    let _ = reply.send(*detached);
+                }
+            }
+            Effect::EntryExtended { lock, validity, nodes } => {
+                if let Some(reply) = callers.entry_extensions.remove(&lock) {
+                    let _ = reply.send((validity, nodes));
                 }
             }
             Effect::Inspected { lock, nodes } => {

@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::task::AtomicWaker;
-use quorlock_core::{Event, Extended, NodeResult};
+use quorlock_core::{Detached, Event, Extended, NodeResult, ReleaseReport};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 
+use super::EntryExtended;
 use crate::guard::DriverSide;
 use crate::node::BoxFuture;
 use crate::own_thread::{Caller, OwnThread};
@@ -28,6 +29,9 @@ pub(crate) enum ReplyTo {
     Acquire(DriverSide),
     Extend(oneshot::Sender<Extended>),
     Inspect(oneshot::Sender<Vec<NodeResult>>),
+    Detach(oneshot::Sender<Detached>),
+    ExtendEntry(oneshot::Sender<EntryExtended>),
+    ReleaseEntry(oneshot::Sender<ReleaseReport>),
     Close(oneshot::Sender<()>),
 }
 

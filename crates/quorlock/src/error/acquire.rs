@@ -24,6 +24,9 @@ pub enum AcquireError {
     /// Too few nodes answered. Says nothing about whether the lock is held.
     #[error("{0}")]
     NoQuorum(Box<AcquireFailure>),
+    /// The lease that the call attaches is over: too few nodes still have its value, because it expired or was released.
+    #[error("{0}")]
+    LeaseOver(Box<AcquireFailure>),
     /// A quorum granted the lock, but so late that too little validity was left.
     #[error("{0}")]
     TooSlow(Box<AcquireFailure>),
@@ -52,6 +55,7 @@ impl AcquireError {
     ) -> Self {
         let wrap = match refusal.kind {
             RefusalKind::Contended | RefusalKind::BusyHere => Self::Contended,
+            RefusalKind::Gone => Self::LeaseOver,
             RefusalKind::TooSlow => Self::TooSlow,
             RefusalKind::NodesUntrusted => Self::NodesUntrusted,
             RefusalKind::Closed => return Self::Closed { resource },
@@ -129,6 +133,7 @@ impl AcquireError {
     fn attempts(&self) -> Option<&AcquireFailure> {
         match self {
             Self::Contended(attempts)
+            | Self::LeaseOver(attempts)
             | Self::NoQuorum(attempts)
             | Self::TooSlow(attempts)
             | Self::NodesUntrusted(attempts) => Some(attempts),
@@ -202,6 +207,7 @@ impl AcquireFailure {
                 f.write_str("granted too late, too little validity was left; ")?;
             }
             RefusalKind::Contended => {}
+            RefusalKind::Gone => f.write_str("the lease is over; ")?,
             _ => write!(f, "no quorum, {needed} of {count} nodes must grant; ")?,
         }
         if !remedy.is_empty() {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use quorlock_core::Origin;
 use quorlock_core::Wait;
 use quorlock_core::marker::Cluster;
 use quorlock_core::{
@@ -91,6 +92,7 @@ impl Bounds {
             keys: self.keys_of(client),
             mode: self.modes[client],
             prefix_bytes: 0,
+            origin: Origin::Absent,
             owner: "".into(),
             timing,
             wait: Wait::Forever,

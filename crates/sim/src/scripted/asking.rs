@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use quorlock_core::Wait;
 use quorlock_core::{
-    Counter, Effect, Event, Extended, LockId, LossCause, Mode, NodeId, NodeOutcome, Refusal,
-    ReleaseReport, Request, Retry, Timing, TimingOptions, Verb,
+    Counter, Effect, Event, Extended, LockId, LossCause, Mode, NodeId, NodeOutcome, Origin,
+    Refusal, ReleaseReport, Request, Retry, Timing, TimingOptions, Verb,
 };
 
 pub use super::ONE_WAY;
@@ -43,6 +43,7 @@ pub fn request(key: &str) -> Request {
         keys: key.into(),
         mode: Mode::Exclusive,
         prefix_bytes: 0,
+        origin: Origin::Absent,
         owner: "".into(),
         timing: Timing::new(timing_options()).expect("the times go together"),
         wait: Wait::Forever,

@@ -28,6 +28,10 @@ impl Shadow {
             | Event::Extend { lock }
             | Event::Downgrade { lock }
             | Event::RunOut { lock }
+            | Event::Detach { lock }
+            | Event::Forget { lock }
+            | Event::ExtendEntry { lock, .. }
+            | Event::ReleaseEntry { lock, .. }
             | Event::Release { lock, .. }
             | Event::Inspect { lock, .. } => *lock = to(*lock),
             Event::Answered { sent, answers, .. } => {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock_core::Wait;
-use quorlock_core::{Counter, Delay, Event, Keys, LockId, Mode, Request, Retry};
+use quorlock_core::{Counter, Delay, Event, Keys, LockId, Mode, Origin, Request, Retry};
 
 use super::{Mend, SimEvent, World};
 use crate::client::CallerState;
@@ -73,6 +73,7 @@ impl World {
             keys,
             mode,
             prefix_bytes: 0,
+            origin: Origin::Absent,
             owner,
             timing,
             wait,

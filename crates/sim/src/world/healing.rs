@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock_core::Wait;
-use quorlock_core::{Event, FailureKind, Request, Retry};
+use quorlock_core::{Event, FailureKind, Origin, Request, Retry};
 
 use super::{Process, World};
 use crate::client::CallerState;
@@ -142,6 +142,7 @@ impl World {
                 keys,
                 mode,
                 prefix_bytes: 0,
+                origin: Origin::Absent,
                 owner: "".into(),
                 timing: self.plan.load.timings[0],
                 wait: Wait::Forever,

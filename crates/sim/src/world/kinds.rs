@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock_core::Wait;
-use quorlock_core::{Key, Keys, Mode, Request, Retry};
+use quorlock_core::{Key, Keys, Mode, Origin, Request, Retry};
 
 use super::{Mend, Process, Setting, SimEvent, World};
 use crate::client::{Caller, CallerState};
@@ -109,6 +109,7 @@ impl World {
             keys: self.setting.keys[place % self.setting.keys.len()].clone().into(),
             mode: Mode::Shared,
             prefix_bytes: 0,
+            origin: Origin::Absent,
             owner: "".into(),
             timing: self.plan.load.timings[0],
             wait: Wait::Forever,

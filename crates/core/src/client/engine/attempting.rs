@@ -7,11 +7,13 @@ use super::{Call, Context, Effect, Engine, Entropy, Phase, RefusalKind};
 use crate::client::wait::Waiting;
 use crate::command::Answer;
 use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
-use crate::keys::Entry;
+use crate::keys::{Entry, Origin};
 use crate::redlock::acquire::{Attempt, Decision, FailureReason};
+use crate::redlock::entry_extension::vote_does_not_count;
 use crate::redlock::lease::Lease;
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::vote::Validity;
+use crate::request::Request;
 use crate::token::Value;
 
 impl Engine {
@@ -49,11 +51,14 @@ impl Engine {
         let token = call.history.token.filter(|_| mutant!(TokenReused)).unwrap_or(token);
         call.history.token = Some(token);
         let timing = call.request.timing;
-        let entry = Entry {
-            keys: call.request.keys.clone(),
-            mode: call.request.mode,
-            value: Value::dated(&token, &call.request.owner, cx.now),
+        let Request { keys, mode, origin, owner, .. } = &call.request;
+        let value = match origin {
+            // The value is a nonce, which nobody reads.
+            Origin::Taken(_) => Value::new(&token, ""),
+            Origin::Absent | Origin::Detached(_) => Value::dated(&token, owner, cx.now),
         };
+        let (keys, mode, origin) = (keys.clone(), *mode, origin.clone());
+        let entry = Entry { keys, mode, value, origin };
         let nodes = &self.paths.links;
         let connecting = |node: NodeId| nodes[node.index()].connecting;
         let timeout = timing.node_timeout(round_trip);
@@ -70,6 +75,14 @@ impl Engine {
         for (node, failure) in excluded {
             attempt.bar(node, failure);
             nodes.remove(node);
+        }
+        if let Origin::Detached(from) = &call.request.origin
+            && !mutant!(TextTrusted)
+        {
+            for node in from.unanswered.iter() {
+                attempt.bar(node, vote_does_not_count());
+                nodes.remove(node);
+            }
         }
         cx.emit(Effect::Send { nodes, ticket, command });
         Self::index_call(&mut self.deadlines, lock, call);
@@ -206,11 +219,14 @@ impl Engine {
                 }
             }
         }
+        let is_gone = call.request.attaches() && attempt.is_gone();
         let refused: NodeSet = attempt.refusing().collect();
         let asked = if call.is_to_watch() { attempt.telling() } else { refused };
         let release = attempt.give_up(round, cx.now);
         self.start_release((lock, round), release, cx);
-        if attempt.is_permission_denied() {
+        if is_gone {
+            self.refuse(lock, RefusalKind::Gone, cx);
+        } else if attempt.is_permission_denied() {
             self.refuse(lock, RefusalKind::NoQuorum, cx);
         } else if refused.is_empty() {
             // No node refused, so no reader blocks this call. The call withdraws its intent, which would keep new

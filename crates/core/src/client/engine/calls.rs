@@ -31,9 +31,11 @@ impl Engine {
     /// Starts a call: it attempts at once, or queues behind other callers of this process.
     pub(super) fn on_acquire(&mut self, lock: LockId, request: Request, cx: &mut Context<'_>) {
         let once = request.wait == Wait::Once;
+        // A call that attaches a detached lock does not wait behind callers that wait for that lock.
+        let is_queued = !request.attaches();
         let refused = if self.closing.has_begun {
             Some(RefusalKind::Closed)
-        } else if once && !self.may_try(&request, cx.now) {
+        } else if once && is_queued && !self.may_try(&request, cx.now) {
             Some(RefusalKind::BusyHere)
         } else {
             None
@@ -44,7 +46,11 @@ impl Engine {
         }
         let is_new = self.calls.insert(lock, Call::new(request, cx.now));
         assert!(is_new, "a lock id is used once");
-        self.enter(lock, cx);
+        if is_queued {
+            self.enter(lock, cx);
+        } else if let Some(call) = self.calls.get_mut(&lock) {
+            Self::start(&mut self.deadlines, &mut self.local.begins, lock, call);
+        }
         if once && self.calls.get(&lock).is_some_and(|call| call.phase == Phase::Queued) {
             self.refuse(lock, RefusalKind::BusyHere, cx);
         }

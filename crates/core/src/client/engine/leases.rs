@@ -1,5 +1,7 @@
 //! Leases: extension, heal, loss, hand-over and release.
 
+use alloc::boxed::Box;
+
 use super::{Context, Effect, Engine, Extended};
 use crate::client::deadlines::{Deadlines, Owner};
 use crate::command::Answer;
@@ -31,6 +33,9 @@ impl Engine {
         if lease.handle_vote(answer, cx.now) {
             Self::emit_changed(lease, cx);
         }
+        if lease.is_detaching() {
+            self.review_lease(ticket.lock, false, cx);
+        }
     }
 
     pub(super) fn on_lease_raised(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
@@ -44,6 +49,9 @@ impl Engine {
 
     pub(super) fn on_extended(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
+        if self.on_entry_extended(answer, cx) {
+            return;
+        }
         let Some(lease) = self.lease_of_answer(ticket.lock, cx) else {
             return;
         };
@@ -58,7 +66,7 @@ impl Engine {
 
     /// The lease that a guard holds. `None` for a guard that has handed its lease over, or has begun to do so: another
     /// guard has the lease then, or no guard has it (S24).
-    fn held_by(&self, holder: LockId) -> Option<LockId> {
+    pub(super) fn held_by(&self, holder: LockId) -> Option<LockId> {
         let lock = self.local.handed.get(&holder).copied().unwrap_or(holder);
         let lease = &self.leases.get(&lock)?;
         (lease.holder() == holder && !lease.is_handing_over()).then_some(lock)
@@ -154,7 +162,8 @@ impl Engine {
     /// record suffices.
     fn leave_unwanted(&mut self, lock: LockId, now: Reading) -> bool {
         let Some(lease) = self.leases.get(&lock) else { return false };
-        let Some(key) = lease.keys().single().filter(|_| lease.backs_off()) else { return false };
+        let is_usual = lease.backs_off() && lease.is_queued();
+        let Some(key) = lease.keys().single().filter(|_| is_usual) else { return false };
         let Some((queue, backoff)) = self.keys.with_backoff_if_unwanted(key, now) else {
             return false;
         };
@@ -179,10 +188,14 @@ impl Engine {
         let release =
             (is_held || is_kept || report).then(|| (lease.next_round(), lease.end(report, cx.now)));
         let turn = lease.backs_off().then(|| lease.past_turn(cx.now));
+        let is_queued = lease.is_queued();
         self.leases.discard(&lock);
         self.local.handed.remove(&holder);
         if let Some((round, release)) = release {
             self.start_release((lock, round), release, cx);
+        }
+        if !is_queued {
+            self.note_own_change(&keys, cx);
         }
         if (is_held || is_kept) && !has_left {
             self.leave_queue(&keys, holder, turn, cx);
@@ -287,6 +300,9 @@ impl Engine {
         Self::emit_extended(lease, Extended::Lost(cause), cx);
         lease.lose(cause);
         let holder = lease.holder();
+        if lease.is_detaching() {
+            cx.emit(Effect::Detached { lock: holder, detached: None });
+        }
         cx.emit(Effect::Lost { lock: holder, cause });
         if lease.keeps_on_loss() {
             // The holder decides when to release. Until then the engine sends no release, and no other caller of this
@@ -294,15 +310,18 @@ impl Engine {
             return Self::index_lease(&mut self.deadlines, lock, lease, cx.now);
         }
         let (round, keys) = (lease.next_round(), lease.keys().clone());
-        let release = lease.end(false, cx.now);
+        let (release, is_queued) = (lease.end(false, cx.now), lease.is_queued());
         Self::index_lease(&mut self.deadlines, lock, lease, cx.now);
         self.start_release((lock, round), release, cx);
+        if !is_queued {
+            self.note_own_change(&keys, cx);
+        }
         self.leave_queue(&keys, holder, None, cx);
     }
 
     /// Latches the loss of a lease if time has ended it. Returns whether it did. The timer alone is not enough, because a wall
     /// clock that jumps ahead ends a lease before its timer.
-    fn latch_loss(&mut self, lock: LockId, cx: &mut Context<'_>) -> bool {
+    pub(super) fn latch_loss(&mut self, lock: LockId, cx: &mut Context<'_>) -> bool {
         let due = self.leases.get(&lock).and_then(|lease| lease.due_loss(cx.now));
         if let Some(cause) = due {
             self.lose(lock, cause, cx);
@@ -330,7 +349,7 @@ impl Engine {
     }
 
     /// Reviews a lease after a change: detects a loss or the end of a round, and starts a round that is due.
-    fn review_lease(&mut self, lock: LockId, changed: bool, cx: &mut Context<'_>) {
+    pub(super) fn review_lease(&mut self, lock: LockId, changed: bool, cx: &mut Context<'_>) {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;
         };
@@ -354,6 +373,10 @@ impl Engine {
             excluded = self.quorum.node_ids().filter(exclusion).collect();
         }
         Self::review_extension(lock, lease, excluded, cx);
+        if let Some(detached) = lease.poll_detached(cx.now) {
+            let (lock, detached) = (lease.holder(), Some(Box::new(detached)));
+            cx.emit(Effect::Detached { lock, detached });
+        }
         if lease.extension_is_due(cx.now) {
             if lease.limit().allows_extension(cx.now) {
                 Self::start_extension(self.quorum.all(), lock, lease, cx);
@@ -390,11 +413,15 @@ impl Engine {
         if lease.note_confirmation(!was_reported) {
             Self::emit_health(lease, false, cx);
         }
+        let lease_heals = lease.heals();
         let Some(extension) = lease.extension_mut() else {
             return;
         };
         // A node whose vote would not count is not healed, because a heal asks for a vote.
         let mut healable = extension.take_healable();
+        if !lease_heals {
+            healable = NodeSet::default();
+        }
         excluded.iter().for_each(|node| healable.remove(node));
         let (over, round) = (extension.is_reported && extension.is_over(), extension.round);
         let ticket = Ticket { lock, round, verb: Verb::Heal };

@@ -1,21 +1,24 @@
 //! The events that the engine handles, and the effects that it produces.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::command::{Answer, Command};
+use crate::command::{Answer, Command, Counter};
 use crate::ids::{LockId, Ticket};
-use crate::keys::Keys;
+use crate::keys::{Entry, Keys};
 use crate::loss::LossCause;
 use crate::node::evidence::Evidence;
 use crate::node::trust::TrustState;
 use crate::redlock::acquire::{FailureReason, NodeResult};
 use crate::redlock::hold::Hold;
+use crate::redlock::lease::Detached;
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::release::ReleaseReport;
 use crate::redlock::vote::Validity;
 use crate::request::Request;
 use crate::time::Reading;
+use crate::timing::Timing;
 use crate::token::{Key, Token};
 
 /// An input of the engine.
@@ -84,6 +87,35 @@ pub enum Event {
         /// Whether the holder awaits [`Effect::Released`].
         report: bool,
     },
+    /// The holder detaches the lock, whose guard is invalid already. The engine stops extending the lock, waits for the
+    /// nodes' answers for at most one node timeout, and answers with [`Effect::Detached`].
+    Detach {
+        /// The lock to detach.
+        lock: LockId,
+    },
+    /// The holder received [`Effect::Detached`]. The engine forgets the lock, and sends no release.
+    Forget {
+        /// The lock to forget.
+        lock: LockId,
+    },
+    /// A caller extends a lock that no guard of this client holds. The answer is [`Effect::EntryExtended`].
+    ExtendEntry {
+        /// A new id for the request.
+        lock: LockId,
+        /// The lock on the nodes.
+        entry: EntryOf,
+        /// The counter of the lock's fencing tokens, if it has one.
+        counter: Option<Counter>,
+    },
+    /// A caller releases a lock that no guard of this client holds. The answer is [`Effect::Released`].
+    ReleaseEntry {
+        /// A new id for the request.
+        lock: LockId,
+        /// The lock on the nodes.
+        entry: EntryOf,
+        /// Whether the lock is valid at the time of the call.
+        was_valid: bool,
+    },
     /// A caller asks for the holder of a lock. The answer is [`Effect::Inspected`].
     Inspect {
         /// A new id for the inspection.
@@ -98,6 +130,17 @@ pub enum Event {
     Close,
     /// Time has passed, so deadlines may be due.
     Wake,
+}
+
+/// A lock on the nodes that no guard of this client holds.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct EntryOf {
+    /// The entry on each node.
+    pub entry: Entry,
+    /// The times of the lock.
+    pub timing: Timing,
+    /// Nodes with a vote that does not count ([`Detached::unanswered`]).
+    pub unanswered: NodeSet,
 }
 
 /// The source of randomness for attempts.
@@ -212,7 +255,23 @@ pub enum Effect {
         /// The cause of the loss.
         cause: LossCause,
     },
-    /// The answer to [`Event::Release`] with a report.
+    /// The answer to [`Event::Detach`].
+    Detached {
+        /// The lock of the event.
+        lock: LockId,
+        /// The detached lock; `None` if the lock is lost.
+        detached: Option<Box<Detached>>,
+    },
+    /// The answer to [`Event::ExtendEntry`].
+    EntryExtended {
+        /// The id of the request.
+        lock: LockId,
+        /// The validity of the votes that were prolonged; `None` if they are fewer than a quorum.
+        validity: Option<Validity>,
+        /// The answer of each node.
+        nodes: Vec<NodeResult>,
+    },
+    /// The answer to [`Event::Release`] with a report, and to [`Event::ReleaseEntry`].
     Released {
         /// The released lock.
         lock: LockId,
@@ -291,6 +350,8 @@ pub enum RefusalKind {
     Contended,
     /// Another caller of this process holds the lock or contends for it. No node was asked.
     BusyHere,
+    /// The detached lock that the call attaches is not on enough nodes any more: it expired, or was released.
+    Gone,
     /// Too few nodes answered.
     NoQuorum,
     /// A quorum granted, but too late.

@@ -24,6 +24,7 @@ impl Engine {
             .keys()
             .chain(self.leases.keys())
             .chain(self.inspections.keys())
+            .chain(self.entry_extensions.keys())
             .chain(self.releases.iter().map(|((lock, _), _)| lock))
             .chain(self.releases.iter().filter_map(|(_, release)| release.awaited_by()))
             .chain(self.local.handed.keys().copied())
@@ -42,6 +43,7 @@ impl Engine {
         self.leases.values_mut().for_each(|lease| lease.shift(base));
         self.releases.values_mut().for_each(|release| release.shift(base));
         self.inspections.values_mut().for_each(|inspection| inspection.shift(base));
+        self.entry_extensions.values_mut().for_each(|extension| extension.shift(base));
         for link in &mut self.paths.links {
             link.retry_at = link.retry_at.map(|at| at.shifted(base));
         }
@@ -65,6 +67,7 @@ impl Engine {
         self.calls.renumber(to);
         self.leases.renumber(to);
         self.inspections.renumber(to);
+        self.entry_extensions.renumber(to);
         self.releases.renumber(to);
         self.releases.values_mut().for_each(|release| release.renumber(to));
         self.leases.values_mut().for_each(|lease| lease.renumber(to));
@@ -80,9 +83,11 @@ impl Engine {
         let calls = self.calls.keys().map(Owner::Call);
         let leases = self.leases.keys().map(Owner::Lease);
         let inspections = self.inspections.keys().map(Owner::Inspection);
+        let extensions = self.entry_extensions.keys().map(Owner::EntryExtension);
         let releases = self.releases.iter().map(|((lock, round), _)| Owner::Release(lock, round));
         let nodes = self.quorum.node_ids().flat_map(|node| [Owner::Node(node), Owner::Trust(node)]);
-        let owners = calls.chain(leases).chain(inspections).chain(releases).chain(nodes);
+        let owners =
+            calls.chain(leases).chain(inspections).chain(extensions).chain(releases).chain(nodes);
         let mut deadlines = Deadlines::default();
         for owner in owners.chain([Owner::Close]) {
             if let Some(at) = self.wake_of(owner) {

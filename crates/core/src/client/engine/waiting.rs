@@ -1,7 +1,7 @@
 //! Waiting calls look at the lock on the nodes, pause, and wake at pushes.
 
 use super::call::Withdrawal;
-use super::{Call, Context, Effect, Engine, Phase};
+use super::{Call, Context, Effect, Engine, Phase, RefusalKind};
 use crate::client::contention::believed;
 use crate::client::local_queue::LocalQueue;
 use crate::client::wait::Waiting;
@@ -101,6 +101,9 @@ impl Engine {
             call.history.note_leftovers(self.quorum, &leftovers);
         }
         call.contention.looked_at = Some(cx.now.boot());
+        if call.request.attaches() && call.history.names_holder(self.quorum) {
+            return self.refuse(lock, RefusalKind::Contended, cx);
+        }
         self.review_intent(lock, cx);
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -302,7 +305,7 @@ impl Engine {
     }
 
     /// Notes a change of keys for the waiting calls that `is_concerned` selects.
-    fn note_change(
+    pub(super) fn note_change(
         &mut self,
         node: NodeId,
         keys: Option<&[Key]>,

@@ -6,6 +6,7 @@ use core::time::Duration;
 use super::Attempt;
 use super::slots::Slot;
 use crate::command::{Failure, FailureKind, Holding};
+use crate::keys::Origin;
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
@@ -87,6 +88,19 @@ impl Attempt {
             _ => true,
         };
         self.quorum.node_ids().filter(|node| reached(&self.slots[node.index()])).collect()
+    }
+
+    /// The nodes that have not answered a command which sets the keys where they are absent.
+    pub(crate) fn unanswered(&self) -> NodeSet {
+        if let Origin::Detached(_) = self.entry.origin {
+            return NodeSet::default();
+        }
+        let unanswered = |slot: &Slot| match slot {
+            Slot::Outstanding { .. } => true,
+            Slot::Failed { failure, .. } => failure.may_have_been_executed(),
+            Slot::Granted { .. } | Slot::Refused { .. } | Slot::Gone { .. } => false,
+        };
+        self.quorum.node_ids().filter(|node| unanswered(&self.slots[node.index()])).collect()
     }
 
     /// The reason why this node failed to grant, or to record the fencing token.

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::slots::Slot;
 use super::{Attempt, Decision};
-use crate::command::{Answer, Command, Counter, Failure, FailureKind};
+use crate::command::{Answer, Command, Counter, Failure, FailureKind, Holding};
 use crate::redlock::fence::FenceRequest;
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::vote::Validity;
@@ -27,6 +27,10 @@ pub(super) fn vote(
         }
         Answer::RefusedFenced { fence, ref holding } => {
             request.note(fence);
+            if **holding == Holding::Free {
+                // The answer to an attach: the lock that it wants to take over is not there.
+                return Slot::Gone { took };
+            }
             Slot::Refused { took, holding: Some(holding.clone()) }
         }
         _ => Slot::Failed { failure: Failure::new(FailureKind::Protocol), took },

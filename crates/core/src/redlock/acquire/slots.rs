@@ -78,7 +78,7 @@ impl DerefMut for Slots {
 impl Attempt {
     /// The parts that the lease keeps. The attempt is not used afterwards.
     pub(crate) fn take_parts(&mut self) -> (Quorum, Entry, Option<Box<FenceRequest>>) {
-        (self.quorum, self.entry.clone(), self.fence_request.take())
+        (self.quorum, self.entry.clone().held(), self.fence_request.take())
     }
 
     /// Moves all times so that `base` becomes zero. Models need this to compare states.

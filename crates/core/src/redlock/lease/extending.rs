@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use super::{Confirmation, Lease};
 use crate::command::Command;
-use crate::keys::{Entry, Mode};
+use crate::keys::{Entry, Mode, Origin};
 use crate::redlock::extend::{Extension, Progress};
 use crate::redlock::quorum::NodeSet;
 use crate::time::{BootTime, Reading};
@@ -49,7 +49,8 @@ impl Lease {
 
     fn start_round(&mut self, now: Reading) {
         self.round += 1;
-        let extension = Extension::start(self.round, self.quorum, self.node_timeout(), now);
+        let due = now.after(self.node_timeout());
+        let extension = Extension::start(self.round, self.quorum, due, now);
         self.extending = Extending { at: None, under_way: Some(Box::new(extension)) };
     }
 
@@ -109,12 +110,19 @@ impl Lease {
         self.extending.at = None;
     }
 
+    /// Whether nodes that lost the key are to set it again. A lock with the caller's value is not healed: after another
+    /// client's lock, the value could come back.
+    pub(crate) fn heals(&self) -> bool {
+        self.entry.origin == Origin::Absent && !self.is_detaching()
+    }
+
     /// The command that sets the key again on nodes that lost it.
     pub(crate) fn heal_command(&mut self, nodes: NodeSet) -> Command {
         if !mutant!(HealNotReached) {
             nodes.iter().for_each(|node| self.votes.reached.insert(node));
         }
-        let Entry { keys, mode, value } = self.entry.clone();
+        self.votes.note_sent(nodes);
+        let Entry { keys, mode, value, .. } = self.entry.clone();
         let ttl_ms = self.timing.ttl_ms();
         match (mode, &self.fenced) {
             (Mode::Exclusive, None) => Command::Heal { keys, value, ttl_ms },
@@ -131,14 +139,7 @@ impl Lease {
     }
 
     fn extend_command(&self) -> Command {
-        let Entry { keys, mode, value } = self.entry.clone();
         let ttl_ms = self.timing.ttl_ms() >> usize::from(mutant!(ExtensionShortens));
-        match (mode, &self.fenced) {
-            (Mode::Exclusive, None) => Command::Extend { keys, value, ttl_ms },
-            (Mode::Exclusive, Some(fenced)) => {
-                Command::ExtendFenced { keys, value, ttl_ms, counter: fenced.counter.clone() }
-            }
-            (Mode::Shared, _) => Command::ExtendShared { keys, value, ttl_ms },
-        }
+        self.entry.extend(ttl_ms, self.fenced.as_ref().map(|fenced| &fenced.counter))
     }
 }

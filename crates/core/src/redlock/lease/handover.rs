@@ -8,7 +8,7 @@ use super::{Confirmation, GuardTerms, Lease};
 use crate::client::contention::HANDOVERS_MAX;
 use crate::command::Command;
 use crate::ids::LockId;
-use crate::keys::{Entry, Mode};
+use crate::keys::{Entry, Mode, Origin};
 use crate::redlock::fence::{PendingHandover, WriteBack};
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::request::Request;
@@ -26,8 +26,12 @@ impl Lease {
     /// validity must be left (S5), and this process must not have had the lock for too long.
     pub(crate) fn may_be_handed_to(&self, next: &Request, now: Reading) -> bool {
         self.lost.is_none()
+            && !self.is_detaching()
+            && self.is_queued()
+            && self.entry.origin == Origin::Absent
             && self.mode() == Mode::Exclusive
             && next.mode == Mode::Exclusive
+            && next.origin == Origin::Absent
             && next.keys == self.entry.keys
             && next.timing == self.timing
             && next.fenced.as_ref() == self.fenced.as_ref().map(|fenced| &fenced.counter)

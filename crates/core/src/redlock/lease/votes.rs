@@ -14,6 +14,9 @@ pub(super) struct HeldVotes {
     pub(super) validity: Validity,
     /// Nodes that a command with the token may have reached.
     pub(super) reached: NodeSet,
+    /// For each node with unanswered commands that set the key where it is absent, the number of these commands. Such a
+    /// command may still be executed, however much time has passed.
+    unanswered: BTreeMap<NodeId, u32>,
     /// For each vote that an answer proved gone, the time when the answered command was sent. A grant for a command
     /// that was sent earlier is stale, however late it arrives.
     gone: BTreeMap<NodeId, Reading>,
@@ -22,9 +25,26 @@ pub(super) struct HeldVotes {
 }
 
 impl HeldVotes {
-    pub(super) fn new(validity: Validity, reached: NodeSet) -> Self {
+    pub(super) fn new(validity: Validity, reached: NodeSet, unanswered: NodeSet) -> Self {
         let (gone, overwritten) = (BTreeMap::new(), NodeSet::default());
-        Self { validity, reached, gone, overwritten }
+        let unanswered = unanswered.iter().map(|node| (node, 1)).collect();
+        Self { validity, reached, unanswered, gone, overwritten }
+    }
+
+    /// Notes that a command which may set the key was sent to these nodes.
+    pub(super) fn note_sent(&mut self, nodes: NodeSet) {
+        nodes.iter().for_each(|node| *self.unanswered.entry(node).or_default() += 1);
+    }
+
+    /// Notes the answer to a command that may set the key. A failed command may still be executed, unless it was never
+    /// sent.
+    fn note_answered(&mut self, node: NodeId, answer: &Answer) {
+        let is_over =
+            !matches!(answer, Answer::Failed(failure) if failure.may_have_been_executed());
+        if is_over && let Some(count) = self.unanswered.get_mut(&node) {
+            *count = count.saturating_sub(1);
+            self.unanswered.retain(|_, count| *count > 0);
+        }
     }
 
     fn raise(&mut self, node: NodeId, sent: Reading, now: Reading) {
@@ -60,6 +80,7 @@ impl Lease {
     /// and only while the lease is held. Returns whether the votes changed.
     pub(crate) fn handle_vote(&mut self, answer: NodeAnswer<'_>, now: Reading) -> bool {
         let NodeAnswer { node, sent, answer, .. } = answer;
+        self.votes.note_answered(node, answer);
         let number = match (answer, &self.fenced) {
             (Answer::Granted, None) => None,
             (Answer::GrantedFenced { fence }, Some(_)) => Some(*fence),
@@ -163,6 +184,11 @@ impl Lease {
             handover.write_back.drop_vote(node);
         }
         self.votes.drop_vote(node, sent, answer)
+    }
+
+    /// The nodes that have not answered a command which sets the key where it is absent.
+    pub(super) fn unanswered(&self) -> NodeSet {
+        self.votes.unanswered.keys().copied().collect()
     }
 
     /// Notes that the acquire of `attempt` never reached the node, so a failed release is not sent there again.

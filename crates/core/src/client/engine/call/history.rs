@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
 
-use crate::command::{Answer, Failure};
+use crate::command::{Answer, Failure, Holding};
 use crate::redlock::acquire::{FailureReason, NodeOutcome, NodeResult, why_not};
 use crate::redlock::quorum::{NodeId, Quorum};
 use crate::redlock::release::Leftover;
@@ -65,6 +65,14 @@ impl AttemptHistory {
             let open = nodes.iter().filter(|node| node.said == NodeOutcome::Nothing).count();
             *why = why_not(quorum, nodes, open);
         }
+    }
+
+    /// Whether a quorum of nodes reported the same writer's value. Then another client holds the lock.
+    pub(in crate::client::engine) fn names_holder(&self, quorum: Quorum) -> bool {
+        let nodes = self.last.iter().flat_map(|(_, nodes)| nodes);
+        let values: Vec<&[u8]> = nodes.filter_map(|node| writer_of(&node.said)).collect();
+        let count_of = |value: &&[u8]| values.iter().filter(|it| *it == value).count();
+        values.iter().any(|value| quorum.is_reached(count_of(value)))
     }
 
     /// Whether the reported reason of the failure may change when outstanding answers arrive.
@@ -158,4 +166,13 @@ impl AttemptHistory {
     pub(in crate::client::engine) fn is_excluded(&self) -> bool {
         matches!(self.last, Some((FailureReason::NodesUntrusted, _)))
     }
+}
+
+/// The value that a node reported for a writer's keys.
+fn writer_of(said: &NodeOutcome) -> Option<&[u8]> {
+    let NodeOutcome::Refused(Some(holding)) = said else { return None };
+    holding.each().iter().find_map(|it| match it {
+        Holding::Held { value, .. } => Some(&**value),
+        _ => None,
+    })
 }

@@ -1,0 +1,89 @@
+//! Extending a lock that no guard of this client holds: a detached lock, or a lock with the caller's value.
+//!
+//! Nothing that the caller knows about the lock counts as a vote. The lock is valid until the Q-th largest end of the
+//! votes that the nodes prolong in this round.
+
+use alloc::vec::Vec;
+
+use crate::command::{Answer, Failure, FailureKind};
+use crate::redlock::acquire::NodeResult;
+use crate::redlock::extend::{Extension, Progress};
+use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
+use crate::redlock::vote::Validity;
+use crate::time::{BootTime, Reading};
+use crate::timing::Timing;
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct EntryExtension {
+    /// The time at which the deadline index wakes this record: its deadline or earlier.
+    pub(crate) wake: Option<BootTime>,
+    quorum: Quorum,
+    timing: Timing,
+    round: Extension,
+    /// For each node that prolonged its vote, the time of sending.
+    prolonged: Vec<Option<Reading>>,
+}
+
+impl EntryExtension {
+    /// Starts the round, whose command goes to every node that is not in `unanswered`.
+    pub(crate) fn start(
+        quorum: Quorum,
+        timing: Timing,
+        due: BootTime,
+        unanswered: NodeSet,
+        now: Reading,
+    ) -> Self {
+        let mut round = Extension::start(0, quorum, due, now);
+        for node in unanswered.iter() {
+            round.handle_answer(node, &Answer::Failed(vote_does_not_count()), now);
+        }
+        Self { wake: None, quorum, timing, round, prolonged: alloc::vec![None; quorum.nodes()] }
+    }
+
+    pub(crate) fn handle_answer(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        answer: &Answer,
+        now: Reading,
+    ) {
+        self.round.handle_answer(node, answer, now);
+        if *answer == Answer::Extended {
+            self.prolonged[node.index()] = Some(sent);
+        }
+    }
+
+    pub(crate) fn handle_time(&mut self, now: Reading) {
+        self.round.handle_time(now);
+    }
+
+    /// The outcome: the validity if a quorum prolonged its votes, and the answers. `None` while this is open.
+    pub(crate) fn outcome(&self, now: Reading) -> Option<(Option<Validity>, Vec<NodeResult>)> {
+        let validity = match self.round.progress() {
+            Progress::Open => return None,
+            Progress::Failed => None,
+            Progress::Confirmed => {
+                let votes = self.prolonged.iter().copied();
+                Some(Validity::new(votes, self.quorum, self.timing.term(), self.timing.margin()))
+            }
+        };
+        Some((validity, self.round.report(now)))
+    }
+
+    pub(crate) const fn deadline(&self) -> BootTime {
+        self.round.due
+    }
+
+    pub(crate) fn shift(&mut self, base: Reading) {
+        self.wake = self.wake.map(|at| at.shifted(base));
+        self.round.shift(base);
+        self.prolonged.iter_mut().flatten().for_each(|sent| *sent = sent.shifted(base));
+    }
+}
+
+/// The reason why a node with an unanswered command of an earlier holder is not asked for its vote.
+pub(crate) fn vote_does_not_count() -> Failure {
+    Failure::unsent(FailureKind::Silent).with_detail(
+        "not asked, because it had not answered a command of the process that detached the lock",
+    )
+}

@@ -1,0 +1,72 @@
+//! Detaching a lease: its lock stays on the nodes, and the engine forgets it.
+//!
+//! Another process may attach the lock later, because the nodes that hold its value prove that no other client held the
+//! lock in between. The proof requires that no command sets the value on a node without it. So a detach waits for the
+//! nodes' answers to acquires and heals, and reports the nodes that have not answered.
+
+use super::Lease;
+use crate::keys::Entry;
+use crate::redlock::quorum::NodeSet;
+use crate::redlock::vote::Validity;
+use crate::time::{BootTime, Reading};
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Detaching {
+    /// End of the wait for the nodes' answers.
+    due: BootTime,
+    is_reported: bool,
+}
+
+impl Detaching {
+    pub(super) fn deadline(&self) -> Option<BootTime> {
+        (!self.is_reported).then_some(self.due)
+    }
+
+    pub(super) fn shift(&mut self, base: Reading) {
+        self.due = self.due.shifted(base);
+    }
+}
+
+/// A lock without a holder in this process, for another process to take over.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Detached {
+    /// The entry of the lock on the nodes.
+    pub entry: Entry,
+    /// The votes of the lock. The validity follows from them.
+    pub validity: Validity,
+    /// Nodes that have not answered a command which sets the lock's value. Such a command may be executed later, after
+    /// another client's lock, so a vote of such a node does not count for the next holder.
+    pub unanswered: NodeSet,
+    /// Time beyond which the lock must not be extended (`max_hold`).
+    pub hold_until: BootTime,
+}
+
+impl Lease {
+    /// Stops the extension, and begins the wait for the nodes' answers.
+    pub(crate) fn detach(&mut self, now: Reading) {
+        let due = now.after(self.node_timeout());
+        self.guard.automatic = false;
+        self.stop_extending();
+        self.detaching.get_or_insert(Detaching { due, is_reported: false });
+    }
+
+    pub(crate) const fn is_detaching(&self) -> bool {
+        self.detaching.is_some()
+    }
+
+    /// Returns the detached lock once, when all nodes have answered or the wait is over.
+    pub(crate) fn poll_detached(&mut self, now: Reading) -> Option<Detached> {
+        let unanswered = self.unanswered();
+        let detaching = self.detaching.as_mut().filter(|it| !it.is_reported)?;
+        if !unanswered.is_empty() && !detaching.due.has_come(now) {
+            return None;
+        }
+        detaching.is_reported = true;
+        Some(Detached {
+            entry: self.entry.clone(),
+            validity: self.votes.validity.clone(),
+            unanswered: if mutant!(DetachListsNone) { NodeSet::default() } else { unanswered },
+            hold_until: self.guard.hold_until,
+        })
+    }
+}
