@@ -2,6 +2,7 @@
 
 mod acquire;
 mod group;
+mod lease;
 mod node;
 
 use std::error::Error;
@@ -19,6 +20,7 @@ use crate::text::quoted;
 pub(crate) use self::acquire::Impatient;
 pub use self::acquire::{AcquireError, AcquireFailure};
 pub use self::group::{group, names};
+pub use self::lease::{DetachError, LeaseError};
 pub use self::node::list as list_nodes;
 pub use self::node::{Holder, HolderKind, NodeAnswer};
 pub(crate) use self::node::{grouped, most_frequent};

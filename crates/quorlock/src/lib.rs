@@ -70,6 +70,7 @@ pub mod fuzzing {
     pub use crate::node::redis::fuzzing::*;
 }
 mod inspect;
+mod lease;
 #[cfg(quorlock_mutants)]
 pub mod mutants;
 pub mod node;
@@ -92,11 +93,12 @@ pub use crate::builder::ClientBuilder;
 pub use crate::client::Client;
 pub use crate::clock::Clock;
 pub use crate::error::{
-    AcquireError, AcquireFailure, BuildError, ExtendError, HoldError, Holder, HolderKind,
-    InvalidRequest, NodeAnswer, ShutdownError,
+    AcquireError, AcquireFailure, BuildError, DetachError, ExtendError, HoldError, Holder,
+    HolderKind, InvalidRequest, LeaseError, NodeAnswer, ShutdownError,
 };
 pub use crate::guard::{FencedGuard, Guard, GuardToken, Health, Released};
 pub use crate::inspect::{Inspection, Verdict};
+pub use crate::lease::{Keeper, Lease, LeaseKind, LeaseTextError};
 pub use crate::options::LockOptions;
 pub use crate::resources::Resources;
 pub use crate::stats::{NodeStats, NodeTrustState, Stats};

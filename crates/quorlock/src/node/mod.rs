@@ -46,6 +46,16 @@ pub(crate) enum ClientNode {
     Custom(Arc<dyn Node>),
 }
 
+impl ClientNode {
+    /// The database with the locks; zero for a node that is not a server.
+    pub(crate) fn database(&self) -> u32 {
+        match self {
+            Self::Server(server) => server.database(),
+            Self::Custom(_) => 0,
+        }
+    }
+}
+
 impl Deref for ClientNode {
     type Target = dyn Node;
 

@@ -94,6 +94,10 @@ impl RedisNode {
     pub fn redis_cli(&self) -> &RedisCli {
         &self.server.redis_cli
     }
+
+    pub(crate) fn database(&self) -> u32 {
+        self.server.dialer.target.database
+    }
 }
 
 impl Node for RedisNode {

@@ -1,0 +1,116 @@
+//! The errors of calls about detached locks.
+
+use std::sync::Arc;
+
+use quorlock_core::LossCause;
+
+use super::node::{NodeAnswer, asked_nodes};
+use super::{InvalidRequest, describe};
+use crate::lease::LeaseTextError;
+use crate::text::quoted;
+
+/// The reason why a detached lock was not extended or released, or a lock with a value of the caller not extended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeaseError {
+    /// The text is not a lease. Nothing was sent.
+    #[error(transparent)]
+    Text(#[from] LeaseTextError),
+    /// A client with another configuration made the lease. Nothing was sent.
+    #[error(
+        "the lease of lock {} belongs to another configuration: {difference}; \
+         use the settings of the program that made the lease", quoted(.resource)
+    )]
+    OtherCluster {
+        /// The resource's name.
+        resource: Arc<str>,
+        /// The difference between the two configurations.
+        difference: String,
+    },
+    /// The end of the lease has passed. Nothing was sent.
+    #[error(
+        "the lease of lock {} is over: its end has passed, so another client may hold the lock; \
+         acquire the lock again", quoted(.resource)
+    )]
+    Over {
+        /// The resource's name.
+        resource: Arc<str>,
+    },
+    /// The extension would reach past `max_hold` of the call that acquired the lock, so nothing was sent. The lock is held
+    /// until its end.
+    #[error(
+        "lock {} not extended: that would reach past max_hold; release the lock, and acquire it again",
+        quoted(.resource)
+    )]
+    HoldLimit {
+        /// The resource's name.
+        resource: Arc<str>,
+    },
+    /// Too few nodes confirmed the call in time. No key was deleted. The lock is held for as long as before, or longer if
+    /// some nodes confirmed.
+    #[error(
+        "lock {} not confirmed, {needed} of {} nodes must confirm; try again before the lease ends; {}",
+        quoted(.resource), .nodes.len(), asked_nodes(.nodes, *.needed)
+    )]
+    Unconfirmed {
+        /// The resource's name.
+        resource: Arc<str>,
+        /// The answer of each node.
+        nodes: Vec<NodeAnswer>,
+        /// Number of nodes that must confirm.
+        needed: usize,
+    },
+    /// So many nodes no longer have the lock's value that no quorum is left. The lock expired, was released, or was attached
+    /// by another process.
+    #[error(
+        "lock {} is lost: it expired, was released, or was attached by another process; \
+         acquire the lock again; {}", quoted(.resource), asked_nodes(.nodes, *.needed)
+    )]
+    Lost {
+        /// The resource's name.
+        resource: Arc<str>,
+        /// The answer of each node.
+        nodes: Vec<NodeAnswer>,
+        /// Number of nodes that must confirm.
+        needed: usize,
+    },
+    /// The arguments of the call are invalid. Nothing was sent.
+    #[error(transparent)]
+    Invalid(#[from] InvalidRequest),
+    /// The client, or the runtime on which it was built, was shut down.
+    #[error("lock {}: the client is shut down", quoted(.resource))]
+    Closed {
+        /// The resource's name.
+        resource: Arc<str>,
+    },
+}
+
+impl LeaseError {
+    /// Returns the answer of each node. Empty if the call sent nothing.
+    pub fn nodes(&self) -> &[NodeAnswer] {
+        match self {
+            Self::Unconfirmed { nodes, .. } | Self::Lost { nodes, .. } => nodes,
+            _ => &[],
+        }
+    }
+}
+
+/// The reason why a lock was not detached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DetachError {
+    /// The lock is lost and never becomes valid again. The client releases its keys on all nodes.
+    #[error("lock {} not detached, it is lost: {}", quoted(.resource), describe(.cause))]
+    Lost {
+        /// The resource's name.
+        resource: Arc<str>,
+        /// The cause of the loss.
+        cause: LossCause,
+    },
+    /// The client, or the runtime on which it was built, was shut down.
+    #[error("lock {} not detached: the client is shut down", quoted(.resource))]
+    Closed {
+        /// The resource's name.
+        resource: Arc<str>,
+    },
+}
