@@ -10,16 +10,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quorlock_core::{AttemptReport, Counter, Event, Keys, LockId, Mode, Origin, Quorum, Request};
+use quorlock_core::{AttemptReport, Event, Keys, LockId, Mode, Origin, Quorum, Request};
 use tokio::sync::watch;
 
 use crate::client::state::ClientState;
 use crate::common::Names;
 use crate::driver::ReplyTo;
-use crate::error::{AcquireError, HoldError, InvalidRequest};
+use crate::error::{AcquireError, HoldError};
 use crate::guard::{CallerSide, Guard, LockCell, LockGuard, Reply};
 use crate::options::LockOptions;
-use crate::own_keys::{MARKER, counter, own_key};
 use crate::resources::Resources;
 
 pub use self::waiting::Waiting;
@@ -58,6 +57,8 @@ pub struct Acquire<G = Guard> {
     is_fenced: bool,
     /// The options of this call; `None` if it has the client's options.
     options: Option<LockOptions>,
+    /// The reason why the call cannot be made.
+    refused: Option<AcquireError>,
     progress: Option<watch::Sender<Option<Waiting>>>,
     guard: PhantomData<fn() -> G>,
 }
@@ -73,9 +74,15 @@ impl Acquire {
             origin: Origin::Absent,
             is_fenced: false,
             options: None,
+            refused: None,
             progress: None,
             guard: PhantomData,
         }
+    }
+
+    /// The same call with another way to set the keys. It has these options unless it gets others.
+    pub(crate) fn setting(self, origin: Origin, options: LockOptions) -> Self {
+        Self { origin, ..self }.options(options)
     }
 
     /// The same call with a fencing token.
@@ -87,11 +94,23 @@ impl Acquire {
 impl<G> Acquire<G> {
     /// The same call, with another type of guard.
     pub(crate) fn returning<H>(self) -> Acquire<H> {
-        let Self {
-            client, resource, resources, mode, origin, is_fenced, options, progress, ..
-        } = self;
-        let guard = PhantomData;
-        Acquire { client, resource, resources, mode, origin, is_fenced, options, progress, guard }
+        Acquire {
+            client: self.client,
+            resource: self.resource,
+            resources: self.resources,
+            mode: self.mode,
+            origin: self.origin,
+            is_fenced: self.is_fenced,
+            options: self.options,
+            refused: self.refused,
+            progress: self.progress,
+            guard: PhantomData,
+        }
+    }
+
+    /// The same call, which fails if there is a reason.
+    pub(crate) fn refused(self, refused: Option<AcquireError>) -> Self {
+        Self { refused, ..self }
     }
 
     /// Sets options for this call. An option that `options` does not set keeps the value of an earlier call of this
@@ -111,7 +130,10 @@ impl<G> Acquire<G> {
         self
     }
 
-    fn request(&self, resources: &Keys) -> Result<Request, InvalidRequest> {
+    fn request(&self, resources: &Keys) -> Result<Request, AcquireError> {
+        if let Some(refused) = &self.refused {
+            return Err(refused.clone());
+        }
         let keys = self.client.keys(resources)?;
         let (options, timing) = match &self.options {
             Some(options) => (options, options.check(self.client.times)?),
@@ -122,7 +144,7 @@ impl<G> Acquire<G> {
             mode: self.mode,
             origin: self.origin.clone(),
             // The builder limits the prefix to `ClientBuilder::PREFIX_BYTES_MAX` bytes, so its length fits.
-            prefix_bytes: u16::try_from(self.client.prefix.len()).unwrap_or(u16::MAX),
+            prefix_bytes: u16::try_from(self.client.common.prefix.len()).unwrap_or(u16::MAX),
             owner: options.owner.clone().unwrap_or_default(),
             timing,
             wait: options.wait_or_default(),
@@ -131,20 +153,10 @@ impl<G> Acquire<G> {
             keeps_on_loss: options.keep_on_loss.unwrap_or(false),
             max_hold: options.max_hold_or_default(),
             progress: self.progress.is_some(),
-            fenced: self.is_fenced.then(|| self.counter(resources, options.max_hold_or_default())),
+            fenced: self
+                .is_fenced
+                .then(|| self.client.counter(resources, options.max_hold_or_default())),
         })
-    }
-
-    /// The counter of the lock's fencing tokens. A counter that expired while the lock is held would start again at one,
-    /// so its ttl is much longer than a hold.
-    fn counter(&self, resources: &Keys, max_hold: Duration) -> Counter {
-        let prefix = &self.client.prefix;
-        let ttl = (2 * max_hold.min(HOLD_MAX)).max(COUNTER_TTL_MIN);
-        Counter {
-            keys: resources.map(|resource| counter(prefix, resource)),
-            ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
-            marker: own_key(prefix, MARKER),
-        }
     }
 }
 
@@ -193,12 +205,6 @@ impl<G: LockGuard + Into<Guard>> Acquire<G> {
     }
 }
 
-/// The shortest ttl of a counter.
-const COUNTER_TTL_MIN: Duration = Duration::from_secs(7 * 24 * 3600);
-
-/// The longest hold that a counter's ttl allows for. Servers refuse a ttl beyond some hundred million years.
-const HOLD_MAX: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
-
 impl<G: LockGuard> IntoFuture for Acquire<G> {
     type Output = Result<G, AcquireError>;
     type IntoFuture = Acquiring<G>;
@@ -209,7 +215,10 @@ impl<G: LockGuard> IntoFuture for Acquire<G> {
         let node_timeout = options.node_timeout;
         let resources = self.resources.clone().check();
         let several = resources.as_ref().ok().filter(|it| it.single().is_none()).cloned();
-        let request = resources.and_then(|resources| self.request(&resources));
+        let request = match resources {
+            Ok(resources) => self.request(&resources),
+            Err(invalid) => Err(invalid.into()),
+        };
         Acquiring {
             client: self.client,
             resource: self.resource,
@@ -255,7 +264,7 @@ pub struct Acquiring<G = Guard> {
 }
 
 enum State {
-    Ready(Result<Request, InvalidRequest>),
+    Ready(Result<Request, AcquireError>),
     Asked(Asked),
     Done,
 }

@@ -18,6 +18,8 @@
 //! # }
 //! ```
 
+mod taken;
+
 use std::fmt;
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -26,12 +28,16 @@ use std::time::{Duration, Instant};
 
 use quorlock_core::{BootTime, LossCause, Mode};
 
+pub use self::taken::{Take, Taken};
+use crate::client::Query;
 use crate::env;
 use crate::error::{
-    AcquireError, BuildError, ExtendError, HoldError, InvalidRequest, ShutdownError,
+    AcquireError, BuildError, DetachError, ExtendError, HoldError, InvalidRequest, LeaseError,
+    ShutdownError,
 };
 use crate::guard::{GuardToken, Health, LockGuard, Released};
 use crate::inspect::Inspection;
+use crate::lease::Lease;
 use crate::options::LockOptions;
 use crate::resources::Resources;
 use crate::stats::Stats;
@@ -94,6 +100,90 @@ impl Client {
     pub fn inspect(&self, resources: impl Into<Resources>) -> Result<Inspection, InvalidRequest> {
         let caller = self.0.driver().caller();
         Ok(caller.wait(self.0.start_inspect(resources.into())?))
+    }
+
+    /// A call that takes over the lock of a lease; see [`crate::Client::attach`].
+    pub fn attach(&self, lease: &Lease) -> Acquire {
+        Acquire::new(self.0.attach(lease))
+    }
+
+    /// A call that takes over the lock of a lease, and gets a fencing token; see [`crate::Client::attach_fenced`].
+    pub fn attach_fenced(&self, lease: &Lease) -> Acquire<FencedGuard> {
+        Acquire::new(self.0.attach_fenced(lease).returning())
+    }
+
+    /// Extends the lock of a lease; see [`crate::Client::extend_lease`].
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    ///
+    /// # Panics
+    /// Inside an async runtime.
+    pub fn extend_lease(&self, lease: &Lease) -> Result<Lease, LeaseError> {
+        let caller = self.0.driver().caller();
+        caller.wait(self.0.start_extend_lease(lease)?)
+    }
+
+    /// Releases the lock of a lease; see [`crate::Client::release_lease`].
+    ///
+    /// # Errors
+    /// [`LeaseError::Invalid`] if the lease is of other nodes.
+    ///
+    /// # Panics
+    /// Inside an async runtime.
+    pub fn release_lease(&self, lease: &Lease) -> Result<Released, LeaseError> {
+        let caller = self.0.driver().caller();
+        Ok(caller.wait(self.0.start_release_lease(lease)?))
+    }
+
+    /// A call for the lock with a value of the caller; see [`crate::Client::take`].
+    pub fn take(&self, resource: impl AsRef<str>, value: impl AsRef<[u8]>, ttl: Duration) -> Take {
+        Take::new(self.0.take(resource, value, ttl))
+    }
+
+    /// Extends a lock by its value alone, with the hazard that [`crate::Client::extend_value`] states.
+    ///
+    /// # Errors
+    /// As [`crate::Client::extend_value`].
+    ///
+    /// # Panics
+    /// Inside an async runtime.
+    pub fn extend_value(
+        &self,
+        resource: impl AsRef<str>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<Duration, LeaseError> {
+        let caller = self.0.driver().caller();
+        caller.wait(self.0.start_extend_value(resource.as_ref(), value.as_ref(), ttl)?)
+    }
+
+    /// Releases a lock by its value alone, with the hazard that [`crate::Client::release_value`] states.
+    ///
+    /// # Errors
+    /// [`InvalidRequest`] if an argument is invalid.
+    ///
+    /// # Panics
+    /// Inside an async runtime.
+    pub fn release_value(
+        &self,
+        resource: impl AsRef<str>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Released, InvalidRequest> {
+        let caller = self.0.driver().caller();
+        Ok(caller.wait(self.0.start_release_value(resource.as_ref(), value.as_ref())?))
+    }
+
+    /// Reads the value of the lock on a resource; see [`crate::Client::query`].
+    ///
+    /// # Errors
+    /// [`InvalidRequest`] if the name cannot be locked.
+    ///
+    /// # Panics
+    /// Inside an async runtime.
+    pub fn query(&self, resource: impl AsRef<str>) -> Result<Query, InvalidRequest> {
+        let caller = self.0.driver().caller();
+        Ok(caller.wait(self.0.start_query(resource.as_ref())?))
     }
 
     /// The present figures of this client.
@@ -278,6 +368,20 @@ impl Guard {
     }
 }
 
+impl Guard {
+    /// Makes the lock independent of this process, and returns it as a lease; see [`crate::Guard::detach`].
+    ///
+    /// # Errors
+    /// [`DetachError`] if the lock is lost.
+    ///
+    /// # Panics
+    /// Inside an async runtime. The lock is released then.
+    pub fn detach(self) -> Result<Lease, DetachError> {
+        let caller = self.0.driver().caller();
+        caller.wait(self.0.start_detach())
+    }
+}
+
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -306,6 +410,17 @@ impl FencedGuard {
     /// Inside an async runtime. The release is queued even then.
     pub fn release(self) -> Released {
         self.0.release()
+    }
+
+    /// Makes the lock independent of this process, and returns it as a lease; see [`crate::FencedGuard::detach`].
+    ///
+    /// # Errors
+    /// [`DetachError`] if the lock is lost.
+    ///
+    /// # Panics
+    /// Inside an async runtime. The lock is released then.
+    pub fn detach(self) -> Result<Lease, DetachError> {
+        self.0.detach()
     }
 
     /// Makes a writer a reader, which has no fencing token. Does not wait; see [`crate::Guard::downgrade`].

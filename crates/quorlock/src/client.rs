@@ -21,7 +21,11 @@ use crate::options::LockOptions;
 use crate::resources::Resources;
 use crate::stats::{NodeStats, NodeTrustState, Stats};
 
+mod leases;
 pub(crate) mod state;
+mod values;
+
+pub use self::values::Query;
 
 /// A client of a set of nodes, which acquires locks on their majority.
 ///

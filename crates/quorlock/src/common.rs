@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::driver::queue::DriverHandle;
+use crate::lease::ClusterId;
 
 /// The nodes' names, in the order of the client's list.
 pub(crate) type Names = Arc<[Arc<str>]>;
@@ -14,4 +15,18 @@ pub(crate) struct Common {
     pub(crate) driver: DriverHandle,
     pub(crate) names: Names,
     pub(crate) clock: Clock,
+    pub(crate) prefix: Box<str>,
+    /// Identifies the nodes, the quorum and the prefix in the texts of leases.
+    pub(crate) cluster: ClusterId,
+}
+
+#[cfg(test)]
+impl Common {
+    pub(crate) fn for_test(driver: DriverHandle, names: Names) -> Self {
+        // The size of the cluster does not matter for these tests.
+        #[allow(clippy::unwrap_used, reason = "a test may panic")]
+        let quorum = quorlock_core::Quorum::majority(1).unwrap();
+        let (prefix, cluster) = ("".into(), ClusterId::of(quorum, &[], ""));
+        Self { driver, names, clock: Clock::Tokio, prefix, cluster }
+    }
 }

@@ -29,6 +29,7 @@ mod transports;
 use self::callers::Callers;
 pub(crate) use self::callers::EntryExtended;
 use self::entropy::Entropy;
+pub(crate) use self::entropy::fresh_token;
 pub(crate) use self::metrics::{Metrics, NodeMetrics};
 use self::outputs::Outputs;
 pub(crate) use self::queue::{DriverHandle, EventReceiver, ReplyTo};

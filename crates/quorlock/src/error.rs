@@ -65,6 +65,14 @@ pub enum InvalidRequest {
         /// The largest number of bytes.
         max: usize,
     },
+    /// The value is empty or too long.
+    #[error("the value has {bytes} bytes; 1 to {max} are possible")]
+    Value {
+        /// Bytes in the value.
+        bytes: usize,
+        /// The largest number of bytes.
+        max: usize,
+    },
     /// Two times do not fit each other.
     #[error(transparent)]
     Timing(#[from] TimingError),

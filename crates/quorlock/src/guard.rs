@@ -18,7 +18,8 @@ pub use self::health::Health;
 pub(crate) use self::sides::{CallerSide, DriverSide, Reply, Stage};
 use crate::common::{Common, Names};
 use crate::driver::{DriverHandle, ReplyTo};
-use crate::error::{ExtendError, HoldError, NodeAnswer};
+use crate::error::{DetachError, ExtendError, HoldError, NodeAnswer};
+use crate::lease::Lease;
 
 mod cell;
 mod fenced;
@@ -51,6 +52,8 @@ pub struct Guard {
     mode: Mode,
     /// [`Guard::release`] has queued the release, so the drop must not queue it again.
     given_back: bool,
+    /// Whether the drop leaves the lock on the nodes.
+    pub(crate) stays: bool,
 }
 
 /// Identifies a guard: the token that the nodes store, and the number of times that this process handed the lock over under
@@ -308,6 +311,68 @@ impl Guard {
         self
     }
 
+    /// Makes the lock independent of this process, and returns it as a lease. The lock stays on the nodes until the lease
+    /// ends. Any process with the text of the lease can attach it ([`Client::attach`](crate::Client::attach)), extend it
+    /// ([`Client::extend_lease`](crate::Client::extend_lease)) or release it
+    /// ([`Client::release_lease`](crate::Client::release_lease)), on any machine.
+    ///
+    /// The client no longer extends the lock. It waits for the nodes' answers to commands that are in flight, for at most
+    /// one node timeout, because a node that has not answered does not vote for the next holder of the lease.
+    ///
+    /// # Errors
+    /// [`DetachError`] if the lock is lost. The client then releases the keys that are left.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the lock.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use quorlock::{Client, Lease, node::MemoryNode};
+    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// let text = client.acquire("orders").await?.detach().await?.to_string();
+    /// // … another process …
+    /// let guard = client.attach(&text.parse::<Lease>()?).await?;
+    /// assert!(guard.is_valid());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn detach(self) -> Result<Lease, DetachError> {
+        self.start_detach().await
+    }
+
+    /// [`Guard::detach`] with a future that a blocking caller can poll.
+    pub(crate) fn start_detach(
+        mut self,
+    ) -> impl Future<Output = Result<Lease, DetachError>> + Send + Unpin + 'static {
+        Box::pin(async move {
+            let (reply, detached) = oneshot::channel();
+            if self.is_valid() {
+                let event = Event::Detach { lock: self.cell.lock };
+                self.common.driver.send_and_drive(event, ReplyTo::Detach(reply));
+            } else {
+                drop(reply);
+            }
+            let Ok(detached) = detached.await else {
+                let cause = self.cell.loss_cause().unwrap_or(LossCause::Shutdown);
+                return Err(DetachError::Lost { resource: self.cell.resource.clone(), cause });
+            };
+            self.forget();
+            tracing::debug!(parent: self.cell.span(), "detached");
+            let resource = self.cell.resource.clone();
+            Ok(Lease::new(&self.common, resource, detached, self.fencing_token))
+        })
+    }
+
+    /// Leaves the lock on the nodes. The drop of the guard then releases nothing.
+    fn forget(&mut self) {
+        self.given_back = true;
+        if self.cell.is_own_process() && self.cell.release(false) {
+            self.common.driver.send(Event::Forget { lock: self.cell.lock }, ReplyTo::Nobody);
+        }
+    }
+
     /// The fencing token of the lock of a [`FencedGuard`].
     pub(crate) fn fencing_token(&self) -> NonZeroU64 {
         let Some(fencing_token) = self.fencing_token else {
@@ -393,6 +458,9 @@ impl Drop for Guard {
     /// Queues the release. Never blocks, never panics, and needs no runtime. Does nothing in a forked child, because the
     /// lock is the parent's.
     fn drop(&mut self) {
+        if self.stays && !self.given_back {
+            return self.forget();
+        }
         if mutant!(DropKeeps)
             || self.given_back
             || !self.cell.is_own_process()
@@ -431,13 +499,23 @@ pub struct Released {
 }
 
 impl Released {
-    /// The outcome is unknown if the driver has ended without a report.
     fn new(reply: Option<Reply>, names: Names) -> Self {
-        match reply {
-            Some(Reply::Released(ReleaseReport { outcome, handed_over, nodes })) => {
+        let report = match reply {
+            Some(Reply::Released(report)) => Some(report),
+            _ => None,
+        };
+        Self::of_report(report, names)
+    }
+
+    /// The outcome is unknown if the driver has ended without a report.
+    pub(crate) fn of_report(report: Option<ReleaseReport>, names: Names) -> Self {
+        match report {
+            Some(ReleaseReport { outcome, handed_over, nodes }) => {
                 Self { outcome, handed_over, names, nodes }
             }
-            _ => Self { outcome: Outcome::Unknown, handed_over: false, names, nodes: Vec::new() },
+            None => {
+                Self { outcome: Outcome::Unknown, handed_over: false, names, nodes: Vec::new() }
+            }
         }
     }
 

@@ -120,6 +120,17 @@ impl Inspection {
         most_frequent(self.counted(), self.quorum.needed()).map(|(holder, _)| holder)
     }
 
+    /// The value that a quorum of nodes has.
+    pub(crate) fn value(&self) -> Option<&[u8]> {
+        let values = || {
+            self.seen().filter_map(|holding| match holding {
+                Holding::Held { value, .. } => Some(&**value),
+                _ => None,
+            })
+        };
+        values().find(|value| self.quorum.is_reached(values().filter(|it| it == value).count()))
+    }
+
     /// The readers that hold the lock: those that a quorum of nodes names. A reader that fewer nodes name has lost the
     /// lock, or is about to get it. A node with many readers does not name all of them.
     pub fn readers(&self) -> Vec<Holder> {

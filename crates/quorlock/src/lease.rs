@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use percent_encoding::percent_encode;
 use quorlock_core::{Keys, NodeSet, Quorum, Value};
 
-use crate::client::state::ClientState;
 use crate::clock::Clock;
+use crate::node::ClientNode;
 
 pub(crate) use self::end::LeaseEnd;
 pub use self::format::LeaseTextError;
@@ -153,10 +153,8 @@ pub(crate) struct ClusterId {
 }
 
 impl ClusterId {
-    pub(crate) fn of(client: &ClientState) -> Self {
-        let names = client.common.names.iter().map(|name| &**name);
-        let databases = client.nodes.iter().map(|node| node.database());
-        Self::new(client.quorum, names.zip(databases), &client.prefix)
+    pub(crate) fn of(quorum: Quorum, nodes: &[ClientNode], prefix: &str) -> Self {
+        Self::new(quorum, nodes.iter().map(|node| (node.name(), node.database())), prefix)
     }
 
     fn new<'a>(quorum: Quorum, nodes: impl Iterator<Item = (&'a str, u32)>, prefix: &str) -> Self {

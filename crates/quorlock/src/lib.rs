@@ -82,6 +82,7 @@ mod resources;
 mod stats;
 #[cfg(quorlock_stepped_clock)]
 mod stepped;
+mod taken;
 mod text;
 
 /// The guarantees, their assumptions, and the effects of a broken assumption.
@@ -90,7 +91,7 @@ pub mod guarantees {}
 
 pub use crate::acquire::{Acquire, Acquiring, Waiting};
 pub use crate::builder::ClientBuilder;
-pub use crate::client::Client;
+pub use crate::client::{Client, Query};
 pub use crate::clock::Clock;
 pub use crate::error::{
     AcquireError, AcquireFailure, BuildError, DetachError, ExtendError, HoldError, Holder,
@@ -102,6 +103,7 @@ pub use crate::lease::{Keeper, Lease, LeaseKind, LeaseTextError};
 pub use crate::options::LockOptions;
 pub use crate::resources::Resources;
 pub use crate::stats::{NodeStats, NodeTrustState, Stats};
+pub use crate::taken::{Take, Taken};
 pub use quorlock_core::{
     BootTime, Delay, LossCause, Mode, NodeOutcome, NodeReleased, Outcome, QuorumError,
     RestartGuard, Retry, TimingError, Token,

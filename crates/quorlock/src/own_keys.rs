@@ -24,6 +24,11 @@ pub(crate) fn counter(prefix: &str, resource: &str) -> Key {
     own_key(prefix, &format!("fence:{resource}"))
 }
 
+/// The nonce of a lock on this resource with a value of the caller.
+pub(crate) fn nonce(prefix: &str, resource: &str) -> Key {
+    own_key(prefix, &format!("take:{resource}"))
+}
+
 /// The prefix of the clients whose marker has this key; `None` if the key is no marker's.
 pub fn prefix_of_marker(key: &str) -> Option<&str> {
     key.strip_suffix(MARKER)?.strip_suffix(RESERVED)

@@ -87,6 +87,15 @@ impl Resources {
     }
 }
 
+impl From<Keys> for Resources {
+    fn from(names: Keys) -> Self {
+        Self(match names.single() {
+            Some(name) => Names::One(name.clone()),
+            None => Names::Several(names.to_vec()),
+        })
+    }
+}
+
 macro_rules! one {
     ($($text:ty),*) => {$(
         impl From<$text> for Resources {

@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::common::{Common, Names};
 use crate::driver::{Driver, DriverHandle, Metrics};
 use crate::error::BuildError;
+use crate::lease::ClusterId;
 use crate::node::{ClientNode, Node, NodeConfig, NodeConfigError, RedisNode, Tls};
 use crate::options::{ClientTimes, LockOptions};
 use crate::own_keys::{ADOPTION, MARKER, RESERVED, own_key};
@@ -64,7 +65,9 @@ impl Settings {
         let (handle, commands) =
             DriverHandle::new(thread.as_ref().map(Arc::downgrade).unwrap_or_default());
         let (clock, max_ttl) = (self.clock, self.times.max_ttl);
-        let common = Arc::new(Common { driver: handle, names, clock });
+        let cluster = ClusterId::of(quorum, &nodes, &self.prefix);
+        let prefix = self.prefix.into();
+        let common = Arc::new(Common { driver: handle, names, clock, prefix, cluster });
         // A closure, because the driver is created on the runtime that runs it. The driver has no reference to `common`,
         // because it must not keep the client alive.
         let run_driver = {
@@ -85,7 +88,6 @@ impl Settings {
         Ok(Client::new(ClientState {
             common,
             quorum,
-            prefix: self.prefix.into(),
             options: self.options,
             times: self.times,
             timing,

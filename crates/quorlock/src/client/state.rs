@@ -4,19 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use quorlock_core::{FailureKind, Keys, LockId, NodeOutcome, NodeResult, Quorum, Timing};
+use quorlock_core::{Counter, FailureKind, Keys, LockId, NodeOutcome, NodeResult, Quorum, Timing};
 
 use crate::common::Common;
 use crate::driver::Metrics;
 use crate::error::{Impatient, InvalidRequest};
 use crate::node::ClientNode;
 use crate::options::{ClientTimes, LockOptions};
-use crate::own_keys::RESERVED;
+use crate::own_keys::{MARKER, RESERVED, counter, own_key};
 
 pub(crate) struct ClientState {
     pub(crate) common: Arc<Common>,
     pub(crate) quorum: Quorum,
-    pub(crate) prefix: Box<str>,
     pub(crate) options: LockOptions,
     pub(crate) times: ClientTimes,
     /// The checked times of `options`.
@@ -44,20 +43,49 @@ impl ClientState {
         })
     }
 
+    /// The times of a lock with this ttl and the client's other options.
+    pub(crate) fn timing_with(&self, ttl: Duration) -> Result<Timing, InvalidRequest> {
+        let options = LockOptions::new().ttl(ttl).max_hold(HOLD_MAX).or(&self.options);
+        // A node timeout that is longer than a quarter of this ttl follows from the ttl instead.
+        let options = LockOptions {
+            node_timeout: options.node_timeout.filter(|timeout| *timeout <= ttl / 4),
+            ..options
+        };
+        options.check(self.times)
+    }
+
     pub(crate) fn new_lock(&self) -> LockId {
         LockId(self.next_lock.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The keys of resources whose names have been checked. Without a prefix, a clone of the names.
     pub(crate) fn keys(&self, resources: &Keys) -> Result<Keys, InvalidRequest> {
-        if self.prefix.is_empty() {
+        if self.common.prefix.is_empty() {
             return Ok(resources.clone());
         }
-        let keys = resources.map(|resource| format!("{}{resource}", self.prefix).into());
+        let keys = resources.map(|resource| format!("{}{resource}", self.common.prefix).into());
         // The prefix may end with `quor`, and the name begin with `lock:`. So the whole key is checked.
         match keys.iter().any(|key| key.contains(RESERVED)) {
             true => Err(InvalidRequest::ResourceReserved),
             false => Ok(keys),
         }
     }
+
+    /// The counter of the lock's fencing tokens. A counter that expired while the lock is held would start again at one,
+    /// so its ttl is much longer than a hold.
+    pub(crate) fn counter(&self, resources: &Keys, max_hold: Duration) -> Counter {
+        let prefix = &self.common.prefix;
+        let ttl = (2 * max_hold.min(HOLD_MAX)).max(COUNTER_TTL_MIN);
+        Counter {
+            keys: resources.map(|resource| counter(prefix, resource)),
+            ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
+            marker: own_key(prefix, MARKER),
+        }
+    }
 }
+
+/// The shortest ttl of a counter.
+const COUNTER_TTL_MIN: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The longest hold that a counter's ttl allows for. Servers refuse a ttl beyond some hundred million years.
+const HOLD_MAX: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);

@@ -13,6 +13,11 @@ pub(super) struct Entropy {
     expected: usize,
 }
 
+/// A token for a command that belongs to no attempt.
+pub(crate) fn fresh_token() -> Token {
+    quorlock_core::Entropy::draw(&mut Entropy::default(), LockId(0)).0
+}
+
 /// Bytes for one attempt: a token and a random word.
 const DRAW: usize = Token::BYTES + size_of::<u64>();
 

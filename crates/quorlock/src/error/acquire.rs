@@ -7,6 +7,7 @@ use std::time::Duration;
 use quorlock_core::{FailureKind, Keys, Refusal, RefusalKind};
 
 use super::InvalidRequest;
+use super::lease::LeaseError;
 use super::node::{Holder, HolderKind, NodeAnswer, asked_nodes, most_frequent};
 use crate::text::quoted;
 
@@ -40,6 +41,9 @@ pub enum AcquireError {
         /// The resource's name.
         resource: Arc<str>,
     },
+    /// The lease cannot be attached by this call. Nothing was sent.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
     /// The arguments or options of the call are invalid. Nothing was sent.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
@@ -137,7 +141,7 @@ impl AcquireError {
             | Self::NoQuorum(attempts)
             | Self::TooSlow(attempts)
             | Self::NodesUntrusted(attempts) => Some(attempts),
-            Self::Closed { .. } | Self::Invalid(_) => None,
+            Self::Closed { .. } | Self::Lease(_) | Self::Invalid(_) => None,
         }
     }
 }

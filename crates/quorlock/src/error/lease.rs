@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use quorlock_core::LossCause;
+use quorlock_core::{LossCause, NodeOutcome, Quorum};
 
 use super::node::{NodeAnswer, asked_nodes};
 use super::{InvalidRequest, describe};
-use crate::lease::LeaseTextError;
+use crate::lease::{LeaseKind, LeaseTextError};
 use crate::text::quoted;
 
 /// The reason why a detached lock was not extended or released, or a lock with a value of the caller not extended.
@@ -35,6 +35,14 @@ pub enum LeaseError {
     Over {
         /// The resource's name.
         resource: Arc<str>,
+    },
+    /// The call is not for leases of this kind. Nothing was sent.
+    #[error("the lease of lock {} {}", quoted(.resource), wrong_kind(*.kind))]
+    Kind {
+        /// The resource's name.
+        resource: Arc<str>,
+        /// The kind of the lease.
+        kind: LeaseKind,
     },
     /// The extension would reach past `max_hold` of the call that acquired the lock, so nothing was sent. The lock is held
     /// until its end.
@@ -86,12 +94,36 @@ pub enum LeaseError {
 }
 
 impl LeaseError {
+    /// The error of an extension that no quorum confirmed.
+    pub(crate) fn unconfirmed(resource: Arc<str>, quorum: Quorum, nodes: Vec<NodeAnswer>) -> Self {
+        let is_gone = |node: &&NodeAnswer| {
+            matches!(node.said, NodeOutcome::Seen(_) | NodeOutcome::Refused(_))
+        };
+        let gone = nodes.iter().filter(is_gone).count();
+        let needed = quorum.needed();
+        match quorum.is_out_of_reach(quorum.nodes() - gone, 0) {
+            true => Self::Lost { resource, nodes, needed },
+            false => Self::Unconfirmed { resource, nodes, needed },
+        }
+    }
+
     /// Returns the answer of each node. Empty if the call sent nothing.
     pub fn nodes(&self) -> &[NodeAnswer] {
         match self {
             Self::Unconfirmed { nodes, .. } | Self::Lost { nodes, .. } => nodes,
             _ => &[],
         }
+    }
+}
+
+/// The reason why a call does not accept leases of this kind, and the call that does.
+const fn wrong_kind(kind: LeaseKind) -> &'static str {
+    match kind {
+        LeaseKind::Fenced => "has a fencing token; use attach_fenced",
+        LeaseKind::Taken => {
+            "has a value that its caller chose, and cannot be attached; extend or release it by the lease"
+        }
+        _ => "has no fencing token; use attach",
     }
 }
 

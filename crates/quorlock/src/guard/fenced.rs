@@ -3,6 +3,8 @@
 use std::ops::Deref;
 
 use super::{Guard, Released};
+use crate::error::DetachError;
+use crate::lease::Lease;
 
 /// The trait of the guards that a call can return. It is sealed: no other crate can name it.
 pub trait LockGuard: Sized {
@@ -79,6 +81,18 @@ impl FencedGuard {
     /// Safe: the release goes on.
     pub fn release(self) -> impl Future<Output = Released> + Send + 'static {
         self.0.release()
+    }
+
+    /// As [`Guard::detach`]. A process that attaches the lease with [`Client::attach_fenced`](crate::Client::attach_fenced)
+    /// gets a larger fencing token.
+    ///
+    /// # Errors
+    /// [`DetachError`] if the lock is lost.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the lock.
+    pub async fn detach(self) -> Result<Lease, DetachError> {
+        self.0.detach().await
     }
 
     /// As [`Guard::downgrade`]. A reader has no fencing token, so the result is a plain guard.

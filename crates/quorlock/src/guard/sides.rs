@@ -102,7 +102,7 @@ impl DriverSide {
     ) -> Option<Guard> {
         let (cell, common) = (self.cell.clone(), self.cell.common()?);
         let fencing_token = fencing_token.and_then(NonZeroU64::new);
-        Some(Guard { cell, common, token, fencing_token, mode, given_back: false })
+        Some(Guard { cell, common, token, fencing_token, mode, given_back: false, stays: false })
     }
 
     /// Starts the hold and sends the guard to the caller. Returns the guard if the caller is gone; the drop of the guard

@@ -31,7 +31,7 @@ impl Setting {
     pub(super) fn with(change: impl FnOnce(DriverHandle) -> DriverHandle) -> Self {
         let (handle, asked) = DriverHandle::new(std::sync::Weak::new());
         let (driver, names) = (change(handle), ["a".into()].into_iter().collect());
-        Self { common: Arc::new(Common { driver, names, clock: Clock::Tokio }), asked }
+        Self { common: Arc::new(Common::for_test(driver, names)), asked }
     }
 
     pub(super) fn call(&self) -> (DriverSide, CallerSide) {

@@ -26,12 +26,12 @@ impl Engine {
         }
     }
 
-    /// Forgets a detached lease. The next caller of this process gets its turn, and asks the nodes.
+    /// Forgets a lease. The next caller of this process gets its turn, and asks the nodes.
     pub(super) fn on_forget(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             return;
         };
-        let Some(lease) = self.leases.get(&lock).filter(|lease| lease.is_detaching()) else {
+        let Some(lease) = self.leases.get(&lock).filter(|lease| lease.lost().is_none()) else {
             return;
         };
         let keys = lease.keys().clone();

@@ -93,7 +93,8 @@ pub enum Event {
         /// The lock to detach.
         lock: LockId,
     },
-    /// The holder received [`Effect::Detached`]. The engine forgets the lock, and sends no release.
+    /// No guard holds the lock any more: its holder received [`Effect::Detached`], or leaves the lock to its value. The
+    /// engine forgets the lock, and sends no release.
     Forget {
         /// The lock to forget.
         lock: LockId,

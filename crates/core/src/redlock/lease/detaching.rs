@@ -4,6 +4,8 @@
 //! lock in between. The proof requires that no command sets the value on a node without it. So a detach waits for the
 //! nodes' answers to acquires and heals, and reports the nodes that have not answered.
 
+use core::time::Duration;
+
 use super::Lease;
 use crate::keys::Entry;
 use crate::redlock::quorum::NodeSet;
@@ -32,6 +34,8 @@ impl Detaching {
 pub struct Detached {
     /// The entry of the lock on the nodes.
     pub entry: Entry,
+    /// The lock's ttl.
+    pub ttl: Duration,
     /// The votes of the lock. The validity follows from them.
     pub validity: Validity,
     /// Nodes that have not answered a command which sets the lock's value. Such a command may be executed later, after
@@ -64,6 +68,7 @@ impl Lease {
         detaching.is_reported = true;
         Some(Detached {
             entry: self.entry.clone(),
+            ttl: self.timing.ttl(),
             validity: self.votes.validity.clone(),
             unanswered: if mutant!(DetachListsNone) { NodeSet::default() } else { unanswered },
             hold_until: self.guard.hold_until,

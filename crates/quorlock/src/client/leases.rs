@@ -1,0 +1,278 @@
+//! Leases: locks that a process detached, taken over, extended and released by their text.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::FutureExt as _;
+use quorlock_core::{
+    Counter, Delay, Detached, DetachedFrom, Entry, EntryOf, Event, Key, Keys, Mode, Origin, Retry,
+    TakenFrom, Validity,
+};
+use tokio::sync::oneshot;
+
+use super::Client;
+use crate::acquire::Acquire;
+use crate::common::Common;
+use crate::driver::{EntryExtended, ReplyTo};
+use crate::error::{InvalidRequest, LeaseError, NodeAnswer};
+use crate::guard::{FencedGuard, Released};
+use crate::lease::{Lease, LeaseEnd, LeaseKind};
+use crate::options::LockOptions;
+use crate::own_keys::nonce;
+use crate::resources::Resources;
+
+/// The time for which a call tries to attach a lease, unless configured otherwise.
+const ATTACH_WAIT: Duration = Duration::from_secs(2);
+
+/// The delays between the attempts to attach a lease. Attempts that collide give the votes back, and the random delay
+/// keeps the next attempts apart.
+const ATTACH_RETRY: Retry = Retry {
+    delay: Delay::Between { min: Duration::from_millis(5), max: Duration::from_millis(50) },
+    attempts_max: None,
+};
+
+impl Client {
+    /// Takes over the lock of a lease. The guard is like any other: the client extends the lock, and releases it when the
+    /// guard is dropped. The text of the lease is of no use afterwards.
+    ///
+    /// At most one process attaches a lease. If several try, the nodes decide, and the losers give back the votes that
+    /// they got. The lock keeps its [`max_hold`](LockOptions::max_hold), counted from the first grant.
+    ///
+    /// Unless the options of the call say otherwise, the call has the ttl of the lease and waits for at most 2 s. It does
+    /// not queue behind callers of this process that want the same resource.
+    ///
+    /// # Errors
+    /// [`AcquireError::LeaseOver`](crate::AcquireError::LeaseOver) if the lock expired or was released.
+    /// [`AcquireError::Contended`](crate::AcquireError::Contended) if another process has attached it.
+    /// [`AcquireError::Invalid`](crate::AcquireError::Invalid) if the lease is of other nodes, past its end, fenced, or of a
+    /// value that its caller chose; nothing was sent then.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future gives the lease back. If the call has won already, the lock is released.
+    pub fn attach(&self, lease: &Lease) -> Acquire {
+        let origin = Origin::Detached(Box::new(DetachedFrom {
+            value: lease.value.clone(),
+            unanswered: lease.unanswered,
+        }));
+        let mode = lease.mode();
+        let options = LockOptions::new()
+            .ttl(lease.ttl)
+            .wait(ATTACH_WAIT)
+            .max_hold(lease.hold_left().min(self.state.options.max_hold_or_default()));
+        let call = Acquire::new(self.state.clone(), lease.resources.clone().into(), mode);
+        call.setting(origin, LockOptions { retry: Some(ATTACH_RETRY), ..options }).refused(
+            self.check_lease(lease, &[LeaseKind::Exclusive, LeaseKind::Shared])
+                .err()
+                .map(Into::into),
+        )
+    }
+
+    /// As [`Client::attach`] for the lease of a [`FencedGuard`]. The fencing token is larger than that of the process that
+    /// detached the lease.
+    ///
+    /// # Errors
+    /// As [`Client::attach`], and [`AcquireError::Invalid`](crate::AcquireError::Invalid) if the lease has no fencing token.
+    ///
+    /// # Cancel safety
+    /// As [`Client::attach`].
+    pub fn attach_fenced(&self, lease: &Lease) -> Acquire<FencedGuard> {
+        let refused = self.check_lease(lease, &[LeaseKind::Fenced]).err().map(Into::into);
+        self.attach(lease).fenced().refused(refused)
+    }
+
+    /// Extends the lock of a lease to its full ttl, without attaching it. Returns the lease with its new end. The earlier
+    /// text can still release the lock.
+    ///
+    /// The new end follows from the confirmations of this call alone. Nodes that lost the lock do not store it again. Takes
+    /// one round trip, or one node timeout if nodes do not answer.
+    ///
+    /// # Errors
+    /// [`LeaseError`]. After [`LeaseError::Unconfirmed`] the lock may be held until the end of the earlier text.
+    ///
+    /// # Cancel safety
+    /// Safe: the extension goes on, and only its outcome is dropped.
+    pub async fn extend_lease(&self, lease: &Lease) -> Result<Lease, LeaseError> {
+        self.start_extend_lease(lease)?.await
+    }
+
+    /// [`Client::extend_lease`] with a future that a blocking caller can poll.
+    pub(crate) fn start_extend_lease(
+        &self,
+        lease: &Lease,
+    ) -> Result<impl Future<Output = Result<Lease, LeaseError>> + Send + Unpin + use<>, LeaseError>
+    {
+        let all = [LeaseKind::Exclusive, LeaseKind::Shared, LeaseKind::Fenced, LeaseKind::Taken];
+        self.check_lease(lease, &all)?;
+        if lease.hold_left() < lease.ttl {
+            return Err(LeaseError::HoldLimit { resource: lease.title.clone() });
+        }
+        let counter = (lease.kind == LeaseKind::Fenced)
+            .then(|| self.state.counter(&lease.resources, lease.hold_left()));
+        let extended = self.extend_entry(self.entry_of(lease)?, counter);
+        let (client, mut lease) = (self.clone(), lease.clone());
+        Ok(extended.map(move |extended| {
+            let validity = client.confirmed(&lease.resources, extended)?;
+            let now = client.state.common.clock.now();
+            lease.end = LeaseEnd::new(client.state.common.clock, now, validity.remaining(now));
+            Ok(lease)
+        }))
+    }
+
+    /// Releases the lock of a lease on every node. A lock that is over is not an error.
+    ///
+    /// The client sends the release again to a node that did not answer.
+    ///
+    /// # Errors
+    /// [`LeaseError::Invalid`] if the lease is of other nodes. Nothing was sent then.
+    ///
+    /// # Cancel safety
+    /// Safe: the release goes on.
+    pub async fn release_lease(&self, lease: &Lease) -> Result<Released, LeaseError> {
+        Ok(self.start_release_lease(lease)?.await)
+    }
+
+    /// [`Client::release_lease`] with a future that a blocking caller can poll.
+    pub(crate) fn start_release_lease(
+        &self,
+        lease: &Lease,
+    ) -> Result<impl Future<Output = Released> + Send + Unpin + use<>, LeaseError> {
+        self.check_cluster(lease)?;
+        let entry = self.entry_of(lease)?;
+        let was_valid = !lease.remaining().is_zero();
+        Ok(self.release_entry(entry, was_valid))
+    }
+
+    /// Asks the nodes to prolong their votes for a lock.
+    pub(super) fn extend_entry(
+        &self,
+        entry: EntryOf,
+        counter: Option<Counter>,
+    ) -> impl Future<Output = Option<EntryExtended>> + Send + Unpin + use<> {
+        let (reply, extended) = oneshot::channel();
+        let event = Event::ExtendEntry { lock: self.state.new_lock(), entry, counter };
+        self.state.common.driver.send_and_drive(event, ReplyTo::ExtendEntry(reply));
+        extended.map(Result::ok)
+    }
+
+    pub(super) fn release_entry(
+        &self,
+        entry: EntryOf,
+        was_valid: bool,
+    ) -> impl Future<Output = Released> + Send + Unpin + use<> {
+        let (reply, released) = oneshot::channel();
+        let event = Event::ReleaseEntry { lock: self.state.new_lock(), entry, was_valid };
+        self.state.common.driver.send_and_drive(event, ReplyTo::ReleaseEntry(reply));
+        let names = self.state.common.names.clone();
+        released.map(move |report| Released::of_report(report.ok(), names))
+    }
+
+    /// The validity of the votes that the nodes prolonged.
+    pub(super) fn confirmed(
+        &self,
+        resources: &Keys,
+        extended: Option<EntryExtended>,
+    ) -> Result<Validity, LeaseError> {
+        let resource = Resources::from(resources.clone()).title();
+        let Some((validity, results)) = extended else {
+            return Err(LeaseError::Closed { resource });
+        };
+        validity.ok_or_else(|| {
+            let several = Some(resources).filter(|it| it.single().is_none());
+            let nodes = NodeAnswer::all(&self.state.common.names, several, results);
+            LeaseError::unconfirmed(resource, self.state.quorum, nodes)
+        })
+    }
+
+    /// The entry of a lease on the nodes.
+    fn entry_of(&self, lease: &Lease) -> Result<EntryOf, InvalidRequest> {
+        let origin = lease.taken.as_ref().map_or(Origin::Absent, |value| {
+            let nonce_key = nonce(&self.state.common.prefix, &lease.resources[0]);
+            Origin::Taken(Box::new(TakenFrom { value: value.clone(), nonce_key, by_value: false }))
+        });
+        let keys = self.state.keys(&lease.resources)?;
+        let entry = Entry { keys, mode: lease.mode(), value: lease.value.clone(), origin };
+        let timing = self.state.timing_with(lease.ttl)?;
+        Ok(EntryOf { entry, timing, unanswered: lease.unanswered })
+    }
+
+    fn check_cluster(&self, lease: &Lease) -> Result<(), LeaseError> {
+        let resource = lease.title.clone();
+        match lease.cluster.difference(&self.state.common.cluster) {
+            None => Ok(()),
+            Some(difference) => Err(LeaseError::OtherCluster { resource, difference }),
+        }
+    }
+
+    fn check_lease(&self, lease: &Lease, kinds: &[LeaseKind]) -> Result<(), LeaseError> {
+        self.check_cluster(lease)?;
+        let (resource, kind) = (lease.title.clone(), lease.kind);
+        if !kinds.contains(&kind) {
+            return Err(LeaseError::Kind { resource, kind });
+        }
+        match lease.remaining().is_zero() {
+            true => Err(LeaseError::Over { resource }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Lease {
+    /// The lease of a detached lock.
+    pub(crate) fn new(
+        common: &Common,
+        title: Arc<str>,
+        detached: Detached,
+        fencing_token: Option<NonZeroU64>,
+    ) -> Self {
+        let Detached { entry, ttl, validity, unanswered, hold_until } = detached;
+        let now = common.clock.now();
+        let kind = match (&entry.origin, entry.mode, fencing_token) {
+            (Origin::Taken(_), ..) => LeaseKind::Taken,
+            (_, Mode::Shared, _) => LeaseKind::Shared,
+            (_, Mode::Exclusive, Some(_)) => LeaseKind::Fenced,
+            (_, Mode::Exclusive, None) => LeaseKind::Exclusive,
+        };
+        let taken = match entry.origin {
+            Origin::Taken(from) => Some(from.value),
+            Origin::Absent | Origin::Detached(_) => None,
+        };
+        let name = |key: &Key| key.strip_prefix(&*common.prefix).unwrap_or(key).into();
+        let hold_left = hold_until.remaining(now);
+        Self {
+            kind,
+            resources: entry.keys.map(name),
+            title,
+            value: entry.value,
+            taken,
+            ttl,
+            end: LeaseEnd::new(common.clock, now, validity.remaining(now)),
+            hold_until_ms: unix_ms().saturating_add(millis(hold_left)),
+            unanswered,
+            cluster: common.cluster,
+            fencing_token: fencing_token.filter(|_| kind == LeaseKind::Fenced),
+            keeper: None,
+        }
+    }
+
+    fn mode(&self) -> Mode {
+        match self.kind {
+            LeaseKind::Shared => Mode::Shared,
+            LeaseKind::Exclusive | LeaseKind::Fenced | LeaseKind::Taken => Mode::Exclusive,
+        }
+    }
+
+    /// The time until `max_hold` ends.
+    fn hold_left(&self) -> Duration {
+        Duration::from_millis(self.hold_until_ms.saturating_sub(unix_ms()))
+    }
+}
+
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    millis(now.unwrap_or_default())
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
