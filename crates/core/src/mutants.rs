@@ -57,6 +57,7 @@ pub enum Mutant {
     ReleaseBeforeInvalid,
     UptimeBelieved,
     UptimeUnsigned,
+    AttachNotGivenBack,
     DetachListsNone,
     TextTrusted,
     DuplicateReturns,

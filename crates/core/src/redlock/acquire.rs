@@ -210,22 +210,22 @@ impl Attempt {
     pub fn give_up(&self, round: u32, now: Reading) -> Release {
         let votes = (self.reached(), self.granting().collect());
         let mut entry = self.entry.clone();
-        if !self.can_give_back() {
+        if !self.gives_back() {
             entry = entry.held();
         }
         Release::new(entry, round, (self.quorum, &self.timing), votes, now)
     }
 
-    /// Whether the detached lock is not on enough nodes for a quorum. It never comes back there.
+    /// Whether the detached lock is absent on so many nodes that its value can have no quorum. Nothing sets the value
+    /// where it is absent. A reader's value is also absent where another attach has replaced it, and may come back there.
     pub(crate) fn is_gone(&self) -> bool {
         let gone = self.count(|slot| matches!(slot, Slot::Gone { .. }));
         self.quorum.is_out_of_reach(self.quorum.nodes() - gone, 0)
     }
 
-    /// Whether a failed attach can restore the value that it replaced, so that another process can attach. It cannot if
-    /// too few nodes are left for a quorum of that value.
-    fn can_give_back(&self) -> bool {
-        let without = self.count(|slot| matches!(slot, Slot::Refused { .. } | Slot::Gone { .. }));
-        !self.quorum.is_out_of_reach(self.quorum.nodes() - without, 0)
+    /// Whether a failed attach restores the value that it replaced. Another attach may have failed at the same moment, and
+    /// one of the next attempts can succeed once both have restored the value.
+    fn gives_back(&self) -> bool {
+        (self.entry.mode == Mode::Shared || !self.is_gone()) && !mutant!(AttachNotGivenBack)
     }
 }

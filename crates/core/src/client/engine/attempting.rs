@@ -7,7 +7,7 @@ use super::{Call, Context, Effect, Engine, Entropy, Phase, RefusalKind};
 use crate::client::wait::Waiting;
 use crate::command::Answer;
 use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
-use crate::keys::{Entry, Origin};
+use crate::keys::{Entry, Mode, Origin};
 use crate::redlock::acquire::{Attempt, Decision, FailureReason};
 use crate::redlock::entry_extension::vote_does_not_count;
 use crate::redlock::lease::Lease;
@@ -15,6 +15,11 @@ use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::vote::Validity;
 use crate::request::Request;
 use crate::token::Value;
+
+/// After this number of attempts to attach a reader's lock, the lock counts as gone if too few nodes have its value. A
+/// reader's value is also missing on nodes where other processes attach the lock at the same time, and these processes
+/// restore the value if they fail.
+const READER_ATTACHES: u32 = 5;
 
 impl Engine {
     pub(super) fn begin(&mut self, lock: LockId, entropy: &mut dyn Entropy, cx: &mut Context<'_>) {
@@ -219,7 +224,9 @@ impl Engine {
                 }
             }
         }
-        let is_gone = call.request.attaches() && attempt.is_gone();
+        let is_gone = call.request.attaches()
+            && attempt.is_gone()
+            && (call.request.mode == Mode::Exclusive || call.history.count >= READER_ATTACHES);
         let refused: NodeSet = attempt.refusing().collect();
         let asked = if call.is_to_watch() { attempt.telling() } else { refused };
         let release = attempt.give_up(round, cx.now);

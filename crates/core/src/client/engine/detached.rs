@@ -4,7 +4,7 @@ use super::{Context, Effect, Engine, EntryOf};
 use crate::client::deadlines::Owner;
 use crate::command::Counter;
 use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
-use crate::keys::Keys;
+use crate::keys::{Entry, Keys, Origin};
 use crate::redlock::entry_extension::EntryExtension;
 use crate::redlock::quorum::NodeSet;
 use crate::redlock::release::Release;
@@ -113,6 +113,25 @@ impl Engine {
         release.report_to(lock, was_valid, cx.now.after(timing.node_timeout(round_trip)));
         self.start_release((lock, 0), release, cx);
         self.note_own_change(&keys, cx);
+    }
+
+    /// Releases what is left of a detached lock that another process has attached: its value on nodes where an attach of
+    /// this call failed. Otherwise the value would keep the new holder from these nodes until it expires.
+    pub(super) fn release_remains(&mut self, lock: LockId, cx: &mut Context<'_>) {
+        let Some(call) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let Origin::Detached(from) = &call.request.origin else {
+            return;
+        };
+        let (keys, mode, value) =
+            (call.request.keys.clone(), call.request.mode, from.value.clone());
+        let entry = Entry { keys, mode, value, origin: Origin::Absent };
+        call.round += 1;
+        let (round, timing) = (call.round, call.request.timing);
+        let votes = (self.quorum.all(), NodeSet::default());
+        let release = Release::new(entry, round, (self.quorum, &timing), votes, cx.now);
+        self.start_release((lock, round), release, cx);
     }
 
     /// Wakes callers of this process that wait for these keys after a release of a lock without a place in the local

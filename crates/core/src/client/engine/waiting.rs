@@ -102,6 +102,7 @@ impl Engine {
         }
         call.contention.looked_at = Some(cx.now.boot());
         if call.request.attaches() && call.history.names_holder(self.quorum) {
+            self.release_remains(lock, cx);
             return self.refuse(lock, RefusalKind::Contended, cx);
         }
         self.review_intent(lock, cx);

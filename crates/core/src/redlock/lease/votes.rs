@@ -14,9 +14,11 @@ pub(super) struct HeldVotes {
     pub(super) validity: Validity,
     /// Nodes that a command with the token may have reached.
     pub(super) reached: NodeSet,
-    /// For each node with unanswered commands that set the key where it is absent, the number of these commands. Such a
-    /// command may still be executed, however much time has passed.
-    unanswered: BTreeMap<NodeId, u32>,
+    /// Nodes that have not answered a command which sets the key where it is absent. Such a command may still be
+    /// executed, however much time has passed.
+    unanswered: NodeSet,
+    /// For nodes with several such commands, the number of the others. Usually empty.
+    also_unanswered: BTreeMap<NodeId, u32>,
     /// For each vote that an answer proved gone, the time when the answered command was sent. A grant for a command
     /// that was sent earlier is stale, however late it arrives.
     gone: BTreeMap<NodeId, Reading>,
@@ -27,13 +29,18 @@ pub(super) struct HeldVotes {
 impl HeldVotes {
     pub(super) fn new(validity: Validity, reached: NodeSet, unanswered: NodeSet) -> Self {
         let (gone, overwritten) = (BTreeMap::new(), NodeSet::default());
-        let unanswered = unanswered.iter().map(|node| (node, 1)).collect();
-        Self { validity, reached, unanswered, gone, overwritten }
+        let also_unanswered = BTreeMap::new();
+        Self { validity, reached, unanswered, also_unanswered, gone, overwritten }
     }
 
     /// Notes that a command which may set the key was sent to these nodes.
     pub(super) fn note_sent(&mut self, nodes: NodeSet) {
-        nodes.iter().for_each(|node| *self.unanswered.entry(node).or_default() += 1);
+        for node in nodes.iter() {
+            if self.unanswered.contains(node) {
+                *self.also_unanswered.entry(node).or_default() += 1;
+            }
+            self.unanswered.insert(node);
+        }
     }
 
     /// Notes the answer to a command that may set the key. A failed command may still be executed, unless it was never
@@ -41,9 +48,13 @@ impl HeldVotes {
     fn note_answered(&mut self, node: NodeId, answer: &Answer) {
         let is_over =
             !matches!(answer, Answer::Failed(failure) if failure.may_have_been_executed());
-        if is_over && let Some(count) = self.unanswered.get_mut(&node) {
-            *count = count.saturating_sub(1);
-            self.unanswered.retain(|_, count| *count > 0);
+        if !is_over {
+            return;
+        }
+        match self.also_unanswered.get_mut(&node) {
+            Some(count @ 2..) => *count -= 1,
+            Some(_) => drop(self.also_unanswered.remove(&node)),
+            None => self.unanswered.remove(node),
         }
     }
 
@@ -188,7 +199,7 @@ impl Lease {
 
     /// The nodes that have not answered a command which sets the key where it is absent.
     pub(super) fn unanswered(&self) -> NodeSet {
-        self.votes.unanswered.keys().copied().collect()
+        self.votes.unanswered
     }
 
     /// Notes that the acquire of `attempt` never reached the node, so a failed release is not sent there again.
