@@ -35,7 +35,7 @@ const HOW_TO_INSTALL: &str = "valgrind is needed and cannot be run; install it, 
      `apt-get install valgrind`, `dnf install valgrind` or `pacman -S valgrind`";
 
 /// Builds the program, counts its instructions and prints the counts. With `--guard`, also counts a client with the
-/// restart guard. With `--check`, compares the counts with the pinned ones.
+/// restart guard, and locks with a value of the caller. With `--check`, compares the counts with the pinned ones.
 pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
     let counted = match args.iter().map(|arg| arg.to_str()).collect::<Vec<_>>()[..] {
         [] => count(workspace, server, false).map(|_| true),
@@ -72,12 +72,12 @@ fn count(workspace: &Path, server: &ServerBinary, with_guard: bool) -> Result<bo
     let program = target.join("release/quorlock-bench");
     let mut is_kept = true;
     for Run { lockers, few, many, pinned, margin } in RUNS {
-        let each = |guard| {
-            let count = |pairs| instructions(&program, &server.path, (lockers, pairs), guard);
+        let each = |option| {
+            let count = |pairs| instructions(&program, &server.path, (lockers, pairs), option);
             let (less, more) = (count(few)?, count(many)?);
             Ok::<_, String>(more.saturating_sub(less) / (many - few))
         };
-        let off = each(false)?;
+        let off = each(None)?;
         let more = (off as f64 / pinned as f64 - 1.0) * 100.0;
         println!(
             "N = 5, c = {lockers}: {off} instructions per pair ({more:+.1} % of the pinned {pinned})"
@@ -87,9 +87,13 @@ fn count(workspace: &Path, server: &ServerBinary, with_guard: bool) -> Result<bo
             is_kept = false;
         }
         if with_guard {
-            let on = each(true)?;
-            let more = (on as f64 / off as f64 - 1.0) * 100.0;
-            println!("N = 5, c = {lockers}: {on} with the restart guard, {more:+.1} %");
+            for (option, what) in
+                [("--guard", "with the restart guard"), ("--take", "with a value of the caller")]
+            {
+                let on = each(Some(option))?;
+                let more = (on as f64 / off as f64 - 1.0) * 100.0;
+                println!("N = 5, c = {lockers}: {on} {what}, {more:+.1} %");
+            }
         }
     }
     println!("profiles: callgrind_annotate --inclusive=yes {TARGET}/*.callgrind");
@@ -101,10 +105,10 @@ fn instructions(
     program: &Path,
     server: &Path,
     (lockers, pairs): (u64, u64),
-    guard: bool,
+    option: Option<&str>,
 ) -> Result<u64, String> {
     let file = program.ancestors().nth(2).unwrap_or(Path::new("."));
-    let suffix = if guard { "-guard" } else { "" };
+    let suffix = option.unwrap_or_default();
     let file: PathBuf = file.join(format!("c{lockers}-{pairs}{suffix}.callgrind"));
     let mut out = OsString::from("--callgrind-out-file=");
     out.push(&file);
@@ -113,7 +117,7 @@ fn instructions(
         .arg(out)
         .arg(program)
         .args(["count-pairs", "--lockers", &lockers.to_string(), "--pairs", &pairs.to_string()])
-        .args(guard.then_some("--guard"))
+        .args(option)
         .env(SERVER_VARIABLE, server)
         .stdin(Stdio::null())
         .output()

@@ -49,6 +49,10 @@ enum Command {
         /// With the restart guard
         #[arg(long)]
         guard: bool,
+
+        /// Locks with a value of the caller
+        #[arg(long)]
+        take: bool,
     },
 
     /// A process that contends for a lock, or holds many
@@ -133,8 +137,8 @@ pub(crate) fn main() -> ExitCode {
             measure(scope, &all.common, all.only, !all.no_rivals)
         }
         Some(Command::Quick(common)) => measure(Scope::Quick, &common, Vec::new(), false),
-        Some(Command::CountPairs { lockers, pairs, guard }) => {
-            count::run(lockers, pairs, guard).map(|()| ExitCode::SUCCESS)
+        Some(Command::CountPairs { lockers, pairs, guard, take }) => {
+            count::run(lockers, pairs, (guard, take)).map(|()| ExitCode::SUCCESS)
         }
         Some(Command::Worker { job }) => worker::main(&job).map(|()| ExitCode::SUCCESS),
     };

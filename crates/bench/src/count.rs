@@ -17,11 +17,11 @@ use crate::testbed::{self, Testbed};
 const TTL: Duration = Duration::from_secs(10);
 
 /// Runs `pairs` pairs in total on five servers. Each of the `lockers` tasks has its own key. `guard` switches the
-/// restart guard on.
+/// restart guard on. With `take`, the locks have values of their callers.
 ///
 /// # Errors
 /// If there are no servers, or an acquire fails.
-pub(crate) fn run(lockers: usize, pairs: usize, guard: bool) -> Result<(), String> {
+pub(crate) fn run(lockers: usize, pairs: usize, (guard, take): (bool, bool)) -> Result<(), String> {
     if lockers == 0 || pairs == 0 || !pairs.is_multiple_of(lockers) {
         return Err(format!("{lockers} lockers cannot share {pairs} pairs evenly"));
     }
@@ -29,12 +29,17 @@ pub(crate) fn run(lockers: usize, pairs: usize, guard: bool) -> Result<(), Strin
     let urls = testbed::urls(testbed.first(5));
     Flavor::CurrentThread.runtime()?.block_on(async {
         // The work runs in a task. `block_on` would poll it more often, and those polls would be counted too.
-        let all = tokio::spawn(all(urls, lockers, pairs / lockers, guard));
+        let all = tokio::spawn(all(urls, lockers, pairs / lockers, (guard, take)));
         all.await.map_err(|error| error.to_string())?
     })
 }
 
-async fn all(urls: Vec<String>, lockers: usize, each: usize, guard: bool) -> Result<(), String> {
+async fn all(
+    urls: Vec<String>,
+    lockers: usize,
+    each: usize,
+    (guard, take): (bool, bool),
+) -> Result<(), String> {
     let builder = builder(urls)
         .options(LockOptions::new().ttl(TTL).wait(Duration::from_secs(60)))
         .max_ttl(TTL);
@@ -54,6 +59,12 @@ async fn all(urls: Vec<String>, lockers: usize, each: usize, guard: bool) -> Res
             tokio::spawn(async move {
                 let key = key("count", locker);
                 for _ in 0..each {
+                    if take {
+                        let taken = client.take(&*key, "worker", TTL).await;
+                        let taken = taken.map_err(|error| error.to_string())?;
+                        went_well(&key, taken.release().await.outcome)?;
+                        continue;
+                    }
                     let guard = client.acquire(&*key).await.map_err(|error| error.to_string())?;
                     went_well(&key, guard.release().await.outcome)?;
                 }

@@ -11,7 +11,8 @@ use crate::targets;
 use crate::testbed::{self, Testbed};
 use crate::workloads::handover::Contention;
 use crate::workloads::{
-    Bench, contended, frozen, handover, held, kinds, open_loop, pairs, ping, recovery, woken,
+    Bench, contended, frozen, handover, held, kinds, leases, open_loop, pairs, ping, recovery,
+    woken,
 };
 
 /// The extent of a run.
@@ -42,8 +43,8 @@ pub(crate) struct BenchPlan {
 impl BenchPlan {
     fn wants(&self, workload: &str) -> bool {
         // These workloads take minutes and compare quorlock with no other library, so they run only on request.
-        let is_extra =
-            [recovery::NAME, kinds::NAME].contains(&workload) && self.scope != Scope::Full;
+        let is_extra = [recovery::NAME, kinds::NAME, leases::NAME].contains(&workload)
+            && self.scope != Scope::Full;
         match self.only.is_empty() {
             true => !is_extra,
             false => self.only.iter().any(|only| only == workload),
@@ -52,7 +53,7 @@ impl BenchPlan {
 }
 
 /// The values of `--only`.
-pub(crate) const WORKLOADS: [&str; 11] = [
+pub(crate) const WORKLOADS: [&str; 12] = [
     pairs::NAME,
     ping::NAME,
     open_loop::NAME,
@@ -63,6 +64,7 @@ pub(crate) const WORKLOADS: [&str; 11] = [
     frozen::NAME,
     held::NAME,
     kinds::NAME,
+    leases::NAME,
     recovery::NAME,
 ];
 
@@ -145,6 +147,9 @@ fn all(bench: &mut Bench, plan: &BenchPlan) {
     }
     if wanted(kinds::NAME) {
         kinds::run(bench);
+    }
+    if wanted(leases::NAME) {
+        leases::run(bench);
     }
     if wanted(recovery::NAME) {
         recovery::run(bench);

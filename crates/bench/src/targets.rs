@@ -2,7 +2,7 @@
 
 use crate::report::{Cell, Figures, Target};
 use crate::workloads::recovery::{self, guard};
-use crate::workloads::{contended, frozen, handover, held, kinds, pairs, ping, woken};
+use crate::workloads::{contended, frozen, handover, held, kinds, leases, pairs, ping, woken};
 
 /// Compares the medians of a run with the targets of the wanted workloads.
 pub(crate) fn judge(figures: &Figures, wanted: impl Fn(&str) -> bool) -> Vec<Target> {
@@ -16,6 +16,7 @@ pub(crate) fn judge(figures: &Figures, wanted: impl Fn(&str) -> bool) -> Vec<Tar
         (contended::NAME, judge.contended()),
         (held::NAME, judge.held()),
         (kinds::NAME, judge.kinds()),
+        (leases::NAME, judge.leases()),
         (recovery::NAME, judge.guard()),
     ];
     groups.into_iter().filter(|(workload, _)| wanted(workload)).flat_map(|group| group.1).collect()
@@ -185,6 +186,23 @@ impl Judge<'_> {
             AtMost(0.0).target("missed extensions, 10 000 held", "", of("missed_extensions")),
             AtMost(1024.0).target("bytes per held lock", "", of("bytes_per_lock")),
         ]
+    }
+
+    fn leases(&self) -> Vec<Target> {
+        let p50 = |subject| {
+            let cell = Cell { workload: leases::NAME, subject, nodes: 5, concurrency: 1 };
+            self.0.median(cell, "p50_us")
+        };
+        let all = [
+            (1.2, "attach", "acquire"),
+            (2.2, "fenced attach", "fenced acquire"),
+            (3.0, "quorlock acquire", "redis-cli SET"),
+        ];
+        let target = |(most, one, of)| {
+            let ratio = p50(one).zip(p50(of)).map(|(one, of)| one / of);
+            AtMost(most).target(&format!("{}, p50 of {one}", leases::NAME), of, ratio)
+        };
+        all.into_iter().map(target).collect()
     }
 
     fn kinds(&self) -> Vec<Target> {

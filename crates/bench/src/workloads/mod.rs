@@ -6,6 +6,7 @@ pub(crate) mod frozen;
 pub(crate) mod handover;
 pub(crate) mod held;
 pub(crate) mod kinds;
+pub(crate) mod leases;
 pub(crate) mod open_loop;
 pub(crate) mod pairs;
 pub(crate) mod ping;

@@ -78,15 +78,14 @@ impl Attempt {
     /// with a timeout that is small compared with the ttl. The first `prefix_bytes` of each key are the client's
     /// prefix.
     pub fn command(&self, prefix_bytes: u16) -> Command {
-        let Entry { keys, mode, value, origin } = self.entry.clone();
         let ttl_ms = self.timing.ttl_ms();
-        let from = match origin {
+        let from = match &self.entry.origin {
             Origin::Absent => None,
-            Origin::Detached(from) => Some(from.value),
-            Origin::Taken(from) => {
-                return Command::Take { taken: self.entry.taken(&from), ttl_ms };
-            }
+            Origin::Detached(from) => Some(from.value.clone()),
+            Origin::Taken(from) => return Command::Take { taken: self.entry.taken(from), ttl_ms },
         };
+        let Entry { keys, mode, value, .. } = &self.entry;
+        let (keys, mode, value) = (keys.clone(), *mode, value.clone());
         match (mode, &self.fence_request, from) {
             (Mode::Exclusive, Some(fence_request), from) => {
                 let proposal = fence_request.proposal(self.started);
