@@ -2,8 +2,13 @@
 
 mod end;
 mod format;
+#[cfg(any(test, fuzzing))]
+#[allow(unreachable_pub, reason = "public where cargo-fuzz builds it, and nowhere else")]
+pub(crate) mod fuzzing;
 #[cfg(feature = "serde")]
 mod serde;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::fmt;
 use std::num::NonZeroU64;

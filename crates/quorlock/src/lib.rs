@@ -67,6 +67,7 @@ mod guard;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing {
+    pub use crate::lease::fuzzing::lease;
     pub use crate::node::redis::fuzzing::*;
 }
 mod inspect;

@@ -156,9 +156,13 @@ impl Lease {
 
 impl fmt::Display for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let body = self.body();
-        write!(f, "{body}{CHECK}{}", checksum(&body))
+        f.write_str(&sealed(&self.body()))
     }
+}
+
+/// The text with its checksum.
+pub(super) fn sealed(body: &str) -> String {
+    format!("{body}{CHECK}{}", checksum(body))
 }
 
 /// The first eight hexadecimal digits of the SHA-1.
@@ -280,9 +284,11 @@ impl<'a> Fields<'a> {
         if let Some(value) = self.optional(field, read)? {
             return Ok(value);
         }
-        let next = self.0.peek().map(|next| next.split('=').next().unwrap_or_default());
+        let place = |name: &str| FIELDS.iter().position(|field| *field == name);
+        let next = self.0.peek().map(|next| place(next.split('=').next().unwrap_or_default()));
         Err(match next {
-            Some(name) if !FIELDS.contains(&name) => LeaseTextError::UnknownField,
+            // Either no field has this name, or the field should have come earlier.
+            Some(next) if next < place(field) => LeaseTextError::UnknownField,
             _ => LeaseTextError::MissingField { field },
         })
     }

@@ -1,5 +1,5 @@
 //! The bodies of the fuzz targets in `fuzz/`. The tests here run each body on some thousand inputs. A body asserts
-//! properties of one kind of data from a server.
+//! properties of one kind of data from a server. The body for the texts of leases is in `lease/fuzzing.rs`.
 
 #![allow(unreachable_pub, reason = "public where cargo-fuzz builds it, and nowhere else")]
 #![allow(missing_docs, clippy::panic, reason = "each says what it asserts")]
@@ -351,12 +351,22 @@ mod tests {
             }
             self.spoil(text.into_bytes())
         }
+
+        /// The text of a lease, with or without its checksum. The body of the target computes the checksum.
+        fn lease(&mut self) -> Vec<u8> {
+            let text = crate::lease::tests::random_lease(&mut self.0).to_string();
+            let body = text.rsplit_once(",check=").map_or("", |(body, _)| body);
+            if self.below(4) == 0 {
+                return text.into_bytes();
+            }
+            self.spoil(body.as_bytes().to_vec())
+        }
     }
 
     /// A target: its name, its body, and the generator of its inputs.
     type Target = (&'static str, fn(&[u8]), fn(&mut Random) -> Vec<u8>);
 
-    const TARGETS: [Target; 7] = [
+    const TARGETS: [Target; 8] = [
         ("replies", replies, Random::stream),
         ("answers", answers, Random::answer),
         ("commands", commands, |random| random.bytes(300)),
@@ -364,6 +374,7 @@ mod tests {
         ("adoption", adoption, |random| random.text(true)),
         ("registration", registration, Random::database),
         ("info", info, Random::info),
+        ("lease", crate::lease::fuzzing::lease, Random::lease),
     ];
 
     fn run(seed: u64) {
