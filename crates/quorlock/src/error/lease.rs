@@ -139,10 +139,55 @@ pub enum DetachError {
         /// The cause of the loss.
         cause: LossCause,
     },
-    /// The client, or the runtime on which it was built, was shut down.
-    #[error("lock {} not detached: the client is shut down", quoted(.resource))]
-    Closed {
-        /// The resource's name.
-        resource: Arc<str>,
-    },
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use quorlock_core::{Failure, FailureKind, Holding, NodeResult};
+
+    use super::*;
+
+    /// The error of an extension that these nodes did not confirm, with two of three nodes as the quorum.
+    fn unconfirmed(said: [NodeOutcome; 3]) -> LeaseError {
+        let names = ["a", "b", "c"].map(Arc::from);
+        let results = said.map(|said| NodeResult { said, took: Duration::from_millis(50) });
+        let nodes = NodeAnswer::all(&names, None, results.into());
+        LeaseError::unconfirmed("deploy\n".into(), Quorum::majority(3).unwrap(), nodes)
+    }
+
+    #[test]
+    fn a_lease_is_lost_if_the_other_nodes_are_no_quorum() {
+        let silent = || NodeOutcome::Nothing;
+        let failed = || NodeOutcome::Failed(Failure::new(FailureKind::Unreachable));
+        let gone = || NodeOutcome::Seen(Holding::Free);
+        let other = || NodeOutcome::Refused(None);
+        for (said, expected) in [
+            (
+                [silent(), failed(), NodeOutcome::Granted],
+                "lock \"deploy\\n\" not confirmed, 2 of 3 nodes must confirm; try again before the lease ends; \
+                 node a had not answered after 50.0ms; node b failed: unreachable; node c granted",
+            ),
+            (
+                [gone(), failed(), silent()],
+                "lock \"deploy\\n\" not confirmed, 2 of 3 nodes must confirm; try again before the lease ends; \
+                 node a free; node b failed: unreachable; node c had not answered after 50.0ms",
+            ),
+            (
+                [other(), other(), silent()],
+                "lock \"deploy\\n\" is lost: it expired, was released, or was attached by another process; \
+                 acquire the lock again; nodes a, b refused; node c: no answer was needed",
+            ),
+            (
+                [gone(), other(), NodeOutcome::Granted],
+                "lock \"deploy\\n\" is lost: it expired, was released, or was attached by another process; \
+                 acquire the lock again; node a free; node b refused; node c granted",
+            ),
+        ] {
+            let error = unconfirmed(said);
+            assert_eq!(error.to_string(), expected);
+            assert_eq!(error.nodes().len(), 3);
+        }
+    }
 }

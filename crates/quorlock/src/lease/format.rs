@@ -16,6 +16,7 @@ use quorlock_core::{NodeId, NodeSet, Quorum, TTL_CEILING, TTL_MIN, Value};
 
 use super::end::{BootEnd, LeaseEnd};
 use super::{ClusterId, Keeper, Lease, LeaseKind};
+use crate::client::Client;
 use crate::resources::Resources;
 
 /// The start of each text: the library, and the version of the format.
@@ -221,11 +222,16 @@ impl<'a> Fields<'a> {
         let named = Resources::from(&names);
         let title = named.title();
         let resources = named.check().map_err(|_| wrong_key)?;
-        if !resources.iter().map(|name| &**name).eq(names.iter().map(String::as_str)) {
+        let is_sorted = resources.iter().map(|name| &**name).eq(names.iter().map(String::as_str));
+        if !is_sorted || (kind == LeaseKind::Taken && names.len() > 1) {
             return Err(wrong_key);
         }
-        let value = self.required("value", |text| bytes(text).filter(|it| !it.is_empty()))?;
-        let taken = self.only_if(kind == LeaseKind::Taken, "taken", bytes)?;
+        let value = self.required("value", |text| {
+            bytes(text).filter(|value| Value::owner_of(value).is_some())
+        })?;
+        let taken = self.only_if(kind == LeaseKind::Taken, "taken", |text| {
+            bytes(text).filter(|value| (1..=Client::VALUE_BYTES_MAX).contains(&value.len()))
+        })?;
         let ttl = self.required("ttl_ms", |text| {
             let ttl = Duration::from_millis(number(text)?);
             (TTL_MIN..=TTL_CEILING).contains(&ttl).then_some(ttl)

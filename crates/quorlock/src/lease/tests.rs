@@ -47,13 +47,14 @@ pub(crate) fn random_lease(random: &mut fastrand::Rng) -> Lease {
     use LeaseKind::{Exclusive, Fenced, Shared, Taken};
     let kind = [Exclusive, Fenced, Shared, Taken][random.usize(..4)];
     let count = [1, 1, 2, Resources::COUNT_MAX][random.usize(..4)];
+    let count = if kind == Taken { 1 } else { count };
     let names: BTreeSet<String> = (0..count).map(|_| name(random)).collect();
     let named = Resources::from(names.into_iter().collect::<Vec<_>>());
     let title = named.title();
     let resources = named.check().expect("names that can be locked");
     let owner = if random.bool() { String::new() } else { name(random) };
     let caller = |random: &mut fastrand::Rng| {
-        let bytes: Vec<u8> = (0..random.usize(..40)).map(|_| random.u8(..)).collect();
+        let bytes: Vec<u8> = (0..random.usize(1..40)).map(|_| random.u8(..)).collect();
         Value::of_caller(&bytes)
     };
     let node_count = random.usize(1..=31);
@@ -182,7 +183,6 @@ fn a_text_with_a_right_checksum_is_refused_with_the_field_that_is_wrong() {
         ("kind=fenced,", "", missing("kind")),
         ("kind=fenced,", "kind=writer,", invalid("kind")),
         ("kind=fenced,", "kind=exclusive,", UnknownField),
-        ("kind=fenced,", "kind=taken,", missing("taken")),
         ("kind=fenced,", "mode=7,kind=fenced,", UnknownField),
         ("kind=fenced,", "kind=fenced,kind=fenced,", UnknownField),
         ("kind=fenced,", "kind=fenced,,", UnknownField),
@@ -197,6 +197,8 @@ fn a_text_with_a_right_checksum_is_refused_with_the_field_that_is_wrong() {
         ("key=account:7,", "key=a=b,", invalid("key")),
         ("key=account:7,", "key=app:quorlock:node,", invalid("key")),
         (",value=4f8c", ",value=4f 8c", invalid("value")),
+        (",value=4f8c", ",value=4F8C", invalid("value")),
+        (",value=4f8c", ",value=", invalid("value")),
         (",value=4f8c", ",worth=4f8c", UnknownField),
         ("ttl_ms=60000", "ttl_ms=99", invalid("ttl_ms")),
         ("ttl_ms=60000", "ttl_ms=86400001", invalid("ttl_ms")),
@@ -234,6 +236,15 @@ fn a_text_with_a_right_checksum_is_refused_with_the_field_that_is_wrong() {
         let refused = sealed(&body.replacen(from, to, 1)).parse::<Lease>();
         assert_eq!(refused, Err(expected), "{from} → {to}");
     }
+    let taken = body.replace("fenced", "taken").replace("fencing_token=1764065000123456,", "");
+    let with =
+        |taken: &str, value: &str| taken.replace(",ttl_ms", &format!(",taken={value},ttl_ms"));
+    assert_eq!(sealed(&with(&taken, "mine")).parse::<Lease>(), Err(invalid("key")), "two keys");
+    let taken = taken.replace("key=account:9,", "");
+    assert_eq!(sealed(&taken).parse::<Lease>(), Err(missing("taken")));
+    assert_eq!(sealed(&with(&taken, "")).parse::<Lease>(), Err(invalid("taken")));
+    let lease: Lease = sealed(&with(&taken, "mine%00")).parse().expect("a value of the caller");
+    assert_eq!(lease.value(), Some(&b"mine\0"[..]));
     let optional = [id, "end_boot_ns=5417233000000,", "unanswered=1.4,"];
     let without = optional.iter().fold(body.to_owned(), |body, field| body.replace(field, ""));
     let lease: Lease = sealed(&without).parse().expect("these fields may be left out");
