@@ -68,7 +68,7 @@ pub enum LeaseError {
         /// Number of nodes that must confirm.
         needed: usize,
     },
-    /// So many nodes no longer have the lock's value that no quorum is left. The lock expired, was released, or was attached
+    /// Too many nodes no longer have the value of the lock, so no quorum is left. The lock expired, was released, or was attached
     /// by another process.
     #[error(
         "lock {} is lost: it expired, was released, or was attached by another process; \
