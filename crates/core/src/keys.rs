@@ -1,6 +1,5 @@
 //! The entry of a lock on the nodes: its keys, its mode and its value.
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -133,9 +132,9 @@ pub enum Origin {
     #[default]
     Absent,
     /// A process detached the lock, and the attempt replaces that process's value.
-    Detached(Box<DetachedFrom>),
+    Detached(Arc<DetachedFrom>),
     /// The keys are absent, and the attempt sets them to a value that the caller chose.
-    Taken(Box<TakenFrom>),
+    Taken(Arc<TakenFrom>),
 }
 
 /// The entry of a detached lock that an attempt takes over.

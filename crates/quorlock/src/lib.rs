@@ -104,7 +104,7 @@ pub use crate::lease::{Keeper, Lease, LeaseKind, LeaseTextError};
 pub use crate::options::LockOptions;
 pub use crate::resources::Resources;
 pub use crate::stats::{NodeStats, NodeTrustState, Stats};
-pub use crate::taken::{Take, Taken};
+pub use crate::taken::{Take, Taken, Taking};
 pub use quorlock_core::{
     BootTime, Delay, LossCause, Mode, NodeOutcome, NodeReleased, Outcome, QuorumError,
     RestartGuard, Retry, TimingError, Token,

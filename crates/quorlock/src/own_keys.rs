@@ -26,7 +26,7 @@ pub(crate) fn counter(prefix: &str, resource: &str) -> Key {
 
 /// The nonce of a lock on this resource with a value of the caller.
 pub(crate) fn nonce(prefix: &str, resource: &str) -> Key {
-    own_key(prefix, &format!("take:{resource}"))
+    [prefix, RESERVED, "take:", resource].concat().into()
 }
 
 /// The prefix of the clients whose marker has this key; `None` if the key is no marker's.

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures_util::TryFutureExt as _;
-use quorlock_core::Token;
+use quorlock_core::{Token, Value};
 
-use crate::acquire::Acquire;
+use crate::acquire::{Acquire, Acquiring};
 use crate::error::{AcquireError, DetachError, ExtendError};
 use crate::guard::{Guard, Released};
 use crate::lease::Lease;
@@ -19,7 +19,7 @@ use crate::options::LockOptions;
 #[derive(Debug)]
 pub struct Take {
     pub(crate) call: Acquire,
-    pub(crate) value: Box<[u8]>,
+    pub(crate) value: Value,
 }
 
 impl Take {
@@ -37,11 +37,33 @@ impl Take {
 
 impl IntoFuture for Take {
     type Output = Result<Taken, AcquireError>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+    type IntoFuture = Taking;
 
-    fn into_future(self) -> Self::IntoFuture {
-        let call = self.call.into_future();
-        Box::pin(call.map_ok(|guard| Taken::new(guard, self.value)))
+    fn into_future(self) -> Taking {
+        Taking { call: self.call.into_future(), value: self.value }
+    }
+}
+
+/// The future of a [`Take`].
+///
+/// # Cancel safety
+/// As [`Acquiring`].
+///
+/// # Panics
+/// If polled again after it has returned.
+#[must_use = "a call does nothing unless it is awaited"]
+#[derive(Debug)]
+pub struct Taking {
+    call: Acquiring,
+    value: Value,
+}
+
+impl Future for Taking {
+    type Output = Result<Taken, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let guard = ready!(Pin::new(&mut self.call).poll(cx))?;
+        Poll::Ready(Ok(Taken::new(guard, self.value.clone())))
     }
 }
 
@@ -56,11 +78,11 @@ impl IntoFuture for Take {
 #[must_use = "the lock stays on the nodes until its ttl ends"]
 pub struct Taken {
     guard: Guard,
-    value: Box<[u8]>,
+    value: Value,
 }
 
 impl Taken {
-    fn new(mut guard: Guard, value: Box<[u8]>) -> Self {
+    fn new(mut guard: Guard, value: Value) -> Self {
         guard.stays = true;
         Self { guard, value }
     }
@@ -72,7 +94,7 @@ impl Taken {
 
     /// The value that the nodes store under the lock's key.
     pub fn value(&self) -> &[u8] {
-        &self.value
+        self.value.as_bytes()
     }
 
     /// The nonce of this call. No other call has the same.

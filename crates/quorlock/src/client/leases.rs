@@ -51,7 +51,7 @@ impl Client {
     /// # Cancel safety
     /// Safe: dropping the future gives the lease back. If the call has won already, the lock is released.
     pub fn attach(&self, lease: &Lease) -> Acquire {
-        let origin = Origin::Detached(Box::new(DetachedFrom {
+        let origin = Origin::Detached(Arc::new(DetachedFrom {
             value: lease.value.clone(),
             unanswered: lease.unanswered,
         }));
@@ -188,7 +188,7 @@ impl Client {
     fn entry_of(&self, lease: &Lease) -> Result<EntryOf, InvalidRequest> {
         let origin = lease.taken.as_ref().map_or(Origin::Absent, |value| {
             let nonce_key = nonce(&self.state.common.prefix, &lease.resources[0]);
-            Origin::Taken(Box::new(TakenFrom { value: value.clone(), nonce_key, by_value: false }))
+            Origin::Taken(Arc::new(TakenFrom { value: value.clone(), nonce_key, by_value: false }))
         });
         let keys = self.state.keys(&lease.resources)?;
         let entry = Entry { keys, mode: lease.mode(), value: lease.value.clone(), origin };
@@ -234,7 +234,7 @@ impl Lease {
             (_, Mode::Exclusive, None) => LeaseKind::Exclusive,
         };
         let taken = match entry.origin {
-            Origin::Taken(from) => Some(from.value),
+            Origin::Taken(from) => Some(from.value.clone()),
             Origin::Absent | Origin::Detached(_) => None,
         };
         let name = |key: &Key| key.strip_prefix(&*common.prefix).unwrap_or(key).into();

@@ -1,5 +1,6 @@
 //! Locks with a value that the caller chose.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -67,13 +68,14 @@ impl Client {
     /// # }
     /// ```
     pub fn take(&self, resource: impl AsRef<str>, value: impl AsRef<[u8]>, ttl: Duration) -> Take {
-        let (resource, value) = (resource.as_ref(), value.as_ref());
+        let (resource, bytes) = (resource.as_ref(), value.as_ref());
         let options = LockOptions::new().ttl(ttl).wait(Duration::ZERO).auto_extend(false);
-        let origin = self.origin_of(resource, value, false);
+        let value = Value::of_caller(bytes);
+        let origin = self.origin_of(resource, value.clone(), false);
         let call = Acquire::new(self.state.clone(), resource.into(), Mode::Exclusive)
             .setting(origin, options)
-            .refused(check_value(value).err().map(Into::into));
-        Take { call, value: value.into() }
+            .refused(check_value(bytes).err().map(Into::into));
+        Take { call, value }
     }
 
     /// Extends a lock by its value alone, as `LockExtend` of StackExchange.Redis does: whoever took it, and in whatever
@@ -167,10 +169,9 @@ impl Client {
         Ok(self.start_inspect(resource.into())?.map(|seen| Query::of(&seen)))
     }
 
-    fn origin_of(&self, resource: &str, value: &[u8], by_value: bool) -> Origin {
-        let (value, nonce_key) =
-            (Value::of_caller(value), nonce(&self.state.common.prefix, resource));
-        Origin::Taken(Box::new(TakenFrom { value, nonce_key, by_value }))
+    fn origin_of(&self, resource: &str, value: Value, by_value: bool) -> Origin {
+        let nonce_key = nonce(&self.state.common.prefix, resource);
+        Origin::Taken(Arc::new(TakenFrom { value, nonce_key, by_value }))
     }
 
     /// The resource, and the entry of a lock that is known by its value alone.
@@ -186,7 +187,7 @@ impl Client {
             keys: self.state.keys(&resources)?,
             mode: Mode::Exclusive,
             value: Value::new(&fresh_token(), ""),
-            origin: self.origin_of(resource, value, true),
+            origin: self.origin_of(resource, Value::of_caller(value), true),
         };
         let timing = self.state.timing_with(ttl)?;
         Ok((resources, EntryOf { entry, timing, unanswered: NodeSet::default() }))
