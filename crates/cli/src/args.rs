@@ -1,22 +1,25 @@
 //! The options and arguments of all commands. [`crate::options`] interprets them.
 
+mod files;
 mod nodes;
 mod values;
 
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueHint};
 use quorlock::env::duration;
 
+pub(crate) use self::files::{Completions, Man};
 use self::nodes::ConfigArg;
 pub(crate) use self::nodes::{NodeArgs, OutputArgs};
 pub(crate) use self::values::{IfHeld, WaitArg};
 use self::values::{acl_user, load_time, number};
 use crate::exit_code;
 
-/// A lock over several independent Redis or Valkey servers. A client holds it while a majority has
-/// granted it.
+/// A lock over several independent Redis or Valkey servers
+///
+/// A client holds the lock while a majority of the servers has granted it.
 #[derive(Debug, Parser)]
 #[command(name = "quorlock", version, max_term_width = 80)]
 #[command(after_long_help = exit_code::HELP)]
@@ -95,6 +98,8 @@ pub(crate) enum Command {
     Doctor(Doctor),
     Bench(Bench),
     Demo(Demo),
+    Completions(Completions),
+    Man(Man),
 }
 
 impl Command {
@@ -107,7 +112,7 @@ impl Command {
             Self::Init(args) => Some(&mut args.nodes),
             Self::Doctor(args) => Some(&mut args.nodes),
             Self::Bench(args) => Some(&mut args.nodes),
-            Self::Demo(_) => None,
+            Self::Demo(_) | Self::Completions(_) | Self::Man(_) => None,
         }
     }
 }
@@ -145,6 +150,7 @@ pub(crate) struct Run {
     /// The command and its arguments: all words from the first one after KEY on. Options of quorlock
     /// stand before it. Put -- before the command if its first word begins with -
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub(crate) cmd: Vec<OsString>,
 
     #[command(flatten)]
@@ -279,7 +285,7 @@ pub(crate) struct Ls {
     pub(crate) nodes: NodeArgs,
 }
 
-/// Take new nodes into use at once, or change nodes, quorum or --max-ttl
+/// Take new nodes into use, or change nodes, quorum or --max-ttl
 ///
 /// A server that was never used, or has lost its data, cannot be told from one that has forgotten
 /// its locks. Its votes count after a wait of a bit more than the longest TTL. Nothing need be done
@@ -349,13 +355,13 @@ pub(crate) struct Doctor {
     pub(crate) nodes: NodeArgs,
 }
 
-/// Measure your own nodes. This loads them: with up to 64 locks at a time, as fast as they go
+/// Measure your own nodes, which loads them
 ///
-/// Says how long it will load them, and begins at once. Measures each node's round trip, acquire
-/// and release by 1, 8 and 64 lockers on keys of their own, and how long a lock takes from one
-/// client to another that waits for it. Every key begins with "quorlock-bench:", behind
-/// --key-prefix, and is given back; if interrupted, the last ones expire with their TTL of 10s.
-/// Nothing else on the nodes is read or changed.
+/// Says how long it will load the nodes, and begins at once, with up to 64 locks at a time, as fast
+/// as they go. Measures each node's round trip, acquire and release by 1, 8 and 64 lockers on keys
+/// of their own, and how long a lock takes from one client to another that waits for it. Every key
+/// begins with "quorlock-bench:", behind --key-prefix, and is given back; if interrupted, the last
+/// ones expire with their TTL of 10s. Nothing else on the nodes is read or changed.
 ///
 /// `cargo xtask bench`, in the source, compares quorlock with others on servers of its own.
 #[derive(Debug, Args)]
@@ -369,7 +375,7 @@ pub(crate) struct Bench {
     pub(crate) nodes: NodeArgs,
 }
 
-/// See it work: five real servers, a dozen workers, one fault after the other
+/// See it work: five real servers, and one fault after the other
 ///
 /// Starts five Redis or Valkey servers of its own in a temporary folder, and lets workers in
 /// several processes contend for one lock. Stops and kills servers meanwhile, and shows what each

@@ -68,6 +68,8 @@ fn run(Cli { command, output, .. }: Cli) -> Code {
         Command::Doctor(args) => commands::doctor::main(&args, output),
         Command::Bench(args) => commands::bench::main(&args, output),
         Command::Demo(args) => commands::demo::main(&args),
+        Command::Completions(args) => commands::completions::main(&args),
+        Command::Man(args) => commands::man::main(&args),
     };
     result.unwrap_or_else(|refused| {
         output::refused(output.json, &refused.message);

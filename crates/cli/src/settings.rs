@@ -137,7 +137,10 @@ fn is_json(matches: &ArgMatches) -> bool {
 
 /// Moves the environment variables of clap's options to `variables`, lets flags with a variable take a value (`--flag`,
 /// `--flag=false`), and shortens the text of `-h`.
-fn prepared(command: clap::Command, variables: &mut BTreeMap<String, String>) -> clap::Command {
+pub(crate) fn prepared(
+    command: clap::Command,
+    variables: &mut BTreeMap<String, String>,
+) -> clap::Command {
     let command = command.mut_args(|arg| {
         let arg = shortened(arg);
         let (Some(variable), Some(long)) = (arg.get_env(), arg.get_long()) else { return arg };
@@ -162,7 +165,7 @@ fn prepared(command: clap::Command, variables: &mut BTreeMap<String, String>) ->
 }
 
 /// `-h` shows the beginning of each text, and only `--node` of the section "Nodes".
-fn shortened(arg: Arg) -> Arg {
+pub(crate) fn shortened(arg: Arg) -> Arg {
     let Some(help) = arg.get_help().map(ToString::to_string) else { return arg };
     let long = arg.get_long_help().map_or_else(|| help.clone(), ToString::to_string);
     let ends = [". ", ": ", "; ", ", so ", " [default"];

@@ -285,7 +285,7 @@ fn invalid_arguments_are_refused_before_a_command_is_sent() {
 fn help_texts() {
     let Some(mut scene) = Scene::new(1) else { return };
     scene.quorlock(&["--help"]);
-    for verb in ["run", "status", "init", "doctor", "bench", "demo"] {
+    for verb in ["run", "status", "init", "doctor", "bench", "demo", "completions", "man"] {
         scene.quorlock(&[verb, "--help"]);
     }
     scene.compare(&expect_file!["outside/help.txt"]);

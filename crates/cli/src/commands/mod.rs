@@ -1,10 +1,12 @@
 //! One file per command.
 
 pub(crate) mod bench;
+pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod init;
 pub(crate) mod ls;
+pub(crate) mod man;
 pub(crate) mod run;
 pub(crate) mod status;
 
