@@ -166,7 +166,7 @@ impl Attempt {
 
     /// Step 3: acquired if and only if a majority granted and enough of the validity is left. Both success and failure
     /// are decided as early as possible (V2).
-    fn decide(&mut self, now: Reading) -> Decision {
+    pub(crate) fn decide(&mut self, now: Reading) -> Decision {
         let (mut granted, mut outstanding) = (0, 0);
         for slot in &*self.slots {
             match slot {

@@ -217,7 +217,7 @@ impl Lease {
 
     /// Whether a lost lease keeps its keys until the holder releases it.
     pub(crate) const fn keeps_on_loss(&self) -> bool {
-        self.guard.keeps_on_loss
+        self.guard.keeps_on_loss || self.is_detached()
     }
 
     pub(crate) fn lose(&mut self, cause: LossCause) {

@@ -88,6 +88,11 @@ impl Engine {
                 attempt.bar(node, vote_does_not_count());
                 nodes.remove(node);
             }
+            // No answer comes from these nodes, so the attempt may have failed already.
+            let decision = attempt.decide(cx.now);
+            if decision != Decision::Wait {
+                return self.follow(lock, decision, cx);
+            }
         }
         cx.emit(Effect::Send { nodes, ticket, command });
         Self::index_call(&mut self.deadlines, lock, call);
@@ -227,13 +232,19 @@ impl Engine {
         let is_gone = call.request.attaches()
             && attempt.is_gone()
             && (call.request.mode == Mode::Exclusive || call.history.count >= READER_ATTACHES);
+        let is_barred = match &call.request.origin {
+            Origin::Detached(from) => {
+                self.quorum.is_out_of_reach(self.quorum.nodes() - from.unanswered.len(), 0)
+            }
+            Origin::Absent | Origin::Taken(_) => false,
+        };
         let refused: NodeSet = attempt.refusing().collect();
         let asked = if call.is_to_watch() { attempt.telling() } else { refused };
         let release = attempt.give_up(round, cx.now);
         self.start_release((lock, round), release, cx);
         if is_gone {
             self.refuse(lock, RefusalKind::Gone, cx);
-        } else if attempt.is_permission_denied() {
+        } else if attempt.is_permission_denied() || is_barred {
             self.refuse(lock, RefusalKind::NoQuorum, cx);
         } else if refused.is_empty() {
             // No node refused, so no reader blocks this call. The call withdraws its intent, which would keep new

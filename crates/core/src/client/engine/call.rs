@@ -111,7 +111,12 @@ pub(super) enum Phase {
 
 impl Call {
     pub(super) fn new(request: Request, now: Reading) -> Self {
+        let ttl = request.timing.ttl();
         let deadline = match request.wait {
+            // Each attempt prolongs the keys that it attaches. Without this bound, a lock that too few nodes have for a
+            // quorum would stay on these nodes for as long as its callers wait.
+            Wait::For(wait) if request.attaches() => Some(now.after(wait.min(ttl))),
+            Wait::Forever if request.attaches() => Some(now.after(ttl)),
             Wait::For(wait) => Some(now.after(wait)),
             Wait::Once | Wait::Forever => None,
         };
@@ -192,9 +197,12 @@ impl Call {
         3 * believed(self.pace.round_trip) <= self.patience(now)
     }
 
+    /// Whether nodes are to push changes of the lock. A call that attaches polls instead: pushes find calls by the local
+    /// queue, and keys that are free do not help such a call.
     pub(super) fn is_to_watch(&self) -> bool {
         let adaptive = matches!(self.request.retry.delay, Delay::Adaptive { .. });
-        adaptive && self.request.wait != Wait::Once && !self.is_spent()
+        let is_queued = !self.request.attaches();
+        adaptive && is_queued && self.request.wait != Wait::Once && !self.is_spent()
     }
 
     pub(super) fn is_spent(&self) -> bool {

@@ -6,6 +6,7 @@ use crate::command::Counter;
 use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
 use crate::keys::{Entry, Keys, Origin};
 use crate::redlock::entry_extension::EntryExtension;
+use crate::redlock::lease::Lease;
 use crate::redlock::quorum::NodeSet;
 use crate::redlock::release::Release;
 
@@ -31,7 +32,8 @@ impl Engine {
         let Some(lock) = self.held_by(holder) else {
             return;
         };
-        let Some(lease) = self.leases.get(&lock).filter(|lease| lease.lost().is_none()) else {
+        let is_here = |lease: &&Lease| lease.lost().is_none() || lease.is_detached();
+        let Some(lease) = self.leases.get(&lock).filter(is_here) else {
             return;
         };
         let keys = lease.keys().clone();

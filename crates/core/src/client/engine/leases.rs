@@ -300,7 +300,7 @@ impl Engine {
         Self::emit_extended(lease, Extended::Lost(cause), cx);
         lease.lose(cause);
         let holder = lease.holder();
-        if lease.is_detaching() {
+        if lease.is_detaching() && !lease.is_detached() {
             cx.emit(Effect::Detached { lock: holder, detached: None });
         }
         cx.emit(Effect::Lost { lock: holder, cause });
@@ -442,7 +442,7 @@ impl Engine {
 
     /// Notifies the holder of new votes, if the lease has a holder.
     fn emit_changed(lease: &Lease, cx: &mut Context<'_>) {
-        if !lease.is_handing_over() {
+        if !lease.is_handing_over() && !lease.is_detaching() {
             cx.emit(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
         }
     }

@@ -7,7 +7,7 @@ use crate::client::local_queue::LocalQueue;
 use crate::client::wait::Waiting;
 use crate::command::{Answer, Command, Holding};
 use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
-use crate::keys::{Keys, Mode, of_intent};
+use crate::keys::{Keys, Mode, Origin, of_intent};
 use crate::redlock::acquire::FailureReason;
 use crate::redlock::inspect::Inspection;
 use crate::redlock::quorum::{NodeId, NodeSet};
@@ -101,7 +101,9 @@ impl Engine {
             call.history.note_leftovers(self.quorum, &leftovers);
         }
         call.contention.looked_at = Some(cx.now.boot());
-        if call.request.attaches() && call.history.names_holder(self.quorum) {
+        if let Origin::Detached(from) = &call.request.origin
+            && call.history.names_holder(self.quorum, &from.value)
+        {
             self.release_remains(lock, cx);
             return self.refuse(lock, RefusalKind::Contended, cx);
         }

@@ -58,6 +58,11 @@ impl Lease {
         self.detaching.is_some()
     }
 
+    /// Whether the caller has the detached lock. From then on, only the caller ends the lock.
+    pub(crate) const fn is_detached(&self) -> bool {
+        matches!(&self.detaching, Some(detaching) if detaching.is_reported)
+    }
+
     /// Returns the detached lock once, when all nodes have answered or the wait is over.
     pub(crate) fn poll_detached(&mut self, now: Reading) -> Option<Detached> {
         let unanswered = self.unanswered();

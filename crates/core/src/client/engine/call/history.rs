@@ -9,7 +9,7 @@ use crate::redlock::acquire::{FailureReason, NodeOutcome, NodeResult, why_not};
 use crate::redlock::quorum::{NodeId, Quorum};
 use crate::redlock::release::Leftover;
 use crate::time::Reading;
-use crate::token::Token;
+use crate::token::{Token, Value};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::client::engine) struct AttemptHistory {
@@ -67,10 +67,12 @@ impl AttemptHistory {
         }
     }
 
-    /// Whether a quorum of nodes reported the same writer's value. Then another client holds the lock.
-    pub(in crate::client::engine) fn names_holder(&self, quorum: Quorum) -> bool {
+    /// Whether a quorum of nodes reported the same writer's value, other than `except`. Then another client holds the
+    /// lock.
+    pub(in crate::client::engine) fn names_holder(&self, quorum: Quorum, except: &Value) -> bool {
         let nodes = self.last.iter().flat_map(|(_, nodes)| nodes);
-        let values: Vec<&[u8]> = nodes.filter_map(|node| writer_of(&node.said)).collect();
+        let values = nodes.filter_map(|node| writer_of(&node.said));
+        let values: Vec<&[u8]> = values.filter(|value| *value != except.as_bytes()).collect();
         let count_of = |value: &&[u8]| values.iter().filter(|it| *it == value).count();
         values.iter().any(|value| quorum.is_reached(count_of(value)))
     }
@@ -110,7 +112,8 @@ impl AttemptHistory {
         }
         report.said = match answer {
             Answer::Granted | Answer::GrantedFenced { .. } => NodeOutcome::Granted,
-            Answer::Refused => NodeOutcome::Refused(None),
+            Answer::Refused | Answer::Other => NodeOutcome::Refused(None),
+            Answer::Absent => NodeOutcome::Seen(Holding::Free),
             Answer::RefusedFenced { holding, .. } => {
                 NodeOutcome::Refused(Some((**holding).clone()))
             }

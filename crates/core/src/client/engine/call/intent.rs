@@ -72,7 +72,8 @@ impl Call {
         let Phase::Looking { inspection, .. } = &self.phase else {
             return (None, None);
         };
-        if self.request.mode == Mode::Shared || self.is_to_end(now) || mutant!(WritersSayNothing) {
+        let is_of_no_use = self.request.mode == Mode::Shared || self.request.attaches();
+        if is_of_no_use || self.is_to_end(now) || mutant!(WritersSayNothing) {
             return (None, None);
         }
         let (mut readers, mut is_for_others) = (Vec::new(), false);
