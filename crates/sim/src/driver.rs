@@ -1,7 +1,7 @@
 //! Carries out effects (the engine's outputs) and callers' actions on guards. Simulator and models share this code.
 
 use quorlock_core::{
-    Effect, Event, Evidence, LockId, NodeId, Reading, TicketedCommand, Token, Verb,
+    Effect, Entry, Event, Evidence, LockId, NodeId, Reading, TicketedCommand, Token, Verb,
 };
 
 use crate::fact::{ClientId, Fact, NodeIndex};
@@ -25,6 +25,11 @@ pub(crate) trait Driver {
     fn begun(&mut self, client: ClientId, lock: LockId, token: Token);
 
     fn carried_out(&mut self, client: ClientId, effect: &Effect);
+
+    /// The entry of the lock that this request extends.
+    fn entry_of(&self, _: ClientId, _: LockId) -> Option<Entry> {
+        None
+    }
 
     /// Queues an event as the next input of the engine.
     fn ask(&mut self, client: ClientId, event: Event);
@@ -124,7 +129,18 @@ pub(crate) trait Driver {
                 let (guard, is_confirmed) = (of(lock), *is_confirmed);
                 self.note(&Fact::Health { guard, is_confirmed, nodes });
             }
-            Effect::Detached { .. } | Effect::EntryExtended { .. } => {}
+            Effect::Detached { lock, detached } => {
+                self.note(&Fact::Detached { guard: of(lock), detached: detached.as_deref() });
+                if detached.is_some() {
+                    self.forget(of(lock));
+                }
+            }
+            Effect::EntryExtended { lock, validity, .. } => {
+                if let Some(entry) = self.entry_of(client, *lock) {
+                    let (entry, validity) = (&entry, validity.as_ref());
+                    self.note(&Fact::EntryExtended { client, entry, validity });
+                }
+            }
             Effect::Released { lock, report } => {
                 self.note(&Fact::Released { guard: of(lock), report });
                 self.forget(of(lock));
@@ -164,6 +180,15 @@ pub(crate) trait Driver {
         held.fence = None;
         self.note(&Fact::Downgraded { guard });
         self.ask(guard.client, Event::Downgrade { lock: guard.lock });
+    }
+
+    /// Detaches a lock. The guard becomes invalid before the engine learns of it.
+    fn detach(&mut self, guard: GuardId) {
+        let Some(held) = self.guards().of_mut(guard) else { return };
+        held.given_back = true;
+        held.hold.release();
+        self.note(&Fact::DetachAsked { guard });
+        self.ask(guard.client, Event::Detach { lock: guard.lock });
     }
 
     /// Releases or drops a guard. The guard becomes invalid before the engine learns of the release (S14).

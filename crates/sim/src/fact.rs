@@ -4,9 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Evidence, Extended, Holding, Key, LockId, LossCause, Mode, NodeOutcome,
-    NodeResult, Reading, Refusal, ReleaseReport, Request, Ticket, Token, TrustState, Validity,
-    Value,
+    Answer, Command, Detached, Entry, Evidence, Extended, Holding, Key, LockId, LossCause, Mode,
+    NodeOutcome, NodeResult, Reading, Refusal, ReleaseReport, Request, Ticket, Token, TrustState,
+    Validity, Value,
 };
 
 use crate::guard::GuardId;
@@ -28,6 +28,12 @@ pub(crate) enum Fact<'a> {
     ExtendAsked { guard: GuardId },
     /// A holder downgrades to a reader.
     Downgraded { guard: GuardId },
+    /// A holder detaches its lock.
+    DetachAsked { guard: GuardId },
+    /// The engine reports the detached lock, or that the lock is lost.
+    Detached { guard: GuardId, detached: Option<&'a Detached> },
+    /// The engine reports the extension of a lock without a guard, by a caller that knows the value.
+    EntryExtended { client: ClientId, entry: &'a Entry, validity: Option<&'a Validity> },
     /// A holder notices the end of its lock.
     EndSeen { guard: GuardId },
     /// A holder releases or drops its guard.
@@ -181,6 +187,15 @@ impl fmt::Display for Fact<'_> {
             }
             Self::ExtendAsked { guard } => write!(f, "{guard}: to be extended"),
             Self::Downgraded { guard } => write!(f, "{guard}: a reader's from now on"),
+            Self::DetachAsked { guard } => write!(f, "{guard}: to be detached"),
+            Self::Detached { guard, detached } => match detached {
+                Some(it) => write!(f, "{guard}: DETACHED, without answers of {:?}", it.unanswered),
+                None => write!(f, "{guard}: not detached, because it is lost"),
+            },
+            Self::EntryExtended { client, entry, validity } => {
+                let how = if validity.is_some() { "extended" } else { "not extended" };
+                write!(f, "client {client}: the lock of {} is {how}", names(&entry.keys))
+            }
             Self::EndSeen { guard } => write!(f, "{guard}: its holder sees the end"),
             Self::ReleaseAsked { guard, report } => {
                 write!(f, "{guard}: {}", if *report { "given back" } else { "dropped" })
@@ -416,6 +431,13 @@ impl fmt::Display for CommandText<'_> {
             }
             Command::Withdraw { intents, value } => {
                 write!(f, "withdraw {} {}", names(intents), short(value))
+            }
+            Command::Attach { keys, from, value, ttl_ms, .. } => {
+                let (from, value) = (short(from), short(value));
+                write!(f, "attach {} {from} as {value} PX {ttl_ms}", names(keys))
+            }
+            Command::GiveBack { keys, value, to, .. } => {
+                write!(f, "give back {} {} as {}", names(keys), short(value), short(to))
             }
             Command::Inspect { keys, .. } => write!(f, "look at {}", names(keys)),
             Command::Watch { keys, .. } => write!(f, "watch {}", names(keys)),

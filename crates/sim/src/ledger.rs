@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use quorlock_core::{
-    Answer, Command, Keys, LockId, Quorum, Reading, Request, Ticket, Token, Value, Verb,
+    Answer, Command, Key, LockId, Quorum, Reading, Request, Ticket, Token, Value, Verb,
 };
 
 use crate::evidence_log::{EvidenceLog, Void};
@@ -43,7 +43,7 @@ impl Default for Drift {
 pub(crate) struct TokenRecord {
     pub(crate) client: ClientId,
     pub(crate) lock: LockId,
-    pub(crate) keys: Keys,
+    pub(crate) keys: Vec<Key>,
     /// How long a vote counts: T − (ε·T + δ), in nanoseconds.
     pub(crate) term: i64,
     pub(crate) nodes: Vec<NodeRecord>,
@@ -52,6 +52,8 @@ pub(crate) struct TokenRecord {
     /// The number of nodes that reported a deleted key.
     pub(crate) deleted: usize,
     pub(crate) is_shared: bool,
+    /// No client of the simulator has to release the lock: a process detached it, or a caller extends it by its value.
+    pub(crate) is_detached: bool,
     /// The first round of extensions that a downgraded writer sends as a reader.
     downgraded_in: Option<u32>,
 }
@@ -74,10 +76,18 @@ pub(crate) struct NodeRecord {
     pub(crate) recorded: Option<u64>,
 }
 
-/// The keys and the value in a command about a lock.
-pub(crate) const fn subject(command: &Command) -> Option<(&Keys, &Value)> {
+/// The keys and the value in a command about a lock. For a lock with the caller's value, this is the nonce.
+pub(crate) fn subject(command: &Command) -> Option<(&[Key], &Value)> {
     match command {
-        Command::Acquire { keys, value, .. }
+        Command::Take { taken, .. }
+        | Command::ExtendTaken { taken, .. }
+        | Command::ReleaseTaken { taken, .. } => {
+            Some((std::slice::from_ref(&taken.key), &taken.nonce))
+        }
+        Command::Attach { keys, value, .. }
+        | Command::AttachFenced { keys, value, .. }
+        | Command::GiveBack { keys, value, .. }
+        | Command::Acquire { keys, value, .. }
         | Command::Heal { keys, value, .. }
         | Command::AcquireFenced { keys, value, .. }
         | Command::Raise { keys, value, .. }
@@ -210,6 +220,13 @@ impl Ledger {
             Fact::Ordered { client, node, ticket, command } => {
                 self.ordered(*client, *node, *ticket, command);
             }
+            Fact::Detached { guard, detached: Some(detached) } => {
+                let value = detached.entry.value.as_bytes();
+                if let Some(token) = self.tokens.get_mut(value) {
+                    debug_assert!(token.client == guard.client, "its holder detaches a lock");
+                    token.is_detached = true;
+                }
+            }
             Fact::Evidence { client, node, evidence, .. } => {
                 self.evidence_log.note(*client, *node, evidence)
             }
@@ -237,8 +254,10 @@ impl Ledger {
             Some((known, _)) => known.clone(),
             None => self.open(client, ticket.lock, keys, value.as_bytes().into()),
         };
+        let has_call = self.requests.contains_key(&(client, ticket.lock));
         if let Some(token) = self.tokens.get_mut(&value) {
             token.nodes[node].asked |= !command.is_release();
+            token.is_detached |= !has_call;
             token.is_shared |=
                 matches!(command, Command::AcquireShared { .. } | Command::HealShared { .. });
             if matches!(command, Command::Downgrade { .. }) {
@@ -255,12 +274,18 @@ impl Ledger {
         self.commands.entry((client, ticket)).or_insert(value);
     }
 
-    fn open(&mut self, client: ClientId, lock: LockId, keys: &Keys, value: Arc<[u8]>) -> Arc<[u8]> {
+    fn open(
+        &mut self,
+        client: ClientId,
+        lock: LockId,
+        keys: &[Key],
+        value: Arc<[u8]>,
+    ) -> Arc<[u8]> {
         // How long a vote counts, by the formula of the paper and the protocol. Independent of the engine's code.
         let ttl = self.requests.get(&(client, lock)).map_or(0, |it| it.timing.ttl_ms() as i64);
         let term = ttl * MS - ttl * self.drift.ppm - self.drift.constant;
         let nodes = vec![NodeRecord::default(); self.quorum.nodes()];
-        let (extending, deleted, keys) = ((0, 0), 0, keys.clone());
+        let (extending, deleted, keys) = ((0, 0), 0, keys.to_vec());
         let record = TokenRecord {
             client,
             lock,
@@ -270,6 +295,7 @@ impl Ledger {
             extending,
             deleted,
             is_shared: false,
+            is_detached: false,
             downgraded_in: None,
         };
         self.tokens.insert(value.clone(), record);

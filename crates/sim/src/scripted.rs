@@ -235,11 +235,15 @@ impl ScriptedWorld {
 
     /// A caller of this client asks for a lock.
     pub fn acquire_by(&mut self, client: usize, request: Request) -> LockId {
-        let lock = LockId(self.owners.len() as u64);
-        self.owners.push(client);
+        let lock = self.new_lock(client);
         self.world.note(&Fact::Wanted { client, lock, request: &request });
         self.tell(client, Event::Acquire { lock, request });
         lock
+    }
+
+    fn new_lock(&mut self, client: usize) -> LockId {
+        self.owners.push(client);
+        LockId(self.owners.len() as u64 - 1)
     }
 
     /// Acquires and waits until the lock is held.

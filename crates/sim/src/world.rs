@@ -12,10 +12,11 @@ mod nodes;
 mod scripts;
 mod transports;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quorlock_core::{
-    Answer, BatchId, Evidence, Key, Keys, Reading, RestartGuard, Rules, TicketedCommand,
+    Answer, BatchId, Entry, Evidence, Key, Keys, LockId, Reading, RestartGuard, Rules,
+    TicketedCommand,
 };
 
 use self::agenda::Agenda;
@@ -194,6 +195,8 @@ pub(crate) struct World {
     pub(crate) progress: Progress,
     pub(crate) setting: Setting,
     pub(crate) record: Record,
+    /// The locks without a guard that requests extend.
+    pub(crate) extending: BTreeMap<(ClientId, LockId), Entry>,
     /// In a scripted world: the settings of the test, which replace callers, faults and random numbers.
     pub(crate) by_hand: Option<Box<ByHand>>,
 }
@@ -277,6 +280,7 @@ impl World {
                 violation: None,
                 trace: traced.then(Vec::new),
             },
+            extending: BTreeMap::new(),
             by_hand: None,
             plan,
         };

@@ -27,6 +27,7 @@
 //! | S26 contention is never inferred from an I/O error | `acquiring`; `tests/acquire.rs` |
 
 mod acquiring;
+mod detached;
 mod fencing;
 mod holding;
 mod kinds;

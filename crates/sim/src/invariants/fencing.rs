@@ -219,6 +219,7 @@ impl Fencing {
         view: &View<'_>,
     ) -> Checked {
         let (Command::AcquireFenced { counter, .. }
+        | Command::AttachFenced { counter, .. }
         | Command::Raise { counter, .. }
         | Command::HealFenced { counter, .. }
         | Command::ExtendFenced { counter, .. }) = command

@@ -59,6 +59,9 @@ impl HoldLimit {
                     return Err(format!("client {client} extends a lock {over} past its max_hold"));
                 }
             }
+            Fact::Detached { detached: Some(detached), .. } => {
+                self.tokens.remove(detached.entry.value.as_bytes());
+            }
             Fact::Released { guard, .. } => self.forget(*guard, view),
             _ => {}
         }

@@ -1,9 +1,8 @@
 //! No release is in flight while its guard is valid.
 
-use quorlock_core::Command;
-
 use super::Checked;
 use crate::fact::Fact;
+use crate::ledger::subject;
 use crate::view::View;
 
 pub(crate) const NAME: &str = "invalid first";
@@ -15,7 +14,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     let (Fact::Ordered { client, command, .. } | Fact::Sent { client, command, .. }) = fact else {
         return Ok(());
     };
-    let (Command::Release { value, .. } | Command::ReleaseShared { value, .. }) = command else {
+    let Some((_, value)) = subject(command).filter(|_| command.is_release()) else {
         return Ok(());
     };
     let now = view.reading(*client);

@@ -1,11 +1,17 @@
 //! A lock has one holder at a time. An overlap is a violation if the protocol promises this; otherwise it is counted.
+//!
+//! A detached lock has no holder, but until its end no other client may hold the lock, unless a caller that knows the
+//! value has begun to attach or release it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use quorlock_core::{Command, Entry, Key, Keys, Mode, Validity, Verb};
 
 use super::Checked;
 use crate::count::{Count, Counts};
-use crate::fact::{Fact, FaultEvent};
+use crate::fact::{ClientId, Fact, FaultEvent};
 use crate::guard::GuardId;
+use crate::ledger::subject;
 use crate::plan::Outside;
 use crate::view::View;
 
@@ -19,6 +25,23 @@ pub(crate) const SENTENCE: &str = "Safety property: Mutual exclusion. At any giv
 pub(crate) struct MutualExclusion {
     counted: BTreeSet<(GuardId, GuardId)>,
     in_run: bool,
+    /// The detached locks, by the value on the nodes.
+    detached: BTreeMap<Vec<u8>, Detached>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Detached {
+    /// The guard that was detached. After an extension, the client is the one that extended the lock.
+    id: GuardId,
+    keys: Keys,
+    mode: Mode,
+    validity: Validity,
+}
+
+struct Holder<'a> {
+    id: GuardId,
+    keys: &'a Keys,
+    mode: Mode,
 }
 
 impl MutualExclusion {
@@ -33,23 +56,79 @@ impl MutualExclusion {
             Fact::Granted { .. }
             | Fact::Changed { .. }
             | Fact::FaultEvent(FaultEvent::Resumed { .. } | FaultEvent::WallStepped { .. }) => {}
+            Fact::Detached { guard, detached: Some(it) } => {
+                self.note(*guard, &it.entry, &it.validity);
+            }
+            Fact::EntryExtended { client, entry, validity: Some(validity) } => {
+                let before = self.detached.get(entry.value.as_bytes());
+                let lock = before.map_or(quorlock_core::LockId(0), |before| before.id.lock);
+                self.note(GuardId { client: *client, lock }, entry, validity);
+            }
+            Fact::Ordered { client, ticket, command, .. } => {
+                return self.ordered(*client, ticket.verb, command);
+            }
             _ => return Ok(()),
         }
+        self.compare(view, counts)
+    }
+
+    fn note(&mut self, id: GuardId, entry: &Entry, validity: &Validity) {
+        let (keys, validity) = (entry.keys.clone(), validity.clone());
+        let it = Detached { id, keys, mode: entry.mode, validity };
+        self.detached.insert(entry.value.as_bytes().to_vec(), it);
+    }
+
+    fn ordered(&mut self, client: ClientId, verb: Verb, command: &Command) -> Checked {
+        match command {
+            Command::Attach { from, .. } | Command::AttachFenced { from, .. } => {
+                self.detached.remove(from.as_bytes());
+            }
+            // A value of the caller's own is used by one client at a time.
+            Command::ExtendTaken { taken, by_value: true, .. }
+            | Command::ReleaseTaken { taken, by_value: true } => {
+                let is_it = |it: &Detached| it.id.client == client && it.keys.contains(&taken.key);
+                self.detached.retain(|_, it| !is_it(it));
+            }
+            _ => {}
+        }
+        let Some((_, value)) = subject(command) else { return Ok(()) };
+        match verb {
+            Verb::Release => drop(self.detached.remove(value.as_bytes())),
+            Verb::Acquire | Verb::Heal if self.detached.contains_key(value.as_bytes()) => {
+                return Err(format!("client {client} sets a detached lock: {command:?}"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, view: &View<'_>, counts: &mut Counts) -> Checked {
         let holds = |(id, guard): &(GuardId, &crate::guard::Guard)| {
             view.can_look(id.client) && guard.is_valid(view.reading(id.client))
         };
-        let holders: Vec<_> = view.guards.iter().filter(holds).collect();
-        for (place, (one, guard)) in holders.iter().enumerate() {
-            for (other, held) in &holders[place + 1..] {
-                let (keys, other_keys) = (&guard.request.keys, &held.request.keys);
-                if !keys.overlaps(other_keys) || !guard.hold.mode().excludes(held.hold.mode()) {
+        let stands = |it: &&Detached| {
+            let client = it.id.client;
+            view.can_look(client) && !it.validity.remaining(view.reading(client)).is_zero()
+        };
+        let guards = view.guards.iter().filter(holds).map(|(id, guard)| {
+            let (keys, mode) = (&guard.request.keys, guard.hold.mode());
+            Holder { id, keys, mode }
+        });
+        let detached = self.detached.values().filter(stands);
+        let detached = detached.map(|it| Holder { id: it.id, keys: &it.keys, mode: it.mode });
+        let holders: Vec<_> = guards.chain(detached).collect();
+        for (place, one) in holders.iter().enumerate() {
+            for other in &holders[place + 1..] {
+                if !one.keys.overlaps(other.keys) || !one.mode.excludes(other.mode) {
                     continue;
                 }
+                let (id, other_id) = (one.id, other.id);
                 if view.terms.outside.is_none() {
-                    let key = keys.iter().find(|key| other_keys.contains(key)).unwrap_or(&keys[0]);
-                    return Err(format!("{key} is held by {one} and by {other}"));
+                    let is_in_both = |key: &&Key| other.keys.contains(key);
+                    let key = one.keys.iter().find(is_in_both).unwrap_or(&one.keys[0]);
+                    return Err(format!("{key} is held by {id} and by {other_id}"));
                 }
-                if self.counted.insert((*one, *other)) && !std::mem::replace(&mut self.in_run, true)
+                if self.counted.insert((id, other_id)) && !std::mem::replace(&mut self.in_run, true)
                 {
                     counts.add(Count::Overlaps);
                     counts.add(match view.terms.outside {

@@ -61,6 +61,10 @@ impl Owed {
                 }
                 self.commands.insert((*client, *node, *ticket), value);
             }
+            Fact::Detached { guard, detached: Some(detached) } => {
+                let value = detached.entry.value.as_bytes();
+                self.keys.retain(|(of, _, its), _| *of != guard.client || its != value);
+            }
             Fact::Sent { client, node, ticket, .. }
                 if matches!(ticket.verb, Verb::Acquire | Verb::Heal) =>
             {

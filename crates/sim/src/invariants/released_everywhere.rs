@@ -4,7 +4,7 @@ use quorlock_core::LockId;
 
 use super::Checked;
 use crate::fact::{ClientId, Fact, names};
-use crate::ledger::TokenRecord;
+use crate::ledger::{NodeRecord, TokenRecord};
 use crate::view::View;
 
 pub(crate) const NAME: &str = "released everywhere";
@@ -46,7 +46,8 @@ fn of_call(client: ClientId, lock: LockId, view: &View<'_>) -> Checked {
 }
 
 fn check_token(token: &TokenRecord) -> Checked {
-    match token.nodes.iter().position(|node| node.asked && !node.released) {
+    let is_left = |node: &NodeRecord| node.asked && !node.released && !token.is_detached;
+    match token.nodes.iter().position(is_left) {
         None => Ok(()),
         Some(node) => Err(format!(
             "client {} has not released {} (of its lock {}) on node {node}",

@@ -18,8 +18,14 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     let Fact::Executed { node, command, answer, .. } = fact else { return Ok(()) };
     let Some((keys, value)) = subject(command) else { return Ok(()) };
     let stored = |key: &Key| view.node(*node).stored(key, view.now);
+    let taken = match command {
+        Command::Take { taken, .. }
+        | Command::ExtendTaken { taken, .. }
+        | Command::ReleaseTaken { taken, .. } => Some(&taken.value),
+        _ => None,
+    };
     let is_there = |it: &Stored| match &it.content {
-        Content::Text(_) => it.holds(value),
+        Content::Text(_) => it.holds(taken.unwrap_or(value)),
         Content::Scored(members) => {
             let end = members.get(value.as_bytes());
             end.is_some_and(|end| view.node(*node).lives(*end, view.now))
@@ -38,7 +44,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     if is_yes && let Some(key) = keys.iter().find(lacks) {
         return Err(format!("node {node} says {answer:?}, and {key} is another's: {command:?}"));
     }
-    let is_release = matches!(command, Command::Release { .. } | Command::ReleaseShared { .. });
+    let is_release = command.is_release() && taken.is_none();
     let is_answered = !matches!(answer, Answer::Failed(_));
     let mut left = keys.iter().filter(|key| stored(key).is_some_and(is_there));
     match left.next().filter(|_| is_release && is_answered) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quorlock_core::{Answer, Command, Key, LockId, Value, Verb};
+use quorlock_core::{Answer, Command, Key, LockId, Mode, Taken, Value, Verb};
 
 use super::Checked;
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
@@ -40,15 +40,8 @@ impl TokenOwnership {
 
     pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         match fact {
-            Fact::Ordered {
-                client,
-                ticket,
-                command:
-                    Command::Acquire { value, .. }
-                    | Command::AcquireFenced { value, .. }
-                    | Command::AcquireShared { value, .. },
-                ..
-            } if ticket.verb == Verb::Acquire => {
+            Fact::Ordered { client, ticket, command, .. } if ticket.verb == Verb::Acquire => {
+                let Some((_, value)) = subject(command) else { return Ok(()) };
                 let attempt = (*client, ticket.lock, ticket.round);
                 let known = self.attempts.entry(value.as_bytes().to_vec()).or_insert(attempt);
                 if *known != attempt {
@@ -75,6 +68,41 @@ impl TokenOwnership {
         }
     }
 
+    /// A lock with the caller's value changes only if its nonce is that of the command, or by the forms that compare the
+    /// value alone.
+    fn executed_by_value(
+        &mut self,
+        node: NodeIndex,
+        (command, taken): (&Command, &Taken),
+        answer: &Answer,
+        view: &View<'_>,
+    ) -> Checked {
+        let [before, nonce_before] = [&taken.key, &taken.nonce_key].map(|key| {
+            let after = view.node(node).stored(key, view.now).cloned();
+            let seen = &mut self.seen[node];
+            let before = match &after {
+                Some(stored) => seen.insert(key.clone(), stored.clone()),
+                None => seen.remove(key),
+            };
+            before.filter(|stored| view.node(node).is_alive(stored, view.now))
+        });
+        let after = view.node(node).stored(&taken.key, view.now);
+        let Some(before) = before else { return Ok(()) };
+        let is_same = || nonce_before.is_some_and(|nonce| nonce.holds(&taken.nonce));
+        let is_ours = before.holds(&taken.value)
+            && match command {
+                Command::ExtendTaken { by_value, .. } | Command::ReleaseTaken { by_value, .. } => {
+                    *by_value || is_same()
+                }
+                _ => false,
+            };
+        if !is_ours && (after != Some(&before) || *answer == Answer::Granted) {
+            let key = &taken.key;
+            return Err(format!("{command:?} has changed another's {key} on node {node}"));
+        }
+        Ok(())
+    }
+
     fn executed(
         &mut self,
         node: NodeIndex,
@@ -82,9 +110,19 @@ impl TokenOwnership {
         answer: &Answer,
         view: &View<'_>,
     ) -> Checked {
+        if let Command::Take { taken, .. }
+        | Command::ExtendTaken { taken, .. }
+        | Command::ReleaseTaken { taken, .. } = command
+        {
+            return self.executed_by_value(node, (command, taken), answer, view);
+        }
         let Some((keys, value)) = subject(command) else { return Ok(()) };
+        let from = match command {
+            Command::Attach { from, .. } | Command::AttachFenced { from, .. } => Some(from),
+            _ => None,
+        };
         let is_granted = matches!(answer, Answer::Granted | Answer::GrantedFenced { .. });
-        for key in &**keys {
+        for key in keys {
             let after = view.node(node).stored(key, view.now).cloned();
             let before = match &after {
                 Some(stored) => self.seen[node].insert(key.clone(), stored.clone()),
@@ -95,7 +133,7 @@ impl TokenOwnership {
                 return Err(format!("node {node} has granted {key} without a time to live"));
             }
             let Some(before) = before else { continue };
-            let change = KeyChange { before: &before, after: after.as_ref(), value };
+            let change = KeyChange { before: &before, after: after.as_ref(), value, from };
             let wrong = match is_of_readers(command) {
                 true => {
                     change.is_wrong_for_readers(command, |end| view.node(node).lives(end, view.now))
@@ -115,15 +153,18 @@ struct KeyChange<'a> {
     before: &'a Stored,
     after: Option<&'a Stored>,
     value: &'a Value,
+    /// The value that the command replaces.
+    from: Option<&'a Value>,
 }
 
 impl KeyChange<'_> {
     /// Returns words for the error message, if a writer's command must not make this change.
     fn is_wrong_for_writers(&self, command: &Command, is_granted: bool) -> Option<&'static str> {
-        let is_ours = self.before.holds(self.value);
+        let is_from = self.from.is_some_and(|from| self.before.holds(from));
+        let is_ours = self.before.holds(self.value) || is_from;
         let is_heal = matches!(command, Command::Heal { .. } | Command::HealFenced { .. });
         let may_be_ours =
-            is_heal && subject(command).is_some_and(|(keys, _)| keys.single().is_none());
+            is_heal && subject(command).is_some_and(|(keys, _)| keys.len() > 1) || is_from;
         match self.after {
             Some(_) if is_granted && !(is_ours && may_be_ours) => Some("granted, which was there,"),
             Some(after) if !is_ours && after != self.before => Some("changed another's"),
@@ -142,14 +183,20 @@ impl KeyChange<'_> {
         command: &Command,
         lives: impl Fn(i64) -> bool,
     ) -> Option<&'static str> {
-        let own = self.value.as_bytes();
+        let (own, from) = (self.value.as_bytes(), self.from.map(Value::as_bytes));
         let before = readers(Some(self.before));
-        if !self.before.holds(self.value) && before.is_none() {
+        let is_from = self.from.is_some_and(|from| self.before.holds(from));
+        if !self.before.holds(self.value) && !is_from && before.is_none() {
             return (self.after != Some(self.before)).then_some("changed another's");
+        }
+        // A reader that is given back is another value afterwards.
+        if let Command::GiveBack { .. } = command {
+            return None;
         }
         let others = |members: Option<&BTreeMap<Vec<u8>, i64>>| -> BTreeMap<Vec<u8>, i64> {
             let its = members.into_iter().flatten();
-            let its = its.filter(|(value, end)| *value != own && lives(**end));
+            let is_own = |value: &Vec<u8>| value == own || Some(&value[..]) == from;
+            let its = its.filter(|(value, end)| !is_own(value) && lives(**end));
             its.map(|(value, end)| (value.clone(), *end)).collect()
         };
         let after = readers(self.after);
@@ -186,5 +233,7 @@ const fn is_of_readers(command: &Command) -> bool {
             | Command::ExtendShared { .. }
             | Command::ReleaseShared { .. }
             | Command::Downgrade { .. }
+            | Command::Attach { mode: Mode::Shared, .. }
+            | Command::GiveBack { mode: Mode::Shared, .. }
     )
 }

@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use quorlock_core::Wait;
 use quorlock_core::{
-    Counter, Effect, Event, Extended, LockId, LossCause, Mode, NodeId, NodeOutcome, Origin,
-    Refusal, ReleaseReport, Request, Retry, Timing, TimingOptions, Verb,
+    Counter, Detached, DetachedFrom, Effect, Entry, EntryOf, Event, Extended, LockId, LossCause,
+    Mode, NodeId, NodeOutcome, Origin, Reading, Refusal, ReleaseReport, Request, Retry, TakenFrom,
+    Timing, TimingOptions, Value, Verb,
 };
 
 pub use super::ONE_WAY;
-use super::{COUNTERS, ScriptedWorld};
+use super::{COUNTERS, EPOCH, ScriptedWorld};
 use crate::count::Count;
 use crate::driver::Driver as _;
 use crate::guard::{Guard, GuardId};
+use crate::time::MS;
 
 /// The ttl of locks in tests, in milliseconds. The margin is 10 ms, the drift 1 % and 2 ms.
 pub const TTL: i64 = 1000;
@@ -56,6 +58,27 @@ pub fn request(key: &str) -> Request {
     }
 }
 
+/// A request to take over a detached lock.
+pub fn attach(detached: &Detached, request: Request) -> Request {
+    let Entry { keys, mode, value, .. } = detached.entry.clone();
+    let from = DetachedFrom { value, unanswered: detached.unanswered };
+    Request { keys, mode, origin: Origin::Detached(Box::new(from)), ..request }
+}
+
+/// A detached lock, as its callers extend and release it.
+pub fn entry_of(detached: &Detached) -> EntryOf {
+    let (entry, timing) = (detached.entry.clone(), request("any").timing);
+    EntryOf { entry, timing, unanswered: detached.unanswered }
+}
+
+/// A request to take `key` with a value of the caller's own.
+pub fn take(key: &str, value: &str) -> Request {
+    let value = Value::of_caller(value.as_bytes());
+    let nonce_key = format!("quorlock:take:{key}").into();
+    let from = TakenFrom { value, nonce_key, by_value: false };
+    Request { origin: Origin::Taken(Box::new(from)), ..request(key) }
+}
+
 /// The same request, but with a fencing token.
 pub fn fenced(request: Request) -> Request {
     let counter = Counter {
@@ -90,6 +113,69 @@ impl ScriptedWorld {
     /// The holder asks for an extension.
     pub fn extend(&mut self, lock: LockId) {
         self.tell(self.owner(lock), Event::Extend { lock });
+    }
+
+    /// The holder detaches its lock. The engine forgets the lock only when the test calls [`Self::forget_lock`].
+    pub fn detach(&mut self, lock: LockId) {
+        let client = self.owner(lock);
+        self.world.detach(GuardId { client, lock });
+        self.turn(client);
+    }
+
+    /// The holder has received the detached lock.
+    pub fn forget_lock(&mut self, lock: LockId) {
+        self.tell(self.owner(lock), Event::Forget { lock });
+    }
+
+    /// Acquires a lock, waits for the votes of all nodes, detaches the lock and forgets it.
+    ///
+    /// # Panics If the lock is not detached.
+    pub fn detach_new(&mut self, request: Request) -> Detached {
+        let lock = self.hold(request);
+        self.run_for(10);
+        self.detach(lock);
+        let detached = self.detached(lock).pop().and_then(|(_, it)| it).expect("it is detached");
+        self.forget_lock(lock);
+        detached
+    }
+
+    /// The times and results of detaching a lock.
+    pub fn detached(&self, wanted: LockId) -> Vec<(i64, Option<Detached>)> {
+        let detached = self.said(move |effect| match effect {
+            Effect::Detached { lock, detached } if *lock == wanted => Some(detached.as_deref()),
+            _ => None,
+        });
+        detached.map(|(at, it)| (at, it.cloned())).collect()
+    }
+
+    /// A caller of this client extends a lock without a guard.
+    pub fn extend_entry(&mut self, client: usize, entry: EntryOf) -> LockId {
+        let lock = self.new_lock(client);
+        self.tell(client, Event::ExtendEntry { lock, entry, counter: None });
+        lock
+    }
+
+    /// A caller of this client releases a lock without a guard.
+    pub fn release_entry(&mut self, client: usize, entry: EntryOf) -> LockId {
+        let lock = self.new_lock(client);
+        self.tell(client, Event::ReleaseEntry { lock, entry, was_valid: true });
+        lock
+    }
+
+    /// The time of the answer to [`Self::extend_entry`], the time in ms for which the lock was valid then, and the
+    /// number of nodes that confirmed.
+    pub fn entry_extended(&self, wanted: LockId) -> Option<(i64, Option<i64>, usize)> {
+        let mut extended = self.said(move |effect| match effect {
+            Effect::EntryExtended { lock, validity, nodes } if *lock == wanted => {
+                let confirmed = nodes.iter().filter(|node| node.said == NodeOutcome::Granted);
+                Some((validity.clone(), confirmed.count()))
+            }
+            _ => None,
+        });
+        let (at, (validity, confirmed)) = extended.next()?;
+        let then = Reading::new(at * MS, EPOCH + at * MS);
+        let valid_for = validity.map(|it| it.valid_for(then).as_millis() as i64);
+        Some((at, valid_for, confirmed))
     }
 
     /// The holder, a writer, downgrades to a reader.

@@ -1,7 +1,7 @@
 //! Checks of scripted worlds, in addition to the invariants. These checks rely on two properties of scripted worlds: an
 //! engine learns at once that a guard has ended, and keys vanish only if a test removes them.
 
-use quorlock_core::{Command, Effect, Key, LockId, NodeId, TicketedCommand, Verb};
+use quorlock_core::{Command, Effect, Key, LockId, NodeId, Origin, TicketedCommand, Verb};
 
 use crate::driver::Driver;
 use crate::fact::{ClientId, NodeIndex};
@@ -27,7 +27,9 @@ impl World {
         let token = self.watch.ledger.of_ticket(client, *ticket);
         let is_released = token.is_some_and(|token| token.nodes[node].released);
         assert!(!is_released, "no acquire, extension, heal or raise follows its release");
-        if ticket.verb == Verb::Acquire {
+        // A caller that knows the value of a detached lock may extend it at any time.
+        let is_detached = token.is_some_and(|token| token.is_detached);
+        if ticket.verb == Verb::Acquire || ticket.verb == Verb::Extend && is_detached {
             return;
         }
         let now = self.reading(client);
@@ -76,7 +78,10 @@ impl World {
         }
         let valid = |(id, guard): &(GuardId, &Guard)| guard.is_valid(self.reading(id.client));
         for (id, guard) in self.watch.guards.iter().filter(valid) {
-            let value = guard.value();
+            let value = match &guard.request.origin {
+                Origin::Taken(from) => from.value.clone(),
+                Origin::Absent | Origin::Detached(_) => guard.value(),
+            };
             let holds = |Server { node, .. }: &&Server| {
                 let stored = |key: &Key| node.stored(key, self.now);
                 let holds = |stored: &Stored| stored.values().any(|it| it == value.as_bytes());

@@ -6,7 +6,7 @@
 //! it calls `Driver::carried_out`, which does the work that only this world needs.
 
 use quorlock_core::{
-    Effect, Engine, Event, LockId, Reading, RestartGuard, Rules, TicketedCommand, Token,
+    Effect, Engine, Entry, Event, LockId, Reading, RestartGuard, Rules, TicketedCommand, Token,
 };
 
 use super::nodes::{DATE, WALL};
@@ -45,7 +45,14 @@ impl Driver for World {
         self.clients[client].transports[node].outbox.push(order);
     }
 
+    fn entry_of(&self, client: ClientId, lock: LockId) -> Option<Entry> {
+        self.extending.get(&(client, lock)).cloned()
+    }
+
     fn ask(&mut self, client: ClientId, event: Event) {
+        if let Event::ExtendEntry { lock, entry, .. } = &event {
+            self.extending.insert((client, *lock), entry.entry.clone());
+        }
         self.clients[client].arrivals.requests.push((event, ()));
         self.wake(client);
     }

@@ -30,7 +30,7 @@ pub(super) fn granted(id: GuardId, guard: &Guard, view: &View<'_>, counts: &mut 
 }
 
 pub(super) fn healed(token: &TokenRecord, counts: &mut Counts) {
-    if token.keys.single().is_none() {
+    if token.keys.len() > 1 {
         counts.add(Count::SeveralHeals);
     }
     if token.is_shared {
