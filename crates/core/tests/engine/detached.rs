@@ -1,8 +1,11 @@
 //! Locks that outlive their guard: detaching, attaching, extending and releasing them, and locks with the caller's value.
 
+use std::sync::Arc;
+
 use quorlock_core::{
     Command, Effect, EntryOf, Event, FailureKind, Keys, LockId, LossCause, Mode, NodeId,
-    NodeOutcome, NodeSet, Outcome, Quorum, RefusalKind, Request, Value, Verb, Wait,
+    NodeOutcome, NodeSet, Origin, Outcome, Quorum, RefusalKind, Request, TakenFrom, Value, Verb,
+    Wait,
 };
 use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::{
@@ -454,8 +457,9 @@ fn the_forms_that_compare_the_value_alone_replace_the_nonce() {
     let taken = world.detach_new(take("k", "worker"));
     let mut by_value = entry_of(&taken);
     by_value.entry.value = Value::of_caller(b"another nonce");
-    let quorlock_core::Origin::Taken(from) = &mut by_value.entry.origin else { unreachable!() };
-    from.by_value = true;
+    let Origin::Taken(from) = &by_value.entry.origin else { unreachable!("it was taken") };
+    let from = TakenFrom { by_value: true, ..(**from).clone() };
+    by_value.entry.origin = Origin::Taken(Arc::new(from));
     let extended = world.extend_entry(1, by_value.clone());
     world.run_for(10);
     assert!(world.entry_extended(extended).is_some_and(|(_, left, _)| left.is_some()));

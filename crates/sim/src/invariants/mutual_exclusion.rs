@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quorlock_core::{Command, Entry, Key, Keys, Mode, Validity, Verb};
+use quorlock_core::{Command, Entry, Key, Keys, LockId, Mode, Origin, Validity, Value, Verb};
 
 use super::Checked;
 use crate::count::{Count, Counts};
@@ -35,6 +35,8 @@ struct Detached {
     id: GuardId,
     keys: Keys,
     mode: Mode,
+    /// The value that the caller chose.
+    value: Option<Value>,
     validity: Validity,
 }
 
@@ -61,7 +63,7 @@ impl MutualExclusion {
             }
             Fact::EntryExtended { client, entry, validity: Some(validity) } => {
                 let before = self.detached.get(entry.value.as_bytes());
-                let lock = before.map_or(quorlock_core::LockId(0), |before| before.id.lock);
+                let lock = before.map_or(LockId(0), |before| before.id.lock);
                 self.note(GuardId { client: *client, lock }, entry, validity);
             }
             Fact::Ordered { client, ticket, command, .. } => {
@@ -74,7 +76,11 @@ impl MutualExclusion {
 
     fn note(&mut self, id: GuardId, entry: &Entry, validity: &Validity) {
         let (keys, validity) = (entry.keys.clone(), validity.clone());
-        let it = Detached { id, keys, mode: entry.mode, validity };
+        let value = match &entry.origin {
+            Origin::Taken(from) => Some(from.value.clone()),
+            Origin::Absent | Origin::Detached(_) => None,
+        };
+        let it = Detached { id, keys, mode: entry.mode, value, validity };
         self.detached.insert(entry.value.as_bytes().to_vec(), it);
     }
 
@@ -83,10 +89,12 @@ impl MutualExclusion {
             Command::Attach { from, .. } | Command::AttachFenced { from, .. } => {
                 self.detached.remove(from.as_bytes());
             }
-            // A value of the caller's own is used by one client at a time.
+            // These forms change a lock of any attempt with the same value.
             Command::ExtendTaken { taken, by_value: true, .. }
             | Command::ReleaseTaken { taken, by_value: true } => {
-                let is_it = |it: &Detached| it.id.client == client && it.keys.contains(&taken.key);
+                let value = Some(&taken.value);
+                let is_it =
+                    |it: &Detached| it.value.as_ref() == value && it.keys.contains(&taken.key);
                 self.detached.retain(|_, it| !is_it(it));
             }
             _ => {}

@@ -1,5 +1,6 @@
 //! Constructors of requests for tests, and queries of a world's log.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock_core::Wait;
@@ -62,7 +63,7 @@ pub fn request(key: &str) -> Request {
 pub fn attach(detached: &Detached, request: Request) -> Request {
     let Entry { keys, mode, value, .. } = detached.entry.clone();
     let from = DetachedFrom { value, unanswered: detached.unanswered };
-    Request { keys, mode, origin: Origin::Detached(Box::new(from)), ..request }
+    Request { keys, mode, origin: Origin::Detached(Arc::new(from)), ..request }
 }
 
 /// A detached lock, as its callers extend and release it.
@@ -76,7 +77,7 @@ pub fn take(key: &str, value: &str) -> Request {
     let value = Value::of_caller(value.as_bytes());
     let nonce_key = format!("quorlock:take:{key}").into();
     let from = TakenFrom { value, nonce_key, by_value: false };
-    Request { origin: Origin::Taken(Box::new(from)), ..request(key) }
+    Request { origin: Origin::Taken(Arc::new(from)), ..request(key) }
 }
 
 /// The same request, but with a fencing token.
