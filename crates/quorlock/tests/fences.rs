@@ -10,9 +10,9 @@ use common::{
     ONCE, PATIENCE, UNEXTENDED, all_servers, all_up, builder, calls, client, eventually, five, get,
     pttl, run,
 };
-use quorlock::LockOptions;
+use quorlock::{Client, LockOptions, Query};
 use quorlock_admin::doctor;
-use quorlock_servers::{Nodes, ServerOptions};
+use quorlock_servers::{Nodes, Server, ServerOptions};
 
 const COUNTER: &str = "quorlock:fence:orders";
 
@@ -146,21 +146,27 @@ async fn a_holder_learns_that_it_may_have_been_superseded() {
     assert_eq!(get(&nodes[0], COUNTER), Some(larger));
 }
 
+/// A client with the permissions that `doctor` prints, and no others.
+async fn with_the_permissions_of_doctor(nodes: &[Server]) -> Client {
+    let settings = builder(nodes).key_prefix("locks:");
+    let rules = doctor::examine(&settings).await.unwrap().acl("app");
+    let [(rules, _)] = &rules[..] else { panic!("{rules:?}") };
+    let rules = rules.replace("PASSWORD", "secret");
+    let rules: Vec<&str> = rules.split(' ').map(|word| word.trim_matches('\'')).collect();
+    for node in nodes {
+        run(node, &rules);
+    }
+    let client = settings.username("app").password("secret").build().unwrap();
+    all_up(&client).await;
+    client
+}
+
 /// The permissions that `doctor` prints suffice for fenced locks.
 #[tokio::test]
 async fn the_permissions_that_doctor_prints_suffice_for_fencing() {
     for binary in all_servers() {
         let nodes = Nodes::start(&binary, 5, ServerOptions::default()).unwrap();
-        let settings = builder(&nodes).key_prefix("locks:");
-        let rules = doctor::examine(&settings).await.unwrap().acl("app");
-        let [(rules, _)] = &rules[..] else { panic!("{binary}: {rules:?}") };
-        let rules = rules.replace("PASSWORD", "secret");
-        let rules: Vec<&str> = rules.split(' ').map(|word| word.trim_matches('\'')).collect();
-        for node in &nodes {
-            run(node, &rules);
-        }
-        let client = settings.username("app").password("secret").build().unwrap();
-        all_up(&client).await;
+        let client = with_the_permissions_of_doctor(&nodes).await;
         let guard = client.acquire_fenced("orders").await.unwrap();
         eventually("all have voted", || guard.votes() == 5).await;
         // Node 0 loses the lock, and node 1 loses the lock and the counter. The extension restores the votes and raises
@@ -183,5 +189,52 @@ async fn the_permissions_that_doctor_prints_suffice_for_fencing() {
         let next = client.acquire_fenced("orders").await.unwrap();
         assert!(next.fencing_token() > fence, "{binary}: {} after {fence}", next.fencing_token());
         assert!(next.release().await.is_released());
+    }
+}
+
+/// The permissions that `doctor` prints suffice for leases of each kind and for locks with the caller's value.
+#[tokio::test]
+async fn the_permissions_that_doctor_prints_suffice_for_leases_and_taken_locks() {
+    for binary in all_servers() {
+        let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
+        let client = with_the_permissions_of_doctor(&nodes).await;
+        let guards = [
+            client.acquire("orders").await.unwrap(),
+            client.acquire_shared("report").await.unwrap(),
+            client.acquire(["a", "b"]).await.unwrap(),
+        ];
+        for guard in guards {
+            let lease = guard.detach().await.unwrap();
+            let lease = client.extend_lease(&lease).await.unwrap();
+            let guard = client.attach(&lease).await.unwrap();
+            // The value on the nodes has changed, so a second attach fails on every node.
+            assert!(client.attach(&lease).options(ONCE).await.is_err(), "{binary}: {lease:?}");
+            guard.extend().await.unwrap();
+            let lease = guard.detach().await.unwrap();
+            assert!(
+                client.release_lease(&lease).await.unwrap().is_released(),
+                "{binary}: {lease:?}"
+            );
+        }
+        let lease = client.acquire_fenced("orders").await.unwrap().detach().await.unwrap();
+        let guard = client.attach_fenced(&lease).await.unwrap();
+        assert!(guard.fencing_token() > lease.fencing_token().unwrap(), "{binary}");
+        assert!(guard.release().await.is_released());
+
+        let taken = client.take("orders", "worker-7", PATIENCE).await.unwrap();
+        taken.extend().await.unwrap();
+        let said = client.query("orders").await.unwrap();
+        assert_eq!(said, Query::Value(b"worker-7".into()), "{binary}");
+        assert!(taken.release().await.is_released());
+        let _stays =
+            client.take("orders", "worker-7", PATIENCE).await.unwrap().detach().await.unwrap();
+        client.extend_value("orders", "worker-7", PATIENCE).await.unwrap();
+        assert!(client.release_value("orders", "worker-7").await.unwrap().is_released());
+        client.shutdown(PATIENCE).await.unwrap();
+        for (node, key) in
+            nodes.iter().flat_map(|node| ["orders", "report", "a"].map(|key| (node, key)))
+        {
+            assert_eq!(get(node, &format!("locks:{key}")), None, "{binary}: {key}");
+        }
     }
 }

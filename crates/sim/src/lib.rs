@@ -49,7 +49,8 @@ pub fn run(plan: &Plan, traced: bool) -> Outcome {
     world::World::run(plan, traced)
 }
 
-/// Compiles the examples of the README. This crate is not published, so it may depend on every crate in the examples.
+/// Compiles the examples of these pages. This crate is not published, so it may depend on every crate in the examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../../../docs/leases.md")]
 mod readme {}
