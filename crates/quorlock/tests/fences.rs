@@ -218,23 +218,17 @@ async fn the_permissions_that_doctor_prints_suffice_for_leases_and_taken_locks()
         }
         let lease = client.acquire_fenced("orders").await.unwrap().detach().await.unwrap();
         let guard = client.attach_fenced(&lease).await.unwrap();
-        assert!(guard.fencing_token() > lease.fencing_token().unwrap(), "{binary}");
+        assert!(guard.fencing_token() > lease.fencing_token().unwrap().get(), "{binary}");
         assert!(guard.release().await.is_released());
 
-        let taken = client.take("orders", "worker-7", PATIENCE).await.unwrap();
+        let taken = client.take("stock", "worker-7", PATIENCE).await.unwrap();
         taken.extend().await.unwrap();
-        let said = client.query("orders").await.unwrap();
+        let said = client.query("stock").await.unwrap();
         assert_eq!(said, Query::Value(b"worker-7".into()), "{binary}");
         assert!(taken.release().await.is_released());
         let _stays =
-            client.take("orders", "worker-7", PATIENCE).await.unwrap().detach().await.unwrap();
-        client.extend_value("orders", "worker-7", PATIENCE).await.unwrap();
-        assert!(client.release_value("orders", "worker-7").await.unwrap().is_released());
-        client.shutdown(PATIENCE).await.unwrap();
-        for (node, key) in
-            nodes.iter().flat_map(|node| ["orders", "report", "a"].map(|key| (node, key)))
-        {
-            assert_eq!(get(node, &format!("locks:{key}")), None, "{binary}: {key}");
-        }
+            client.take("stock", "worker-7", PATIENCE).await.unwrap().detach().await.unwrap();
+        client.extend_value("stock", "worker-7", PATIENCE).await.unwrap();
+        assert!(client.release_value("stock", "worker-7").await.unwrap().is_released());
     }
 }
