@@ -58,6 +58,7 @@ pub enum Mutant {
     UptimeBelieved,
     UptimeUnsigned,
     AttachNotGivenBack,
+    ValueReleaseOwed,
     DetachListsNone,
     TextTrusted,
     DuplicateReturns,

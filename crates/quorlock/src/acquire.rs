@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quorlock_core::{AttemptReport, Event, Keys, LockId, Mode, Origin, Quorum, Request};
+use quorlock_core::{AttemptReport, Delay, Event, Keys, LockId, Mode, Origin, Quorum, Request};
 use tokio::sync::watch;
 
 use crate::client::state::ClientState;
 use crate::common::Names;
 use crate::driver::ReplyTo;
-use crate::error::{AcquireError, HoldError};
+use crate::error::{AcquireError, HoldError, LeaseError};
 use crate::guard::{CallerSide, Guard, LockCell, LockGuard, Reply};
 use crate::options::LockOptions;
 use crate::resources::Resources;
@@ -59,6 +59,8 @@ pub struct Acquire<G = Guard> {
     options: Option<LockOptions>,
     /// The reason why the call cannot be made.
     refused: Option<AcquireError>,
+    /// The ttl of the lease that the call attaches, and the time until its `max_hold` ends.
+    lease: Option<(Duration, Duration)>,
     progress: Option<watch::Sender<Option<Waiting>>>,
     guard: PhantomData<fn() -> G>,
 }
@@ -75,6 +77,7 @@ impl Acquire {
             is_fenced: false,
             options: None,
             refused: None,
+            lease: None,
             progress: None,
             guard: PhantomData,
         }
@@ -103,9 +106,15 @@ impl<G> Acquire<G> {
             is_fenced: self.is_fenced,
             options: self.options,
             refused: self.refused,
+            lease: self.lease,
             progress: self.progress,
             guard: PhantomData,
         }
+    }
+
+    /// The same call for a lease with this ttl, and this time until its `max_hold` ends.
+    pub(crate) fn of_lease(self, ttl: Duration, hold_left: Duration) -> Self {
+        Self { lease: Some((ttl, hold_left)), ..self }
     }
 
     /// The same call, which fails if there is a reason.
@@ -139,6 +148,23 @@ impl<G> Acquire<G> {
             Some(options) => (options, options.check(self.client.times)?),
             None => (&self.client.options, self.client.timing),
         };
+        let (mut max_hold, mut retry) =
+            (options.max_hold_or_default(), options.retry.unwrap_or_default());
+        if let Some((lease_ttl, hold_left)) = self.lease {
+            let (resource, ttl) = (self.resource.clone(), timing.ttl());
+            if ttl < lease_ttl {
+                return Err(LeaseError::TtlTooShort { resource, ttl, lease_ttl }.into());
+            }
+            if ttl > hold_left {
+                return Err(LeaseError::HoldLimit { resource }.into());
+            }
+            max_hold = max_hold.min(hold_left);
+            if let Delay::Adaptive { .. } = retry.delay {
+                retry.delay = ATTACH_DELAY;
+            }
+        }
+        // The client never extends a lock with the caller's value by itself, and forgets it when it is lost.
+        let is_taken = matches!(self.origin, Origin::Taken(_));
         Ok(Request {
             keys,
             mode: self.mode,
@@ -148,10 +174,10 @@ impl<G> Acquire<G> {
             owner: options.owner.clone().unwrap_or_default(),
             timing,
             wait: options.wait_or_default(),
-            retry: options.retry.unwrap_or_default(),
-            automatic: options.auto_extend.unwrap_or(true),
-            keeps_on_loss: options.keep_on_loss.unwrap_or(false),
-            max_hold: options.max_hold_or_default(),
+            retry,
+            automatic: options.auto_extend.unwrap_or(true) && !is_taken,
+            keeps_on_loss: options.keep_on_loss.unwrap_or(false) && !is_taken,
+            max_hold,
             progress: self.progress.is_some(),
             fenced: self
                 .is_fenced
@@ -159,6 +185,11 @@ impl<G> Acquire<G> {
         })
     }
 }
+
+/// The delays between the attempts to attach a lease. Attempts that collide give the votes back, and the random delay
+/// keeps the next attempts apart.
+const ATTACH_DELAY: Delay =
+    Delay::Between { min: Duration::from_millis(5), max: Duration::from_millis(50) };
 
 impl<G: LockGuard + Into<Guard>> Acquire<G> {
     /// Acquires the lock, runs `work` with the guard, and releases the lock.

@@ -127,7 +127,7 @@ impl Client {
     /// Releases the lock of a lease; see [`crate::Client::release_lease`].
     ///
     /// # Errors
-    /// [`LeaseError::Invalid`] if the lease is of other nodes.
+    /// [`LeaseError::OtherCluster`] if the lease is of other nodes.
     ///
     /// # Panics
     /// Inside an async runtime.

@@ -320,7 +320,7 @@ impl Guard {
     /// one node timeout, because a node that has not answered does not vote for the next holder of the lease.
     ///
     /// # Errors
-    /// [`DetachError`] if the lock is lost. The client then releases the keys that are left.
+    /// [`DetachError`] if the lock is lost, or too few nodes have answered. The client then releases the lock.
     ///
     /// # Cancel safety
     /// Dropping the future releases the lock.
@@ -348,20 +348,26 @@ impl Guard {
     ) -> impl Future<Output = Result<Lease, DetachError>> + Send + Unpin + 'static {
         Box::pin(async move {
             let (reply, detached) = oneshot::channel();
+            let resource = self.cell.resource.clone();
             if self.is_valid() {
                 let event = Event::Detach { lock: self.cell.lock };
                 self.common.driver.send_and_drive(event, ReplyTo::Detach(reply));
             } else {
-                drop(reply);
+                // The receiver exists, so this cannot fail.
+                let _ = reply.send(None);
             }
             let Ok(detached) = detached.await else {
-                let cause = self.cell.loss_cause().unwrap_or(LossCause::Shutdown);
-                return Err(DetachError::Lost { resource: self.cell.resource.clone(), cause });
+                return Err(DetachError::Closed { resource });
+            };
+            let Some(detached) = detached else {
+                return Err(match self.cell.loss_cause() {
+                    Some(cause) => DetachError::Lost { resource, cause },
+                    None => DetachError::Unanswered { resource },
+                });
             };
             self.forget();
             tracing::debug!(parent: self.cell.span(), "detached");
-            let resource = self.cell.resource.clone();
-            Ok(Lease::new(&self.common, resource, detached, self.fencing_token))
+            Ok(Lease::new(&self.common, resource, *detached, self.fencing_token))
         })
     }
 

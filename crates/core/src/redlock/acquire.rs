@@ -134,13 +134,16 @@ impl Attempt {
             Slot::Granted { .. } | Slot::Refused { .. } | Slot::Gone { .. } => false,
         };
         if awaited {
+            let attaches = matches!(self.entry.origin, Origin::Detached(_));
             let sent = if mutant!(ValidityFromReply) { now } else { sent };
             *slot = match (answer, &mut self.fence_request) {
                 (Answer::Granted, None) => Slot::Granted { sent, took },
                 (Answer::Refused | Answer::Other, None) => Slot::Refused { took, holding: None },
                 (Answer::Absent, None) => Slot::Gone { took },
                 (Answer::Failed(failure), _) => Slot::Failed { failure: failure.clone(), took },
-                (answer, Some(request)) => fencing::vote(request, node, answer, sent, took),
+                (answer, Some(request)) => {
+                    fencing::vote((request, attaches), node, answer, sent, took)
+                }
                 (_, None) => Slot::Failed { failure: Failure::new(FailureKind::Protocol), took },
             };
         }
@@ -187,7 +190,9 @@ impl Attempt {
             }
             return Decision::GiveUp(self.why_too_late(outstanding));
         }
-        if self.quorum.is_out_of_reach(granted, outstanding) {
+        // An attach waits for all answers, because they show whether the lock is gone or another client has it.
+        let is_awaited = outstanding > 0 && matches!(self.entry.origin, Origin::Detached(_));
+        if self.quorum.is_out_of_reach(granted, outstanding) && !is_awaited {
             return Decision::GiveUp(self.why_not(self.voters(), outstanding));
         }
         Decision::Wait

@@ -4,11 +4,12 @@
 //! votes that the nodes prolong in this round.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use crate::command::{Answer, Failure, FailureKind};
 use crate::redlock::acquire::NodeResult;
 use crate::redlock::extend::{Extension, Progress};
-use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
+use crate::redlock::quorum::{NodeId, Quorum};
 use crate::redlock::vote::Validity;
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
@@ -25,19 +26,15 @@ pub(crate) struct EntryExtension {
 }
 
 impl EntryExtension {
-    /// Starts the round, whose command goes to every node that is not in `unanswered`.
-    pub(crate) fn start(
-        quorum: Quorum,
-        timing: Timing,
-        due: BootTime,
-        unanswered: NodeSet,
-        now: Reading,
-    ) -> Self {
-        let mut round = Extension::start(0, quorum, due, now);
-        for node in unanswered.iter() {
-            round.handle_answer(node, &Answer::Failed(vote_does_not_count()), now);
-        }
+    /// Starts the round. It ends at `due` at the latest.
+    pub(crate) fn start(quorum: Quorum, timing: Timing, due: BootTime, now: Reading) -> Self {
+        let round = Extension::start(0, quorum, due, now);
         Self { wake: None, quorum, timing, round, prolonged: alloc::vec![None; quorum.nodes()] }
+    }
+
+    /// Marks a node as failed because its vote would not count. No command goes to the node.
+    pub(crate) fn bar(&mut self, node: NodeId, failure: Failure, now: Reading) {
+        self.round.handle_answer(node, &Answer::Failed(failure), now);
     }
 
     pub(crate) fn handle_answer(
@@ -64,7 +61,10 @@ impl EntryExtension {
             Progress::Failed => None,
             Progress::Confirmed => {
                 let votes = self.prolonged.iter().copied();
-                Some(Validity::new(votes, self.quorum, self.timing.term(), self.timing.margin()))
+                let (term, margin) = (self.timing.term(), self.timing.margin());
+                let validity = Validity::new(votes, self.quorum, term, margin);
+                // The clock was read after the deciding answer (S5), so a process that slept gets no validity.
+                Some(validity).filter(|validity| validity.lasts(Duration::ZERO, now))
             }
         };
         Some((validity, self.round.report(now)))

@@ -191,7 +191,7 @@ fn a_lock_that_ended_cannot_be_attached() {
     let late = world.acquire_by(1, attach(&detached, request("k")));
     world.run_for(20);
     assert_eq!(kind_of(&world, late), Some(RefusalKind::Contended), "a quorum names one holder");
-    assert!(world.is_valid(other) && count(&world, 1, is_attach) == 6);
+    assert!(world.is_valid(other) && count(&world, 1, is_attach) == 9);
     world.finish();
 }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt as _;
 use quorlock_core::{
-    Counter, Delay, Detached, DetachedFrom, Entry, EntryOf, Event, Key, Keys, Mode, Origin, Retry,
-    TakenFrom, Validity,
+    Counter, Detached, DetachedFrom, Entry, EntryOf, Event, Key, Keys, Mode, Origin, TakenFrom,
+    Validity,
 };
 use tokio::sync::oneshot;
 
@@ -25,13 +25,6 @@ use crate::resources::Resources;
 /// The time for which a call tries to attach a lease, unless configured otherwise.
 const ATTACH_WAIT: Duration = Duration::from_secs(2);
 
-/// The delays between the attempts to attach a lease. Attempts that collide give the votes back, and the random delay
-/// keeps the next attempts apart.
-const ATTACH_RETRY: Retry = Retry {
-    delay: Delay::Between { min: Duration::from_millis(5), max: Duration::from_millis(50) },
-    attempts_max: None,
-};
-
 impl Client {
     /// Takes over the lock of a lease. The guard is like any other: the client extends the lock, and releases it when the
     /// guard is dropped. The text of the lease is of no use afterwards.
@@ -45,8 +38,8 @@ impl Client {
     /// # Errors
     /// [`AcquireError::LeaseOver`](crate::AcquireError::LeaseOver) if the lock expired or was released.
     /// [`AcquireError::Contended`](crate::AcquireError::Contended) if another process has attached it.
-    /// [`AcquireError::Invalid`](crate::AcquireError::Invalid) if the lease is of other nodes, past its end, fenced, or of a
-    /// value that its caller chose; nothing was sent then.
+    /// [`AcquireError::Lease`](crate::AcquireError::Lease) if the lease is of other nodes, past its end, fenced, or of a value
+    /// that its caller chose, or if the call has a shorter ttl; nothing was sent then.
     ///
     /// # Cancel safety
     /// Safe: dropping the future gives the lease back. If the call has won already, the lock is released.
@@ -56,23 +49,19 @@ impl Client {
             unanswered: lease.unanswered,
         }));
         let mode = lease.mode();
-        let options = LockOptions::new()
-            .ttl(lease.ttl)
-            .wait(ATTACH_WAIT)
-            .max_hold(lease.hold_left().min(self.state.options.max_hold_or_default()));
-        let call = Acquire::new(self.state.clone(), lease.resources.clone().into(), mode);
-        call.setting(origin, LockOptions { retry: Some(ATTACH_RETRY), ..options }).refused(
-            self.check_lease(lease, &[LeaseKind::Exclusive, LeaseKind::Shared])
-                .err()
-                .map(Into::into),
-        )
+        let options = LockOptions::new().ttl(lease.ttl).wait(ATTACH_WAIT);
+        let refused = self.check_lease(lease, &[LeaseKind::Exclusive, LeaseKind::Shared]);
+        Acquire::new(self.state.clone(), lease.resources.clone().into(), mode)
+            .setting(origin, options)
+            .of_lease(lease.ttl, lease.hold_left())
+            .refused(refused.err().map(Into::into))
     }
 
     /// As [`Client::attach`] for the lease of a [`FencedGuard`]. The fencing token is larger than that of the process that
     /// detached the lease.
     ///
     /// # Errors
-    /// As [`Client::attach`], and [`AcquireError::Invalid`](crate::AcquireError::Invalid) if the lease has no fencing token.
+    /// As [`Client::attach`], and [`AcquireError::Lease`](crate::AcquireError::Lease) if the lease has no fencing token.
     ///
     /// # Cancel safety
     /// As [`Client::attach`].
@@ -124,7 +113,7 @@ impl Client {
     /// The client sends the release again to a node that did not answer.
     ///
     /// # Errors
-    /// [`LeaseError::Invalid`] if the lease is of other nodes. Nothing was sent then.
+    /// [`LeaseError::OtherCluster`] if the lease is of other nodes. Nothing was sent then.
     ///
     /// # Cancel safety
     /// Safe: the release goes on.

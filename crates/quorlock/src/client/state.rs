@@ -46,12 +46,12 @@ impl ClientState {
     /// The times of a lock with this ttl and the client's other options.
     pub(crate) fn timing_with(&self, ttl: Duration) -> Result<Timing, InvalidRequest> {
         let options = LockOptions::new().ttl(ttl).max_hold(HOLD_MAX).or(&self.options);
-        // A node timeout that is longer than a quarter of this ttl follows from the ttl instead.
-        let options = LockOptions {
-            node_timeout: options.node_timeout.filter(|timeout| *timeout <= ttl / 4),
-            ..options
-        };
-        options.check(self.times)
+        // The client's other times may not fit this ttl. Then those follow from the ttl.
+        options.check(self.times).or_else(|_| {
+            let drift = self.options.drift;
+            LockOptions { drift, ..LockOptions::new().ttl(ttl).max_hold(HOLD_MAX) }
+                .check(self.times)
+        })
     }
 
     pub(crate) fn new_lock(&self) -> LockId {

@@ -121,7 +121,8 @@ impl Client {
     /// Releases a lock by its value alone, as `LockRelease` of StackExchange.Redis does.
     ///
     /// **Safe only while one client at a time uses this value.** Otherwise it may release the lock of another client with an
-    /// equal value, or votes that another client is getting. [`Taken::release`](crate::Taken::release) has no such hazard.
+    /// equal value, or votes that another client is getting. A release that is delayed on its way to a node has the same
+    /// effect on a later lock with this value. [`Taken::release`](crate::Taken::release) has no such hazard.
     ///
     /// The outcome is [`Outcome::Released`](crate::Outcome::Released) if a quorum of nodes deleted the value.
     ///
@@ -144,7 +145,6 @@ impl Client {
         resource: &str,
         value: &[u8],
     ) -> Result<impl Future<Output = Released> + Send + Unpin + use<>, InvalidRequest> {
-        // A release that failed is sent again while the key may exist, so it needs the longest ttl.
         let (_, entry) = self.entry_by_value(resource, value, self.state.times.max_ttl)?;
         Ok(self.release_entry(entry, true))
     }

@@ -20,7 +20,7 @@ pub(super) struct Callers {
     locks_held: usize,
     pub(super) extends: ByLock<Vec<oneshot::Sender<Extended>>>,
     pub(super) inspections: ByLock<oneshot::Sender<Vec<NodeResult>>>,
-    pub(super) detaching: ByLock<oneshot::Sender<Detached>>,
+    pub(super) detaching: ByLock<oneshot::Sender<Option<Box<Detached>>>>,
     pub(super) entry_extensions: ByLock<oneshot::Sender<EntryExtended>>,
     pub(super) entry_releases: ByLock<oneshot::Sender<ReleaseReport>>,
     pub(super) closing: Vec<oneshot::Sender<()>>,
@@ -53,6 +53,7 @@ impl Callers {
                 self.extends.entry(*lock).or_default().push(reply);
             }
             (Event::Release { lock, report }, _) => {
+                self.detaching.remove(lock);
                 let Entry::Occupied(mut entry) = self.locks.entry(*lock) else { return };
                 self.locks_held -= usize::from(entry.get().stage == Stage::Held);
                 if *report {
@@ -68,6 +69,7 @@ impl Callers {
                 self.detaching.insert(*lock, reply);
             }
             (Event::Forget { lock }, _) => {
+                self.detaching.remove(lock);
                 if let Some(side) = self.locks.remove(lock) {
                     self.locks_held -= usize::from(side.stage == Stage::Held);
                 }
@@ -125,7 +127,7 @@ impl Callers {
 
     /// Whether no caller waits for a lock or for the end of a release.
     pub(super) fn is_empty(&self) -> bool {
-        self.locks.len() == self.locks_held
+        self.locks.len() == self.locks_held && self.entry_releases.is_empty()
     }
 
     /// The number of callers that were notified since the last call of this function.

@@ -78,9 +78,8 @@ impl Sink for Outputs<'_> {
                 }
             }
             Effect::Detached { lock, detached } => {
-                // Without the reply, the caller knows that the lock is lost.
-                if let Some((reply, detached)) = callers.detaching.remove(&lock).zip(detached) {
-                    let _ = reply.send(*detached);
+                if let Some(reply) = callers.detaching.remove(&lock) {
+                    let _ = reply.send(detached);
                 }
             }
             Effect::EntryExtended { lock, validity, nodes } => {

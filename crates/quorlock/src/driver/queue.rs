@@ -29,7 +29,7 @@ pub(crate) enum ReplyTo {
     Acquire(DriverSide),
     Extend(oneshot::Sender<Extended>),
     Inspect(oneshot::Sender<Vec<NodeResult>>),
-    Detach(oneshot::Sender<Detached>),
+    Detach(oneshot::Sender<Option<Box<Detached>>>),
     ExtendEntry(oneshot::Sender<EntryExtended>),
     ReleaseEntry(oneshot::Sender<ReleaseReport>),
     Close(oneshot::Sender<()>),

@@ -1,6 +1,7 @@
 //! The errors of calls about detached locks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use quorlock_core::{LossCause, NodeOutcome, Quorum};
 
@@ -44,10 +45,23 @@ pub enum LeaseError {
         /// The kind of the lease.
         kind: LeaseKind,
     },
+    /// The call has a shorter ttl than the lease, so nothing was sent. Keys with the ttl of the lease would outlive the lock.
+    #[error(
+        "the lease of lock {} has a ttl of {lease_ttl:?}, and the call one of {ttl:?}; choose {lease_ttl:?} or more",
+        quoted(.resource)
+    )]
+    TtlTooShort {
+        /// The resource's name.
+        resource: Arc<str>,
+        /// The ttl of the call.
+        ttl: Duration,
+        /// The ttl of the lease.
+        lease_ttl: Duration,
+    },
     /// The extension would reach past `max_hold` of the call that acquired the lock, so nothing was sent. The lock is held
     /// until its end.
     #[error(
-        "lock {} not extended: that would reach past max_hold; release the lock, and acquire it again",
+        "lock {} not extended or attached: that would reach past max_hold; release the lock, and acquire it again",
         quoted(.resource)
     )]
     HoldLimit {
@@ -139,12 +153,26 @@ pub enum DetachError {
         /// The cause of the loss.
         cause: LossCause,
     },
+    /// Too few nodes have answered all commands of this lock, so no other process could attach it. The client releases
+    /// the lock.
+    #[error(
+        "lock {} not detached: too few nodes have answered all commands about it; acquire it again",
+        quoted(.resource)
+    )]
+    Unanswered {
+        /// The resource's name.
+        resource: Arc<str>,
+    },
+    /// The client, or the runtime on which it was built, was shut down.
+    #[error("lock {} not detached: the client is shut down", quoted(.resource))]
+    Closed {
+        /// The resource's name.
+        resource: Arc<str>,
+    },
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use quorlock_core::{Failure, FailureKind, Holding, NodeResult};
 
     use super::*;

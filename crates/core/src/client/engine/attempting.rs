@@ -192,9 +192,17 @@ impl Engine {
         let pace = (pace.round_trip, pace.word);
         let lease = Lease::begin(attempt, request, validity, (lock, token, *round), pace, cx.now);
         let hold = lease.hold();
+        let attached = (!lease.is_queued()).then(|| lease.keys().clone());
+        let has_remains = attempt.has_refusals_or_failures();
         self.leases.insert(lock, lease);
         if let Some(lease) = self.leases.get_mut(&lock) {
             Self::index_lease(&mut self.deadlines, lock, lease, cx.now);
+        }
+        if let Some(keys) = attached {
+            if has_remains {
+                self.release_remains(lock, cx);
+            }
+            self.note_own_change(&keys, cx);
         }
         self.finish_call(lock, cx);
         cx.emit(Effect::Acquired { lock, token, hold, attempts, handover_count: 0, fence });
@@ -231,7 +239,9 @@ impl Engine {
         }
         let is_gone = call.request.attaches()
             && attempt.is_gone()
-            && (call.request.mode == Mode::Exclusive || call.history.count >= READER_ATTACHES);
+            && (call.request.mode == Mode::Exclusive
+                || call.history.count >= READER_ATTACHES
+                || call.is_to_end(cx.now));
         let is_barred = match &call.request.origin {
             Origin::Detached(from) => {
                 self.quorum.is_out_of_reach(self.quorum.nodes() - from.unanswered.len(), 0)

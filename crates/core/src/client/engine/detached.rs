@@ -1,14 +1,17 @@
 //! Locks without a guard: detaching a lease, and extending or releasing a lock that no guard of this client holds.
 
-use super::{Context, Effect, Engine, EntryOf};
+use super::{Context, Effect, Engine, EntryOf, Extended};
 use crate::client::deadlines::Owner;
 use crate::command::Counter;
 use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
 use crate::keys::{Entry, Keys, Origin};
-use crate::redlock::entry_extension::EntryExtension;
-use crate::redlock::lease::Lease;
+use crate::loss::LossCause;
+use crate::redlock::entry_extension::{EntryExtension, vote_does_not_count};
 use crate::redlock::quorum::NodeSet;
 use crate::redlock::release::Release;
+
+/// The round of the release of what is left of a detached lock. No attempt and no lease has this round.
+const REMAINS: u32 = u32::MAX;
 
 impl Engine {
     /// Begins to detach a lease. A lock that is lost cannot be detached.
@@ -32,14 +35,18 @@ impl Engine {
         let Some(lock) = self.held_by(holder) else {
             return;
         };
-        let is_here = |lease: &&Lease| lease.lost().is_none() || lease.is_detached();
-        let Some(lease) = self.leases.get(&lock).filter(is_here) else {
+        let Some(lease) = self.leases.get_mut(&lock) else {
             return;
         };
+        Self::emit_extended(lease, Extended::Lost(LossCause::Expired), cx);
+        // A lease that was lost without its keys has left the queue already.
+        let has_place = lease.lost().is_none() || lease.keeps_on_loss();
         let keys = lease.keys().clone();
         self.leases.discard(&lock);
         self.local.handed.remove(&holder);
-        self.leave_queue(&keys, holder, None, cx);
+        if has_place {
+            self.leave_queue(&keys, holder, None, cx);
+        }
     }
 
     /// Asks the nodes to prolong their votes for a lock.
@@ -53,12 +60,17 @@ impl Engine {
         let unanswered = if mutant!(TextTrusted) { NodeSet::default() } else { *unanswered };
         let round_trip = self.paths.round_trips.latest(self.quorum);
         let due = cx.now.after(timing.node_timeout(round_trip));
+        let mut extension = EntryExtension::start(self.quorum, *timing, due, cx.now);
         let mut nodes = self.quorum.all();
-        unanswered.iter().for_each(|node| nodes.remove(node));
+        let unanswered = unanswered.iter().map(|node| (node, vote_does_not_count()));
+        for (node, failure) in self.excluded(cx.now).into_iter().chain(unanswered) {
+            extension.bar(node, failure, cx.now);
+            nodes.remove(node);
+        }
         let ticket = Ticket { lock, round: 0, verb: Verb::Extend };
         let command = entry.extend(timing.ttl_ms(), counter);
         cx.emit(Effect::Send { nodes, ticket, command });
-        let extension = EntryExtension::start(self.quorum, *timing, due, unanswered, cx.now);
+        self.note_own_change(&entry.keys, cx);
         self.entry_extensions.insert(lock, extension);
         self.review_entry_extension(lock, cx);
     }
@@ -109,7 +121,14 @@ impl Engine {
         let mut held = self.quorum.all();
         unanswered.iter().for_each(|node| held.remove(node));
         let keys = entry.keys.clone();
-        let votes = (self.quorum.all(), held);
+        // A release by the value alone is not sent again: in the meantime, another client may have the lock with an equal
+        // value.
+        let by_value = matches!(&entry.origin, Origin::Taken(from) if from.by_value);
+        let reached = match by_value && !mutant!(ValueReleaseOwed) {
+            true => NodeSet::default(),
+            false => self.quorum.all(),
+        };
+        let votes = (reached, held);
         let mut release = Release::new(entry, 0, (self.quorum, &timing), votes, cx.now);
         let round_trip = self.paths.round_trips.latest(self.quorum);
         release.report_to(lock, was_valid, cx.now.after(timing.node_timeout(round_trip)));
@@ -129,14 +148,13 @@ impl Engine {
         let (keys, mode, value) =
             (call.request.keys.clone(), call.request.mode, from.value.clone());
         let entry = Entry { keys, mode, value, origin: Origin::Absent };
-        call.round += 1;
-        let (round, timing) = (call.round, call.request.timing);
+        let (round, timing) = (REMAINS, call.request.timing);
         let votes = (self.quorum.all(), NodeSet::default());
         let release = Release::new(entry, round, (self.quorum, &timing), votes, cx.now);
         self.start_release((lock, round), release, cx);
     }
 
-    /// Wakes callers of this process that wait for these keys after a release of a lock without a place in the local
+    /// Wakes callers of this process that wait for these keys after a change of a lock without a place in the local
     /// queue. Nodes do not push to them, because a server pushes nothing to the connection that made the change.
     pub(super) fn note_own_change(&mut self, keys: &Keys, cx: &mut Context<'_>) {
         for node in self.quorum.all().iter() {

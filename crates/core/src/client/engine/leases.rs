@@ -300,10 +300,10 @@ impl Engine {
         Self::emit_extended(lease, Extended::Lost(cause), cx);
         lease.lose(cause);
         let holder = lease.holder();
+        cx.emit(Effect::Lost { lock: holder, cause });
         if lease.is_detaching() && !lease.is_detached() {
             cx.emit(Effect::Detached { lock: holder, detached: None });
         }
-        cx.emit(Effect::Lost { lock: holder, cause });
         if lease.keeps_on_loss() {
             // The holder decides when to release. Until then the engine sends no release, and no other caller of this
             // process gets the lock.
@@ -374,7 +374,7 @@ impl Engine {
         }
         Self::review_extension(lock, lease, excluded, cx);
         if let Some(detached) = lease.poll_detached(cx.now) {
-            let (lock, detached) = (lease.holder(), Some(Box::new(detached)));
+            let (lock, detached) = (lease.holder(), detached.map(Box::new));
             cx.emit(Effect::Detached { lock, detached });
         }
         if lease.extension_is_due(cx.now) {
@@ -463,7 +463,7 @@ impl Engine {
     }
 
     /// Reports the outcome of the round in flight once, if a caller awaits it.
-    fn emit_extended(lease: &mut Lease, outcome: Extended, cx: &mut Context<'_>) {
+    pub(super) fn emit_extended(lease: &mut Lease, outcome: Extended, cx: &mut Context<'_>) {
         let lock = lease.holder();
         if let Some(extension) = lease.extension_mut()
             && !extension.is_reported

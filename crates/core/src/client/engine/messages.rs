@@ -87,7 +87,7 @@ pub enum Event {
         /// Whether the holder awaits [`Effect::Released`].
         report: bool,
     },
-    /// The holder detaches the lock, whose guard is invalid already. The engine stops extending the lock, waits for the
+    /// The holder detaches the lock. The engine stops extending the lock, waits for the
     /// nodes' answers for at most one node timeout, and answers with [`Effect::Detached`].
     Detach {
         /// The lock to detach.
@@ -260,7 +260,7 @@ pub enum Effect {
     Detached {
         /// The lock of the event.
         lock: LockId,
-        /// The detached lock; `None` if the lock is lost.
+        /// The detached lock; `None` if the lock is lost, or too few nodes have answered.
         detached: Option<Box<Detached>>,
     },
     /// The answer to [`Event::ExtendEntry`].

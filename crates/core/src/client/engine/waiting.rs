@@ -102,7 +102,7 @@ impl Engine {
         }
         call.contention.looked_at = Some(cx.now.boot());
         if let Origin::Detached(from) = &call.request.origin
-            && call.history.names_holder(self.quorum, &from.value)
+            && call.history.note_holder(self.quorum, &from.value)
         {
             self.release_remains(lock, cx);
             return self.refuse(lock, RefusalKind::Contended, cx);

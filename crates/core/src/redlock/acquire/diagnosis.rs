@@ -90,6 +90,11 @@ impl Attempt {
         self.quorum.node_ids().filter(|node| reached(&self.slots[node.index()])).collect()
     }
 
+    /// Whether a node refused, failed or was not asked.
+    pub(crate) fn has_refusals_or_failures(&self) -> bool {
+        self.count(|slot| matches!(slot, Slot::Refused { .. } | Slot::Failed { .. })) > 0
+    }
+
     /// The nodes that have not answered a command which sets the keys where they are absent.
     pub(crate) fn unanswered(&self) -> NodeSet {
         if let Origin::Detached(_) = self.entry.origin {

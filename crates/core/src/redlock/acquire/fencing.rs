@@ -13,7 +13,7 @@ use crate::time::Reading;
 
 /// The slot of a node that gave this answer to an acquire with a fencing token.
 pub(super) fn vote(
-    request: &mut FenceRequest,
+    (request, attaches): (&mut FenceRequest, bool),
     node: NodeId,
     answer: &Answer,
     sent: Reading,
@@ -27,8 +27,7 @@ pub(super) fn vote(
         }
         Answer::RefusedFenced { fence, ref holding } => {
             request.note(fence);
-            if **holding == Holding::Free {
-                // The answer to an attach: the lock that it wants to take over is not there.
+            if attaches && **holding == Holding::Free {
                 return Slot::Gone { took };
             }
             Slot::Refused { took, holding: Some(holding.clone()) }

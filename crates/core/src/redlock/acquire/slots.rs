@@ -29,7 +29,7 @@ pub(super) enum Slot {
         failure: Failure,
         took: Duration,
     },
-    /// The node had granted, but the key is gone.
+    /// The key is gone: the node had granted it, or the attempt wanted to attach it.
     Gone {
         took: Duration,
     },

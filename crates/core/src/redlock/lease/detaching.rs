@@ -63,20 +63,25 @@ impl Lease {
         matches!(&self.detaching, Some(detaching) if detaching.is_reported)
     }
 
-    /// Returns the detached lock once, when all nodes have answered or the wait is over.
-    pub(crate) fn poll_detached(&mut self, now: Reading) -> Option<Detached> {
+    /// Returns the detached lock once, when all nodes have answered or the wait is over. The result is `None` inside if no
+    /// other process could attach the lock, because too few nodes have answered.
+    pub(crate) fn poll_detached(&mut self, now: Reading) -> Option<Option<Detached>> {
         let unanswered = self.unanswered();
         let detaching = self.detaching.as_mut().filter(|it| !it.is_reported)?;
         if !unanswered.is_empty() && !detaching.due.has_come(now) {
             return None;
         }
+        if self.quorum.is_out_of_reach(self.quorum.nodes() - unanswered.len(), 0) {
+            self.detaching = None;
+            return Some(None);
+        }
         detaching.is_reported = true;
-        Some(Detached {
+        Some(Some(Detached {
             entry: self.entry.clone(),
             ttl: self.timing.ttl(),
             validity: self.votes.validity.clone(),
             unanswered: if mutant!(DetachListsNone) { NodeSet::default() } else { unanswered },
             hold_until: self.guard.hold_until,
-        })
+        }))
     }
 }

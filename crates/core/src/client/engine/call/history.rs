@@ -1,5 +1,6 @@
 //! The attempts of a call, and the report of the last one.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
@@ -20,11 +21,13 @@ pub(in crate::client::engine) struct AttemptHistory {
     pub(in crate::client::engine) last: Option<(FailureReason, Vec<NodeResult>)>,
     /// Largest fencing counter that a node reported, if the lock has a fencing token.
     pub(in crate::client::engine) number_seen: u64,
+    /// The value that a quorum of nodes reported, if the call attaches a lock.
+    named: Option<Box<[u8]>>,
 }
 
 impl AttemptHistory {
     pub(in crate::client::engine) const fn new(now: Reading) -> Self {
-        Self { count: 0, began: now, token: None, last: None, number_seen: 0 }
+        Self { count: 0, began: now, token: None, last: None, number_seen: 0, named: None }
     }
 
     /// Notes the fencing counter in an answer that arrived too late for its attempt.
@@ -67,14 +70,23 @@ impl AttemptHistory {
         }
     }
 
-    /// Whether a quorum of nodes reported the same writer's value, other than `except`. Then another client holds the
-    /// lock.
-    pub(in crate::client::engine) fn names_holder(&self, quorum: Quorum, except: &Value) -> bool {
+    /// Notes the writer's value, other than `except`, that a quorum of nodes reported. Returns whether two reports in a row
+    /// named the same value. Then another client holds the lock. A single report may name a value that is about to be
+    /// taken back.
+    pub(in crate::client::engine) fn note_holder(
+        &mut self,
+        quorum: Quorum,
+        except: &Value,
+    ) -> bool {
         let nodes = self.last.iter().flat_map(|(_, nodes)| nodes);
         let values = nodes.filter_map(|node| writer_of(&node.said));
         let values: Vec<&[u8]> = values.filter(|value| *value != except.as_bytes()).collect();
-        let count_of = |value: &&[u8]| values.iter().filter(|it| *it == value).count();
-        values.iter().any(|value| quorum.is_reached(count_of(value)))
+        let count_of = |value: &[u8]| values.iter().filter(|it| **it == value).count();
+        let named = values.iter().find(|value| quorum.is_reached(count_of(value)));
+        let named = named.map(|value| Box::from(*value));
+        let is_again = named.is_some() && named == self.named;
+        self.named = named;
+        is_again
     }
 
     /// Whether the reported reason of the failure may change when outstanding answers arrive.
