@@ -283,13 +283,16 @@ fn a_text_that_is_no_lease_is_refused_with_the_remedy_and_never_repeated() {
 /// The shells of this machine pass the text as one unchanged word, from a variable too.
 #[test]
 fn shells_pass_the_text_unchanged_without_quotes() {
+    let named = Resources::from((' '..='~').collect::<String>());
+    let (title, resources) = (named.title(), named.check().unwrap());
+    let text = Lease { title, resources, ..example() }.to_string();
     let mut shells = 0;
     for shell in ["sh", "dash", "bash", "zsh", "fish"] {
         let assign = if shell == "fish" { "set lease " } else { "lease=" };
-        let script = format!("{assign}{EXAMPLE}; printf '<%s>' {EXAMPLE} $lease x{EXAMPLE}");
+        let script = format!("{assign}{text}; printf '<%s>' {text} $lease x{text}");
         let Ok(output) = Command::new(shell).arg("-c").arg(script).output() else { continue };
         let told = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(told, format!("<{EXAMPLE}><{EXAMPLE}><x{EXAMPLE}>"), "{shell}");
+        assert_eq!(told, format!("<{text}><{text}><x{text}>"), "{shell}");
         shells += 1;
     }
     assert!(shells > 0, "no shell");
