@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use quorlock_core::{
@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::Client;
 use crate::acquire::Acquire;
+use crate::clock::Clock;
 use crate::common::Common;
 use crate::driver::{EntryExtended, ReplyTo};
 use crate::error::{InvalidRequest, LeaseError, NodeAnswer};
@@ -258,8 +259,7 @@ impl Lease {
 }
 
 fn unix_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    millis(now.unwrap_or_default())
+    u64::try_from(Clock::System.now().real_ns() / 1_000_000).unwrap_or(0)
 }
 
 fn millis(time: Duration) -> u64 {
