@@ -7,8 +7,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use quorlock_core::{Token, Value};
+use tokio::sync::watch;
 
-use crate::acquire::{Acquire, Acquiring};
+use crate::acquire::{Acquire, Acquiring, Waiting};
 use crate::error::{AcquireError, DetachError, ExtendError};
 use crate::guard::{Guard, Released};
 use crate::lease::Lease;
@@ -27,6 +28,11 @@ impl Take {
     /// client never extends such a lock by itself.
     pub fn options(self, options: LockOptions) -> Self {
         Self { call: self.call.options(options), ..self }
+    }
+
+    /// Sends a report into `progress` after each failed attempt except the last; see [`Acquire::progress`].
+    pub fn progress(self, progress: watch::Sender<Option<Waiting>>) -> Self {
+        Self { call: self.call.progress(progress), ..self }
     }
 
     /// Blocks until the call is done.

@@ -127,9 +127,9 @@ impl Client {
         &self,
         lease: &Lease,
     ) -> Result<impl Future<Output = Released> + Send + Unpin + use<>, LeaseError> {
-        self.check_cluster(lease)?;
+        self.accepts(lease)?;
         let entry = self.entry_of(lease)?;
-        let was_valid = !lease.remaining().is_zero();
+        let was_valid = lease.may_be_held();
         Ok(self.release_entry(entry, was_valid))
     }
 
@@ -186,7 +186,11 @@ impl Client {
         Ok(EntryOf { entry, timing, unanswered: lease.unanswered })
     }
 
-    fn check_cluster(&self, lease: &Lease) -> Result<(), LeaseError> {
+    /// Checks whether the lease was made with the nodes, the quorum and the key prefix of this client. Asks no node.
+    ///
+    /// # Errors
+    /// [`LeaseError::OtherCluster`].
+    pub fn accepts(&self, lease: &Lease) -> Result<(), LeaseError> {
         let resource = lease.title.clone();
         match lease.cluster.difference(&self.state.common.cluster) {
             None => Ok(()),
@@ -195,14 +199,14 @@ impl Client {
     }
 
     fn check_lease(&self, lease: &Lease, kinds: &[LeaseKind]) -> Result<(), LeaseError> {
-        self.check_cluster(lease)?;
+        self.accepts(lease)?;
         let (resource, kind) = (lease.title.clone(), lease.kind);
         if !kinds.contains(&kind) {
             return Err(LeaseError::Kind { resource, kind });
         }
-        match lease.remaining().is_zero() {
-            true => Err(LeaseError::Over { resource }),
-            false => Ok(()),
+        match lease.may_be_held() {
+            true => Ok(()),
+            false => Err(LeaseError::Over { resource }),
         }
     }
 }
@@ -250,6 +254,12 @@ impl Lease {
             LeaseKind::Shared => Mode::Shared,
             LeaseKind::Exclusive | LeaseKind::Fenced | LeaseKind::Taken => Mode::Exclusive,
         }
+    }
+
+    /// Whether the lock may still be held, as far as the text shows. A keeper extends the lock without a new text, so the
+    /// nodes alone know the end.
+    fn may_be_held(&self) -> bool {
+        self.keeper.is_some() || !self.remaining().is_zero()
     }
 
     /// The time until `max_hold` ends.
