@@ -6,12 +6,14 @@ use std::process;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitCode {
     Success,
-    /// `doctor` found nothing worse than warnings.
+    /// `doctor` found nothing worse than warnings. `query` found a free lock.
     Warnings,
     /// `doctor` found errors.
     Errors,
     /// The arguments were wrong (EX_USAGE).
     Usage,
+    /// A lease is damaged, or belongs to other nodes (EX_DATAERR).
+    Data,
     /// No quorum of nodes answered (EX_UNAVAILABLE).
     NoQuorum,
     /// A fault of quorlock itself, or of the machine (EX_SOFTWARE).
@@ -38,6 +40,7 @@ impl ExitCode {
             Self::Warnings => 1,
             Self::Errors => 2,
             Self::Usage => 64,
+            Self::Data => 65,
             Self::NoQuorum => 69,
             Self::Internal => 70,
             Self::Held => 75,
@@ -59,18 +62,19 @@ impl From<ExitCode> for process::ExitCode {
 }
 
 pub(crate) const HELP: &str = "\
-Exit codes of run:
+Exit codes:
   the command's own, or 128+N if signal N ended it
   64   wrong arguments
+  65   the lease is damaged, or belongs to other nodes
   69   no quorum of nodes
   70   a fault of quorlock or of the machine
   75   not acquired: held by another (-E changes it)
   77   authentication or missing rights prevent it
   78   wrong environment or file
-  79   the lock was lost while the command ran
+  79   the lock was lost while the command ran, or is over and not extended
   126  the command cannot be run
   127  there is no such command
-Of doctor: 0 all is well, 1 warnings, 2 errors.";
+Of doctor: 0 all is well, 1 warnings, 2 errors. Of query: 1 the lock is free.";
 
 #[cfg(test)]
 mod tests {
@@ -86,7 +90,7 @@ mod tests {
     fn the_help_lists_every_fixed_code() {
         use ExitCode::*;
         let fixed =
-            [Usage, NoQuorum, Internal, Held, NotAllowed, Config, Lost, CannotRun, NotFound];
+            [Usage, Data, NoQuorum, Internal, Held, NotAllowed, Config, Lost, CannotRun, NotFound];
         for code in fixed {
             assert!(HELP.contains(&format!("{} ", code.number())), "{code:?}");
         }

@@ -22,7 +22,7 @@ use crate::exit_code::ExitCode as Code;
 use crate::settings::Stop;
 
 fn main() -> ExitCode {
-    // The guardian and its helpers must run before any thread or runtime exists, and clap does not know their
+    // The guardian, its helpers and the keeper must run before any thread or runtime exists, and clap does not know their
     // arguments.
     if let Some(code) = commands::hidden() {
         return code;
@@ -62,6 +62,10 @@ fn run(Cli { command, output, .. }: Cli) -> Code {
     }
     let result = match command {
         Command::Run(args) => commands::run::main(&args, output).map(as_shells_see_it),
+        Command::Acquire(args) => commands::acquire::main(&args, output).map(as_shells_see_it),
+        Command::Extend(args) => commands::lease::extend(&args, output),
+        Command::Release(args) => commands::lease::release(&args, output),
+        Command::Query(args) => commands::query::main(&args, output),
         Command::Status(args) => commands::status::main(&args, output),
         Command::Ls(args) => commands::ls::main(&args, output),
         Command::Init(args) => commands::init::main(&args, output).map(as_shells_see_it),

@@ -10,7 +10,7 @@ use quorlock::env::{self, Deployment, SettingError};
 use quorlock::node::NodeConfig;
 use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest, Resources, RestartGuard};
 
-use crate::args::NodeArgs;
+use crate::args::{LockArgs, NodeArgs};
 use crate::exit_code::ExitCode;
 use crate::settings::{self, Origin};
 
@@ -54,11 +54,13 @@ impl From<io::Error> for Refused {
     }
 }
 
-pub(crate) fn check_keys<'a>(
-    keys: impl Iterator<Item = &'a str>,
-    args: &NodeArgs,
-) -> Result<(), Refused> {
-    let keys: Vec<&str> = keys.collect();
+/// Refuses keys that cannot be locked and kinds that do not go together, before a client connects.
+pub(crate) fn check_lock(lock: &LockArgs, args: &NodeArgs) -> Result<(), Refused> {
+    if lock.shared && lock.fenced {
+        let message = "these do not go together: a reader has no fencing token";
+        return Err(Refused::about(&["shared", "fenced"], message, args));
+    }
+    let keys: Vec<&str> = lock.keys().collect();
     keys.iter().try_for_each(|key| check_key(key, args))?;
     let places = || keys.iter().enumerate();
     if let Some((_, key)) = places().find(|(place, key)| keys[..*place].contains(key)) {

@@ -24,8 +24,16 @@ use crate::options::Refused;
 const NOT_IN_FILE: &[&str] = &["config", "json", "quiet", "shared", "status-fd"];
 
 /// Options that `-h` leaves out, besides those about nodes.
-const LONG_HELP_ONLY: &[&str] =
-    &["config", "held-exit-code", "kill-after", "label", "max-hold", "quiet", "status-fd"];
+const LONG_HELP_ONLY: &[&str] = &[
+    "config",
+    "held-exit-code",
+    "kill-after",
+    "label",
+    "max-hold",
+    "on-lost",
+    "quiet",
+    "status-fd",
+];
 
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
@@ -99,19 +107,28 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Cli, Stop> {
             return Err(Stop::Refused(Refused::usage(message), json));
         }
         let end = first.unwrap_or(typed.len() + 1 - run.cmd.len());
-        if let Some(pair) = typed[..end].windows(2).find(|pair| is_unclear(&pair[0], &pair[1])) {
-            let [flag, word] = [&pair[0], &pair[1]].map(|it| it.to_string_lossy());
-            let message = format!(
-                "{flag} {word}: write {flag}={word} if it is the option's value; else put KEY before the options, and \
-                 -- before CMD"
-            );
-            return Err(Stop::Refused(Refused::usage(message), json));
-        }
+        refuse_unclear(&typed[..end], "; else put KEY before the options, and -- before CMD")
+            .map_err(|refused| Stop::Refused(refused, json))?;
+    }
+    if let Command::Acquire(_) = &cli.command {
+        refuse_unclear(typed, "; else put KEY before the options")
+            .map_err(|refused| Stop::Refused(refused, json))?;
     }
     if let Some(nodes) = cli.command.nodes_mut() {
         nodes.origins = origins;
     }
     Ok(cli)
+}
+
+/// Refuses a word that may be the value of the flag before it.
+fn refuse_unclear(typed: &[OsString], otherwise: &str) -> Result<(), Refused> {
+    let Some(pair) = typed.windows(2).find(|pair| is_unclear(&pair[0], &pair[1])) else {
+        return Ok(());
+    };
+    let [flag, word] = [&pair[0], &pair[1]].map(|it| it.to_string_lossy());
+    Err(Refused::usage(format!(
+        "{flag} {word}: write {flag}={word} if it is the option's value{otherwise}"
+    )))
 }
 
 /// Whether a word looks like the value of the flag before it. A flag takes a value only behind `=`.
@@ -387,8 +404,10 @@ mod tests {
                 shown
             };
             let short = help("-h");
+            // The list of all commands needs more room.
+            let rows = if name.is_empty() { 27 } else { 24 };
             assert!(
-                short.lines().count() <= 24,
+                short.lines().count() <= rows,
                 "{name}: {} lines:\n{short}",
                 short.lines().count()
             );

@@ -196,10 +196,13 @@ impl Scene {
 /// Patterns of texts that differ from run to run, and their placeholders.
 const KINDS: &[(&str, &str)] = &[
     (r"(TOKEN=|run_id=|doctor:)[0-9a-f]{40}", "${1}ID"),
+    (r#"("(?:mine|quorlock:take:k)") "[0-9a-f]{40}""#, "$1 \"NONCE\""),
+    (r"quorlock1:[0-9A-Za-z=,%._:@/-]+", "LEASE"),
+    (r"at [0-9-]{10}T[0-9:]{8}Z", "at CLOCK"),
     (r"[0-9a-f]{40} @[0-9]{13} [^ ]+:[0-9]+ ", "ID @SINCE HOST:PID "),
     (r"[0-9a-f]{40} [^ ]+:[0-9]+ ", "ID HOST:PID "),
     (r"since [0-9]{2}:[0-9]{2}:[0-9]{2}Z \([^)]*\)", "since CLOCK"),
-    (r"[A-Za-z0-9.-]+:[0-9]+ (nightly|true|sh)", "HOST:PID $1"),
+    (r"[A-Za-z0-9.-]+:[0-9]+ (nightly|true|sh|acquire)", "HOST:PID $1"),
     // The record contains only the first line of a script, because the whole text is in the library's sources.
     (r#""(-- [^\\"]*)\\n(?:[^"\\]|\\.)*""#, "\"$1…\""),
     (r#""([a-z_]+_(?:ms|us|s))":-?[0-9]+"#, "\"$1\":N"),
@@ -285,7 +288,20 @@ fn invalid_arguments_are_refused_before_a_command_is_sent() {
 fn help_texts() {
     let Some(mut scene) = Scene::new(1) else { return };
     scene.quorlock(&["--help"]);
-    for verb in ["run", "status", "init", "doctor", "bench", "demo", "completions", "man"] {
+    for verb in [
+        "run",
+        "acquire",
+        "extend",
+        "release",
+        "query",
+        "status",
+        "init",
+        "doctor",
+        "bench",
+        "demo",
+        "completions",
+        "man",
+    ] {
         scene.quorlock(&[verb, "--help"]);
     }
     scene.compare(&expect_file!["outside/help.txt"]);
@@ -500,6 +516,68 @@ fn readers_and_several_keys() {
     scene.go();
     scene.note(&reader, &running.end());
     scene.compare(&expect_file!["outside/readers.txt"]);
+}
+
+#[test]
+fn leases_and_values() {
+    let Some(mut scene) = Scene::new(1) else { return };
+    for line in [
+        "acquire k --lease-file x",
+        "acquire k --wait 0s",
+        "acquire k --wait 0s --json",
+        "extend --lease-file x",
+        "extend --lease-file x --json",
+        "release --lease-file x",
+        "acquire k --fenced",
+        "release k",
+        "release -",
+        "extend k",
+        "extend --lease-file x",
+        "release",
+        "release k --lease-file x",
+        "acquire k --value v --shared",
+        "acquire k --value v --fenced --json",
+        "acquire k --value v --also l",
+        "acquire k --shared --fenced",
+        "acquire k --hold-by 2147483647",
+        "acquire k --hold-by x",
+        "acquire k --on-lost none",
+        "acquire k --hold-by 1 --on-lost x",
+        "acquire k --shared true",
+        "acquire",
+        "query v",
+        "query v --json",
+        "acquire v --value mine --quiet",
+        "acquire v --value mine --wait 0s",
+        "query v",
+        "query v --json",
+        "extend v --value mine",
+        "extend v --value other",
+        "release v --value other",
+        "release v --value mine --json",
+        "release v --value mine",
+        "extend v --value mine --json",
+    ] {
+        scene.quorlock(&line.split(' ').collect::<Vec<_>>());
+    }
+    scene.compare(&expect_file!["outside/leases.txt"]);
+}
+
+#[test]
+fn the_wire_of_leases_and_values() {
+    let Some(mut scene) = Scene::new(1) else { return };
+    let file = ["--lease-file", "x"];
+    for kind in [&[][..], &["--fenced"], &["--shared"], &["--value", "mine"]] {
+        let acquire = [&["acquire", "k", "--quiet"], &file[..], kind].concat();
+        scene.wire("a lock for a script", &acquire);
+        scene.wire("it is extended", &["extend", "--quiet", file[0], file[1]]);
+        scene.wire("and released", &["release", file[0], file[1]]);
+    }
+    for verb in ["acquire", "extend", "release"] {
+        scene.wire("by its value alone", &[verb, "k", "--value", "mine", "--quiet"]);
+    }
+    scene.wire("a look", &["query", "k"]);
+    scene.compare(&expect_file!["outside/wire_leases.txt"]);
 }
 
 #[test]

@@ -149,7 +149,7 @@ fn every_command_has_a_page_with_all_its_options() {
         assert!(page.contains("\n.SH ENVIRONMENT\n"), "{page}");
     }
     // Each exit code has a line of its own.
-    let codes = "\n.nf\nthe command\\*(Aqs own, or 128+N if signal N ended it\n64   wrong arguments\n69   no quorum";
+    let codes = "\n.nf\nthe command\\*(Aqs own, or 128+N if signal N ended it\n64   wrong arguments\n65   the lease";
     assert!(pages["quorlock-run.1"].contains(codes), "{}", pages["quorlock-run.1"]);
     let doctor = &pages["quorlock-doctor.1"];
     assert!(doctor.contains("\n.SH \"EXIT STATUS\"\nExit code 0 if all is well"), "{doctor}");

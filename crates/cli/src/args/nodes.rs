@@ -92,6 +92,13 @@ pub(crate) struct NodeArgs {
     pub(crate) origins: Origins,
 }
 
+impl NodeArgs {
+    /// The longest wait for answers to a release of a lock with this ttl.
+    pub(crate) fn node_timeout(&self, ttl: Duration) -> Duration {
+        self.node_timeout.unwrap_or((ttl / 20).min(Duration::from_millis(50)))
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArg {
     /// Settings from this TOML file: nodes = ["…"], and most options by their long names

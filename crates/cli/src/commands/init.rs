@@ -15,8 +15,8 @@ use quorlock_admin::locks::Incomplete;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::caller::ends_the_wait;
 use super::ls::not_looked_at;
-use super::run::ends_the_wait;
 use super::status::who;
 use crate::args::{Init, OutputArgs};
 use crate::child::Signals;

@@ -1,14 +1,21 @@
 //! One file per command.
 
+pub(crate) mod acquire;
 pub(crate) mod bench;
+mod caller;
 pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod init;
+mod keeper;
+pub(crate) mod lease;
+mod lease_file;
 pub(crate) mod ls;
 pub(crate) mod man;
+pub(crate) mod query;
 pub(crate) mod run;
 pub(crate) mod status;
+mod wait;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,6 +30,8 @@ pub(crate) fn hidden() -> Option<ExitCode> {
         Some(guardian::main(args.collect()))
     } else if first == guardian::EXEC_STEP {
         Some(guardian::exec_step::main(args.collect()))
+    } else if first == keeper::KEEPER {
+        Some(keeper::main())
     } else if first == demo::WORKER {
         Some(demo::worker_main(args.collect()))
     } else {

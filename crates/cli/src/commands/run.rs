@@ -9,34 +9,25 @@ mod hold;
 mod lease;
 mod loss;
 mod plan;
-mod wait;
 
-use std::time::Duration;
+use quorlock::admin::exhausted;
+use quorlock::{AcquireError, LockOptions, Waiting};
+use tokio::sync::watch;
 
-use quorlock::admin::{exhausted, list_nodes};
-use quorlock::node::Failure;
-use quorlock::{AcquireError, Client, LockOptions, NodeAnswer, Waiting};
-use rustix::process::Signal;
-use serde_json::{Value, json};
-
+use self::lease::Lease;
 use self::plan::RunPlan;
-use self::wait::Waited;
-use super::status::node_json;
-use crate::args::{IfHeld, OutputArgs, Run};
+use super::caller::Caller;
+use crate::args::{OutputArgs, Run};
 use crate::child::{self, Signals};
 use crate::exit_code::ExitCode;
-use crate::guardian::clock::{boot_ns, real_ns};
+use crate::guardian::mutants::{Mutant, is_active};
 use crate::options::{self, Refused};
-use crate::output::{Output, millis};
+use crate::output::Output;
 
 pub(crate) fn main(args: &Run, format: OutputArgs) -> Result<ExitCode, Refused> {
-    options::check_keys(args.keys(), &args.nodes)?;
+    options::check_lock(&args.lock, &args.nodes)?;
     if args.cmd.first().is_none_or(|program| program.is_empty()) {
         return Err(Refused::usage("CMD is empty: the first word after KEY names the command"));
-    }
-    if args.shared && args.fenced {
-        let message = "these do not go together: a reader has no fencing token";
-        return Err(Refused::about(&["shared", "fenced"], message, &args.nodes));
     }
     let plan = RunPlan::new(args)?;
     child::check_machine()?;
@@ -57,125 +48,56 @@ pub(crate) fn main(args: &Run, format: OutputArgs) -> Result<ExitCode, Refused> 
     let signals = Signals::catch()?;
     let client = options::build(builder, &args.nodes)?;
     let runtime = super::runtime()?;
-    let keeper = Keeper { args, plan, output, signals, client, is_left: false, waited: None };
-    Ok(runtime.block_on(keeper.run()))
+    let caller = Caller {
+        lock: &args.lock,
+        nodes: &args.nodes,
+        wait: plan.wait,
+        if_held: args.if_held,
+        held: args.held_exit_code.map_or(ExitCode::Held, ExitCode::Own),
+        output,
+        signals,
+        client,
+        waited: None,
+    };
+    Ok(runtime.block_on(Keeper { args, plan, caller, is_left: false }.run()))
 }
 
 struct Keeper<'a> {
     args: &'a Run,
     plan: RunPlan,
-    output: Output,
-    signals: Signals,
-    client: Client,
+    caller: Caller<'a>,
     /// The keys are left to expire, and not released.
     is_left: bool,
-    /// The time that the call waited for the lock, if a message has reported the wait.
-    waited: Option<Duration>,
 }
 
 impl Keeper<'_> {
     async fn run(mut self) -> ExitCode {
-        let code = match self.acquire().await {
-            Waited::Acquired(lease) => self.hold(lease).await,
-            Waited::Refused(error) => self.refused(&error),
-            Waited::Exhausted(waiting) => self.exhausted(&waiting),
-            Waited::HeldBy(holders) => self.await_end(&holders).await,
-            Waited::Interrupted(signal) => {
-                self.output.clear();
-                ExitCode::Signal(signal.as_raw())
-            }
+        let (progress, waiting) = watch::channel(None);
+        let call = self.call(progress);
+        let code = match self.caller.await_lock(call, waiting).await {
+            Ok(lease) => self.hold(lease).await,
+            Err(code) => code,
         };
         // A node that answers confirms a release within a round trip. The wait for other nodes ends after one node
         // timeout, because their keys expire anyway.
         if !self.is_left {
-            let _ = self.client.shutdown(self.plan.give_back).await;
+            let _ = self.caller.client.shutdown(self.plan.give_back).await;
         }
         code
     }
 
-    fn refused(&mut self, error: &AcquireError) -> ExitCode {
-        let needs_a_person = |node: &NodeAnswer| {
-            let kind = node.failure().map(Failure::kind);
-            kind.is_some_and(|kind| kind.is_for_good() || kind.is_about_rights())
-        };
-        let hint = match error {
-            AcquireError::NodesUntrusted(_)
-                if error.retry_after().is_some() && !error.nodes().iter().any(needs_a_person) =>
-            {
-                "use a longer --wait; or, if no lock is in use: quorlock init --fresh"
-            }
-            AcquireError::NodesUntrusted(_) => "quorlock doctor says more",
-            _ if error.is_permission_denied() => "quorlock doctor says what is missing",
-            _ if error.is_exhausted() => "",
-            AcquireError::NoQuorum(_) => {
-                "start the nodes that failed, or fix the way to them; quorlock doctor says more of each"
-            }
-            _ => "",
-        };
-        let message = error.told_with(hint);
-        let mut event = self.not_acquired(&message, error.is_contended(), error.nodes());
-        event["untrusted"] = json!(matches!(error, AcquireError::NodesUntrusted(_)));
-        event["retry_after_ms"] = json!(error.retry_after().map(millis));
-        if error.is_contended() && self.args.if_held == IfHeld::Skip {
-            self.output.event(event, None);
-            return ExitCode::Success;
-        }
-        self.output.error(event, &message);
-        match error {
-            AcquireError::Contended(_) => self.held(),
-            AcquireError::Invalid(_) => ExitCode::Usage,
-            AcquireError::Closed { .. } => ExitCode::Internal,
-            _ if error.is_permission_denied() => ExitCode::NotAllowed,
-            _ if error.is_exhausted() => ExitCode::Internal,
-            _ => ExitCode::NoQuorum,
+    /// The call for the lock, with the options of the command line.
+    fn call(
+        &self,
+        progress: watch::Sender<Option<Waiting>>,
+    ) -> impl Future<Output = Result<Lease, AcquireError>> + use<> {
+        let releases_on_loss =
+            is_active(Mutant::DeadlinesOnlyGrow) || is_active(Mutant::TerminateUnlessExpired);
+        let options = self.caller.options().keep_on_loss(!releases_on_loss);
+        let call = self.caller.call(options, progress);
+        async move {
+            let (guard, fencing_token) = call.await?;
+            Ok(Lease::new(guard, fencing_token))
         }
     }
-
-    /// Gives up: this process lacks descriptors, and none becomes free while it only waits for the lock.
-    fn exhausted(&mut self, waiting: &Waiting) -> ExitCode {
-        let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());
-        let message =
-            format!("lock \"{}\" not acquired: {}", self.args.title(), list_nodes(failed));
-        self.output.error(self.not_acquired(&message, false, &waiting.nodes), &message);
-        ExitCode::Internal
-    }
-
-    fn not_acquired(&self, message: &str, contended: bool, nodes: &[NodeAnswer]) -> Value {
-        json!({
-            "event": "not_acquired",
-            "key": self.args.key,
-            "contended": contended,
-            "untrusted": false,
-            "retry_after_ms": null,
-            "message": message,
-            "nodes": nodes.iter().map(node_json).collect::<Vec<_>>(),
-        })
-    }
-
-    fn held(&self) -> ExitCode {
-        self.args.held_exit_code.map_or(ExitCode::Held, ExitCode::Own)
-    }
-}
-
-/// Returns the signal if it ends a wait. SIGTSTP stops quorlock itself instead.
-pub(super) fn ends_the_wait(signal: Signal) -> Option<Signal> {
-    match signal {
-        Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM | Signal::USR1 | Signal::USR2 => {
-            Some(signal)
-        }
-        Signal::TSTP => {
-            // Quorlock catches this signal to pass it on to the command. While no command runs, quorlock stops itself.
-            let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
-            None
-        }
-        _ => None,
-    }
-}
-
-fn time_since(boot_ns_then: u64) -> Duration {
-    Duration::from_nanos(boot_ns().saturating_sub(boot_ns_then))
-}
-
-fn unix_ms() -> u64 {
-    real_ns() / 1_000_000
 }

@@ -93,27 +93,27 @@ impl Keeper<'_> {
         };
         let line = format!(
             "{confirm} \"{}\": {}; SIGTERM in {} unless a quorum answers",
-            self.args.title(),
+            self.caller.lock.title(),
             health.reasons(),
             time(term_in)
         );
         let mut event = self.health_event("unconfirmed", health);
         event["term_in_ms"] = json!(millis(term_in));
-        self.output.event(event, Some(&line));
+        self.caller.output.event(event, Some(&line));
     }
 
     fn say_confirmed(&mut self, health: &Health) {
-        let line = format!("{} \"{}\" again", confirm(health), self.args.title());
+        let line = format!("{} \"{}\" again", confirm(health), self.caller.lock.title());
         let line = match health.reasons() {
             reasons if reasons.is_empty() => line,
             reasons => format!("{line}; {reasons}"),
         };
-        self.output.event(self.health_event("confirmed", health), Some(&line));
+        self.caller.output.event(self.health_event("confirmed", health), Some(&line));
     }
 
     /// Reports a node that has stopped or resumed confirming while a quorum confirms the lock.
     fn say_node(&mut self, node: &NodeAnswer, health: &Health) {
-        let (key, name) = (self.args.title(), &node.node);
+        let (key, name) = (self.caller.lock.title(), &node.node);
         let (event, line) = match node.denial() {
             Some(denial) => {
                 let confirm = confirm(health);
@@ -121,15 +121,15 @@ impl Keeper<'_> {
             }
             None => ("node_back", format!("node {name} confirms \"{key}\" again")),
         };
-        let mut event = self.lock_event(event);
+        let mut event = self.caller.lock_event(event);
         if let (Value::Object(event), Value::Object(node)) = (&mut event, node_json(node)) {
             event.extend(node);
         }
-        self.output.event(event, Some(&line));
+        self.caller.output.event(event, Some(&line));
     }
 
     fn health_event(&self, name: &str, health: &Health) -> Value {
-        let mut event = self.lock_event(name);
+        let mut event = self.caller.lock_event(name);
         event["confirmed"] = json!(health.confirmed());
         event["of"] = json!(health.nodes().len());
         event["nodes"] = health.nodes().iter().map(node_json).collect();

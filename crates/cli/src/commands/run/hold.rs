@@ -10,11 +10,12 @@ use quorlock::{Health, LossCause, NodeReleased, Outcome};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::super::caller::{ends_the_wait, time_since, unix_ms};
 use super::super::status::node_json;
+use super::Keeper;
 use super::health::Announced;
 use super::lease::Lease;
 use super::loss::{Loss, Pulse};
-use super::{Keeper, ends_the_wait, time_since, unix_ms};
 use crate::args::IfHeld;
 use crate::child::{Child, ChildEvent, Deadlines, Gone, How, KilledBy, SpawnError};
 use crate::exit_code::ExitCode;
@@ -92,8 +93,8 @@ impl Keeper<'_> {
             How::Unguarded | How::Killed(_) => {
                 let message =
                     "the guardian process was killed or stopped, so the command was killed";
-                let event = json!({ "event": "unguarded", "key": self.args.key });
-                self.output.error(event, message);
+                let event = json!({ "event": "unguarded", "key": self.caller.lock.key });
+                self.caller.output.error(event, message);
                 self.give_back(lease, gone).await;
                 return ExitCode::Internal;
             }
@@ -142,7 +143,7 @@ impl Keeper<'_> {
                 event = child.next_event() => match event {
                     ChildEvent::Started | ChildEvent::Continued => {}
                     ChildEvent::Stopped { signal } => {
-                        self.output.clear();
+                        self.caller.output.clear();
                         child.suspend(signal);
                     }
                     ChildEvent::Stubborn { left } => {
@@ -156,7 +157,7 @@ impl Keeper<'_> {
                     sent.loss = Some(Moment::now().after(nanos(self.plan.kill_before)));
                     sent.is_sent = false;
                 }
-                signal = self.signals.next() => {
+                signal = self.caller.signals.next() => {
                     if stubborn && ends_the_wait(signal).is_some() {
                         return Watched::Left;
                     }
@@ -188,7 +189,7 @@ impl Keeper<'_> {
         if changes {
             sent.deadlines = now;
             let name = if grows { "extended" } else { "shortened" };
-            self.output.event(self.validity_event(name, lease), None);
+            self.caller.output.event(self.validity_event(name, lease), None);
         }
         if changes || !sent.is_sent {
             sent.is_sent = child.set_deadlines(sent.deadlines);
@@ -198,30 +199,30 @@ impl Keeper<'_> {
     /// Reports the lock. With --restart-guard observe, names each node whose votes a strict client would not count.
     fn say_acquired(&mut self, lease: &Lease) {
         let mut event = self.validity_event("acquired", lease);
-        let untrusted = if self.plan.observes { self.untrusted() } else { Vec::new() };
+        let untrusted = if self.plan.observes { self.caller.untrusted() } else { Vec::new() };
         let nodes =
             untrusted.iter().map(|(node, why)| json!({ "node": node, "why": why.to_string() }));
         event["untrusted_nodes"] = nodes.collect();
-        event["waited_ms"] = json!(self.waited.map(millis));
-        let key = self.args.title();
+        event["waited_ms"] = json!(self.caller.waited.map(millis));
+        let key = self.caller.lock.title();
         let line = if !untrusted.is_empty() {
             Some(format!(
                 "\"{key}\" is held, but votes count of nodes that are not to be trusted, as --restart-guard observe \
                  demands: {}",
-                self.untrusted_in_words().unwrap_or_default()
+                self.caller.untrusted_in_words().unwrap_or_default()
             ))
         } else if self.args.if_held != IfHeld::Skip {
-            self.waited.map(|waited| format!("acquired \"{key}\" after {}", time(waited)))
+            self.caller.waited.map(|waited| format!("acquired \"{key}\" after {}", time(waited)))
         } else {
             None
         };
-        self.output.event(event, line.as_deref());
+        self.caller.output.event(event, line.as_deref());
     }
 
     fn environment(&self, lease: &Lease, remaining: Duration) -> Vec<(OsString, OsString)> {
         let until = unix_ms().saturating_add(millis(remaining));
         let mut environment: Vec<(OsString, OsString)> = vec![
-            ("QUORLOCK_KEY".into(), self.args.key.clone().into()),
+            ("QUORLOCK_KEY".into(), self.caller.lock.key.clone().into()),
             ("QUORLOCK_TOKEN".into(), lease.token().to_string().into()),
             ("QUORLOCK_VALID_UNTIL_MS".into(), until.to_string().into()),
         ];
@@ -246,10 +247,10 @@ impl Keeper<'_> {
     fn say_not_started(&mut self, error: &SpawnError) -> ExitCode {
         let event = json!({
             "event": "not_started",
-            "key": self.args.key,
+            "key": self.caller.lock.key,
             "message": error.to_string(),
         });
-        self.output.error(event, &error.to_string());
+        self.caller.output.error(event, &error.to_string());
         match error {
             SpawnError::NotFound { .. } => ExitCode::NotFound,
             SpawnError::CannotRun { .. } => ExitCode::CannotRun,
@@ -264,8 +265,8 @@ impl Keeper<'_> {
             "processes of the command cannot be killed ({}); the lock is not given back while they live",
             if pids.is_empty() { "of another user?".to_owned() } else { pids.join(", ") }
         );
-        let event = json!({ "event": "stubborn", "key": self.args.key, "pids": left });
-        self.output.event(event, Some(&message));
+        let event = json!({ "event": "stubborn", "key": self.caller.lock.key, "pids": left });
+        self.caller.output.event(event, Some(&message));
     }
 
     async fn give_back(&mut self, lease: Lease, gone: Gone) -> Outcome {
@@ -276,9 +277,9 @@ impl Keeper<'_> {
             Outcome::TakenByOther => "taken_by_other",
             _ => "unknown",
         };
-        let event = json!({ "event": "released", "key": self.args.key, "outcome": outcome });
+        let event = json!({ "event": "released", "key": self.caller.lock.key, "outcome": outcome });
         let warning = (released.outcome == Outcome::Unknown).then(|| {
-            let key = self.args.title();
+            let key = self.caller.lock.title();
             let failed = released.nodes().filter_map(|(node, said)| match said {
                 NodeReleased::Failed(failure) => Some((node, failure.to_string())),
                 _ => None,
@@ -291,16 +292,16 @@ impl Keeper<'_> {
                 reasons.collect::<String>()
             )
         });
-        self.output.event(event, warning.as_deref());
+        self.caller.output.event(event, warning.as_deref());
         released.outcome
     }
 
     /// `end` says how the command ended. It is empty if that is not known.
     fn say_lost(&mut self, loss: Loss, health: &Health, ended_by: Option<KilledBy>, end: &str) {
-        let (name, why) = loss.describe(&health.reasons(), self.untrusted_in_words());
-        let key = self.args.title();
+        let (name, why) = loss.describe(&health.reasons(), self.caller.untrusted_in_words());
+        let key = self.caller.lock.title();
         let line = format!("lost the lock \"{key}\" while the command ran{end}; cause: {why}");
-        let mut event = self.lock_event("lost");
+        let mut event = self.caller.lock_event("lost");
         event["cause"] = json!(name);
         event["ended_by"] = json!(ended_by.map(|by| match by {
             KilledBy::Term => "term",
@@ -308,26 +309,23 @@ impl Keeper<'_> {
         }));
         event["message"] = json!(why);
         event["nodes"] = health.nodes().iter().map(node_json).collect();
-        self.output.error(event, &line);
+        self.caller.output.error(event, &line);
     }
 
     /// The rest of `--min-hold`.
     fn rest_of_min_hold(&self, since: u64) -> Option<Duration> {
         let held = time_since(since);
-        self.args
-            .times
-            .min_hold
-            .and_then(|min| min.checked_sub(held))
-            .filter(|rest| !rest.is_zero())
+        self.args.min_hold.and_then(|min| min.checked_sub(held)).filter(|rest| !rest.is_zero())
     }
 
     /// Holds the lock for the rest of `--min-hold`, then leaves the key to expire. So a machine with a late clock,
     /// which starts the same job later, still finds the lock held. A signal ends the hold, and leaves the key as well.
     async fn hold_on(&mut self, lease: Lease, rest: Duration) {
-        let key = self.args.title();
+        let key = self.caller.lock.title();
         let line = format!("the command is done; \"{key}\" stays held for {} more", time(rest));
-        let event = json!({ "event": "left", "key": self.args.key, "rest_ms": millis(rest) });
-        self.output.event(event, Some(&line));
+        let event =
+            json!({ "event": "left", "key": self.caller.lock.key, "rest_ms": millis(rest) });
+        self.caller.output.event(event, Some(&line));
         self.leave();
         let until = boot_ns().saturating_add(nanos(rest));
         loop {
@@ -338,7 +336,7 @@ impl Keeper<'_> {
             let pause = (rest - lease.remaining()).min(self.plan.ttl / 3);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                signal = self.signals.next() => {
+                signal = self.caller.signals.next() => {
                     if ends_the_wait(signal).is_some() {
                         return;
                     }
@@ -352,22 +350,14 @@ impl Keeper<'_> {
         self.is_left = true;
     }
 
-    pub(super) fn lock_event(&self, name: &str) -> serde_json::Value {
-        let mut event = json!({ "event": name, "key": self.args.key });
-        if !self.args.also.is_empty() {
-            event["also"] = json!(self.args.also);
-        }
-        event
-    }
-
     fn validity_event(&self, name: &str, lease: &Lease) -> serde_json::Value {
         let remaining = lease.remaining();
-        let mut event = self.lock_event(name);
+        let mut event = self.caller.lock_event(name);
         event["votes"] = json!(lease.votes());
         event["fence"] = json!(lease.fencing_token);
         event["valid_for_ms"] = json!(millis(remaining));
         event["valid_until_unix_ms"] = json!(unix_ms().saturating_add(millis(remaining)));
-        if self.args.shared {
+        if self.caller.lock.shared {
             event["mode"] = json!("shared");
         }
         event

@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use quorlock::admin::exactly;
-use quorlock::env::default_ttl;
 use quorlock::{Guard, LockOptions, LossCause, RestartGuard};
 
 use crate::args::{Run, WaitArg};
@@ -34,8 +33,8 @@ pub(super) struct RunPlan {
 
 impl RunPlan {
     pub(super) fn new(args: &Run) -> Result<Self, Refused> {
-        let times = &args.times;
-        let ttl = times.ttl.unwrap_or_else(|| default_ttl(args.nodes.max_ttl));
+        let times = &args.lock.times;
+        let ttl = times.ttl(&args.nodes);
         let refuse = |options: &[&str], message| Err(Refused::about(options, message, &args.nodes));
         if ttl < TTL_MIN {
             // Without --ttl, the ttl is this short only because --max-ttl is, so the message names --max-ttl.
@@ -48,7 +47,7 @@ impl RunPlan {
                 ),
             );
         }
-        let term_before = times.kill_after.unwrap_or(ttl / 5);
+        let term_before = args.kill_after.unwrap_or(ttl / 5);
         if term_before >= ttl / 3 {
             return refuse(
                 &["kill-after", "ttl"],
@@ -71,7 +70,7 @@ impl RunPlan {
             );
         }
         let max_hold = times.max_hold.unwrap_or(LockOptions::DEFAULT_MAX_HOLD);
-        if let Some(min_hold) = times.min_hold
+        if let Some(min_hold) = args.min_hold
             && min_hold > max_hold
         {
             return refuse(
@@ -85,16 +84,16 @@ impl RunPlan {
         }
         let program = args.cmd.first().map(OsString::as_os_str).unwrap_or_default();
         let name = std::path::Path::new(program).file_name().unwrap_or(program);
-        let label = args.label.clone().unwrap_or_else(|| name.to_string_lossy().into_owned());
+        let label = args.lock.label.clone().unwrap_or_else(|| name.to_string_lossy().into_owned());
         Ok(Self {
             ttl,
-            wait: times.wait.unwrap_or(WaitArg::For(Duration::from_secs(60))),
+            wait: times.wait(),
             max_hold,
             term_before,
             kill_before,
             label,
             observes: args.nodes.restart_guard == Some(RestartGuard::Observe),
-            give_back: args.nodes.node_timeout.unwrap_or((ttl / 20).min(Duration::from_millis(50))),
+            give_back: args.nodes.node_timeout(ttl),
         })
     }
 

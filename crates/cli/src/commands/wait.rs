@@ -1,30 +1,27 @@
-//! Waits until the lock is granted. With `--if-held wait`, waits until its holders have ended.
+//! Waits until a lock is granted. With `--if-held wait`, waits until its holders have ended.
 
 use std::time::Duration;
 
 use quorlock::admin::{group, list_nodes, names};
 use quorlock::node::{FailureKind, Holding, NodeState};
 use quorlock::{
-    AcquireError, Inspection, LockOptions, NodeAnswer, NodeOutcome, NodeTrustState, Resources,
-    Verdict, Waiting,
+    AcquireError, Inspection, NodeAnswer, NodeOutcome, NodeTrustState, Verdict, Waiting,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::super::status::{held_since, node_json, readers};
-use super::lease::Lease;
-use super::{Keeper, ends_the_wait, time_since};
+use super::caller::{Caller, ends_the_wait, time_since};
+use super::status::{held_since, node_json, readers};
 use crate::args::{IfHeld, WaitArg};
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::boot_ns;
-use crate::guardian::mutants::{Mutant, is_active};
 use crate::output::{millis, time};
 use crate::window::cut;
 
-pub(super) enum Waited {
-    Acquired(Lease),
+enum Waited<T> {
+    Acquired(T),
     Refused(AcquireError),
     /// This process has too few file descriptors to connect to a quorum.
     Exhausted(Waiting),
@@ -34,7 +31,7 @@ pub(super) enum Waited {
 }
 
 /// The holders of the keys at the first refusal of the lock.
-pub(super) struct Holders {
+struct Holders {
     /// Each key with the values that a quorum of nodes has.
     of_keys: Vec<(String, Vec<Stored>)>,
     description: String,
@@ -69,10 +66,34 @@ impl Said {
     }
 }
 
-impl Keeper<'_> {
-    pub(super) async fn acquire(&mut self) -> Waited {
-        let (progress, mut waiting) = watch::channel(None);
-        let mut call = std::pin::pin!(self.call(progress));
+impl Caller<'_> {
+    /// Waits for a lock, and reports the progress of the call, which `waiting` receives.
+    ///
+    /// # Errors
+    /// The lock was not acquired, which was reported, or a signal has ended the wait.
+    pub(super) async fn await_lock<T>(
+        &mut self,
+        call: impl Future<Output = Result<T, AcquireError>>,
+        waiting: watch::Receiver<Option<Waiting>>,
+    ) -> Result<T, ExitCode> {
+        match self.drive(call, waiting).await {
+            Waited::Acquired(acquired) => Ok(acquired),
+            Waited::Refused(error) => Err(self.refused(&error)),
+            Waited::Exhausted(waiting) => Err(self.exhausted(&waiting)),
+            Waited::HeldBy(holders) => Err(self.await_end(&holders).await),
+            Waited::Interrupted(signal) => {
+                self.output.clear();
+                Err(ExitCode::Signal(signal.as_raw()))
+            }
+        }
+    }
+
+    async fn drive<T>(
+        &mut self,
+        call: impl Future<Output = Result<T, AcquireError>>,
+        mut waiting: watch::Receiver<Option<Waiting>>,
+    ) -> Waited<T> {
+        let mut call = std::pin::pin!(call);
         let mut said = Said::new();
         // A shorter wait is not reported.
         let mut next = Instant::now() + A_WAIT;
@@ -95,7 +116,7 @@ impl Keeper<'_> {
                         return Waited::Exhausted(current.clone());
                     }
                     let is_contended = current.is_some_and(|it| it.contended);
-                    if is_contended && self.args.if_held == IfHeld::Wait
+                    if is_contended && self.if_held == IfHeld::Wait
                         && let Some(holders) = self.holders(said.since).await
                     {
                         return Waited::HeldBy(holders);
@@ -112,40 +133,6 @@ impl Keeper<'_> {
         }
     }
 
-    /// The call for the lock, with the options of the command line.
-    fn call(
-        &self,
-        progress: watch::Sender<Option<Waiting>>,
-    ) -> impl Future<Output = Result<Lease, AcquireError>> + use<> {
-        let keys: Vec<&str> = self.args.keys().collect();
-        let resources: Resources = match keys[..] {
-            [key] => key.into(),
-            _ => keys.into(),
-        };
-        let releases_on_loss =
-            is_active(Mutant::DeadlinesOnlyGrow) || is_active(Mutant::TerminateUnlessExpired);
-        let options = LockOptions::new().keep_on_loss(!releases_on_loss);
-        let options = match self.plan.wait {
-            WaitArg::For(wait) => options.wait(wait),
-            WaitArg::Forever => options.wait_forever(),
-        };
-        let (client, is_shared, is_fenced) =
-            (self.client.clone(), self.args.shared, self.args.fenced);
-        async move {
-            if is_fenced {
-                let call = client.acquire_fenced(resources).options(options).progress(progress);
-                let guard = call.await?;
-                let fencing_token = guard.fencing_token();
-                return Ok(Lease::new(guard.into(), Some(fencing_token)));
-            }
-            let call = match is_shared {
-                true => client.acquire_shared(resources),
-                false => client.acquire(resources),
-            };
-            Ok(Lease::new(call.options(options).progress(progress).await?, None))
-        }
-    }
-
     fn is_out_of_descriptors(&self, waiting: &Waiting) -> bool {
         let is_such = |node: &&NodeAnswer| {
             node.failure().is_some_and(|failure| {
@@ -155,13 +142,13 @@ impl Keeper<'_> {
         };
         let without = waiting.nodes.iter().filter(is_such).count();
         let count = waiting.nodes.len();
-        without > 0 && count - without < self.args.nodes.quorum.unwrap_or(count / 2 + 1)
+        without > 0 && count - without < self.nodes.quorum.unwrap_or(count / 2 + 1)
     }
 
     /// Reports the last attempt, with the time waited until now.
     fn say_waiting(&mut self, waiting: &Waiting, said: &mut Said) {
         let why = match waiting.holder() {
-            Some(holder) if waiting.contended && self.args.also.is_empty() => match &holder.kind {
+            Some(holder) if waiting.contended && self.lock.also.is_empty() => match &holder.kind {
                 quorlock::HolderKind::WaitingWriter(_) => holder.describe(),
                 kind if holder.since.is_none() && holder.remaining.is_some() => {
                     format!("held by {kind}")
@@ -211,7 +198,7 @@ impl Keeper<'_> {
         let waited = time_since(said.since);
         event["why"] = json!(why);
         event["waited_ms"] = json!(millis(waited));
-        let patience = match self.plan.wait {
+        let patience = match self.wait {
             WaitArg::Forever => "for ever".to_owned(),
             WaitArg::For(wait) => {
                 let rest = wait.saturating_sub(waited);
@@ -220,14 +207,14 @@ impl Keeper<'_> {
             }
         };
         let is_due = said.is_due();
-        if self.args.if_held == IfHeld::Skip {
+        if self.if_held == IfHeld::Skip {
             // With `--if-held skip` the wait is reported as an event only.
             if is_due {
                 self.output.event(event, None);
             }
             return;
         }
-        let title = self.args.title();
+        let title = self.lock.title();
         self.output.progress(event, |room| waiting_line(&patience, &title, why, room), is_due);
     }
 
@@ -268,11 +255,11 @@ impl Keeper<'_> {
     /// clients wanted the lock at once, and one of them gets it.
     async fn holders(&self, since: u64) -> Option<Holders> {
         let (mut of_keys, mut descriptions) = (Vec::new(), Vec::new());
-        for key in self.args.keys() {
+        for key in self.lock.keys() {
             let Ok(inspection) = self.client.inspect(key).await else { continue };
             let is_in_the_way = match inspection.verdict() {
                 Verdict::Held => true,
-                Verdict::Shared => !self.args.shared,
+                Verdict::Shared => !self.lock.shared,
                 _ => false,
             };
             let stored = with_quorum(&inspection);
@@ -296,7 +283,7 @@ impl Keeper<'_> {
 
     /// Waits until none of these holders can have a quorum any more, at most for the rest of `--wait`. The command is
     /// not run.
-    pub(super) async fn await_end(&mut self, holders: &Holders) -> ExitCode {
+    async fn await_end(&mut self, holders: &Holders) -> ExitCode {
         let mut said = Said { since: holders.since, logged: None };
         let mut pause = LOOK_AGAIN_MIN;
         loop {
@@ -305,7 +292,7 @@ impl Keeper<'_> {
                 let line = format!("{}; that has ended, and nothing was run", holders.description);
                 let event = json!({
                     "event": "holder_ended",
-                    "key": self.args.key,
+                    "key": self.lock.key,
                     "held": holders.description,
                     "waited_ms": millis(time_since(holders.since)),
                 });
@@ -313,7 +300,7 @@ impl Keeper<'_> {
                 return ExitCode::Success;
             }
             let waited = time_since(holders.since);
-            let rest = match self.plan.wait {
+            let rest = match self.wait {
                 WaitArg::For(wait) => wait.saturating_sub(waited),
                 WaitArg::Forever => Duration::MAX,
             };
@@ -321,7 +308,7 @@ impl Keeper<'_> {
                 let message =
                     format!("{}, and still is after {}", holders.description, time(waited));
                 self.output.error(self.not_acquired(&message, true, &[]), &message);
-                return self.held();
+                return self.held;
             }
             if waited >= A_WAIT {
                 let why = format!("{}; its end is waited for", holders.description);

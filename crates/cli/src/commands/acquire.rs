@@ -1,0 +1,204 @@
+//! `quorlock acquire KEY`: takes a lock for a shell script, and prints its lease.
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use quorlock::{AcquireError, DetachError, Lease, LockOptions, Waiting};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::caller::Caller;
+use super::keeper::{self, Watched};
+use super::lease::{clock, lease_json};
+use super::lease_file;
+use crate::args::{Acquire, IfHeld, OutputArgs};
+use crate::child::Signals;
+use crate::exit_code::ExitCode;
+use crate::options::{self, Refused};
+use crate::output::{Output, millis, time};
+
+pub(crate) fn main(args: &Acquire, format: OutputArgs) -> Result<ExitCode, Refused> {
+    let lock = &args.lock;
+    options::check_lock(lock, &args.nodes)?;
+    let with_value = [
+        ("shared", lock.shared, "readers have values of their own"),
+        ("fenced", lock.fenced, "a lock with a value of yours has no fencing token"),
+        ("also", !lock.also.is_empty(), "a value of yours is for one key"),
+    ];
+    if let Some((other, _, why)) = with_value.iter().find(|it| args.value.is_some() && it.1) {
+        let message = format!("these do not go together: {why}");
+        return Err(Refused::about(&["value", other], message, &args.nodes));
+    }
+    if let Some(path) = &args.lease_file {
+        lease_file::check(path, &args.nodes)?;
+    }
+    let watched = args.hold_by.map(|pid| Watched::find(pid, &args.nodes)).transpose()?;
+    let label = match (&lock.label, args.hold_by) {
+        (Some(label), _) => label.clone(),
+        (None, Some(pid)) => format!("kept for pid {pid}"),
+        (None, None) => "acquire".to_owned(),
+    };
+    let options = LockOptions::new()
+        .ttl(lock.times.ttl(&args.nodes))
+        .max_hold(lock.times.max_hold.unwrap_or(LockOptions::DEFAULT_MAX_HOLD))
+        .process_owner(&label);
+    let builder = options::builder(&args.nodes)?.options(options);
+    let output = Output::new(format, None)?;
+    // Signals are caught from here on, even before a task reads them.
+    let signals = Signals::catch()?;
+    let client = options::build(builder, &args.nodes)?;
+    let caller = Caller {
+        lock,
+        nodes: &args.nodes,
+        wait: lock.times.wait(),
+        if_held: IfHeld::Fail,
+        held: ExitCode::Held,
+        output,
+        signals,
+        client,
+        waited: None,
+    };
+    let giver = Giver { args, format, caller };
+    Ok(super::runtime()?.block_on(giver.run(watched)))
+}
+
+/// Gives the lock to the script.
+struct Giver<'a> {
+    args: &'a Acquire,
+    format: OutputArgs,
+    caller: Caller<'a>,
+}
+
+/// The time in which a signal arrives that has ended the keeper, too.
+const CTRL_C: Duration = Duration::from_millis(100);
+
+/// The reason why the lock is given back; `None`: a signal.
+type Fault = (ExitCode, Option<String>);
+
+impl Giver<'_> {
+    async fn run(mut self, watched: Option<Watched>) -> ExitCode {
+        let (progress, waiting) = watch::channel(None);
+        let call = self.call(progress);
+        let code = match self.caller.await_lock(call, waiting).await {
+            Ok(Ok(lease)) => match self.give(lease, watched).await {
+                Ok(()) => return ExitCode::Success,
+                Err(code) => code,
+            },
+            Ok(Err(error)) => {
+                self.say_failed(&error.to_string());
+                match error {
+                    DetachError::Lost { .. } => ExitCode::Lost,
+                    DetachError::Unanswered { .. } => ExitCode::NoQuorum,
+                    _ => ExitCode::Internal,
+                }
+            }
+            Err(code) => code,
+        };
+        let give_back = self.args.nodes.node_timeout(self.args.lock.times.ttl(&self.args.nodes));
+        let _ = self.caller.client.shutdown(give_back).await;
+        code
+    }
+
+    /// The call for the lock. If it is dropped, the lock is released.
+    fn call(
+        &self,
+        progress: watch::Sender<Option<Waiting>>,
+    ) -> impl Future<Output = Result<Result<Lease, DetachError>, AcquireError>> + use<> {
+        let (client, options) = (self.caller.client.clone(), self.caller.options());
+        let lock = &self.args.lock;
+        let taken = self.args.value.as_ref().map(|value| {
+            let ttl = lock.times.ttl(&self.args.nodes);
+            client.take(&lock.key, value, ttl).options(options.clone()).progress(progress.clone())
+        });
+        let call = self.caller.call(options, progress);
+        async move {
+            match taken {
+                Some(take) => Ok(take.await?.detach().await),
+                None => Ok(call.await?.0.detach().await),
+            }
+        }
+    }
+
+    /// Starts the keeper, writes the file, and prints the lease. The lock is given back if one of these fails.
+    async fn give(&mut self, lease: Lease, watched: Option<Watched>) -> Result<(), ExitCode> {
+        let mut given = lease;
+        let Err((code, message)) = self.try_give(&mut given, watched).await else { return Ok(()) };
+        if let Some(message) = message {
+            self.say_failed(&message);
+        }
+        keeper::end(&given, self.args.nodes.node_timeout(given.ttl()));
+        // The text of a lease that is not printed is of no use to anybody, so the outcome does not matter.
+        let _ = self.caller.client.release_lease(&given).await;
+        Err(code)
+    }
+
+    async fn try_give(&mut self, lease: &mut Lease, watched: Option<Watched>) -> Result<(), Fault> {
+        let fault = |message: String| (ExitCode::Internal, Some(message));
+        if let Some(watched) = watched {
+            match keeper::start(lease, &watched, self.args.on_lost) {
+                Ok(keeper) => *lease = lease.clone().kept_by(keeper),
+                // Ctrl-C also ends a keeper that has no session of its own yet.
+                Err(why) => match self.caller.interrupted(CTRL_C).await {
+                    Some(code) => return Err((code, None)),
+                    None => return Err(fault(format!("the keeper does not start: {why}"))),
+                },
+            }
+        }
+        if let Some(path) = &self.args.lease_file {
+            lease_file::write(path, lease).map_err(|error| {
+                fault(format!("cannot write the lease to {}: {error}", path.display()))
+            })?;
+        }
+        let taken_back = |fault| {
+            if let Some(path) = &self.args.lease_file {
+                let _ = std::fs::remove_file(path);
+            }
+            Err(fault)
+        };
+        if let Some(code) = self.caller.interrupted(Duration::ZERO).await {
+            return taken_back((code, None));
+        }
+        if lease.remaining().is_zero() {
+            let message = "the time of the lock was up before the lease could be printed";
+            return taken_back((ExitCode::Lost, Some(message.to_owned())));
+        }
+        self.say_acquired(lease);
+        let text = match (self.format.json, self.format.quiet) {
+            (true, _) => format!("{}\n", lease_json(lease)),
+            (false, true) if self.args.lease_file.is_some() => return Ok(()),
+            (false, _) => format!("{lease}\n"),
+        };
+        let mut out = io::stdout();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => Ok(()),
+            Err(error) => taken_back(fault(format!("cannot print the lease: {error}"))),
+        }
+    }
+
+    fn say_acquired(&mut self, lease: &Lease) {
+        let title = self.args.lock.title();
+        let mut parts = Vec::new();
+        if let Some(waited) = self.caller.waited {
+            parts.push(format!("acquired \"{title}\" after {}", time(waited)));
+        }
+        if let Some(fencing_token) = lease.fencing_token() {
+            parts.push(format!("the fencing token of \"{title}\" is {fencing_token}"));
+        }
+        if lease.keeper().is_none() {
+            parts.push(format!("\"{title}\" ends {} unless it is extended", clock(lease)));
+        }
+        let mut event = self.caller.lock_event("acquired");
+        event["fence"] = json!(lease.fencing_token());
+        event["valid_for_ms"] = json!(millis(lease.remaining()));
+        event["waited_ms"] = json!(self.caller.waited.map(millis));
+        event["keeper_pid"] = json!(lease.keeper().map(|keeper| keeper.pid));
+        let line = parts.join("; ");
+        self.caller.output.event(event, Some(&*line).filter(|line| !line.is_empty()));
+    }
+
+    fn say_failed(&mut self, message: &str) {
+        let message = format!("lock \"{}\" given back: {message}", self.args.lock.title());
+        let event: Value = self.caller.not_acquired(&message, false, &[]);
+        self.caller.output.error(event, &message);
+    }
+}

@@ -1,0 +1,177 @@
+//! A call for a lock: its options, its signals, and the messages about its failure.
+
+use std::time::Duration;
+
+use quorlock::admin::list_nodes;
+use quorlock::node::Failure;
+use quorlock::{AcquireError, Client, Guard, LockOptions, NodeAnswer, Resources, Waiting};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::status::node_json;
+use crate::args::{IfHeld, LockArgs, NodeArgs, WaitArg};
+use crate::child::Signals;
+use crate::exit_code::ExitCode;
+use crate::guardian::clock::{boot_ns, real_ns};
+use crate::output::{Output, millis};
+
+pub(super) struct Caller<'a> {
+    pub(super) lock: &'a LockArgs,
+    pub(super) nodes: &'a NodeArgs,
+    pub(super) wait: WaitArg,
+    pub(super) if_held: IfHeld,
+    /// The exit code if others hold the lock.
+    pub(super) held: ExitCode,
+    pub(super) output: Output,
+    pub(super) signals: Signals,
+    pub(super) client: Client,
+    /// The time that the call waited for the lock, if a message has reported the wait.
+    pub(super) waited: Option<Duration>,
+}
+
+impl Caller<'_> {
+    pub(super) fn options(&self) -> LockOptions {
+        match self.wait {
+            WaitArg::For(wait) => LockOptions::new().wait(wait),
+            WaitArg::Forever => LockOptions::new().wait_forever(),
+        }
+    }
+
+    /// The call for the lock, and the fencing token if one was asked for. If the call is dropped, the lock is released.
+    pub(super) fn call(
+        &self,
+        options: LockOptions,
+        progress: watch::Sender<Option<Waiting>>,
+    ) -> impl Future<Output = Result<(Guard, Option<u64>), AcquireError>> + use<> {
+        let keys: Vec<&str> = self.lock.keys().collect();
+        let resources: Resources = match keys[..] {
+            [key] => key.into(),
+            _ => keys.into(),
+        };
+        let client = self.client.clone();
+        let (is_shared, is_fenced) = (self.lock.shared, self.lock.fenced);
+        async move {
+            if is_fenced {
+                let call = client.acquire_fenced(resources).options(options).progress(progress);
+                let guard = call.await?;
+                let fencing_token = guard.fencing_token();
+                return Ok((guard.into(), Some(fencing_token)));
+            }
+            let call = match is_shared {
+                true => client.acquire_shared(resources),
+                false => client.acquire(resources),
+            };
+            Ok((call.options(options).progress(progress).await?, None))
+        }
+    }
+
+    /// The exit code for a signal that has come, or comes within this time, and would have ended the wait.
+    pub(super) async fn interrupted(&mut self, within: Duration) -> Option<ExitCode> {
+        let ending = async {
+            loop {
+                if let Some(signal) = ends_the_wait(self.signals.next().await) {
+                    return ExitCode::Signal(signal.as_raw());
+                }
+            }
+        };
+        timeout(within, ending).await.ok()
+    }
+
+    pub(super) fn refused(&mut self, error: &AcquireError) -> ExitCode {
+        let needs_a_person = |node: &NodeAnswer| {
+            let kind = node.failure().map(Failure::kind);
+            kind.is_some_and(|kind| kind.is_for_good() || kind.is_about_rights())
+        };
+        let hint = match error {
+            AcquireError::NodesUntrusted(_)
+                if error.retry_after().is_some() && !error.nodes().iter().any(needs_a_person) =>
+            {
+                "use a longer --wait; or, if no lock is in use: quorlock init --fresh"
+            }
+            AcquireError::NodesUntrusted(_) => "quorlock doctor says more",
+            _ if error.is_permission_denied() => "quorlock doctor says what is missing",
+            _ if error.is_exhausted() => "",
+            AcquireError::NoQuorum(_) => {
+                "start the nodes that failed, or fix the way to them; quorlock doctor says more of each"
+            }
+            _ => "",
+        };
+        let message = error.told_with(hint);
+        let mut event = self.not_acquired(&message, error.is_contended(), error.nodes());
+        event["untrusted"] = json!(matches!(error, AcquireError::NodesUntrusted(_)));
+        event["retry_after_ms"] = json!(error.retry_after().map(millis));
+        if error.is_contended() && self.if_held == IfHeld::Skip {
+            self.output.event(event, None);
+            return ExitCode::Success;
+        }
+        self.output.error(event, &message);
+        match error {
+            AcquireError::Contended(_) => self.held,
+            AcquireError::Invalid(_) => ExitCode::Usage,
+            AcquireError::Closed { .. } => ExitCode::Internal,
+            _ if error.is_permission_denied() => ExitCode::NotAllowed,
+            _ if error.is_exhausted() => ExitCode::Internal,
+            _ => ExitCode::NoQuorum,
+        }
+    }
+
+    /// Gives up: this process has too few file descriptors to connect to a quorum, and none becomes free while it only
+    /// waits for the lock.
+    pub(super) fn exhausted(&mut self, waiting: &Waiting) -> ExitCode {
+        let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());
+        let message =
+            format!("lock \"{}\" not acquired: {}", self.lock.title(), list_nodes(failed));
+        self.output.error(self.not_acquired(&message, false, &waiting.nodes), &message);
+        ExitCode::Internal
+    }
+
+    pub(super) fn not_acquired(
+        &self,
+        message: &str,
+        contended: bool,
+        nodes: &[NodeAnswer],
+    ) -> Value {
+        json!({
+            "event": "not_acquired",
+            "key": self.lock.key,
+            "contended": contended,
+            "untrusted": false,
+            "retry_after_ms": null,
+            "message": message,
+            "nodes": nodes.iter().map(node_json).collect::<Vec<_>>(),
+        })
+    }
+
+    pub(super) fn lock_event(&self, name: &str) -> Value {
+        let mut event = json!({ "event": name, "key": self.lock.key });
+        if !self.lock.also.is_empty() {
+            event["also"] = json!(self.lock.also);
+        }
+        event
+    }
+}
+
+/// Returns the signal if it ends a wait. SIGTSTP stops quorlock itself instead.
+pub(super) fn ends_the_wait(signal: Signal) -> Option<Signal> {
+    match signal {
+        Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM | Signal::USR1 | Signal::USR2 => {
+            Some(signal)
+        }
+        Signal::TSTP => {
+            // Quorlock catches this signal to pass it on to the command. While no command runs, quorlock stops itself.
+            let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+            None
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn time_since(boot_ns_then: u64) -> Duration {
+    Duration::from_nanos(boot_ns().saturating_sub(boot_ns_then))
+}
+
+pub(super) fn unix_ms() -> u64 {
+    real_ns() / 1_000_000
+}

@@ -1,0 +1,276 @@
+//! The keeper of `quorlock acquire --hold-by PID`: a process that extends the lock while process PID lives.
+//!
+//! `acquire` starts the keeper as `quorlock __keeper`, and writes a [`Job`] to its standard input: the words of the
+//! command line and the lease. So no other user reads them with `ps`. The keeper answers on its standard output when it
+//! can do its work, and then detaches itself from the session, the folder and all descriptors of the script.
+//!
+//! ```text
+//!  script ──$( )── acquire ──pipes── keeper
+//!    ╰────────── watched by pidfd ──────╯
+//! ```
+//!
+//! The keeper has no socket and no file. It extends by the lease, as `quorlock extend` does. `quorlock release` sends it
+//! SIGTERM, which ends it without a release, and then releases the lock itself.
+
+mod watched;
+
+use std::ffi::OsString;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{self, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use quorlock::{Client, Keeper, Lease, LeaseError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+
+pub(super) use self::watched::Watched;
+use crate::args::{Command as Parsed, OnLost};
+use crate::guardian::clock::{Alarm, Moment};
+use crate::guardian::{own_program, procfs};
+use crate::options;
+use crate::output::nanos;
+use crate::settings::{self, Stop};
+
+/// The first argument that makes this program a keeper.
+pub(super) const KEEPER: &str = "__keeper";
+
+/// The name for `ps` and `pkill`. `pkill -f quorlock` does not match it.
+const NAME: &str = "lock-keeper";
+
+/// The longest wait for the keeper's answer.
+const START_MAX: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// The message from `acquire` to its keeper.
+#[derive(Serialize, Deserialize)]
+struct Job {
+    /// The command line of `acquire`, which names the nodes.
+    typed: Vec<OsString>,
+    lease: String,
+    pid: i32,
+    started: u64,
+    on_lost: Option<i32>,
+}
+
+/// The keeper's start time, or the reason why it cannot do its work.
+type Answer = Result<u64, String>;
+
+/// Starts a keeper, and waits until it can do its work. After an error none is left.
+pub(super) fn start(lease: &Lease, watched: &Watched, on_lost: OnLost) -> Result<Keeper, String> {
+    let job = Job {
+        typed: std::env::args_os().collect(),
+        lease: lease.to_string(),
+        pid: watched.pid,
+        started: watched.started,
+        on_lost: on_lost.0.map(Signal::as_raw),
+    };
+    let mut child = spawn().map_err(|error| error.to_string())?;
+    match ask(&mut child, &job) {
+        Ok(started) => Ok(Keeper { pid: child.id(), started }),
+        Err(why) => {
+            // The keeper is a child and was not reaped, so its number belongs to no other process.
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(why)
+        }
+    }
+}
+
+fn spawn() -> io::Result<process::Child> {
+    Command::new(own_program()?)
+        .arg0(NAME)
+        .arg(KEEPER)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+}
+
+fn ask(child: &mut process::Child, job: &Job) -> Answer {
+    let told = |error: io::Error| error.to_string();
+    let (Some(input), Some(mut output)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err("it has no pipes".to_owned());
+    };
+    serde_json::to_writer(input, job).map_err(|error| told(error.into()))?;
+    let mut answer = [PollFd::new(&output, PollFlags::IN)];
+    if poll(&mut answer, Some(&START_MAX)).map_err(|errno| told(errno.into()))? == 0 {
+        return Err("it does not answer".to_owned());
+    }
+    let mut text = String::new();
+    output.read_to_string(&mut text).map_err(told)?;
+    serde_json::from_str(&text).unwrap_or_else(|_| Err("it was killed".to_owned()))
+}
+
+/// Ends the keeper of a lease, if there is one and it still runs, and waits for its end for at most this time.
+pub(super) fn end(lease: &Lease, patience: Duration) {
+    let keeper = lease.keeper().and_then(|keeper| {
+        let pid = i32::try_from(keeper.pid).ok()?;
+        Watched::open(pid).ok().flatten().filter(|found| found.started == keeper.started)
+    });
+    if let Some(keeper) = keeper {
+        keeper.signal(Signal::TERM);
+        keeper.await_end(patience);
+    }
+}
+
+/// Runs this process as a keeper.
+pub(super) fn main() -> process::ExitCode {
+    if let Err(error) = leave_the_script() {
+        answer(&Err(error.to_string()));
+        return process::ExitCode::FAILURE;
+    }
+    match Watch::new() {
+        Ok((watch, started)) => {
+            answer(&Ok(started));
+            // The answer was the last use of the pipes to `acquire`.
+            if detach().is_ok() {
+                watch.keep();
+            }
+            process::ExitCode::SUCCESS
+        }
+        Err(why) => {
+            answer(&Err(why));
+            process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn answer(answer: &Answer) {
+    let mut out = io::stdout();
+    // An `acquire` that was killed reads no answer, and its lock ends by itself.
+    let _ = serde_json::to_writer(&mut out, answer).map(|()| out.flush());
+}
+
+/// Leaves the session of the script, and closes all descriptors that the script has left open. The standard streams are
+/// pipes to `acquire`.
+fn leave_the_script() -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::thread::set_name(c"lock-keeper")?;
+    let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    for descriptor in open.into_iter().filter(|it| *it > 2) {
+        // The descriptor of the folder that was just read is closed already.
+        let _ = nix::unistd::close(descriptor);
+    }
+    rustix::process::setsid()?;
+    // The script may have ignored SIGTERM, and an ignored signal stays ignored in its children.
+    signal_hook::flag::register_conditional_shutdown(
+        Signal::TERM.as_raw(),
+        0,
+        Arc::new(AtomicBool::new(true)),
+    )?;
+    Ok(())
+}
+
+/// Closes the pipes to `acquire`.
+fn detach() -> io::Result<()> {
+    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// A lock that is extended while a process lives.
+struct Watch {
+    client: Client,
+    runtime: Runtime,
+    lease: Lease,
+    process: Watched,
+    on_lost: Option<Signal>,
+}
+
+impl Watch {
+    /// Reads the job. Also returns this process's start time.
+    fn new() -> Result<(Self, u64), String> {
+        let told = |error: io::Error| error.to_string();
+        let job: Job = serde_json::from_reader(io::stdin())
+            .map_err(|_| "only `quorlock acquire` starts this program".to_owned())?;
+        let lease = job.lease.parse::<Lease>().map_err(|error| error.to_string())?;
+        let process = Watched::open(job.pid).map_err(told)?;
+        let process = process.filter(|process| process.started == job.started);
+        let process = process.ok_or_else(|| format!("process {} has ended", job.pid))?;
+        let cli = settings::parse(&job.typed).map_err(|stop| match stop {
+            Stop::Clap(error) => error.to_string(),
+            Stop::Refused(refused, _) => refused.message,
+        })?;
+        let Parsed::Acquire(args) = cli.command else {
+            return Err("the command line is not that of acquire".to_owned());
+        };
+        let builder = options::builder(&args.nodes).map_err(|refused| refused.message)?;
+        let client = options::build(builder, &args.nodes).map_err(|refused| refused.message)?;
+        client.accepts(&lease).map_err(|error| error.to_string())?;
+        let runtime = super::runtime().map_err(told)?;
+        // The files that the options name were read, so their folder is no longer needed, and may be unmounted.
+        rustix::process::chdir("/").map_err(|errno| told(errno.into()))?;
+        let me = procfs::process(process::id().cast_signed());
+        let me = me.ok_or_else(|| "/proc does not show this process".to_owned())?;
+        let on_lost = job.on_lost.and_then(Signal::from_named_raw);
+        Ok((Self { client, runtime, lease, process, on_lost }, me.started))
+    }
+
+    /// Extends the lock until the process ends or the lock is lost.
+    fn keep(mut self) {
+        let alarm = Alarm::new();
+        let ttl = self.lease.ttl();
+        // The signal comes early, so that the script can end while it still holds the lock.
+        let notice = self.on_lost.map_or(Duration::ZERO, |_| ttl / 5);
+        let mut end = self.end();
+        let mut next = end.before(nanos(ttl * 2 / 3));
+        loop {
+            let is_over = |now: Moment| end.before(nanos(notice)).has_come(now);
+            alarm.wait(next.min(end.before(nanos(notice))), &[self.process.descriptor()]);
+            let now = Moment::now();
+            if self.process.has_ended() {
+                return self.release();
+            }
+            if is_over(now) {
+                return self.lose();
+            }
+            if !next.has_come(now) {
+                continue;
+            }
+            match self.runtime.block_on(self.client.extend_lease(&self.lease)) {
+                Ok(lease) => {
+                    self.lease = lease;
+                    end = self.end();
+                    next = end.before(nanos(ttl * 2 / 3));
+                }
+                Err(LeaseError::Over { .. } | LeaseError::Lost { .. }) => return self.lose(),
+                Err(_) => next = Moment::now().after(nanos(ttl / 10)),
+            }
+        }
+    }
+
+    /// The end of the lock if nothing extends it.
+    fn end(&self) -> Moment {
+        // The clocks are read before the remaining time, so the end is not too late.
+        let now = Moment::now();
+        now.after(nanos(self.lease.remaining()))
+    }
+
+    /// Reports the loss to the process, and waits until the process or the lock has ended. A lock that some nodes still
+    /// have is released once the process has ended.
+    fn lose(self) {
+        if let Some(signal) = self.on_lost {
+            self.process.signal(signal);
+        }
+        self.process.await_end(self.lease.remaining());
+        if self.process.has_ended() {
+            self.release();
+        }
+    }
+
+    fn release(self) {
+        let Self { client, runtime, lease, .. } = self;
+        let rest = lease.remaining();
+        let _ = runtime.block_on(client.release_lease(&lease));
+        // The client sends the release again to a node that did not answer, as long as the node can have the lock.
+        let _ = runtime.block_on(client.shutdown(rest));
+    }
+}

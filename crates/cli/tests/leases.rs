@@ -1,0 +1,536 @@
+//! `quorlock acquire`, `extend`, `release` and `query`, as shell scripts use them.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use common::{Running, Testbed, boot, code, eventually, json_lines, stderr, stdout, through};
+use quorlock_servers::Reply;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::Value;
+
+/// A script that runs `quorlock` by its name, in the folder of the test.
+fn script(testbed: &Testbed, shell: &str, text: &str) -> Command {
+    let mut command = through(&[shell, "-c", text], &testbed.quorlock(&[]));
+    let folder = Path::new(env!("CARGO_BIN_EXE_quorlock")).parent().unwrap();
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{}:{path}", folder.display()));
+    // fish writes files into this folder.
+    command.env("XDG_CONFIG_HOME", testbed.folder.path());
+    command
+}
+
+/// Acquires `k` with more options, and returns the lease.
+fn acquire(testbed: &Testbed, options: &[&str]) -> String {
+    let output = testbed.output(&[&["acquire", "k", "--ttl", "5s"], options].concat());
+    code(&output, 0);
+    let text = stdout(&output);
+    let lease = text.strip_suffix('\n').unwrap();
+    assert!(!lease.contains(char::is_whitespace) && lease.is_ascii(), "{lease}");
+    lease.to_owned()
+}
+
+fn acquire_json(testbed: &Testbed, args: &[&str]) -> Value {
+    let output = testbed.output(&[&["acquire"], args, &["--json"]].concat());
+    code(&output, 0);
+    json_lines(&stdout(&output)).remove(0)
+}
+
+fn is_free(testbed: &Testbed, key: &str) -> bool {
+    testbed.holders_of(key) == 0
+}
+
+fn await_free(testbed: &Testbed, key: &str) {
+    eventually("the lock is free", || is_free(testbed, key).then_some(()));
+}
+
+fn quorum_holds(testbed: &Testbed, key: &str) -> bool {
+    testbed.holders_of(key) >= 3
+}
+
+/// Ends a keeper, and waits until no process has its number. An unreaped process counts as ended.
+fn kill(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    await_end_of(pid);
+}
+
+fn await_end_of(pid: i32) {
+    let is_dead = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let gone = test_kill_process(Pid::from_raw(pid).unwrap()).is_err();
+        (gone || stat.contains(") Z ")).then_some(())
+    };
+    eventually("the keeper ends", is_dead);
+}
+
+/// Asserts that no node receives a command about a key whose name ends with `k` while `run` runs.
+fn nothing_is_sent(testbed: &Testbed, run: impl FnOnce()) {
+    let mut monitors: Vec<_> = testbed.nodes.iter().map(|node| node.connect().unwrap()).collect();
+    for monitor in &mut monitors {
+        assert_eq!(monitor.command(&["MONITOR"]).unwrap(), Reply::Simple("OK".to_owned()));
+    }
+    run();
+    testbed.on_all(&["ECHO", "the end"]);
+    for monitor in &mut monitors {
+        loop {
+            let Reply::Simple(line) = monitor.reply().unwrap() else { panic!("lines") };
+            if line.ends_with(r#""ECHO" "the end""#) {
+                break;
+            }
+            assert!(!line.contains(r#"k""#), "{line}");
+        }
+    }
+}
+
+#[test]
+fn one_process_acquires_another_extends_and_a_third_releases() {
+    let Some(testbed) = Testbed::new() else { return };
+    for options in [
+        &[][..],
+        &["--shared"],
+        &["--fenced"],
+        &["--also", "l"],
+        &["--also", "l", "--fenced"],
+        &["--value", "mine"],
+    ] {
+        let first = acquire(&testbed, options);
+        assert!(quorum_holds(&testbed, "k"), "{options:?}");
+        code(&testbed.output(&["run", "k", "--wait", "0s", "--", "true"]), 75);
+        let extended = testbed.output(&["extend", &first]);
+        code(&extended, 0);
+        let second = stdout(&extended).trim_end().to_owned();
+        assert!(second != first, "{options:?}");
+        // The earlier line can still release the lock.
+        let released = testbed.output(&["release", &first]);
+        code(&released, 0);
+        assert_eq!((stdout(&released), stderr(&released)), (String::new(), String::new()));
+        assert!(is_free(&testbed, "k") && is_free(&testbed, "l"), "{options:?}");
+        let again = testbed.output(&["release", &second]);
+        code(&again, 0);
+        assert!(stderr(&again).contains("was over already"), "{}", stderr(&again));
+        let late = testbed.output(&["extend", &second]);
+        code(&late, 79);
+        assert_eq!(stdout(&late), "");
+    }
+}
+
+#[test]
+fn a_lease_past_its_end_is_not_extended_and_a_second_holder_keeps_its_lock() {
+    let Some(testbed) = Testbed::new() else { return };
+    let output = testbed.output(&["acquire", "k", "--ttl", "300ms"]);
+    assert!(stderr(&output).contains("unless it is extended"), "{}", stderr(&output));
+    let lease = stdout(&output).trim_end().to_owned();
+    let second = acquire(&testbed, &[]);
+    nothing_is_sent(&testbed, || {
+        let late = testbed.output(&["extend", &lease]);
+        code(&late, 79);
+        assert!(stderr(&late).contains("is over"), "{}", stderr(&late));
+    });
+    code(&testbed.output(&["release", &lease]), 0);
+    assert!(quorum_holds(&testbed, "k"), "the release deletes only its own lock");
+    code(&testbed.output(&["release", &second]), 0);
+    assert!(is_free(&testbed, "k"));
+}
+
+#[test]
+fn the_fencing_token_is_in_the_lease_and_in_json_and_grows() {
+    let Some(testbed) = Testbed::new() else { return };
+    let mut last = 0;
+    for _ in 0..2 {
+        let lease = acquire_json(&testbed, &["k", "--fenced"]);
+        let token = lease["fencing_token"].as_u64().unwrap();
+        assert!(token > last, "{lease}");
+        last = token;
+        let text = lease["lease"].as_str().unwrap();
+        assert!(text.contains(&format!(",fencing_token={token},")), "{text}");
+        assert_eq!((&lease["kind"], &lease["keys"][0]), (&"fenced".into(), &"k".into()));
+        assert!(lease["valid_for_ms"].as_u64().unwrap() <= 10_000, "{lease}");
+        code(&testbed.output(&["release", text]), 0);
+    }
+}
+
+#[test]
+fn a_text_that_is_no_lease_of_these_nodes_is_refused_and_nothing_is_sent() {
+    let Some(testbed) = Testbed::new() else { return };
+    let lease = acquire(&testbed, &[]);
+    let edited = lease.replacen("key=k", "key=m", 1);
+    nothing_is_sent(&testbed, || {
+        for text in [&lease[..lease.len() - 1], &lease[1..], &edited, "", "nonsense"] {
+            for command in ["extend", "release"] {
+                let output = testbed.output(&[command, text]);
+                code(&output, 65);
+                assert_eq!(stdout(&output), "");
+                assert!(!stderr(&output).contains("value="), "the message shows no secret");
+            }
+        }
+        for command in ["extend", "release"] {
+            let mut other = testbed.quorlock(&[command, &lease]);
+            other.env("QUORLOCK_NODES", testbed.named(0..3));
+            let output = other.output().unwrap();
+            code(&output, 65);
+            assert!(stderr(&output).contains("another configuration"), "{}", stderr(&output));
+            let prefixed = testbed.output(&[command, &lease, "--key-prefix", "p:"]);
+            code(&prefixed, 65);
+        }
+    });
+    assert!(quorum_holds(&testbed, "k"));
+}
+
+#[test]
+fn a_lease_is_read_from_standard_input() {
+    let Some(testbed) = Testbed::sized(1) else { return };
+    let text = "quorlock acquire k | quorlock extend - | quorlock release -";
+    code(&script(&testbed, "sh", text).output().unwrap(), 0);
+    assert!(is_free(&testbed, "k"));
+}
+
+#[test]
+fn the_exit_codes_of_acquire_are_those_of_run() {
+    let Some(testbed) = Testbed::sized(3) else { return };
+    let refused = |args: &[&str], expected: i32| {
+        let output = testbed.output(&[&["acquire"], args].concat());
+        code(&output, expected);
+        assert_eq!(stdout(&output), "", "{args:?}");
+        stderr(&output)
+    };
+    for (other, options) in
+        [("shared", &["--shared"][..]), ("fenced", &["--fenced"]), ("also", &["--also", "l"])]
+    {
+        let said = refused(&[&["k", "--value", "v"], options].concat(), 64);
+        assert!(said.contains(&format!("--value, --{other}: ")), "{said}");
+    }
+    refused(&["k", "--shared", "--fenced"], 64);
+    refused(&["k", "--on-lost", "TERM"], 64);
+    refused(&["k", "--hold-by", "1", "--on-lost", "NOSUCH"], 64);
+    refused(&["k", "--hold-by", "0"], 64);
+    let said = refused(&["k", "--hold-by", "2147483647"], 64);
+    assert!(said.contains("there is no process 2147483647"), "{said}");
+    assert!(is_free(&testbed, "k"));
+    let _lease = acquire(&testbed, &[]);
+    refused(&["k", "--wait", "0s"], 75);
+    testbed.nodes.iter().for_each(|node| node.kill().unwrap());
+    refused(&["l", "--wait", "0s"], 69);
+    code(&testbed.output(&["query", "k"]), 69);
+}
+
+#[test]
+fn a_signal_while_acquire_waits_ends_it_and_leaves_nothing() {
+    let Some(testbed) = Testbed::new() else { return };
+    let holder = acquire(&testbed, &["--max-hold", "1h"]);
+    for (signal, expected) in [(Signal::TERM, Some(143)), (Signal::INT, None)] {
+        let waiting = testbed.start(&["acquire", "k", "--also", "l"]);
+        waiting.await_line("waiting");
+        waiting.signal(signal);
+        let output = waiting.end();
+        // After Ctrl-C quorlock dies of SIGINT itself, so that a shell ends its loop.
+        assert_eq!(output.status.code(), expected, "{}", stderr(&output));
+        assert_eq!(stdout(&output), "");
+        assert!(is_free(&testbed, "l"));
+    }
+    code(&testbed.output(&["release", &holder]), 0);
+}
+
+#[test]
+fn a_lease_that_cannot_be_printed_is_released() {
+    let Some(testbed) = Testbed::new() else { return };
+    let full = script(&testbed, "sh", "quorlock acquire k > /dev/full").output().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut unread = testbed.quorlock(&["acquire", "k"]);
+    let unread = unread.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    for output in [full, unread.wait_with_output().unwrap()] {
+        code(&output, 70);
+        assert!(stderr(&output).contains("given back"), "{}", stderr(&output));
+        assert!(is_free(&testbed, "k"));
+    }
+}
+
+#[test]
+fn a_lease_file_is_private_and_follows_the_lease() {
+    let Some(testbed) = Testbed::new() else { return };
+    let path = testbed.path("deploy.lease");
+    let read = || fs::read_to_string(&path).unwrap();
+    let quiet = |command: &[&str]| {
+        let file = ["--lease-file", "deploy.lease", "--quiet"];
+        let output = testbed.output(&[command, &file].concat());
+        code(&output, 0);
+        assert_eq!(stdout(&output), "");
+    };
+    quiet(&["acquire", "k"]);
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let first = read();
+    assert!(first.ends_with('\n'));
+    quiet(&["extend"]);
+    assert!(read() != first);
+    quiet(&["release"]);
+    assert!(!path.exists() && is_free(&testbed, "k"));
+
+    // An empty file, as mktemp makes it, may be overwritten, and any other file without a lease may not.
+    fs::write(&path, "").unwrap();
+    let output = testbed.output(&["acquire", "k", "--lease-file", "deploy.lease"]);
+    assert_eq!(stdout(&output), read());
+    quiet(&["release"]);
+    for name in ["notes", "."] {
+        fs::write(testbed.path("notes"), "notes").unwrap();
+        let output = testbed.output(&["acquire", "k", "--lease-file", name]);
+        code(&output, 64);
+        assert!(is_free(&testbed, "k"));
+    }
+    assert_eq!(fs::read_to_string(testbed.path("notes")).unwrap(), "notes");
+    code(&testbed.output(&["release", "--lease-file", "missing"]), 64);
+    code(&testbed.output(&["release", "--lease-file", "notes"]), 65);
+}
+
+#[test]
+fn a_lease_file_that_cannot_be_written_releases_the_lock() {
+    let Some(testbed) = Testbed::new() else { return };
+    let text = "trap '' XFSZ; ulimit -f 0; exec quorlock acquire k --lease-file x";
+    for output in [
+        script(&testbed, "sh", text).output().unwrap(),
+        testbed.output(&["acquire", "k", "--lease-file", "missing/x"]),
+    ] {
+        code(&output, 70);
+        assert_eq!(stdout(&output), "");
+        assert!(stderr(&output).contains("cannot write the lease to "), "{}", stderr(&output));
+        assert!(is_free(&testbed, "k"));
+    }
+    let left = fs::read_dir(testbed.folder.path()).unwrap().count();
+    assert_eq!(left, 0, "no file is left");
+}
+
+#[test]
+fn a_value_is_taken_once_and_queried_and_released_by_lease_or_by_value() {
+    let Some(testbed) = Testbed::new() else { return };
+    let query = |expected: i32, text: &str| {
+        let output = testbed.output(&["query", "k"]);
+        code(&output, expected);
+        assert_eq!(stdout(&output), text);
+        let output = testbed.output(&["query", "k", "--json"]);
+        code(&output, expected);
+        json_lines(&stdout(&output)).remove(0)
+    };
+    assert_eq!(query(1, "")["state"], "free");
+    let lease = acquire(&testbed, &["--value", "V 1"]);
+    assert_eq!(query(0, "V 1\n")["value"], "V 1");
+    let second = testbed.output(&["acquire", "k", "--value", "V 1", "--wait", "0s"]);
+    code(&second, 75);
+    let waiting = testbed.output(&["acquire", "k", "--value", "V 1", "--wait", "300ms"]);
+    code(&waiting, 75);
+    assert!(stderr(&waiting).contains("waiting for"), "{}", stderr(&waiting));
+    code(&testbed.output(&["release", "k", "--value", "other"]), 0);
+    assert!(quorum_holds(&testbed, "k"), "another value releases nothing");
+    code(&testbed.output(&["release", &lease]), 0);
+    assert!(is_free(&testbed, "k"));
+
+    let old = acquire(&testbed, &["--value", "V"]);
+    code(&testbed.output(&["release", "k", "--value", "V"]), 0);
+    assert!(is_free(&testbed, "k"));
+    let _new = acquire(&testbed, &["--value", "V"]);
+    // The lease has a nonce, so it does not release a later lock with an equal value.
+    let late = testbed.output(&["release", &old]);
+    code(&late, 0);
+    assert!(quorum_holds(&testbed, "k") && stderr(&late).contains("over already"));
+    let extended = testbed.output(&["extend", "k", "--value", "V", "--ttl", "3s"]);
+    code(&extended, 0);
+    assert_eq!(stdout(&extended), "");
+    code(&testbed.output(&["release", "k", "--value", "V"]), 0);
+    code(&testbed.output(&["extend", "k", "--value", "V"]), 79);
+    code(&testbed.output(&["extend", "k", "--value", "V", "--lease-file", "x"]), 64);
+
+    for (node, value) in ["x", "x", "y", "y", "z"].iter().enumerate() {
+        testbed.on(node..node + 1, &["SET", "k", value, "PX", "60000"]);
+    }
+    assert_eq!(query(75, "")["state"], "split");
+}
+
+const SCRIPTS: [(&str, &str); 3] = [
+    ("sh", SH),
+    ("bash", SH),
+    (
+        "fish",
+        "set lease (quorlock acquire k --ttl 1s --hold-by $fish_pid); or exit
+         function give_back --on-event fish_exit; quorlock release $lease; end
+         echo up > up; while not test -e go; sleep 0.05; end",
+    ),
+];
+
+const SH: &str = "lease=$(quorlock acquire k --ttl 1s --hold-by $$) || exit
+     trap 'quorlock release \"$lease\"' EXIT
+     echo up > up; while [ ! -e go ]; do sleep 0.05; done";
+
+/// Starts the script of the help, and waits until it has its lease.
+fn start_script(testbed: &Testbed, shell: &str, text: &str) -> Option<Running> {
+    let found = Command::new("sh").args(["-c", &format!("command -v {shell}")]).output().unwrap();
+    if !found.status.success() {
+        eprintln!("skipped: this machine has no {shell}");
+        return None;
+    }
+    let running = Running::start(&mut script(testbed, shell, text));
+    testbed.await_file("up");
+    fs::remove_file(testbed.path("up")).unwrap();
+    Some(running)
+}
+
+/// Asserts that a quorum holds the lock for more than twice its ttl of 1 s.
+fn holds_beyond_the_ttl(testbed: &Testbed, key: &str) {
+    let start = boot();
+    while boot() - start < Duration::from_millis(2300) {
+        assert!(quorum_holds(testbed, key), "after {:?}", boot() - start);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The lease comes out of `$( )` while the keeper runs, so the keeper does not hold the pipe open.
+#[test]
+fn the_script_of_the_help_holds_the_lock_through_its_pauses_in_each_shell() {
+    let Some(testbed) = Testbed::new() else { return };
+    for (shell, text) in SCRIPTS {
+        let Some(script) = start_script(&testbed, shell, text) else { continue };
+        holds_beyond_the_ttl(&testbed, "k");
+        fs::write(testbed.path("go"), "").unwrap();
+        let output = script.end();
+        code(&output, 0);
+        assert_eq!(stderr(&output), "", "{shell}");
+        assert!(is_free(&testbed, "k"), "{shell}");
+        fs::remove_file(testbed.path("go")).unwrap();
+    }
+}
+
+#[test]
+fn the_lock_of_a_killed_script_is_free_and_its_keeper_is_gone() {
+    let Some(testbed) = Testbed::new() else { return };
+    let text = "quorlock acquire k --ttl 1s --hold-by $$ --json > lease; echo up > up; sleep 60";
+    let keeper_of = || json_lines(&testbed.await_file("lease"))[0]["keeper_pid"].as_i64().unwrap();
+    let script = start_script(&testbed, "sh", text).unwrap();
+    let keeper = i32::try_from(keeper_of()).unwrap();
+    script.signal(Signal::KILL);
+    await_free(&testbed, "k");
+    await_end_of(keeper);
+
+    // If the keeper dies too, the keys expire within one ttl.
+    let script = start_script(&testbed, "sh", text).unwrap();
+    let keeper = i32::try_from(keeper_of()).unwrap();
+    kill(keeper, Signal::KILL);
+    script.signal(Signal::KILL);
+    for node in testbed.nodes.iter() {
+        let Reply::Int(left) = common::command(node, &["PTTL", "k"]) else { panic!("a number") };
+        assert!(left <= 1000, "{left}");
+    }
+    await_free(&testbed, "k");
+}
+
+#[test]
+fn a_keeper_holds_nothing_of_the_script_open_and_ends_before_a_release() {
+    let Some(testbed) = Testbed::new() else { return };
+    let text = "exec 9> mine; trap '' TERM; quorlock acquire k --hold-by $$ --json > lease
+                echo up > up; while [ ! -e go ]; do sleep 0.05; done; echo went";
+    let script = start_script(&testbed, "sh", text).unwrap();
+    let lease = json_lines(&testbed.await_file("lease")).remove(0);
+    let keeper = i32::try_from(lease["keeper_pid"].as_i64().unwrap()).unwrap();
+    let of_keeper = |name: &str| fs::read_link(format!("/proc/{keeper}/{name}")).unwrap();
+    assert_eq!(of_keeper("cwd"), Path::new("/"));
+    eventually("the standard streams are detached", || {
+        (of_keeper("fd/1") == Path::new("/dev/null")).then_some(())
+    });
+    let open = fs::read_dir(format!("/proc/{keeper}/fd")).unwrap();
+    let open = open.map(|entry| fs::read_link(entry.unwrap().path()).unwrap());
+    let files: Vec<_> =
+        open.filter(|it| it.is_absolute() && it != Path::new("/dev/null")).collect();
+    assert!(files.is_empty(), "{files:?}");
+    let command_line = fs::read_to_string(format!("/proc/{keeper}/cmdline")).unwrap();
+    assert_eq!(command_line, "lock-keeper\0__keeper\0");
+
+    let status = stdout(&testbed.output(&["status", "k"]));
+    assert!(status.contains(&format!("kept for pid {}", script.id())), "{status}");
+    // The script ignores SIGTERM, and its keeper does not.
+    code(&testbed.output(&["release", lease["lease"].as_str().unwrap()]), 0);
+    await_end_of(keeper);
+    assert!(is_free(&testbed, "k"));
+    fs::write(testbed.path("go"), "").unwrap();
+    let output = script.end();
+    code(&output, 0);
+    assert_eq!(stdout(&output), "went\n", "the script gets no signal");
+}
+
+#[test]
+fn a_kept_lock_is_extended_by_its_first_line_beyond_the_end_of_that_line() {
+    let Some(testbed) = Testbed::new() else { return };
+    let text = "lease=$(quorlock acquire k --ttl 1s --hold-by $$) || exit; echo up > up
+                while [ ! -e go ]; do sleep 0.05; done
+                next=$(quorlock extend \"$lease\") && quorlock release \"$lease\" && echo \"$next\"";
+    let script = start_script(&testbed, "sh", text).unwrap();
+    holds_beyond_the_ttl(&testbed, "k");
+    fs::write(testbed.path("go"), "").unwrap();
+    let output = script.end();
+    code(&output, 0);
+    assert_eq!(stderr(&output), "");
+    assert!(stdout(&output).contains("keeper_pid="), "the new line names the keeper");
+    assert!(is_free(&testbed, "k"));
+}
+
+/// Starts a script with a kept lock, lets `lose` end the lock, and returns the end of the script.
+fn lost(testbed: &Testbed, options: &str, body: &str, lose: impl FnOnce(&Running)) -> Output {
+    let text = format!("quorlock acquire k --ttl 1s --hold-by $$ {options} > lease; {body}");
+    let script = start_script(testbed, "sh", &text).unwrap();
+    lose(&script);
+    script.end()
+}
+
+#[test]
+fn a_script_that_loses_its_lock_gets_the_signal() {
+    let Some(testbed) = Testbed::new() else { return };
+    let delete = |_: &Running| testbed.on_all(&["DEL", "k"]);
+    let sleeps = "echo up > up; while [ ! -e go ]; do sleep 0.05; done";
+    let output = lost(&testbed, "", sleeps, delete);
+    assert_eq!(output.status.code(), None, "SIGTERM ends the script");
+    let traps = format!("trap 'echo lost; exit 7' USR1; {sleeps}");
+    let output = lost(&testbed, "--on-lost USR1", &traps, delete);
+    code(&output, 7);
+    // The limit of the hold counts as a loss.
+    let output = lost(&testbed, "--on-lost sigusr1 --max-hold 2s", &traps, |_| ());
+    code(&output, 7);
+    await_free(&testbed, "k");
+    let output = lost(&testbed, "--on-lost none", sleeps, |_| {
+        testbed.on_all(&["DEL", "k"]);
+        std::thread::sleep(Duration::from_millis(1500));
+        fs::write(testbed.path("go"), "").unwrap();
+    });
+    code(&output, 0);
+}
+
+#[test]
+fn a_script_gets_the_signal_before_a_lock_without_a_quorum_ends() {
+    let Some(testbed) = Testbed::new() else { return };
+    let traps = "trap 'quorlock query k; exit 7' USR1; echo up > up; while :; do sleep 0.05; done";
+    let output = lost(&testbed, "--on-lost USR1", traps, |_| {
+        testbed.nodes[..3].iter().for_each(|node| node.pause().unwrap());
+    });
+    code(&output, 7);
+    testbed.nodes[..3].iter().for_each(|node| node.resume().unwrap());
+    await_free(&testbed, "k");
+}
+
+#[test]
+fn a_lock_whose_keeper_was_killed_ends_within_its_ttl() {
+    let Some(testbed) = Testbed::new() else { return };
+    let text = "quorlock acquire k --ttl 1s --hold-by $$ --json > lease; echo up > up; sleep 60";
+    for signal in [Signal::KILL, Signal::TERM] {
+        let script = start_script(&testbed, "sh", text).unwrap();
+        let lease = json_lines(&testbed.await_file("lease")).remove(0);
+        kill(i32::try_from(lease["keeper_pid"].as_i64().unwrap()).unwrap(), signal);
+        assert!(quorum_holds(&testbed, "k"), "the keeper releases nothing");
+        await_free(&testbed, "k");
+        let late = testbed.output(&["extend", lease["lease"].as_str().unwrap()]);
+        code(&late, 79);
+        let released = testbed.output(&["release", lease["lease"].as_str().unwrap()]);
+        code(&released, 0);
+        assert!(stderr(&released).contains("over already"), "{}", stderr(&released));
+        drop(script);
+    }
+}
