@@ -145,8 +145,9 @@ impl Taken {
     ///
     /// # Cancel safety
     /// Dropping the future releases the lock.
-    pub async fn detach(self) -> Result<Lease, DetachError> {
-        self.into_guard().detach().await
+    pub fn detach(self) -> impl Future<Output = Result<Lease, DetachError>> + Send + 'static {
+        // The guard releases the lock if the future is dropped before its first poll.
+        self.into_guard().start_detach()
     }
 
     /// The guard, whose drop releases the lock.
