@@ -6,12 +6,12 @@ use std::future::IntoFuture as _;
 use std::rc::Rc;
 use std::time::Duration;
 
-use quorlock::{AcquireError, Guard, LockOptions, Mode};
+use quorlock::{AcquireError, DetachError, Guard, Lease, LockOptions, Mode};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::polls::Call;
-use crate::scene::{RESOURCE, Scene, TTL, WAIT};
+use crate::scene::{RESOURCE, Scene, TTL, VALUE, WAIT};
 
 pub(crate) struct Case {
     pub(crate) function: &'static str,
@@ -244,6 +244,158 @@ pub(crate) const ALL: &[Case] = &[
         },
         call: |scene| release(scene.take_guard()),
     },
+    Case {
+        function: "Guard::detach",
+        situation: "of a lock that is held",
+        prepare: held,
+        call: |scene| {
+            let detaching = scene.take_guard().detach();
+            keep_lease(scene, detaching)
+        },
+    },
+    Case {
+        function: "Guard::detach",
+        situation: "of a lock that another caller of the client wants",
+        prepare: |scene| {
+            Box::pin(async move {
+                held(scene.clone()).await;
+                scene.hold_in_background(scene.acquire(), HELD_FOR);
+                sleep(TTL / 100).await;
+            })
+        },
+        call: |scene| {
+            let detaching = scene.take_guard().detach();
+            keep_lease(scene, detaching)
+        },
+    },
+    Case {
+        function: "FencedGuard::detach",
+        situation: "after the grant",
+        prepare: nothing,
+        call: |scene| {
+            let call = scene.client().acquire_fenced(RESOURCE);
+            Box::pin(async move {
+                if let Ok(guard) = call.await {
+                    keep_lease(scene, guard.detach()).await;
+                }
+            })
+        },
+    },
+    Case {
+        function: "Client::attach",
+        situation: "of a writer's lease",
+        prepare: detached,
+        call: attach,
+    },
+    Case {
+        function: "Client::attach",
+        situation: "of a reader's lease",
+        prepare: |scene| {
+            Box::pin(async move {
+                let guard = scene.client().acquire_shared(RESOURCE).await.unwrap();
+                scene.keep_lease(guard.detach().await.unwrap());
+            })
+        },
+        call: attach,
+    },
+    Case {
+        function: "Client::attach",
+        situation: "of a lease that another client attaches at the same time",
+        prepare: detached,
+        call: |scene| {
+            scene.hold_in_background(scene.another_client().attach(&scene.lease()), HELD_FOR);
+            attach(scene)
+        },
+    },
+    Case {
+        function: "Client::attach_fenced",
+        situation: "of a lease",
+        prepare: |scene| {
+            Box::pin(async move {
+                let guard = scene.client().acquire_fenced(RESOURCE).await.unwrap();
+                scene.keep_lease(guard.detach().await.unwrap());
+            })
+        },
+        call: |scene| {
+            let call = scene.client().attach_fenced(&scene.lease());
+            let call = call.options(LockOptions::new().wait(WAIT));
+            keep(scene, async { call.await.map(Guard::from) })
+        },
+    },
+    Case {
+        function: "Client::extend_lease",
+        situation: "once",
+        prepare: detached,
+        call: |scene| {
+            Box::pin(async move { drop(scene.client().extend_lease(&scene.lease()).await) })
+        },
+    },
+    Case {
+        function: "Client::release_lease",
+        situation: "once",
+        prepare: detached,
+        call: |scene| {
+            Box::pin(async move { drop(scene.client().release_lease(&scene.lease()).await) })
+        },
+    },
+    Case { function: "Client::take", situation: "of a free lock", prepare: nothing, call: take },
+    Case {
+        function: "Client::take",
+        situation: "of what another client holds with an equal value",
+        prepare: |scene| {
+            Box::pin(async move {
+                let other = scene.another_client();
+                scene.keep_rival(other.take(RESOURCE, VALUE, TTL).await.unwrap());
+            })
+        },
+        call: take,
+    },
+    Case {
+        function: "Taken::extend",
+        situation: "once",
+        prepare: taken,
+        call: |scene| Box::pin(async move { drop(scene.taken().extend().await) }),
+    },
+    Case {
+        function: "Taken::release",
+        situation: "of a lock that is held",
+        prepare: taken,
+        call: |scene| {
+            let releasing = scene.take_taken().release();
+            Box::pin(async move { drop(releasing.await) })
+        },
+    },
+    Case {
+        function: "Taken::detach",
+        situation: "of a lock that is held",
+        prepare: taken,
+        call: |scene| {
+            let detaching = scene.take_taken().detach();
+            keep_lease(scene, detaching)
+        },
+    },
+    Case {
+        function: "Client::extend_value",
+        situation: "of a lock that is held",
+        prepare: taken,
+        call: |scene| {
+            Box::pin(async move { drop(scene.client().extend_value(RESOURCE, VALUE, TTL).await) })
+        },
+    },
+    Case {
+        function: "Client::release_value",
+        situation: "of a lock that is held",
+        prepare: taken,
+        call: |scene| {
+            Box::pin(async move { drop(scene.client().release_value(RESOURCE, VALUE).await) })
+        },
+    },
+    Case {
+        function: "Client::query",
+        situation: "of a lock that is held",
+        prepare: taken,
+        call: |scene| Box::pin(async move { drop(scene.client().query(RESOURCE).await) }),
+    },
 ];
 
 /// The names of the functions, sorted and without duplicates.
@@ -260,6 +412,45 @@ fn nothing(_: Rc<Scene>) -> Call {
 
 fn held(scene: Rc<Scene>) -> Call {
     Box::pin(async move { scene.keep(scene.acquire().await.unwrap()) })
+}
+
+fn detached(scene: Rc<Scene>) -> Call {
+    Box::pin(async move {
+        let lease = scene.acquire().await.unwrap().detach().await.unwrap();
+        scene.keep_lease(lease);
+    })
+}
+
+/// Keeps the lease that the future returns.
+fn keep_lease(
+    scene: Rc<Scene>,
+    detaching: impl Future<Output = Result<Lease, DetachError>> + 'static,
+) -> Call {
+    Box::pin(async move {
+        if let Ok(lease) = detaching.await {
+            scene.keep_lease(lease);
+        }
+    })
+}
+
+fn attach(scene: Rc<Scene>) -> Call {
+    let call = scene.client().attach(&scene.lease()).options(LockOptions::new().wait(WAIT));
+    keep(scene, call.into_future())
+}
+
+fn taken(scene: Rc<Scene>) -> Call {
+    Box::pin(async move {
+        scene.keep_taken(scene.client().take(RESOURCE, VALUE, TTL).await.unwrap());
+    })
+}
+
+fn take(scene: Rc<Scene>) -> Call {
+    let call = scene.client().take(RESOURCE, VALUE, TTL).options(LockOptions::new().wait(WAIT));
+    Box::pin(async move {
+        if let Ok(taken) = call.await {
+            scene.keep_taken(taken);
+        }
+    })
 }
 
 /// Keeps the guard that the call returns.

@@ -1,6 +1,7 @@
 //! Records the commands that the nodes receive, and the violations of S13 to S15 among them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use quorlock::node::{Answers, Batch, BoxFuture, Command, MemoryNode, Node, PushSink, Value};
@@ -29,6 +30,8 @@ pub(crate) struct Journal {
     /// Violations, kept until the end of the test, because a panic inside the driver would not fail it.
     violations: Mutex<Vec<String>>,
     pub(crate) watches: Watches,
+    /// Whether a command gave a lease back.
+    pub(crate) given_back: AtomicBool,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -82,8 +85,17 @@ impl Journal {
 
     fn note(&self, node: usize, command: &Command) {
         let (verb, value) = match command {
-            Command::Acquire { value, .. } | Command::AcquireShared { value, .. } => {
-                (Verb::Acquire, value)
+            Command::Acquire { value, .. }
+            | Command::AcquireShared { value, .. }
+            | Command::Attach { value, .. }
+            | Command::AttachFenced { value, .. } => (Verb::Acquire, value),
+            Command::Take { taken, .. } => (Verb::Acquire, &taken.nonce),
+            Command::ExtendTaken { taken, by_value: false, .. } => (Verb::Extend, &taken.nonce),
+            Command::ReleaseTaken { taken, by_value: false, .. } => (Verb::Release, &taken.nonce),
+            // The value of the attempt is gone, as after a release. The value of the lease is back.
+            Command::GiveBack { value, .. } => {
+                self.given_back.store(true, Ordering::Relaxed);
+                (Verb::Release, value)
             }
             Command::Extend { value, .. }
             | Command::ExtendShared { value, .. }

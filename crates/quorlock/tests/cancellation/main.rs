@@ -103,6 +103,8 @@ fn a_future_dropped_after_any_poll_leaves_no_key() {
         }
     }
     println!("{} drops in all", drops.values().sum::<usize>());
+    let given_back = scene::GIVEN_BACK.load(Ordering::Relaxed);
+    assert!(given_back > 0, "no dropped attach gave its lease back");
 }
 
 #[test]

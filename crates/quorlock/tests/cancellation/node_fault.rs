@@ -5,7 +5,7 @@ use std::time::Duration;
 use quorlock::node::FailureKind;
 
 use crate::journal::Recorded;
-use crate::scene::{RESOURCE, TTL};
+use crate::scene::{NONCE, RESOURCE, TTL};
 
 /// A fault of the nodes. Each fault ends, so that the test can check that all keys are released.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -122,6 +122,7 @@ impl NodeFault {
 
 fn refuse(node: &Recorded) {
     node.node.insert(RESOURCE, FOREIGN, None);
+    node.node.remove(NONCE);
 }
 
 fn fail(node: &Recorded) {

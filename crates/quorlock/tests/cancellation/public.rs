@@ -46,7 +46,8 @@ fn futures(sources: &[String]) -> Vec<String> {
         let mut owner = "";
         let mut lines = source.lines().map(str::trim);
         while let Some(line) = lines.next() {
-            if let Some(rest) = line.strip_prefix("impl") {
+            // A line that ends with a comma is a return type.
+            if let Some(rest) = line.strip_prefix("impl").filter(|_| !line.ends_with(',')) {
                 // The type in `Trait for Type`. Generics are not part of the name.
                 let rest =
                     rest.split_once("> ").filter(|_| rest.starts_with('<')).map_or(rest, |r| r.1);
@@ -93,13 +94,24 @@ fn futures_are_found_in_every_form() {
                 self,
                 name: &str,
             ) -> impl Future<Output = ()> {}
-            pub fn boxed(&self) -> BoxFuture<()> {}
+            pub fn boxed(&self) -> Result<
+                impl Future<Output = ()> + Send,
+                Error,
+            > {}
+            pub async fn apart(&self) {}
             pub fn later(&self) -> Later {}
         }
         impl<T> Wait<T> {
             pub fn now(self) -> Now<T> {}
         }
     ";
-    let found = ["Lock::boxed", "Lock::later", "Lock::over_lines", "Lock::plain", "Wait::now"];
+    let found = [
+        "Lock::apart",
+        "Lock::boxed",
+        "Lock::later",
+        "Lock::over_lines",
+        "Lock::plain",
+        "Wait::now",
+    ];
     assert_eq!(futures(&[source.to_owned()]), found);
 }

@@ -3,16 +3,20 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use quorlock::{Acquire, Client, Clock, Guard, LockOptions};
+use quorlock::{Acquire, Client, Clock, Guard, Lease, LockOptions, Taken};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
 use crate::journal::{Journal, Recorded};
-use crate::node_fault::NodeFault;
+use crate::node_fault::{FOREIGN, NodeFault};
 
 pub(crate) const RESOURCE: &str = "orders";
+/// The value of taken locks, and the key with the nonce of a taken lock.
+pub(crate) const VALUE: &str = "worker-7";
+pub(crate) const NONCE: &str = "quorlock:take:orders";
 pub(crate) const TTL: Duration = Duration::from_secs(1);
 pub(crate) const WAIT: Duration = Duration::from_millis(500);
 
@@ -22,6 +26,9 @@ const MS: Duration = Duration::from_millis(1);
 /// How often the driver may run before virtual time advances. A request and its answer need fewer runs.
 const TURNS: usize = 60;
 
+/// The number of dropped calls after which a lease was whole again.
+pub(crate) static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
+
 pub(crate) struct Scene {
     pub(crate) nodes: Vec<Recorded>,
     node_fault: NodeFault,
@@ -30,6 +37,10 @@ pub(crate) struct Scene {
     /// Whether the client was shut down, which ends its locks early.
     shut_down: RefCell<bool>,
     guards: RefCell<Vec<Arc<Guard>>>,
+    leases: RefCell<Vec<Lease>>,
+    takens: RefCell<Vec<Rc<Taken>>>,
+    /// Another client's lock with an equal value.
+    rival: RefCell<Option<Taken>>,
     /// Other callers of the same client, which may still run when the future is dropped.
     others: RefCell<Vec<JoinHandle<()>>>,
 }
@@ -55,6 +66,9 @@ impl Scene {
             journal,
             shut_down: RefCell::default(),
             guards: RefCell::default(),
+            leases: RefCell::default(),
+            takens: RefCell::default(),
+            rival: RefCell::default(),
             others: RefCell::default(),
         })
     }
@@ -90,6 +104,36 @@ impl Scene {
     /// Returns the kept guard to a caller that releases it.
     pub(crate) fn take_guard(&self) -> Guard {
         Arc::into_inner(self.guards.borrow_mut().pop().unwrap()).unwrap()
+    }
+
+    pub(crate) fn another_client(&self) -> Client {
+        client(&self.nodes)
+    }
+
+    /// Keeps a lease until the end, and releases it then.
+    pub(crate) fn keep_lease(&self, lease: Lease) {
+        self.leases.borrow_mut().push(lease);
+    }
+
+    pub(crate) fn lease(&self) -> Lease {
+        self.leases.borrow().last().unwrap().clone()
+    }
+
+    /// Keeps a taken lock until the end, and releases it then, because its drop leaves it on the nodes.
+    pub(crate) fn keep_taken(&self, taken: Taken) {
+        self.takens.borrow_mut().push(Rc::new(taken));
+    }
+
+    pub(crate) fn keep_rival(&self, taken: Taken) {
+        self.rival.replace(Some(taken));
+    }
+
+    pub(crate) fn taken(&self) -> Rc<Taken> {
+        self.takens.borrow().last().unwrap().clone()
+    }
+
+    pub(crate) fn take_taken(&self) -> Taken {
+        Rc::into_inner(self.takens.borrow_mut().pop().unwrap()).unwrap()
     }
 
     /// Runs another caller of the same client.
@@ -134,9 +178,18 @@ impl Scene {
         self.turns().await;
         self.nobody_waits();
         self.wait(TTL / 10).await;
-        self.others.take().iter().for_each(JoinHandle::abort);
+        let others = self.others.take();
+        others.iter().for_each(JoinHandle::abort);
         self.guards.take();
         self.turns().await;
+        if self.node_fault == NodeFault::Healthy
+            && others.is_empty()
+            && self.journal.given_back.load(Ordering::Relaxed)
+        {
+            assert_eq!(self.our_keys(), NODES, "the lease is back on every node");
+            GIVEN_BACK.fetch_add(1, Ordering::Relaxed);
+        }
+        let had_taken = self.leave_no_lock().await;
         self.nothing_is_held();
         self.wait(self.node_fault.lasts()).await;
         if self.node_fault == NodeFault::SilentForLong {
@@ -144,6 +197,10 @@ impl Scene {
         }
         self.node_fault.end(&self.nodes);
         let ended = Instant::now();
+        if had_taken {
+            // `Client::extend_value` has replaced the nonce, and then the release by the nonce deletes nothing.
+            drop(self.another_client().release_value(RESOURCE, VALUE).await.unwrap());
+        }
         self.turns().await;
         while self.our_keys() > 0 {
             assert!(ended.elapsed() <= self.node_fault.keys_are_gone_after(), "a key stays");
@@ -177,10 +234,35 @@ impl Scene {
         }
     }
 
+    /// Releases the leases and the taken locks. Returns whether there was a taken lock.
+    async fn leave_no_lock(&self) -> bool {
+        if let Some(rival) = self.rival.take() {
+            if self.node_fault == NodeFault::Healthy {
+                rival
+                    .extend()
+                    .await
+                    .expect("a take that is refused leaves the holder's keys alone");
+            }
+            self.keep_taken(rival);
+        }
+        let takens = self.takens.take();
+        let had_taken = !takens.is_empty();
+        // The call queues the release.
+        takens.into_iter().for_each(|taken| drop(Rc::into_inner(taken).unwrap().release()));
+        let client = self.another_client();
+        for lease in self.leases.take() {
+            let client = client.clone();
+            tokio::spawn(async move { client.release_lease(&lease).await });
+        }
+        self.turns().await;
+        had_taken
+    }
+
     fn our_keys(&self) -> usize {
-        let ours = |node: &&Recorded| {
-            let value = node.node.value_of(RESOURCE);
-            value.is_some_and(|value| value != crate::node_fault::FOREIGN.as_bytes())
+        let ours = |Recorded { node, .. }: &&Recorded| {
+            let is_foreign =
+                node.value_of(RESOURCE).is_some_and(|value| value == FOREIGN.as_bytes());
+            node.contains(NONCE) || node.contains(RESOURCE) && !is_foreign
         };
         self.nodes.iter().filter(ours).count()
     }
