@@ -2,10 +2,13 @@
 //! journal. At the end it returns the `Totals`, which count the results of calls, and the [`Findings`]: the violations
 //! and the journal.
 
+mod leases;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorlock_sim::time::Time;
 
+use self::leases::Leases;
 use crate::clock::{now, seconds};
 use crate::holds::{Hold, names};
 use crate::numbers::Numbers;
@@ -117,13 +120,20 @@ pub(crate) const DOWNGRADE_CONFIRMED: &str =
     "writers that went on as readers, confirmed by a quorum in time";
 pub(crate) const UNTRUSTED: &str = "refused: nodes are not to be trusted";
 
+pub(crate) use self::leases::{
+    ATTACHED, ATTACHED_FENCED, ATTACHED_SHARED, OPERATIONS, PROLONGED, SAME_MOMENT,
+};
+
 #[derive(Debug)]
 pub(crate) struct Ledger {
     start: Time,
     held: Held,
+    pub(crate) leases: Leases,
     pub(crate) numbers: Numbers,
     /// The reason why a failure of mutual exclusion is no violation in this round.
     outside: Option<&'static str>,
+    /// Whether faults are injected now.
+    pub(crate) has_faults: bool,
     pub(crate) clients: Clients,
     pub(crate) totals: Totals,
     violations: Vec<Violation>,
@@ -135,8 +145,10 @@ impl Ledger {
         Self {
             start,
             held: Held::default(),
+            leases: Leases::default(),
             numbers: Numbers::default(),
             outside,
+            has_faults: false,
             clients: Clients::default(),
             totals: Totals::default(),
             violations: Vec::new(),
@@ -178,6 +190,7 @@ impl Ledger {
                     Refused::NoQuorum => "refused: no quorum",
                     Refused::NodesUntrusted => UNTRUSTED,
                     Refused::TooSlow => "refused: too slow",
+                    Refused::Over => "refused: the lease is over",
                     Refused::Cancelled => "has cancelled its call",
                 };
                 self.totals.count(CALLS, what, 1);
@@ -226,15 +239,33 @@ impl Ledger {
                 self.clients.owed += owed;
                 self.note(heard, format!("p{process}, client {client}: shut down, owes {owed}"));
             }
+            WorkerMessage::Calls { caller, operation, lease, at } => {
+                self.calls(id(caller), operation, lease);
+                if let Some(lease) = lease.filter(|_| operation.may_end_lease()) {
+                    self.ends(lease, at);
+                }
+            }
+            WorkerMessage::Detached { caller, text, from, until } => {
+                self.detached(id(caller), text, (from, until));
+            }
+            WorkerMessage::Prolonged { lease, text, asked, until } => {
+                self.prolonged(lease, text, (asked, until));
+            }
+            WorkerMessage::Seeks { caller } => return Some(self.sought(id(caller))),
+            WorkerMessage::Left => self.leases.left = heard,
         }
         None
     }
 
     fn granted(&mut self, id: Caller, resources: Vec<usize>, grant: Grant) {
-        let Grant { asked, at, until, token, fence, is_reader } = grant;
+        let Grant { asked, at, until, token, fence, is_reader, lease } = grant;
         let is_several = resources.len() > 1;
+        let is_attached = lease.is_some();
         for (name, is_one) in [
             (GRANTED, true),
+            (ATTACHED, is_attached),
+            (ATTACHED_SHARED, is_attached && is_reader),
+            (ATTACHED_FENCED, is_attached && fence.is_some()),
             (SEVERAL, is_several && fence.is_none()),
             (SEVERAL_FENCED, is_several && fence.is_some()),
             (READERS, is_reader),
@@ -246,11 +277,14 @@ impl Ledger {
         let (who, lock) = (name(id), names(&resources));
         let how = if is_reader { "reads" } else { "holds" };
         self.note(at, format!("{who}: {how} {lock}{number}, valid until {valid}"));
-        if resources.iter().any(|resource| fence.is_some() != is_fenced(*resource)) {
+        if !is_reader && resources.iter().any(|resource| fence.is_some() != is_fenced(*resource)) {
             self.violated(
                 at,
                 format!("{who} asked for a fencing token of {lock} and did not get one"),
             );
+        }
+        if let Some(lease) = lease {
+            self.attached(&who, lease, at);
         }
         let (holder, reads_from) = (who, if is_reader { asked } else { Time::MAX });
         let hold = Hold { holder, resources, token, fence, asked, from: at, to: until, reads_from };
@@ -324,6 +358,7 @@ impl Ledger {
 
     pub(crate) fn healed(&mut self, at: Time) {
         self.clients.healed = Some(at);
+        self.has_faults = false;
         self.note(at, "everything is healed");
     }
 

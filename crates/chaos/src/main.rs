@@ -39,8 +39,9 @@ use signal_hook::consts::TERM_SIGNALS;
 use crate::args::{Args, Command, RoundKind};
 use crate::clock::{now, seconds};
 use crate::commands::writer;
-use crate::ledger::{CALLS, Findings, GRANTED, LOST};
+use crate::ledger::{CALLS, Findings, GRANTED, LOST, OPERATIONS};
 use crate::plan::{RoundPlan, SEEDS_FOR_ALL};
+use crate::protocol::Operation;
 use crate::round::Interrupt;
 use crate::shim::Shim;
 use crate::totals::{Outcome, Totals};
@@ -167,6 +168,9 @@ fn rounds(
             failed |= totals.violations > 0 || !missing.is_empty();
         }
     }
+    if kinds.contains(&RoundKind::Library) {
+        failed |= !are_shares_enough(&library);
+    }
     println!("{} in all, against {} {}", seconds(now() - start), binary.flavor, binary.version);
     println!(
         "rounds: {} library, {} commands; first seed {first}",
@@ -180,6 +184,23 @@ fn rounds(
         false if interrupt.load(Ordering::Relaxed) => ExitCode::from(INTERRUPTED),
         false => ExitCode::SUCCESS,
     })
+}
+
+/// The smallest share of an operation, in percent.
+const SHARE_MIN: f64 = 5.0;
+
+/// Prints the share of each operation. Returns false if an operation has too small a share after enough rounds.
+fn are_shares_enough(library: &Totals) -> bool {
+    let all = library.sum(OPERATIONS).max(1) as f64;
+    let mut is_enough = true;
+    for operation in Operation::ALL {
+        let share = 100.0 * library.get(OPERATIONS, operation.name()) as f64 / all;
+        let is_rare = operation.is_frequent() && share < SHARE_MIN;
+        is_enough &= !is_rare || library.rounds < SEEDS_FOR_ALL;
+        let note = if is_rare { ": TOO RARE" } else { "" };
+        println!("  {share:5.1} % of the operations: {}{note}", operation.name());
+    }
+    is_enough
 }
 
 fn find_quorlock(args: &Args) -> Result<PathBuf, String> {

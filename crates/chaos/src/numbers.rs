@@ -3,7 +3,7 @@
 use quorlock_sim::time::Time;
 
 use crate::oracles::{Rereading, Store, Witness, Written};
-use crate::protocol::RESOURCES;
+use crate::protocol::{RESOURCES, is_fenced};
 
 /// A witness and a store for each resource. A resource uses one of the two.
 #[derive(Debug, Default)]
@@ -18,6 +18,8 @@ impl Numbers {
     pub(crate) fn read(&mut self, resources: &[usize], fence: Option<u64>) -> Option<Vec<u64>> {
         let read = |&resource: &usize| match fence {
             Some(fence) => self.stores[resource].read(fence),
+            // A reader that attached the lease of a downgraded writer has no fencing token.
+            None if is_fenced(resource) => Some(self.stores[resource].number),
             None => Some(self.witnesses[resource].number),
         };
         resources.iter().map(read).collect()

@@ -52,6 +52,59 @@ pub(crate) enum WorkerMessage {
     Odd { caller: usize, what: String },
     /// The client was shut down, and still owes this number of releases.
     Closed { client: usize, owed: usize },
+    /// The caller begins an operation, on this lease if the operation is about a lease.
+    Calls { caller: usize, operation: Operation, lease: Option<usize>, at: Time },
+    /// The caller has detached its lock, and does not hold it since `from`. The text of the lease ends at `until`.
+    Detached { caller: usize, text: String, from: Time, until: Time },
+    /// The caller has extended the lease. Its new text ends at `until`.
+    Prolonged { lease: usize, text: String, asked: Time, until: Time },
+    /// The caller requests a lease of another process.
+    Seeks { caller: usize },
+    /// An operation has ended that may leave a key on the nodes for a ttl from now on.
+    Left,
+}
+
+/// An operation of a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Operation {
+    Acquire,
+    Take,
+    Detach,
+    Attach,
+    ExtendLease,
+    ReleaseLease,
+}
+
+impl Operation {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Acquire,
+        Self::Take,
+        Self::Detach,
+        Self::Attach,
+        Self::ExtendLease,
+        Self::ReleaseLease,
+    ];
+
+    /// Whether the operation has a share that a run checks.
+    pub(crate) const fn is_frequent(self) -> bool {
+        matches!(self, Self::Take | Self::Detach | Self::Attach)
+    }
+
+    /// Whether the lease may be over when the operation has ended, although its text says otherwise.
+    pub(crate) const fn may_end_lease(self) -> bool {
+        matches!(self, Self::Attach | Self::ReleaseLease)
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Take => "take",
+            Self::Detach => "detach",
+            Self::Attach => "attach",
+            Self::ExtendLease => "extend_lease",
+            Self::ReleaseLease => "release_lease",
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +116,8 @@ pub(crate) struct Grant {
     pub(crate) token: String,
     pub(crate) fence: Option<u64>,
     pub(crate) is_reader: bool,
+    /// The lease that the caller attached, if it did not acquire the lock.
+    pub(crate) lease: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +126,7 @@ pub(crate) enum Refused {
     NoQuorum,
     NodesUntrusted,
     TooSlow,
+    Over,
     Cancelled,
 }
 
@@ -82,6 +138,8 @@ pub(crate) enum ControllerMessage {
     Written { caller: usize, written: bool },
     /// The numbers of this caller were compared.
     Compared { caller: usize },
+    /// A lease for this caller, and the time at which it shall use the lease; `None` if there is none now.
+    Lease { caller: usize, lease: Option<(usize, String, Time)> },
     /// The faults have ended: hold locks only briefly.
     Calm,
     /// Release everything and end.

@@ -15,7 +15,8 @@ use crate::act::{Kind, node_name};
 use crate::clock::{now, seconds, wall_ahead};
 use crate::holds::{Hold, Pair, disordered, overlaps, together};
 use crate::ledger::{
-    CALLS, DOWNGRADE_CONFIRMED, Ledger, SEVERAL, SEVERAL_FENCED, UNTRUSTED, Violation,
+    ATTACHED, ATTACHED_FENCED, ATTACHED_SHARED, CALLS, DOWNGRADE_CONFIRMED, Ledger, PROLONGED,
+    SAME_MOMENT, SEVERAL, SEVERAL_FENCED, UNTRUSTED, Violation,
 };
 use crate::nemesis::Nemesis;
 use crate::oracles::{Keys, late};
@@ -88,7 +89,18 @@ pub(crate) fn needed(has_clocks: bool) -> Vec<(&'static str, &'static str)> {
             .map(|name| (SEEN, name)),
     );
     needed.extend(
-        [SEVERAL, SEVERAL_FENCED, DOWNGRADE_CONFIRMED, UNTRUSTED].map(|name| (CALLS, name)),
+        [
+            SEVERAL,
+            SEVERAL_FENCED,
+            DOWNGRADE_CONFIRMED,
+            UNTRUSTED,
+            ATTACHED,
+            ATTACHED_SHARED,
+            ATTACHED_FENCED,
+            SAME_MOMENT,
+            PROLONGED,
+        ]
+        .map(|name| (CALLS, name)),
     );
     needed
 }
@@ -188,6 +200,7 @@ impl<'a> Round<'a> {
     /// Returns false if the round was interrupted.
     fn faults(&mut self) -> Result<bool, String> {
         let begin = now();
+        lock(&self.ledger).has_faults = true;
         for event in &self.plan.events {
             if event.at >= self.plan.faults {
                 break;
@@ -261,8 +274,8 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// Waits until every client has had a lock, and until no connection was made for longer than a ttl, after which
-    /// commands of older connections can no longer arrive. If only the second condition is missing at the deadline,
+    /// Waits until every client has had a lock, and until no connection was made and no lock was left without a holder for
+    /// longer than a ttl. Then commands of older connections can no longer arrive, and locks without a holder have ended. If only the second condition is missing at the deadline,
     /// waits for [`REST`] more. Returns whether both conditions were met; `None` if the round was interrupted.
     fn settle(&self, deadline: Time) -> Option<bool> {
         let (mut accepted, mut since) = (self.nemesis.count(Effect::Accepted), now());
@@ -271,8 +284,11 @@ impl<'a> Round<'a> {
             if current != accepted {
                 (accepted, since) = (current, now());
             }
-            let all =
-                lock(&self.ledger).clients.after_healing().iter().all(|(_, after)| after.is_some());
+            let all = {
+                let ledger = lock(&self.ledger);
+                since = since.max(ledger.leases.left);
+                ledger.clients.after_healing().iter().all(|(_, after)| after.is_some())
+            };
             let quiet = now() - since > over(self.plan.max_ttl) + 100 * MS;
             if all && quiet {
                 return Some(true);
@@ -417,7 +433,10 @@ const OWN: &str = "quorlock:";
 
 const INTENT: &str = "quorlock:intent:";
 
-/// The keys of locks and intents on each node. Each key is queried by name, because servers also count expired keys
+/// The prefixes of the keys of the library that end with their lock: intents, and the nonces of taken locks.
+const EPHEMERAL: [&str; 2] = [INTENT, "quorlock:take:"];
+
+/// The keys of locks, intents and nonces on each node. Each key is queried by name, because servers also count expired keys
 /// that they have not deleted yet.
 fn keys(servers: &Servers) -> Result<BTreeMap<usize, Vec<String>>, String> {
     let mut all = BTreeMap::new();
@@ -433,7 +452,7 @@ fn keys(servers: &Servers) -> Result<BTreeMap<usize, Vec<String>>, String> {
         let keys = keys
             .into_iter()
             .map(text)
-            .filter(|key| !key.starts_with(OWN) || key.starts_with(INTENT));
+            .filter(|key| !key.starts_with(OWN) || EPHEMERAL.iter().any(|of| key.starts_with(of)));
         let keys: Vec<String> = keys.collect();
         if !keys.is_empty() {
             all.insert(place, keys);

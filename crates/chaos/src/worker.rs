@@ -1,5 +1,7 @@
-//! A worker process: two clients with a runtime and two callers each. The callers take locks, rely on them, and release
-//! or forget them. A worker reports each action at once, because the worker may be killed or stopped at any moment.
+//! A worker process: two clients with a runtime and two callers each. The callers take locks, rely on them, and release,
+//! detach or forget them. A worker reports each action at once, because the worker may be killed or stopped at any moment.
+
+mod leases;
 
 use std::io::{self, BufRead as _, Write as _};
 use std::process;
@@ -8,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use quorlock::{
-    AcquireError, Client, Guard, LockOptions, LossCause, Mode, Resources, RestartGuard,
+    AcquireError, Client, Guard, LeaseError, LockOptions, LossCause, Mode, Resources, RestartGuard,
 };
 use quorlock_sim::Random;
 use quorlock_sim::time::{MS, Time};
@@ -21,7 +23,8 @@ use tokio::time::{sleep, timeout};
 use crate::clock::now;
 use crate::plan::nanos;
 use crate::protocol::{
-    CALLERS, CLIENTS, ControllerMessage, Grant, Job, RESOURCES, Refused, WorkerMessage, is_fenced,
+    CALLERS, CLIENTS, ControllerMessage, Grant, Job, Operation, RESOURCES, Refused, WorkerMessage,
+    is_fenced,
 };
 
 /// A shutdown retries failed releases for at most this time. All keys expire within it, and an expired key needs no
@@ -81,7 +84,8 @@ fn listen(inboxes: &[mpsc::UnboundedSender<ControllerMessage>], phase: &watch::S
         match message {
             ControllerMessage::Numbers { caller, .. }
             | ControllerMessage::Written { caller, .. }
-            | ControllerMessage::Compared { caller } => {
+            | ControllerMessage::Compared { caller }
+            | ControllerMessage::Lease { caller, .. } => {
                 if let Some(inbox) = inboxes.get(caller) {
                     // A caller that has ended needs no answer.
                     let _ = inbox.send(message);
@@ -161,7 +165,11 @@ struct Caller {
 impl Caller {
     async fn work(mut self) {
         while *self.phase.borrow() != Phase::Over {
-            self.turn().await;
+            match self.random.below(100) {
+                0..=19 => self.take().await,
+                20..=59 if !self.is_calm() => self.use_lease().await,
+                _ => self.acquire().await,
+            }
             let rest = self.random.between(0, 20 * MS);
             sleep(nanos(rest)).await;
         }
@@ -191,7 +199,7 @@ impl Caller {
         (resources, is_reader)
     }
 
-    async fn turn(&mut self) {
+    async fn acquire(&mut self) {
         let (resources, is_reader) = self.wish();
         let ttl = self.random.between(self.max_ttl / 2, self.max_ttl);
         let automatic = self.random.percent(70);
@@ -216,24 +224,46 @@ impl Caller {
             };
             call.options(options).await.map(|guard| (guard, None))
         };
+        let asked = self.calls(Operation::Acquire, None);
+        let asked = Asked { resources, is_reader, at: asked, ttl, lease: None };
+        if let Some((guard, fencing_token)) = self.granted(call).await {
+            self.hold(guard, fencing_token, asked).await;
+        }
+    }
+
+    /// Reports an operation that begins now.
+    fn calls(&self, operation: Operation, lease: Option<usize>) -> Time {
+        let at = now();
+        say(&WorkerMessage::Calls { caller: self.number, operation, lease, at });
+        at
+    }
+
+    /// Awaits a call for a lock, which the caller sometimes cancels.
+    async fn granted<L>(
+        &mut self,
+        call: impl Future<Output = Result<L, AcquireError>>,
+    ) -> Option<L> {
+        match self.patiently(call).await {
+            Some(Ok(lock)) => return Some(lock),
+            Some(Err(error)) => match why(&error) {
+                Some(why) => self.refused(why),
+                None => self.odd(format!("is refused: {error}")),
+            },
+            None => self.refused(Refused::Cancelled),
+        }
+        None
+    }
+
+    /// Awaits the future until the end of the round. Sometimes the caller drops the future earlier.
+    async fn patiently<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         let patience = match self.random.percent(15) {
             true => self.random.between(0, 50 * MS),
             false => Time::MAX,
         };
         let mut phase = self.phase.clone();
-        let asked = now();
-        let granted = tokio::select! {
-            granted = timeout(nanos(patience), call) => granted.ok(),
+        tokio::select! {
+            done = timeout(nanos(patience), future) => done.ok(),
             _ = phase.wait_for(|phase| *phase == Phase::Over) => None,
-        };
-        match granted {
-            Some(Ok((guard, fencing_token))) => {
-                let asked = Asked { resources, is_reader, at: asked, ttl };
-                self.hold(guard, fencing_token, asked).await;
-            }
-            Some(Err(AcquireError::Invalid(error))) => self.odd(format!("is refused: {error}")),
-            Some(Err(error)) => self.refused(why(&error)),
-            None => self.refused(Refused::Cancelled),
         }
     }
 
@@ -248,21 +278,16 @@ impl Caller {
     /// Relies on a lock, and releases it in one of several ways.
     async fn hold(&mut self, mut guard: Guard, fence: Option<u64>, asked: Asked) {
         let caller = self.number;
-        let mut relied = Relied { at: now(), until: 0 };
-        relied.look(&guard);
+        let mut relied = Relied::begin(|| guard.remaining());
         let Relied { at, until } = relied;
         let token = guard.token().to_string();
-        let Asked { resources, is_reader, at: asked, ttl } = asked;
+        let Asked { resources, is_reader, at: asked, ttl, lease } = asked;
         if (guard.mode() == Mode::Shared) != is_reader {
             self.odd(format!("is {:?}, which is not the mode of its call", guard.mode()));
         }
-        let grant = Grant { asked, at, until, token, fence, is_reader };
+        let grant = Grant { asked, at, until, token, fence, is_reader, lease };
         say(&WorkerMessage::Holds { caller, resources, grant });
-        let message = self.ask(WorkerMessage::Reads { caller }).await;
-        let numbers = message.and_then(|message| match message {
-            ControllerMessage::Numbers { numbers, .. } => numbers,
-            _ => None,
-        });
+        let numbers = self.read().await;
         let long = !self.is_calm() && self.random.percent(40);
         let most = if long { 2 * ttl } else { 20 * MS };
         let end = now() + self.random.between(0, most);
@@ -277,14 +302,14 @@ impl Caller {
             let _ = guard.extend().await;
             self.stay(&guard, &mut relied, now() + ttl / 4).await;
         }
-        relied.look(&guard);
+        relied.look(|| guard.remaining());
         if is_reader {
             self.compare(&guard, &relied, numbers).await;
         } else {
             let reads_on = guard.is_valid() && self.random.percent(15);
             let known = match reads_on && self.random.coin() {
                 true => numbers,
-                false => self.write((&guard, fence), &relied, numbers).await,
+                false => self.write((guard.is_valid(), fence), &relied, numbers).await,
             };
             if reads_on {
                 say(&WorkerMessage::Downgrades { caller, at: now() });
@@ -292,8 +317,12 @@ impl Caller {
                 self.read_on(&guard, &mut relied, known, ttl).await;
             }
         }
-        let until = relied.end(&guard);
-        let lost = guard.loss_cause().map(|cause| format!("{cause:?}"));
+        let cause = guard.loss_cause();
+        let until = relied.end(cause);
+        if cause.is_none() && !self.is_calm() && self.random.percent(60) {
+            return self.detach(guard.detach(), until).await;
+        }
+        let lost = cause.map(|cause| format!("{cause:?}"));
         say(&WorkerMessage::Held { caller, until, lost });
         match self.random.below(3) {
             0 => drop(guard),
@@ -304,17 +333,25 @@ impl Caller {
         }
     }
 
+    /// Reads the numbers of the caller's resources.
+    async fn read(&mut self) -> Option<Vec<u64>> {
+        match self.ask(WorkerMessage::Reads { caller: self.number }).await? {
+            ControllerMessage::Numbers { numbers, .. } => numbers,
+            _ => None,
+        }
+    }
+
     /// Adds one to each number. Returns the new numbers if they were written.
     async fn write(
         &mut self,
-        (guard, fence): (&Guard, Option<u64>),
+        (is_valid, fence): (bool, Option<u64>),
         relied: &Relied,
         numbers: Option<Vec<u64>>,
     ) -> Option<Vec<u64>> {
         // Without a fencing token, the caller sometimes skips the check of its lock, so that the witness must refuse a
         // late write. With a fencing token it always skips the check, because the store checks only the token.
         let careless = fence.is_some() || self.random.percent(20);
-        let read = numbers.filter(|_| careless || guard.is_valid())?;
+        let read = numbers.filter(|_| careless || is_valid)?;
         let larger = read.iter().map(|number| number + 1).collect();
         let (caller, until) = (self.number, relied.until);
         let message = self.ask(WorkerMessage::Writes { caller, read, until }).await;
@@ -344,13 +381,13 @@ impl Caller {
         let most = if self.is_calm() { 20 * MS } else { ttl };
         let end = now() + self.random.between(0, most);
         self.stay(guard, relied, end).await;
-        relied.look(guard);
+        relied.look(|| guard.remaining());
         self.compare(guard, relied, known).await;
     }
 
     async fn compare(&mut self, guard: &Guard, relied: &Relied, known: Option<Vec<u64>>) {
         if let Some(read) = known {
-            let (caller, until) = (self.number, relied.trusted(guard));
+            let (caller, until) = (self.number, relied.trusted(guard.loss_cause()));
             // Waits for the reply, so that the lock is held during the comparison.
             self.ask(WorkerMessage::Compares { caller, read, until }).await;
         }
@@ -369,7 +406,7 @@ impl Caller {
             if now() >= end {
                 return;
             }
-            relied.look(guard);
+            relied.look(|| guard.remaining());
             say(&WorkerMessage::StillHolds { caller: self.number, until: relied.until });
         }
     }
@@ -394,6 +431,7 @@ struct Asked {
     is_reader: bool,
     at: Time,
     ttl: Time,
+    lease: Option<usize>,
 }
 
 /// The times that decide how long a holder may rely on its lock.
@@ -405,10 +443,16 @@ struct Relied {
 }
 
 impl Relied {
-    fn look(&mut self, guard: &Guard) {
+    fn begin(remaining: impl FnOnce() -> Duration) -> Self {
+        let mut relied = Self { at: now(), until: 0 };
+        relied.look(remaining);
+        relied
+    }
+
+    fn look(&mut self, remaining: impl FnOnce() -> Duration) {
         // Reads the clock first, so that the computed end is not too late.
         let before = now();
-        let remaining = Time::try_from(guard.remaining().as_nanos()).unwrap_or(0);
+        let remaining = Time::try_from(remaining().as_nanos()).unwrap_or(0);
         if remaining > 0 {
             self.at = before;
             self.until = self.until.max(before + remaining);
@@ -416,8 +460,8 @@ impl Relied {
     }
 
     /// The time until which the holder may trust that no other client has had the lock.
-    fn trusted(&self, guard: &Guard) -> Time {
-        match guard.loss_cause() {
+    fn trusted(&self, cause: Option<LossCause>) -> Time {
+        match cause {
             None | Some(LossCause::Expired | LossCause::HoldLimit) => self.until,
             // The time of any other loss is unknown, so the holder may trust its lock only until the last check.
             Some(_) => self.at,
@@ -425,20 +469,25 @@ impl Relied {
     }
 
     /// The end of the hold, computed right before the release: now, or earlier if the lock was lost.
-    fn end(&self, guard: &Guard) -> Time {
+    fn end(&self, cause: Option<LossCause>) -> Time {
         let before = now();
-        match guard.loss_cause() {
+        match cause {
             None => before,
-            Some(_) => self.trusted(guard).min(before),
+            Some(_) => self.trusted(cause).min(before),
         }
     }
 }
 
-fn why(error: &AcquireError) -> Refused {
+/// The reason of a refusal; `None` if the library must not refuse such a call.
+fn why(error: &AcquireError) -> Option<Refused> {
     match error {
-        AcquireError::Contended(_) => Refused::Contended,
-        AcquireError::TooSlow(_) => Refused::TooSlow,
-        AcquireError::NodesUntrusted(_) => Refused::NodesUntrusted,
-        _ => Refused::NoQuorum,
+        AcquireError::Contended(_) => Some(Refused::Contended),
+        AcquireError::TooSlow(_) => Some(Refused::TooSlow),
+        AcquireError::NodesUntrusted(_) => Some(Refused::NodesUntrusted),
+        AcquireError::LeaseOver(_) | AcquireError::Lease(LeaseError::Over { .. }) => {
+            Some(Refused::Over)
+        }
+        AcquireError::Invalid(_) | AcquireError::Lease(_) => None,
+        _ => Some(Refused::NoQuorum),
     }
 }
