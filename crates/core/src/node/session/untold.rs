@@ -1,36 +1,48 @@
 //! The scripts that a node may not know.
 
 use crate::command::Command;
+use crate::keys::Mode;
 
 /// A set of scripts that a node may not know, with one bit for each kind of command. If a kind of command is in the
 /// set, the next command of this kind is sent with the text of its script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Untold(u8);
+pub(super) struct Untold(u16);
 
 impl Default for Untold {
-    /// The set for a new connection: the scripts of readers, because the handshake does not load them. The script of a
-    /// reader's release is in the set, because a release that is sent again could arrive behind the next acquire.
+    /// The set for a new connection: the scripts that the handshake does not load. The scripts of releases are in the set,
+    /// because a release that is sent again could arrive behind the next acquire.
     fn default() -> Self {
-        Self(Self::READERS | Self::RELEASE_SHARED)
+        let values = Self::TAKE | Self::TAKEN;
+        Self(Self::READERS | Self::RELEASE_SHARED | Self::ATTACH | Self::ATTACH_SHARED | values)
     }
 }
 
 impl Untold {
-    const READERS: u8 = 16;
-    const RELEASE_SHARED: u8 = 64;
+    const READERS: u16 = 16;
+    const RELEASE_SHARED: u16 = 64;
+    const ATTACH: u16 = 128;
+    const ATTACH_SHARED: u16 = 256;
+    const TAKE: u16 = 512;
+    const TAKEN: u16 = 1024;
 
     /// The bit of a command's script. Zero if there is no script, or if the command may be sent again at any time.
-    fn of(command: &Command) -> u8 {
+    fn of(command: &Command) -> u16 {
         match command {
             // For a single key these two commands need no script.
-            Command::Acquire { keys, .. } => u8::from(keys.single().is_none()),
-            Command::Heal { keys, .. } => 2 * u8::from(keys.single().is_none()),
-            Command::AcquireFenced { .. } => 4,
+            Command::Acquire { keys, .. } => u16::from(keys.single().is_none()),
+            Command::Heal { keys, .. } => 2 * u16::from(keys.single().is_none()),
+            Command::AcquireFenced { .. } | Command::AttachFenced { .. } => 4,
             Command::HealFenced { .. } => 8,
             // Both commands use one script.
             Command::AcquireShared { .. } | Command::HealShared { .. } => Self::READERS,
             Command::Announce { .. } => 32,
             Command::ReleaseShared { .. } => Self::RELEASE_SHARED,
+            Command::Attach { mode, .. } | Command::GiveBack { mode, .. } => match mode {
+                Mode::Exclusive => Self::ATTACH,
+                Mode::Shared => Self::ATTACH_SHARED,
+            },
+            Command::Take { .. } => Self::TAKE,
+            Command::ExtendTaken { .. } | Command::ReleaseTaken { .. } => Self::TAKEN,
             _ => 0,
         }
     }
