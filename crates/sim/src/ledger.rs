@@ -1,7 +1,7 @@
 //! The ledger records, per token, the commands and answers that clients and nodes exchanged. It is built from facts
 //! alone, so that the engine's claims can be checked against it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -23,6 +23,8 @@ pub(crate) struct Ledger {
     tokens: BTreeMap<Arc<[u8]>, TokenRecord>,
     commands: BTreeMap<(ClientId, Ticket), Arc<[u8]>>,
     of_call: BTreeMap<(ClientId, LockId), Vec<Arc<[u8]>>>,
+    /// The values that callers have chosen.
+    of_callers: BTreeSet<Vec<u8>>,
 }
 
 /// The clock error that the protocol allows for: ε in parts per million, δ in nanoseconds.
@@ -114,6 +116,7 @@ impl Ledger {
             tokens: BTreeMap::new(),
             commands: BTreeMap::new(),
             of_call: BTreeMap::new(),
+            of_callers: BTreeSet::new(),
         }
     }
 
@@ -122,7 +125,7 @@ impl Ledger {
     }
 
     pub(crate) fn knows(&self, value: &[u8]) -> bool {
-        self.tokens.contains_key(value)
+        self.tokens.contains_key(value) || self.of_callers.contains(value)
     }
 
     pub(crate) fn of_guard(&self, guard: &Guard) -> Option<&TokenRecord> {
@@ -254,6 +257,9 @@ impl Ledger {
             Some((known, _)) => known.clone(),
             None => self.open(client, ticket.lock, keys, value.as_bytes().into()),
         };
+        if let Command::Take { taken, .. } = command {
+            self.of_callers.insert(taken.value.as_bytes().to_vec());
+        }
         let has_call = self.requests.contains_key(&(client, ticket.lock));
         if let Some(token) = self.tokens.get_mut(&value) {
             token.nodes[node].asked |= !command.is_release();

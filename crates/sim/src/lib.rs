@@ -39,7 +39,7 @@ mod world;
 pub use count::{Count, Counts};
 pub use guard::Guard;
 pub use invariants::{SENTENCES, Violation};
-pub use plan::{Fault, Kinds, Later, Modes, Outside, Plan};
+pub use plan::{Fault, Kinds, Later, Leases, Modes, Outside, Plan};
 pub use random::Random;
 pub use shrink::shrink;
 pub use world::Outcome;

@@ -5,6 +5,7 @@
 
 mod kinds;
 mod later;
+mod leases;
 
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use quorlock_core::{
 
 pub use self::kinds::Kinds;
 pub use self::later::{Later, Modes};
+pub use self::leases::Leases;
 use crate::random::Random;
 use crate::time::{MS, SECOND, Time, US, duration};
 
@@ -376,7 +378,9 @@ impl Plan {
     /// The longest time from the end of the faults until a waiting call has its lock. Keys of crashed holders and keys
     /// that late commands set expire, clients reconnect, and then the waiting calls get the lock one after the other.
     pub fn bound(&self) -> Time {
-        let expiry = self.wiring.zombie_for + 3 * self.load.max_ttl + self.back_steps();
+        // A call attaches for at most one ttl, and prolongs the keys by another one.
+        let attaching = if self.later.leases.is_any() { 2 * self.load.max_ttl } else { 0 };
+        let expiry = self.wiring.zombie_for + 3 * self.load.max_ttl + attaching + self.back_steps();
         let connect =
             2 * SECOND + self.wiring.silence + self.wiring.replace_after + 2 * CONNECT_TIMEOUT;
         expiry + connect + 3 * SECOND + self.trust()

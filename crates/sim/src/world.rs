@@ -8,6 +8,7 @@ mod clients;
 mod faults;
 mod healing;
 mod kinds;
+mod leases;
 mod nodes;
 mod scripts;
 mod transports;
@@ -20,6 +21,7 @@ use quorlock_core::{
 };
 
 use self::agenda::Agenda;
+use self::leases::SimLease;
 use self::scripts::Script;
 use crate::checker::{Checker, Moment};
 use crate::client::Client;
@@ -59,6 +61,8 @@ pub(crate) enum SimEvent {
     Look { client: ClientId, node: NodeIndex, number: u64 },
     /// The next action of a caller is due.
     Caller { client: ClientId, caller: usize, generation: u32 },
+    /// Callers use a detached lock.
+    Lease(usize),
     /// A fault begins.
     Fault(Fault),
     /// A fault ends, or a planned change happens.
@@ -152,6 +156,7 @@ pub(crate) struct Streams {
     pub(crate) later: Random,
     pub(crate) scripts: Random,
     pub(crate) kinds: Random,
+    pub(crate) leases: Random,
 }
 
 /// The clocks and nodes, as a view for the invariants.
@@ -195,6 +200,8 @@ pub(crate) struct World {
     pub(crate) progress: Progress,
     pub(crate) setting: Setting,
     pub(crate) record: Record,
+    /// The detached locks.
+    leases: Vec<SimLease>,
     /// The locks without a guard that requests extend.
     pub(crate) extending: BTreeMap<(ClientId, LockId), Entry>,
     /// In a scripted world: the settings of the test, which replace callers, faults and random numbers.
@@ -270,6 +277,7 @@ impl World {
                 later: Random::new(seed, 9),
                 scripts: Random::new(seed, 12),
                 kinds: Random::new(seed, 14),
+                leases: Random::new(seed, 41),
                 faults: (0..Fault::ALL.len()).map(|i| Random::new(seed, 16 + i as u64)).collect(),
             },
             progress: Progress::default(),
@@ -280,6 +288,7 @@ impl World {
                 violation: None,
                 trace: traced.then(Vec::new),
             },
+            leases: Vec::new(),
             extending: BTreeMap::new(),
             by_hand: None,
             plan,
@@ -376,6 +385,7 @@ impl World {
                     self.act(client, caller);
                 }
             }
+            SimEvent::Lease(lease) => self.use_lease(lease),
             SimEvent::Fault(fault) => self.strike(fault),
             SimEvent::Mend(mend) => self.mend(mend),
         }
@@ -393,7 +403,9 @@ impl World {
             SimEvent::Reply { wire, .. } | SimEvent::Push { wire, .. } | SimEvent::Broken(wire) => {
                 Some(self.network.wires[*wire].client)
             }
-            SimEvent::Request(_) | SimEvent::Fault(_) | SimEvent::Mend(_) => None,
+            SimEvent::Request(_) | SimEvent::Lease(_) | SimEvent::Fault(_) | SimEvent::Mend(_) => {
+                None
+            }
         }
     }
 

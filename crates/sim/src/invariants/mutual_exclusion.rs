@@ -27,6 +27,9 @@ pub(crate) struct MutualExclusion {
     in_run: bool,
     /// The detached locks, by the value on the nodes.
     detached: BTreeMap<Vec<u8>, Detached>,
+    /// Values that a caller has begun to attach or release, and callers' values that are compared alone. An extension that
+    /// was in flight then is no claim.
+    used: BTreeSet<Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -80,6 +83,10 @@ impl MutualExclusion {
             Origin::Taken(from) => Some(from.value.clone()),
             Origin::Absent | Origin::Detached(_) => None,
         };
+        let is_used = |value: &Value| self.used.contains(value.as_bytes());
+        if is_used(&entry.value) || value.as_ref().is_some_and(is_used) {
+            return;
+        }
         let it = Detached { id, keys, mode: entry.mode, value, validity };
         self.detached.insert(entry.value.as_bytes().to_vec(), it);
     }
@@ -88,10 +95,12 @@ impl MutualExclusion {
         match command {
             Command::Attach { from, .. } | Command::AttachFenced { from, .. } => {
                 self.detached.remove(from.as_bytes());
+                self.used.insert(from.as_bytes().to_vec());
             }
             // These forms change a lock of any attempt with the same value.
             Command::ExtendTaken { taken, by_value: true, .. }
             | Command::ReleaseTaken { taken, by_value: true } => {
+                self.used.insert(taken.value.as_bytes().to_vec());
                 let value = Some(&taken.value);
                 let is_it =
                     |it: &Detached| it.value.as_ref() == value && it.keys.contains(&taken.key);
@@ -101,7 +110,9 @@ impl MutualExclusion {
         }
         let Some((_, value)) = subject(command) else { return Ok(()) };
         match verb {
-            Verb::Release => drop(self.detached.remove(value.as_bytes())),
+            Verb::Release if self.detached.remove(value.as_bytes()).is_some() => {
+                self.used.insert(value.as_bytes().to_vec());
+            }
             Verb::Acquire | Verb::Heal if self.detached.contains_key(value.as_bytes()) => {
                 return Err(format!("client {client} sets a detached lock: {command:?}"));
             }

@@ -2,7 +2,7 @@
 
 use quorlock_core::Wait;
 use quorlock_core::{
-    Holding, NodeOutcome, NodeReleased, Outcome, Refusal, RefusalKind, ReleaseReport,
+    Holding, NodeOutcome, NodeReleased, Origin, Outcome, Refusal, RefusalKind, ReleaseReport,
 };
 
 use super::Checked;
@@ -28,10 +28,34 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
                 let attempts = refusal.attempts;
                 return Err(format!("{attempts} attempts were made, more than the caller allows"));
             }
+            if let Origin::Detached(_) = request.origin {
+                return check_attach(refusal, view);
+            }
             check_kind(refusal, request.fenced.is_some(), view)
         }
         Fact::Released { guard, report } => check_release(*guard, report, view),
         _ => Ok(()),
+    }
+}
+
+/// A detached lock is over only if it is absent on so many nodes that the rest is no quorum. Another client has it only if
+/// a node has another value.
+fn check_attach(refusal: &Refusal, view: &View<'_>) -> Checked {
+    let quorum = view.terms.quorum;
+    let count = |is: fn(&NodeOutcome) -> bool| {
+        refusal.nodes.iter().filter(|report| is(&report.said)).count()
+    };
+    let gone = count(|said| matches!(said, NodeOutcome::Seen(Holding::Free)));
+    let refused = count(|said| matches!(said, NodeOutcome::Refused(_)));
+    let is_wrong = match refusal.kind {
+        RefusalKind::Gone => !quorum.is_out_of_reach(quorum.nodes() - gone, 0),
+        RefusalKind::Contended => refused == 0,
+        _ => false,
+    };
+    let kind = refusal.kind;
+    match is_wrong {
+        true => Err(format!("{kind:?}, when {gone} nodes had no lock and {refused} another's")),
+        false => Ok(()),
     }
 }
 

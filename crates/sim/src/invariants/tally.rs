@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Extended, Key, LockId, LossCause, NodeOutcome, Outcome, Reading, RefusalKind,
-    Ticket, Verb,
+    Answer, Command, Extended, Key, LockId, LossCause, NodeOutcome, Origin, Outcome, Reading,
+    RefusalKind, Ticket, Verb,
 };
 
 use crate::count::{Count, Counts};
@@ -29,7 +29,14 @@ impl Tally {
     pub(crate) fn note(&mut self, fact: &Fact<'_>, view: &View<'_>, counts: &mut Counts) {
         match fact {
             Fact::Granted { guard, attempts } => granted(*guard, *attempts, view, counts),
-            Fact::NotAcquired { refusal, .. } => {
+            Fact::NotAcquired { client, lock, refusal } => {
+                let request = view.ledger.request(*client, *lock);
+                let attaches = request.is_some_and(|it| matches!(it.origin, Origin::Detached(_)));
+                match refusal.kind {
+                    RefusalKind::Gone => counts.add(Count::AttachGone),
+                    RefusalKind::Contended if attaches => counts.add(Count::AttachContended),
+                    _ => {}
+                }
                 match refusal.kind {
                     RefusalKind::Contended => counts.add(Count::Contended),
                     RefusalKind::NoQuorum => counts.add(Count::NoQuorum),

@@ -3,7 +3,7 @@
 
 use quorlock_core::RestartGuard;
 
-use super::{Kinds, Plan, shuffle};
+use super::{Kinds, Leases, Plan, shuffle};
 use crate::fact::ClientId;
 use crate::random::Random;
 use crate::time::Time;
@@ -32,6 +32,8 @@ pub struct Later {
     pub forgets_scripts: bool,
     /// The kinds of locks.
     pub kinds: Kinds,
+    /// Locks that outlive their guard, and locks with the caller's value.
+    pub leases: Leases,
 }
 
 /// Restart guards, assigned to clients in rotation.
@@ -106,7 +108,8 @@ impl Later {
         let is_named = named.contains(&plan.seed) || NAMED_BEFORE_KINDS.contains(&plan.seed);
         let kinds = if is_named { Kinds::default() } else { Kinds::draw(plan) };
         let forgets_scripts = forgets_scripts || kinds.forgets_scripts;
-        Self { forgets_scripts, kinds, ..later }
+        let leases = if is_named { Leases::default() } else { Leases::draw(plan) };
+        Self { forgets_scripts, kinds, leases, ..later }
     }
 
     fn settings(plan: &Plan) -> Self {

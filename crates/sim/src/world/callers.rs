@@ -84,6 +84,7 @@ impl World {
             progress: true,
             fenced,
         };
+        let request = self.may_take(client, request);
         self.ask_for(client, caller, request);
         if self.random.callers.percent(15) {
             let span = self.random.callers.span(self.plan.load.max_ttl / 4);
@@ -117,6 +118,9 @@ impl World {
     }
 
     fn next(&mut self, client: ClientId, caller: usize) {
+        if caller >= self.plan.load.callers && !self.comes_and_goes(client) {
+            return self.set(client, caller, CallerState::Over);
+        }
         self.set(client, caller, CallerState::Idle);
         self.plan_next_wish(client, caller);
     }
@@ -204,6 +208,9 @@ impl World {
         }
         if !careless && !lost {
             self.may_become_reader(guard);
+            if self.may_detach(guard) {
+                return self.next(client, caller);
+            }
         }
         self.plan_step(client, caller, until);
     }

@@ -72,6 +72,10 @@ impl Driver for World {
             Effect::Acquired { lock, .. } => self.granted(GuardId { client, lock: *lock }),
             Effect::NotAcquired { lock, .. } => self.refused(client, *lock),
             Effect::Lost { lock, .. } => self.lost(GuardId { client, lock: *lock }),
+            Effect::Detached { lock, detached } => {
+                self.detached(GuardId { client, lock: *lock }, detached.as_deref());
+            }
+            Effect::EntryExtended { validity, .. } => self.entry_extended(validity.as_ref()),
             Effect::Drained => self.clients[client].life.drained = true,
             Effect::FloorOfFew { .. } => self.record.counts.add(Count::FewClocks),
             _ => {}

@@ -23,11 +23,14 @@ pub(crate) enum Script {
     Downgrade,
     Announce,
     Withdraw,
+    Attach,
+    Take,
+    Taken,
 }
 
 impl Script {
     /// All scripts, as clients load them when they connect.
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::AcquireFenced,
         Self::HealFenced,
         Self::Raise,
@@ -44,11 +47,19 @@ impl Script {
         Self::Downgrade,
         Self::Announce,
         Self::Withdraw,
+        Self::Attach,
+        Self::Take,
+        Self::Taken,
     ];
 
     pub(crate) fn of(command: &Command, kind: Kind) -> Option<Self> {
         match command {
-            Command::AcquireFenced { .. } => Some(Self::AcquireFenced),
+            Command::AcquireFenced { .. } | Command::AttachFenced { .. } => {
+                Some(Self::AcquireFenced)
+            }
+            Command::Attach { .. } | Command::GiveBack { .. } => Some(Self::Attach),
+            Command::Take { .. } => Some(Self::Take),
+            Command::ExtendTaken { .. } | Command::ReleaseTaken { .. } => Some(Self::Taken),
             Command::HealFenced { .. } => Some(Self::HealFenced),
             Command::Raise { .. } => Some(Self::Raise),
             Command::Extend { .. } => Some(Self::Extend),

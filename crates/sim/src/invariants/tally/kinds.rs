@@ -1,6 +1,6 @@
 //! Counts events of readers and of locks with several keys.
 
-use quorlock_core::{Answer, Command, Key, Mode};
+use quorlock_core::{Answer, Command, Key, Mode, Origin};
 
 use crate::count::{Count, Counts};
 use crate::fact::NodeIndex;
@@ -14,6 +14,11 @@ pub(super) fn granted(id: GuardId, guard: &Guard, view: &View<'_>, counts: &mut 
         if guard.handover_count > 0 {
             counts.add(Count::SeveralHandOvers);
         }
+    }
+    match guard.request.origin {
+        Origin::Detached(_) => counts.add(Count::Attached),
+        Origin::Taken(_) => counts.add(Count::TakenGrants),
+        Origin::Absent => {}
     }
     if guard.request.mode == Mode::Shared {
         counts.add(Count::SharedGrants);
@@ -47,6 +52,22 @@ pub(super) fn executed(
 ) {
     let is_there = |key: &Key| view.node(node).stored(key, view.now).is_some();
     match (command, answer) {
+        (Command::GiveBack { .. }, Answer::Deleted) => counts.add(Count::GivenBack),
+        (Command::Take { taken, .. }, Answer::Refused) => {
+            let stored = view.node(node).stored(&taken.key, view.now);
+            if stored.is_some_and(|it| it.holds(&taken.value)) {
+                counts.add(Count::EqualRefused);
+            }
+        }
+        (
+            Command::ExtendTaken { taken, .. } | Command::ReleaseTaken { taken, .. },
+            Answer::Other,
+        ) => {
+            let stored = view.node(node).stored(&taken.key, view.now);
+            if stored.is_some_and(|it| it.holds(&taken.value)) {
+                counts.add(Count::StaleNonces);
+            }
+        }
         (Command::Announce { .. }, Answer::Announced) => counts.add(Count::Intents),
         (Command::AcquireShared { keys, intents, .. }, Answer::Refused) => {
             let is_foreign = |key: &Key| {
