@@ -168,7 +168,8 @@ impl Entry {
                 Command::GiveBack { keys, mode, value, to: from.value.clone() }
             }
             (Origin::Taken(from), _) => {
-                Command::ReleaseTaken { taken: self.taken(from), by_value: from.by_value }
+                let by_value = from.by_value || mutant!(FailedTakeByValue);
+                Command::ReleaseTaken { taken: self.taken(from), by_value }
             }
             (Origin::Absent, Mode::Exclusive) => Command::Release { keys, value, tell },
             (Origin::Absent, Mode::Shared) => Command::ReleaseShared { keys, value },

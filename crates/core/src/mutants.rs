@@ -87,6 +87,10 @@ pub enum Mutant {
     AnyReaderExtends,
     RaisesEach,
     IntentStopsHeal,
+    NonceIgnored,
+    NonceKept,
+    GivenAwayTwice,
+    FailedTakeByValue,
     ReadersIgnored,
     WriterStays,
 }
@@ -156,6 +160,11 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("that a quorum confirms again is not told", Mutant::RecoveryUntold, "announced"),
     ("an intent leaves keys that are free", Mutant::IntentLeavesFreeKeys, "no starvation"),
     ("one foreign key ends an intent", Mutant::OneForeignKeyEndsIntent, "no starvation"),
+    ("a failed attach keeps the lock from others", Mutant::AttachNotGivenBack, "detached"),
+    ("attach trusts the text", Mutant::TextTrusted, "detached"),
+    ("a detached lock lists no unanswered node", Mutant::DetachListsNone, "detached"),
+    ("a failed take releases by the value", Mutant::FailedTakeByValue, "mutual exclusion"),
+    ("a release by the value is owed", Mutant::ValueReleaseOwed, "detached"),
 ];
 
 /// Every mutant of a server's scripts: its description, the mutant, and the invariant of the simulator that must catch
@@ -170,6 +179,9 @@ pub const SCRIPTS: &[(&str, Mutant, &str)] = &[
     ("a reader counts without its own member", Mutant::AnyReaderExtends, "stored"),
     ("each counter raised by itself", Mutant::RaisesEach, "fencing"),
     ("an intent obeyed by a heal", Mutant::IntentStopsHeal, "intents"),
+    ("a release meets an equal value of another attempt", Mutant::NonceIgnored, "token ownership"),
+    ("an extension by value keeps the nonce", Mutant::NonceKept, "stored"),
+    ("a node gives a lock away twice", Mutant::GivenAwayTwice, "stored"),
     ("a writer let in among readers", Mutant::ReadersIgnored, "token ownership"),
     ("a reader's release leaves a writer's value", Mutant::WriterStays, "stored"),
 ];

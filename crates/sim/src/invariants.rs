@@ -14,6 +14,7 @@ use crate::view::View;
 pub(crate) mod announced;
 pub(crate) mod clock_check;
 pub(crate) mod deadlock_free;
+pub(crate) mod detached;
 pub(crate) mod extension;
 pub(crate) mod fault_tolerance;
 pub(crate) mod fencing;
@@ -82,6 +83,7 @@ pub const SENTENCES: &[(&str, &str)] = &[
     (unique_guards::NAME, unique_guards::SENTENCE),
     (fencing::NAME, fencing::SENTENCE),
     (mode_first::NAME, mode_first::SENTENCE),
+    (detached::NAME, detached::SENTENCE),
     (intents::NAME, intents::SENTENCE),
     (no_starvation::NAME, no_starvation::SENTENCE),
     (outcomes::NAME, outcomes::SENTENCE),
@@ -110,6 +112,7 @@ pub(crate) struct Invariants {
     quarantine: quarantine::Quarantine,
     waits: waits::Waits,
     mode_first: mode_first::ModeFirst,
+    detached: detached::Detached,
     intents: intents::Intents,
     no_starvation: no_starvation::NoStarvation,
     only: Option<String>,
@@ -135,6 +138,7 @@ impl Invariants {
             quarantine: quarantine::Quarantine::default(),
             waits: waits::Waits::default(),
             mode_first: mode_first::ModeFirst::default(),
+            detached: detached::Detached::default(),
             intents: intents::Intents::default(),
             no_starvation: no_starvation::NoStarvation::default(),
             only,
@@ -180,6 +184,7 @@ impl Invariants {
             (owed::NAME, self.owed.check(fact, view)),
             (waits::NAME, self.waits.check(fact, view)),
             (mode_first::NAME, self.mode_first.check(fact, view)),
+            (detached::NAME, self.detached.check(fact, view)),
             (intents::NAME, self.intents.check(fact, view)),
             (no_starvation::NAME, self.no_starvation.check(fact, view)),
             (stored::NAME, stored::check(fact, view)),

@@ -218,6 +218,10 @@ impl Plan {
             plan.load.fenced = 100;
             plan.faults.kinds.retain(|fault| !plan.clocks.sober || *fault != Fault::WallSteps);
         }
+        if plan.later.leases.is_any() {
+            // A connection delivers each command once (protocol, 1.2). A second acquire could set a detached lock again.
+            plan.faults.kinds.retain(|fault| *fault != Fault::Duplicates);
+        }
         let Later { merges, modes, .. } = &plan.later;
         if *merges || !modes.is_empty() {
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Distrust | Fault::Losses));

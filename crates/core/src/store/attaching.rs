@@ -25,6 +25,9 @@ impl Store {
             return Err(FailureKind::SameServer);
         }
         self.check_write(false)?;
+        if ttl_ms > 0 && mutant!(GivenAwayTwice) {
+            return Ok(Answer::Granted);
+        }
         match mode {
             Mode::Exclusive => self.replace((keys, value), ttl_ms, turn),
             Mode::Shared => self.replace_reader((keys, from, value), turn.until(ttl_ms), turn),

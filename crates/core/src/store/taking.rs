@@ -34,7 +34,11 @@ impl Store {
                 self.check_write(false)?;
                 let before = self.keys.get(&taken.key).and_then(|stored| stored.expires_ms);
                 let until = turn.until(*ttl_ms);
+                let nonce_before = self.keys.get(&taken.nonce_key).cloned();
                 self.set_taken(taken, before.map_or(until, |before| before.max(until)), turn);
+                if let Some(before) = nonce_before.filter(|_| *by_value && mutant!(NonceKept)) {
+                    self.put(&taken.nonce_key, before, turn);
+                }
                 Ok(Answer::Extended)
             }
             Command::ReleaseTaken { by_value, .. } => {
@@ -62,7 +66,9 @@ impl Store {
     fn is_not_taken(&self, taken: &Taken, by_value: bool) -> Option<Answer> {
         let Some(stored) = self.keys.get(&taken.key) else { return Some(Answer::Absent) };
         let nonce = self.keys.get(&taken.nonce_key);
-        let is_same_attempt = by_value || nonce.is_some_and(|nonce| nonce.holds(&taken.nonce));
+        let is_same_attempt = by_value
+            || mutant!(NonceIgnored)
+            || nonce.is_some_and(|nonce| nonce.holds(&taken.nonce));
         (!(stored.holds(&taken.value) && is_same_attempt)).then_some(Answer::Other)
     }
 }

@@ -44,6 +44,14 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     if is_yes && let Some(key) = keys.iter().find(lacks) {
         return Err(format!("node {node} says {answer:?}, and {key} is another's: {command:?}"));
     }
+    if is_yes
+        && let Command::Take { taken, .. } | Command::ExtendTaken { taken, .. } = command
+        && !stored(&taken.nonce_key).is_some_and(|it| it.holds(&taken.nonce))
+    {
+        return Err(format!(
+            "node {node} says {answer:?}, and the nonce is another's: {command:?}"
+        ));
+    }
     let is_release = command.is_release() && taken.is_none();
     let is_answered = !matches!(answer, Answer::Failed(_));
     let mut left = keys.iter().filter(|key| stored(key).is_some_and(is_there));

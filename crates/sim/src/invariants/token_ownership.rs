@@ -88,7 +88,8 @@ impl TokenOwnership {
         });
         let after = view.node(node).stored(&taken.key, view.now);
         let Some(before) = before else { return Ok(()) };
-        let is_same = || nonce_before.is_some_and(|nonce| nonce.holds(&taken.nonce));
+        // A change of the node's clock or data clears the record, so the nonce may be unknown.
+        let is_same = || nonce_before.is_none_or(|nonce| nonce.holds(&taken.nonce));
         let is_ours = before.holds(&taken.value)
             && match command {
                 Command::ExtendTaken { by_value, .. } | Command::ReleaseTaken { by_value, .. } => {
