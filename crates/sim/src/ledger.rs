@@ -128,6 +128,11 @@ impl Ledger {
         self.tokens.contains_key(value) || self.of_callers.contains(value)
     }
 
+    /// Whether the lock with this value was detached, so no client has to release it.
+    pub(crate) fn is_detached(&self, value: &[u8]) -> bool {
+        self.tokens.get(value).is_some_and(|token| token.is_detached)
+    }
+
     pub(crate) fn of_guard(&self, guard: &Guard) -> Option<&TokenRecord> {
         self.tokens.get(guard.value().as_bytes())
     }

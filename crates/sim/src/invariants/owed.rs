@@ -108,6 +108,9 @@ impl Owed {
 
     fn sent(&mut self, client: ClientId, node: NodeIndex, ticket: Ticket, view: &View<'_>) {
         let Some(value) = self.commands.get(&(client, node, ticket)) else { return };
+        if view.ledger.is_detached(value) {
+            return;
+        }
         let ttl = view.ledger.request(client, ticket.lock);
         let ttl = ttl.map_or(0, |it| it.timing.ttl_ms() as i64 * MS);
         let until = view.reading(client).boot().as_nanos() + ttl;
