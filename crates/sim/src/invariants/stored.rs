@@ -52,7 +52,9 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
             "node {node} says {answer:?}, and the nonce is another's: {command:?}"
         ));
     }
-    let is_release = command.is_release() && taken.is_none();
+    // A give-back concerns all keys or none, so another client's value under one key keeps the others.
+    let is_partial = matches!(command, Command::GiveBack { .. }) && keys.len() > 1;
+    let is_release = command.is_release() && taken.is_none() && !is_partial;
     let is_answered = !matches!(answer, Answer::Failed(_));
     let mut left = keys.iter().filter(|key| stored(key).is_some_and(is_there));
     match left.next().filter(|_| is_release && is_answered) {

@@ -222,7 +222,7 @@ pub fn positives() -> Vec<Scenario> {
             "M2 fencing",
             "fencing tokens without time: keys vanish, only the tokens are checked",
             M2,
-            (1_074_571, 4_238_554),
+            (1_116_991, 4_364_259),
             &[Rare::InTurn, Rare::Raise, Rare::Vanished],
         ),
         new(
