@@ -8,6 +8,9 @@
 //!                 events  ── its status descriptor, and how it ends
 //! ```
 //!
+//! Some lanes run a script instead, which holds its lock by `quorlock acquire --hold-by`, `extend` and `release`. If the
+//! lock is free for another holder, its writer has stopped, because the writer knows the end of the lease.
+//!
 //! [`checks`] tests two promises: two commands never write under one lock at the same time where this is excluded, and
 //! each exit code fits the events.
 
@@ -18,4 +21,4 @@ mod round;
 mod run;
 pub(crate) mod writer;
 
-pub(crate) use self::round::{KINDS, SEEN, STRUCK, needed, run};
+pub(crate) use self::round::{KINDS, SEEN, STRUCK, has_leases, needed, run};

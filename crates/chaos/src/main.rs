@@ -155,9 +155,15 @@ fn rounds(
         }
     }
     let mut failed = false;
+    let has_leases = commands::has_leases(&quorlock);
     for (kind, totals, needed, enough) in [
         (RoundKind::Library, &library, round::needed(shim.is_some()), SEEDS_FOR_ALL),
-        (RoundKind::Commands, &commands, commands::needed(cfg!(quorlock_stepped_clock)), ENOUGH),
+        (
+            RoundKind::Commands,
+            &commands,
+            commands::needed(cfg!(quorlock_stepped_clock), has_leases),
+            ENOUGH,
+        ),
     ] {
         if kinds.contains(&kind) {
             println!("\n{}: {totals}", kind.name());

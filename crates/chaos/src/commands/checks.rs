@@ -10,6 +10,7 @@ use super::writer::OWN_CODE;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Run {
     pub(crate) key: usize,
+    pub(crate) is_script: bool,
     /// The fault that was injected into the run's keeper or guardian process.
     pub(crate) fault: Option<Fault>,
     /// Whether the run's events were not read until the run had ended, so that the run blocked when it wrote an event.
@@ -124,6 +125,12 @@ const BREATH: Time = 50 * MS;
 
 /// Describes how an exit code contradicts the events, if it does.
 pub(crate) fn misfit(run: &Run) -> Option<String> {
+    if run.is_script {
+        // A signal, also of its keeper, may end a script.
+        let is_known = run.code.is_none_or(|code| [0, 69, 75, 79].contains(&code));
+        return (!is_known)
+            .then(|| format!("exit code {:?} is none that a script can have", run.code));
+    }
     let Some(code) = run.code else {
         let killed = run.fault == Some(Fault::KillKeeper);
         return (!killed).then(|| "a signal has ended the keeper".to_owned());

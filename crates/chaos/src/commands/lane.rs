@@ -27,6 +27,8 @@ pub(crate) struct RoundContext {
     pub(crate) quorlock: PathBuf,
     /// The path of this program, which the scripts of commands run as the writer.
     pub(crate) writer: PathBuf,
+    /// Whether this `quorlock` has `acquire`, `extend` and `release`.
+    pub(crate) has_leases: bool,
     pub(crate) home: PathBuf,
     pub(crate) machines: Vec<Machine>,
     pub(crate) ledger: Shared,
@@ -78,6 +80,10 @@ impl RoundContext {
         self.home.join(KEYS[key])
     }
 
+    pub(crate) fn lease_file(&self, id: usize) -> PathBuf {
+        self.home.join(format!("{id}.lease"))
+    }
+
     pub(crate) fn is(&self, phase: u8) -> bool {
         self.phase.load(Ordering::Relaxed) == phase
     }
@@ -114,15 +120,24 @@ pub(crate) fn work(context: &Arc<RoundContext>, machine: usize, seed: u64, lane:
 fn one(context: &Arc<RoundContext>, machine: usize, random: &mut Random) {
     let is_chaos = context.is(CHAOS);
     let key = random.index(KEYS.len());
-    let kind = random.pick(&Kind::ALL);
+    let kind = match context.has_leases && random.percent(40) {
+        true => Kind::Script,
+        false => random.pick(&Kind::ALL),
+    };
     let ms = match is_chaos && random.percent(60) {
         true => random.between(TTL, 2 * TTL),
         false => random.between(50 * MS, 400 * MS),
     };
-    let is_stalled = is_chaos && random.percent(12);
+    let is_script = kind == Kind::Script;
+    let is_stalled = is_chaos && !is_script && random.percent(12);
     let draw = Draw { machine, key, kind, ms: ms / MS, is_stalled };
-    let run_of =
-        Run { key, is_stalled, fault: is_stalled.then_some(Fault::StallReader), ..Run::default() };
+    let run_of = Run {
+        key,
+        is_script,
+        is_stalled,
+        fault: is_stalled.then_some(Fault::StallReader),
+        ..Run::default()
+    };
     let id = {
         let mut book = context.book();
         book.runs.push(Entry {

@@ -28,6 +28,8 @@ pub(crate) enum Fault {
     StopGuardianAndStep,
     /// Keeper and guardian are stopped for longer than the lock lives, so neither can end the command.
     StopBoth,
+    /// A script and its keeper are killed. Nobody releases the lock.
+    KillBoth,
     StallReader,
     DeleteMinority,
     /// The key is deleted on a majority, so that another client may get the lock.
@@ -37,7 +39,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::StopKeeper,
         Self::KillKeeper,
         Self::TermKeeper,
@@ -46,6 +48,7 @@ impl Fault {
         Self::TermGuardian,
         Self::StopGuardianAndStep,
         Self::StopBoth,
+        Self::KillBoth,
         Self::StallReader,
         Self::DeleteMinority,
         Self::DeleteMajority,
@@ -63,6 +66,7 @@ impl Fault {
             Self::TermGuardian => "SIGTERM the guardian",
             Self::StopGuardianAndStep => "SIGSTOP the guardian, and the clock stepped",
             Self::StopBoth => "SIGSTOP keeper and guardian",
+            Self::KillBoth => "kill -9 a script and its keeper",
             Self::StallReader => "the status descriptor is not read",
             Self::DeleteMinority => "DEL of a key on a minority",
             Self::DeleteMajority => "DEL of a key on a majority",
@@ -71,12 +75,13 @@ impl Fault {
         }
     }
 
-    /// Whether the fault has uncovered bugs in quorlock. A round injects such a fault more often.
+    /// Whether the fault has uncovered bugs in quorlock, or rarely finds a target. A round injects such a fault more often.
     const fn is_telling(self) -> bool {
         matches!(
             self,
             Self::StopGuardian
                 | Self::KillGuardian
+                | Self::KillBoth
                 | Self::StopGuardianAndStep
                 | Self::DeleteMajority
                 | Self::StepClock
@@ -86,6 +91,16 @@ impl Fault {
     /// Whether a command of this kind can show that quorlock handles the fault wrongly.
     pub(crate) fn suits(self, kind: Kind) -> bool {
         self != Self::StopGuardianAndStep || kind == Kind::Spawning
+    }
+
+    /// Whether the fault may be injected into a command of this kind. For a script, the words keeper and guardian in the
+    /// names of faults stand for the script and its keeper.
+    pub(crate) fn fits(self, kind: Kind) -> bool {
+        match self {
+            Self::KillBoth => kind == Kind::Script,
+            Self::StopGuardianAndStep => kind != Kind::Script,
+            _ => true,
+        }
     }
 
     /// Whether the fault is a wall-clock jump. Only a special build of quorlock has a wall clock that can be set.
@@ -105,6 +120,7 @@ impl Fault {
                 | Self::TermGuardian
                 | Self::StopGuardianAndStep
                 | Self::StopBoth
+                | Self::KillBoth
         )
     }
 }
@@ -120,12 +136,17 @@ pub(crate) struct Strike {
 }
 
 /// Draws every fault at least once per round. Without `can_step`, wall-clock jumps are left out.
-pub(crate) fn strikes(plan: &RoundPlan, can_step: bool) -> Vec<Strike> {
+pub(crate) fn strikes(plan: &RoundPlan, can_step: bool, has_leases: bool) -> Vec<Strike> {
     let mut random = Random::new(plan.seed, 3);
     let mut strikes = Vec::new();
     for fault in Fault::ALL {
         // A lane draws `StallReader` when it starts a run, so it is not drawn here.
-        if fault == Fault::StallReader || fault.is_step() && !can_step {
+        let is_left_out = match fault {
+            Fault::StallReader => true,
+            Fault::KillBoth => !has_leases,
+            _ => fault.is_step() && !can_step,
+        };
+        if is_left_out {
             continue;
         }
         for _ in 0..1 + random.below(2) + 2 * u64::from(fault.is_telling()) {
@@ -158,12 +179,12 @@ mod tests {
     fn every_round_has_every_fault() {
         for seed in 0..100 {
             let plan = RoundPlan::commands(seed, true);
-            let strikes = strikes(&plan, true);
+            let strikes = strikes(&plan, true, true);
             for fault in Fault::ALL {
                 let has = strikes.iter().any(|strike| strike.fault == fault);
                 assert_eq!(has, fault != Fault::StallReader, "{fault:?}");
             }
-            assert_eq!(strikes, super::strikes(&plan, true), "a seed is a schedule");
+            assert_eq!(strikes, super::strikes(&plan, true, true), "a seed is a schedule");
             assert_eq!(plan.events.is_empty(), seed % 2 == 0, "half of the rounds are calm");
         }
     }

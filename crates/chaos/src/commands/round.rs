@@ -1,5 +1,7 @@
 //! A round with commands: starts servers and machines, injects faults, ends them, and checks after a calm phase.
 
+mod scripts;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -16,6 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
+use self::scripts::keeper_of;
 use super::checks::{Meddling, overlaps, wrote};
 use super::lane::{Book, CALM, CHAOS, Machine, OVER, RoundContext, work};
 use super::plan::{FAULTS, Fault, KEYS, LANES, MACHINES, Strike, TTL, strikes};
@@ -39,18 +42,38 @@ const TARGET: Time = 2000 * MS;
 
 const END: Time = 75 * SECOND;
 
+/// The time that a busy machine needs to carry out the last extension of a lock.
+const LINGER: Time = 500 * MS;
+
 /// Titles of sections in the totals of a round with commands, and of counts in these sections.
 pub(crate) const KINDS: &str = "commands that held a lock and wrote";
 pub(crate) const STRUCK: &str = "faults injected while a command held a lock";
+const STRUCK_SCRIPTS: &str =
+    "faults injected while a script held a lock (keeper: the script, guardian: its keeper)";
 const SAID: &str = "what `quorlock run` reported";
 pub(crate) const SEEN: &str = "two commands that wrote under one lock at the same time";
 const OVERLAPS: &str = "although that is excluded";
 
 /// Counts that must not be zero after enough rounds: each kind of command, and each fault.
-pub(crate) fn needed(can_step: bool) -> Vec<(&'static str, &'static str)> {
+pub(crate) fn needed(can_step: bool, has_leases: bool) -> Vec<(&'static str, &'static str)> {
     let faults = Fault::ALL.iter().filter(|fault| can_step || !fault.is_step());
+    let faults = faults.filter(|fault| has_leases || **fault != Fault::KillBoth);
     let faults = faults.map(|fault| (STRUCK, fault.name()));
-    faults.chain(Kind::ALL.iter().map(|kind| (KINDS, kind.name()))).collect()
+    let kinds = Kind::ALL.iter().chain(has_leases.then_some(&Kind::Script));
+    let to_scripts = SCRIPT_FAULTS.iter().filter(|_| has_leases);
+    let to_scripts = to_scripts.map(|fault| (STRUCK_SCRIPTS, fault.name()));
+    faults.chain(kinds.map(|kind| (KINDS, kind.name()))).chain(to_scripts).collect()
+}
+
+/// The faults of scripts and their keepers that must not be rare.
+const SCRIPT_FAULTS: [Fault; 4] =
+    [Fault::StopKeeper, Fault::KillKeeper, Fault::StopGuardian, Fault::KillGuardian];
+
+/// Whether this `quorlock` has `acquire`, `extend` and `release`.
+pub(crate) fn has_leases(quorlock: &Path) -> bool {
+    let mut help = Command::new(quorlock);
+    help.args(["acquire", "--help"]).stdout(Stdio::null()).stderr(Stdio::null());
+    help.status().is_ok_and(|status| status.success())
 }
 
 struct Round<'a> {
@@ -70,6 +93,10 @@ struct Round<'a> {
 struct Blows {
     struck: BTreeMap<Fault, u64>,
     meddling: Vec<Meddling>,
+    /// Like `struck`, of scripts alone.
+    struck_scripts: BTreeMap<Fault, u64>,
+    /// Killed scripts, and the time from which no node has the lock of each.
+    dead: Vec<(Time, usize)>,
     /// Stopped processes, and the time at which each continues.
     stopped: Vec<(Time, usize, Vec<Pid>)>,
 }
@@ -129,6 +156,7 @@ impl<'a> Round<'a> {
         let workers = Workers::start(Vec::new(), &ledger)?;
         let context = Arc::new(RoundContext {
             quorlock: quorlock.to_owned(),
+            has_leases: has_leases(quorlock),
             writer: std::env::current_exe().map_err(failed)?,
             home: home.path().to_owned(),
             machines,
@@ -157,7 +185,7 @@ impl<'a> Round<'a> {
     /// Returns false if the round was interrupted.
     fn faults(&mut self) -> Result<bool, String> {
         let begin = now();
-        let strikes = strikes(self.plan, self.can_step);
+        let strikes = strikes(self.plan, self.can_step, self.context.has_leases);
         let mut strikes: Vec<&Strike> = strikes.iter().collect();
         let events: Vec<&Event> = self.plan.events.iter().collect();
         let mut events = events.into_iter().peekable();
@@ -175,6 +203,7 @@ impl<'a> Round<'a> {
             }
             strikes = waiting;
             self.go_on(now());
+            self.check_dead();
             if self.interrupt.load(Ordering::Relaxed) {
                 return Ok(false);
             }
@@ -193,6 +222,7 @@ impl<'a> Round<'a> {
             let is_one = |place: &usize| {
                 let entry = &book.runs[*place];
                 entry.is_held
+                    && fault.fits(entry.kind)
                     && (!fault.is_to_processes() || entry.run.fault.is_none())
                     && (!is_picky || entry.goes_on_for(TTL, at) && fault.suits(entry.kind))
             };
@@ -206,13 +236,16 @@ impl<'a> Round<'a> {
             if fault.is_to_processes() {
                 entry.run.fault = Some(fault);
             }
-            if fault == Fault::StopBoth {
+            if fault == Fault::StopBoth && !entry.run.is_script {
                 entry.run.alone = Some((at, at + strike.span));
             }
-            (id, keeper, entry.machine, entry.run.key)
+            (id, keeper, entry.machine, entry.run.key, entry.run.is_script)
         };
-        let (id, keeper, machine, key) = target;
-        let guardian = guardian_of(keeper);
+        let (id, keeper, machine, key, is_script) = target;
+        let guardian = match is_script {
+            true => keeper_of(&self.context.lease_file(id)),
+            false => guardian_of(keeper),
+        };
         self.context.note(format!("-- {}: run {id} of {}", fault.name(), KEYS[key]));
         let sent = |pid: Pid, signal| kill_process(pid, signal).is_ok();
         let is_done = match (fault, guardian) {
@@ -236,6 +269,9 @@ impl<'a> Round<'a> {
                 self.blows.stop(at + strike.span, id, vec![guardian, keeper]);
                 sent(keeper, Signal::STOP) && sent(guardian, Signal::STOP)
             }
+            (Fault::KillBoth, Some(guardian)) => {
+                sent(keeper, Signal::KILL) && sent(guardian, Signal::KILL)
+            }
             (Fault::DeleteMinority, _) => self.meddle(strike, key, 1, &["DEL", KEYS[key]]),
             (Fault::DeleteMajority, _) => {
                 self.meddle(strike, key, self.plan.quorum, &["DEL", KEYS[key]])
@@ -248,6 +284,14 @@ impl<'a> Round<'a> {
             _ => false,
         };
         *self.blows.struck.entry(fault).or_default() += u64::from(is_done);
+        if is_script {
+            *self.blows.struck_scripts.entry(fault).or_default() += u64::from(is_done);
+            // Elsewhere, a delayed message may extend the lock later.
+            let is_dead = matches!(fault, Fault::KillKeeper | Fault::KillBoth);
+            if is_dead && self.plan.events.is_empty() {
+                self.blows.dead.push((now() + TTL + LINGER, id));
+            }
+        }
         is_done
     }
 
@@ -348,6 +392,9 @@ impl<'a> Round<'a> {
             let what = "a process of a command survives the last lock".to_owned();
             lock(&self.context.ledger).violated(now(), what);
         }
+        if self.healed.is_some() {
+            self.check_keys()?;
+        }
         Ok(())
     }
 
@@ -358,6 +405,9 @@ impl<'a> Round<'a> {
         }
         for (fault, count) in &self.blows.struck {
             totals.count(STRUCK, fault.name(), *count);
+        }
+        for (fault, count) in &self.blows.struck_scripts {
+            totals.count(STRUCK_SCRIPTS, fault.name(), *count);
         }
         totals.count(SEEN, OVERLAPS, 0);
         let calm = self.plan.events.is_empty();

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,9 +89,16 @@ fn start(
 ) -> io::Result<Child> {
     let ttl = format!("{}ms", TTL / quorlock_sim::time::MS);
     let machine = &context.machines[draw.machine];
-    spawn(&context.quorlock, |command| {
-        command.args(["run", KEYS[draw.key], "--ttl", &ttl, "--max-ttl", &ttl, "--wait", "4s"]);
-        command.args(["--status-fd", "1", "--", "sh", "-c", draw.kind.script()]);
+    let is_script = draw.kind == Kind::Script;
+    let program = if is_script { Path::new("sh") } else { &*context.quorlock };
+    spawn(program, |command| {
+        if is_script {
+            command.args(["-c", draw.kind.script()]).env("QUORLOCK", &context.quorlock);
+            command.env("KEY", KEYS[draw.key]).env("LEASE_FILE", context.lease_file(id));
+        } else {
+            command.args(["run", KEYS[draw.key], "--ttl", &ttl, "--max-ttl", &ttl, "--wait", "4s"]);
+            command.args(["--status-fd", "1", "--", "sh", "-c", draw.kind.script()]);
+        }
         command.arg(&context.writer).arg(context.file(draw.key));
         command.args([id.to_string(), draw.ms.to_string()]);
         command.env("QUORLOCK_NODES", &machine.nodes);

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use quorlock::Lease;
 use quorlock_sim::time::{MS, Time};
 
 use crate::clock::now;
@@ -20,7 +21,10 @@ const WRITE_APART: &str = "__write_apart";
 /// Like [`WRITE`], but the process soon starts a successor and ends.
 const WRITE_CHAIN: &str = "__write_chain";
 
-pub(crate) const FIRST_ARGUMENTS: [&str; 3] = [WRITE, WRITE_APART, WRITE_CHAIN];
+/// Like [`WRITE`], but the process stops when the lease ends that is its last argument.
+const WRITE_LEASE: &str = "__write_lease";
+
+pub(crate) const FIRST_ARGUMENTS: [&str; 4] = [WRITE, WRITE_APART, WRITE_CHAIN, WRITE_LEASE];
 
 /// The exit code of a command that ends by itself.
 pub(crate) const OWN_CODE: i32 = 7;
@@ -40,6 +44,8 @@ pub(crate) enum Kind {
     Spawning,
     /// Combines the kinds above except `Spawning`.
     All,
+    /// A script that holds the lock by `quorlock acquire --hold-by`, and not a command of `quorlock run`.
+    Script,
 }
 
 impl Kind {
@@ -54,6 +60,7 @@ impl Kind {
             Self::Forking => "ends, and its children go on",
             Self::Spawning => "starts ever more processes elsewhere",
             Self::All => "groups, SIGTERM and children",
+            Self::Script => "a script with a lease and a keeper",
         }
     }
 
@@ -77,18 +84,36 @@ impl Kind {
                 r#"exec >/dev/null; trap '' TERM; timeout 60 "$0" __write "$1" "$2" 6000 &
                 "$0" __write_apart "$1" "$2" 6000 & "$0" __write "$@"; exit 7"#
             }
+            // The pause is longer than the ttl. The keeper extends the lock meanwhile.
+            Self::Script => {
+                r#"exec 3>&1 >/dev/null; n=$(($3 / 250))
+                lease=$("$QUORLOCK" acquire "$KEY" --ttl 3s --max-ttl 3s --wait 4s --hold-by $$ \
+                    --label "script-$2-" --lease-file "$LEASE_FILE") || exit
+                echo '{"event":"acquired"}' >&3
+                while [ $n -ge 0 ]; do
+                    "$0" __write_lease "$1" "$2" 200 "$lease"
+                    [ $n -ne 6 ] || sleep 3.2
+                    lease=$("$QUORLOCK" extend "$lease" --max-ttl 3s) || exit
+                    n=$((n - 1))
+                done
+                "$QUORLOCK" release "$lease" --max-ttl 3s"#
+            }
         }
     }
 }
 
 /// Appends lines with the time and a name to the file, each in one write.
 pub(crate) fn main(mode: &str, args: &[String]) -> Result<(), String> {
-    let [file, who, ms] = args else { return Err("a writer is started by commands".to_owned()) };
+    let [file, who, ms, lease @ ..] = args else {
+        return Err("a writer is started by commands".to_owned());
+    };
     let ms: Time = ms.parse().map_err(|_| "not a number of milliseconds".to_owned())?;
-    write(mode, file, who, ms).map_err(|error| error.to_string())
+    let lease = lease.first().map(|text| text.parse::<Lease>()).transpose();
+    let lease = lease.map_err(|error| error.to_string())?;
+    write(mode, (file, who), ms, lease.as_ref()).map_err(|error| error.to_string())
 }
 
-fn write(mode: &str, file: &str, who: &str, ms: Time) -> io::Result<()> {
+fn write(mode: &str, (file, who): (&str, &str), ms: Time, lease: Option<&Lease>) -> io::Result<()> {
     let other = |mode: &str, ms: Time| -> io::Result<Command> {
         let mut writer = Command::new(std::env::current_exe()?);
         writer.args([mode, file, who, &ms.to_string()]);
@@ -101,7 +126,11 @@ fn write(mode: &str, file: &str, who: &str, ms: Time) -> io::Result<()> {
     let mut file = OpenOptions::new().append(true).create(true).open(file)?;
     let end = now() + of_these * MS;
     while now() < end {
-        file.write_all(format!("{} {who}\n", now()).as_bytes())?;
+        let at = now();
+        if lease.is_some_and(|lease| lease.remaining().is_zero()) {
+            break;
+        }
+        file.write_all(format!("{at} {who}\n").as_bytes())?;
         thread::sleep(PAUSE);
     }
     if ms > of_these {
