@@ -60,14 +60,8 @@ pub(crate) fn needed(can_step: bool, has_leases: bool) -> Vec<(&'static str, &'s
     let faults = faults.filter(|fault| has_leases || **fault != Fault::KillBoth);
     let faults = faults.map(|fault| (STRUCK, fault.name()));
     let kinds = Kind::ALL.iter().chain(has_leases.then_some(&Kind::Script));
-    let to_scripts = SCRIPT_FAULTS.iter().filter(|_| has_leases);
-    let to_scripts = to_scripts.map(|fault| (STRUCK_SCRIPTS, fault.name()));
-    faults.chain(kinds.map(|kind| (KINDS, kind.name()))).chain(to_scripts).collect()
+    faults.chain(kinds.map(|kind| (KINDS, kind.name()))).collect()
 }
-
-/// The faults of scripts and their keepers that must not be rare.
-const SCRIPT_FAULTS: [Fault; 4] =
-    [Fault::StopKeeper, Fault::KillKeeper, Fault::StopGuardian, Fault::KillGuardian];
 
 /// Whether this `quorlock` has `acquire`, `extend` and `release`.
 pub(crate) fn has_leases(quorlock: &Path) -> bool {
