@@ -110,7 +110,7 @@ impl Lease {
             token,
             quorum,
             timing,
-            votes: HeldVotes::new(validity, reached, unanswered),
+            votes: HeldVotes::new(validity, reached, unanswered, request.attaches()),
             acquire_round: round,
             round,
             tenure: Tenure {

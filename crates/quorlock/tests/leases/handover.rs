@@ -235,22 +235,30 @@ async fn a_node_with_an_unanswered_command_is_listed_and_gives_no_vote() {
 
 /// The detach ends when the last answer arrives, and lists no node then.
 #[tokio::test]
-async fn a_detach_waits_for_answers_in_flight() {
+async fn a_detach_waits_for_the_answers_to_an_acquire_or_an_attach() {
     let Some(nodes) = five() else { return };
-    let client = patient_client(nodes.urls());
-    all_up(&client).await;
-    nodes[4].pause().unwrap();
-    let guard = client.acquire("k").options(long()).await.unwrap();
-    let mut detaching = tokio::spawn(guard.detach());
-    let four_have_it = || nodes[..4].iter().all(|node| get(node, "k").is_some());
-    eventually("four nodes have the value", four_have_it).await;
-    let waited = timeout(Duration::from_millis(50), &mut detaching).await;
-    assert!(waited.is_err(), "a node has not answered");
-    nodes[4].resume().unwrap();
-    let lease = timeout(PATIENCE, detaching).await.unwrap().unwrap().unwrap();
-    assert!(!lease.to_string().contains("unanswered"), "{lease}");
-    let guard = client.attach(&lease).await.unwrap();
-    eventually("all nodes have given their votes", || guard.votes() == 5).await;
+    let (first, second) = (patient_client(nodes.urls()), patient_client(nodes.urls()));
+    all_up(&first).await;
+    all_up(&second).await;
+    let mut lease: Option<Lease> = None;
+    for client in [&first, &second, &first] {
+        nodes[4].pause().unwrap();
+        let guard = match &lease {
+            None => client.acquire("k").options(long()).await.unwrap(),
+            Some(lease) => client.attach(lease).await.unwrap(),
+        };
+        let token = guard.token().to_string();
+        let has_token = |node| get(node, "k").is_some_and(|value| value.starts_with(&token));
+        let mut detaching = tokio::spawn(guard.detach());
+        eventually("four nodes have the value", || nodes[..4].iter().all(has_token)).await;
+        let waited = timeout(Duration::from_millis(50), &mut detaching).await;
+        assert!(waited.is_err(), "a node has not answered");
+        nodes[4].resume().unwrap();
+        let detached = timeout(PATIENCE, detaching).await.unwrap().unwrap().unwrap();
+        assert!(has_token(&nodes[4]));
+        assert!(!detached.to_string().contains("unanswered"), "{detached}");
+        lease = Some(detached);
+    }
 }
 
 /// The node executed the acquire, and its reply was lost with the connection.

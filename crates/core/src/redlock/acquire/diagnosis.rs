@@ -6,7 +6,6 @@ use core::time::Duration;
 use super::Attempt;
 use super::slots::Slot;
 use crate::command::{Failure, FailureKind, Holding};
-use crate::keys::Origin;
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
@@ -95,11 +94,8 @@ impl Attempt {
         self.count(|slot| matches!(slot, Slot::Refused { .. } | Slot::Failed { .. })) > 0
     }
 
-    /// The nodes that have not answered a command which sets the keys where they are absent.
+    /// The nodes that have not answered the attempt's command.
     pub(crate) fn unanswered(&self) -> NodeSet {
-        if let Origin::Detached(_) = self.entry.origin {
-            return NodeSet::default();
-        }
         let unanswered = |slot: &Slot| match slot {
             Slot::Outstanding { .. } => true,
             Slot::Failed { failure, .. } => failure.may_have_been_executed(),

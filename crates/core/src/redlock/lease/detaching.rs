@@ -2,7 +2,8 @@
 //!
 //! Another process may attach the lock later, because the nodes that hold its value prove that no other client held the
 //! lock in between. The proof requires that no command sets the value on a node without it. So a detach waits for the
-//! nodes' answers to acquires and heals, and reports the nodes that have not answered.
+//! nodes' answers to acquires and heals, and reports the nodes that have not answered. It also waits for the answers to an
+//! attach: a node that executes the attach after that of the next process keeps the earlier value, and is lost for the lock.
 
 use core::time::Duration;
 
@@ -67,8 +68,9 @@ impl Lease {
     /// other process could attach the lock, because too few nodes have answered.
     pub(crate) fn poll_detached(&mut self, now: Reading) -> Option<Option<Detached>> {
         let unanswered = self.unanswered();
+        let is_answered = unanswered.is_empty() && self.votes.attaching.is_empty();
         let detaching = self.detaching.as_mut().filter(|it| !it.is_reported)?;
-        if !unanswered.is_empty() && !detaching.due.has_come(now) {
+        if !is_answered && !detaching.due.has_come(now) {
             return None;
         }
         if self.quorum.is_out_of_reach(self.quorum.nodes() - unanswered.len(), 0) {

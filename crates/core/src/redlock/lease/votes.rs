@@ -17,6 +17,8 @@ pub(super) struct HeldVotes {
     /// Nodes that have not answered a command which sets the key where it is absent. Such a command may still be
     /// executed, however much time has passed.
     unanswered: NodeSet,
+    /// Nodes that have not answered the attach of a detached lock. It sets no key that is absent.
+    pub(super) attaching: NodeSet,
     /// For nodes with several such commands, the number of the others. Usually empty.
     also_unanswered: BTreeMap<NodeId, u32>,
     /// For each vote that an answer proved gone, the time when the answered command was sent. A grant for a command
@@ -27,10 +29,19 @@ pub(super) struct HeldVotes {
 }
 
 impl HeldVotes {
-    pub(super) fn new(validity: Validity, reached: NodeSet, unanswered: NodeSet) -> Self {
+    pub(super) fn new(
+        validity: Validity,
+        reached: NodeSet,
+        unanswered: NodeSet,
+        attaches: bool,
+    ) -> Self {
         let (gone, overwritten) = (BTreeMap::new(), NodeSet::default());
         let also_unanswered = BTreeMap::new();
-        Self { validity, reached, unanswered, also_unanswered, gone, overwritten }
+        let (attaching, unanswered) = match attaches {
+            true => (unanswered, NodeSet::default()),
+            false => (NodeSet::default(), unanswered),
+        };
+        Self { validity, reached, unanswered, also_unanswered, attaching, gone, overwritten }
     }
 
     /// Notes that a command which may set the key was sent to these nodes.
@@ -46,6 +57,7 @@ impl HeldVotes {
     /// Notes the answer to a command that may set the key. A failed command may still be executed, unless it was never
     /// sent.
     fn note_answered(&mut self, node: NodeId, answer: &Answer) {
+        self.attaching.remove(node);
         let is_over =
             !matches!(answer, Answer::Failed(failure) if failure.may_have_been_executed());
         if !is_over {
