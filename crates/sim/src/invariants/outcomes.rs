@@ -38,8 +38,8 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     }
 }
 
-/// A detached lock is over only if it is absent on so many nodes that the rest is no quorum. Another client has it only if
-/// a node has another value.
+/// A detached lock is over only if the nodes that may have it are fewer than a quorum. Another client has it only if a
+/// node has another value.
 fn check_attach(refusal: &Refusal, view: &View<'_>) -> Checked {
     let quorum = view.terms.quorum;
     let count = |is: fn(&NodeOutcome) -> bool| {
