@@ -163,7 +163,7 @@ pub fn positives() -> Vec<Scenario> {
             "M1 delays",
             "timed mutex: slow links, fast node clocks, slow client clocks",
             NETWORK,
-            (464_288, 2_214_559),
+            (516_867, 2_475_352),
             &[
                 Rare::InTurn,
                 Rare::Contended,
@@ -178,7 +178,7 @@ pub fn positives() -> Vec<Scenario> {
             "M1 pauses",
             "timed mutex: a client pauses, fast node clocks",
             PAUSES,
-            (994_061, 4_864_683),
+            (1_048_912, 5_133_425),
             &[
                 Rare::InTurn,
                 Rare::Contended,
@@ -207,7 +207,7 @@ pub fn positives() -> Vec<Scenario> {
             "M4 reordering",
             "extension: a connection breaks, and its commands come later",
             Bounds { breaks: 1, zombie_age: 2, ..M4 },
-            (412_486, 1_579_260),
+            (451_642, 1_700_403),
             &[
                 Rare::InTurn,
                 Rare::Extended,
@@ -229,7 +229,7 @@ pub fn positives() -> Vec<Scenario> {
             "M3 restarts",
             "restart guard: nodes with votes come back without their data",
             M3,
-            (510_872, 1_785_295),
+            (516_640, 1_797_688),
             &[
                 Rare::InTurn,
                 Rare::Contended,
@@ -251,7 +251,7 @@ pub fn positives() -> Vec<Scenario> {
             "M5 downgrades",
             "readers: a writer becomes one while another writer waits, and a connection breaks",
             Bounds { breaks: 1, zombie_age: 2, extensions: [0; 3], ..DOWNGRADES },
-            (389_779, 1_508_671),
+            (406_470, 1_557_282),
             &[Rare::InTurn, Rare::Downgrade, Rare::Break, Rare::Reordered, Rare::LostExpired],
         ),
         new(
@@ -277,7 +277,7 @@ pub fn positives() -> Vec<Scenario> {
             "M6 fencing",
             "fencing tokens of sets without time: keys vanish one by one, only the tokens are checked",
             SETS,
-            (392_746, 1_545_758),
+            (395_006, 1_550_896),
             &[Rare::InTurn, Rare::Raise, Rare::Vanished],
         ),
     ]
