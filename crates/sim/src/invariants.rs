@@ -148,6 +148,7 @@ impl Invariants {
     /// A model counts times from the present. When time passes, this moves all recorded times back: times of nodes'
     /// clocks by `by`, readings of each client's clocks by `base`.
     pub(crate) fn rebase(&mut self, by: Time, base: impl Fn(ClientId) -> Reading, guards: &Guards) {
+        self.mutual_exclusion.rebase(&base);
         self.token_ownership.rebase(by);
         self.latched.rebase(&base, guards);
         self.patience.rebase(&base);

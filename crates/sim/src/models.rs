@@ -23,7 +23,7 @@ use std::time::Duration;
 use quorlock_core::{Reading, RestartGuard, Verb};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use self::bounds::{Bounds, TICK};
+use self::bounds::{Bounds, TICK, Verbs};
 use self::rare::{Rare, Witnesses};
 pub use self::scenarios::{Exploration, Scenario, negatives, positives};
 use self::steps::Step;
@@ -72,7 +72,16 @@ impl Model for Timed {
     type Action = Action;
 
     fn init_states(&self) -> Vec<ModelWorld> {
-        ModelWorld::all(&self.bounds, self.only)
+        let worlds = ModelWorld::all(&self.bounds, self.only);
+        if !self.bounds.attaches() {
+            return worlds;
+        }
+        let detached = |unanswered| {
+            let mut step = self.step_of(&worlds[0], false);
+            step.detach_first(unanswered);
+            step.done().0
+        };
+        [false, true].map(detached).into()
     }
 
     fn actions(&self, world: &ModelWorld, actions: &mut Vec<Action>) {
@@ -120,14 +129,7 @@ impl Model for Timed {
 impl Timed {
     /// Takes one step. The second result is the trace of the step, empty unless `traced`.
     fn step(&self, world: &ModelWorld, action: Action, traced: bool) -> (ModelWorld, Vec<String>) {
-        let mut step = Step {
-            world: world.clone(),
-            bounds: &self.bounds,
-            seen: &self.seen,
-            trace: traced.then(Vec::new),
-            events: VecDeque::new(),
-            verb: None,
-        };
+        let mut step = self.step_of(world, traced);
         match action {
             Action::Want(client) => step.want(client),
             Action::GiveBack(client) => step.give_up(client),
@@ -148,14 +150,28 @@ impl Timed {
         step.done()
     }
 
+    fn step_of(&self, world: &ModelWorld, traced: bool) -> Step<'_> {
+        Step {
+            world: world.clone(),
+            bounds: &self.bounds,
+            seen: &self.seen,
+            trace: traced.then(Vec::new),
+            events: VecDeque::new(),
+            verb: None,
+        }
+    }
+
     fn client_actions(&self, world: &ModelWorld, client: ClientId, actions: &mut Vec<Action>) {
         let it = &world.clients[client];
         match it.call {
             Call::NotYet if client > 0 && self.bounds.in_turn && !world.clients[0].held => {}
+            Call::NotYet if self.is_early(world, client) => {}
             Call::NotYet => actions.push(Action::Want(client)),
             Call::Holding => {
-                actions.push(Action::GiveBack(client));
                 let guard = world.guard(client);
+                if guard.is_some_and(|guard| !guard.given_back) {
+                    actions.push(Action::GiveBack(client));
+                }
                 if let Some(guard) = guard.filter(|guard| guard.hold.ended().is_none()) {
                     if !guard.is_valid(Reading::default()) {
                         actions.push(Action::Look(client));
@@ -199,6 +215,15 @@ impl Timed {
         }
     }
 
+    /// Whether an interchangeable client with a smaller number must begin before this client. The third client also
+    /// begins only when the first client's call is over.
+    fn is_early(&self, world: &ModelWorld, client: ClientId) -> bool {
+        let call = |client: ClientId| world.clients[client].call;
+        let is_in_turn = client == 0
+            || call(client - 1) != Call::NotYet && (client == 1 || call(client - 2) == Call::Over);
+        self.bounds.alike && self.bounds.verbs != Verbs::Plain && !is_in_turn
+    }
+
     /// Whether this command may leave its link now. Nodes, and clients with the same behaviour, are interchangeable, so
     /// they are numbered in the order in which their first commands leave. Other orders are not explored.
     fn is_in_order(&self, world: &ModelWorld, client: ClientId, node: NodeIndex) -> bool {
@@ -206,14 +231,13 @@ impl Timed {
             let front = link.commands.front();
             front.is_some_and(|(_, ticket, _)| ticket.verb == Verb::Acquire && ticket.round == 1)
         };
-        let begun = world.clients[0].attempts > 0 && !first(&world.links[0][0]);
-        match client {
-            0 => {
-                let waits = first(&world.links[0][node]);
-                !waits || world.links[0][..node].iter().all(|link| !first(link))
-            }
-            _ => begun || !self.bounds.alike || self.bounds.modes[client] != self.bounds.modes[0],
+        let lead = usize::from(self.bounds.attaches());
+        let links = &world.links[lead];
+        let begun = world.clients[lead].attempts > 0 && !first(&links[0]);
+        if client == lead {
+            return !first(&links[node]) || links[..node].iter().all(|link| !first(link));
         }
+        begun || !self.bounds.alike || self.bounds.modes[client] != self.bounds.modes[0]
     }
 
     /// Returns the smallest sets of clients that must be paused so that time can pass. Empty if time must not pass.

@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quorlock_core::{Command, Entry, Key, Keys, LockId, Mode, Origin, Validity, Value, Verb};
+use quorlock_core::{
+    Command, Entry, Key, Keys, LockId, Mode, Origin, Reading, Validity, Value, Verb,
+};
 
 use super::Checked;
 use crate::count::{Count, Counts};
@@ -50,6 +52,14 @@ struct Holder<'a> {
 }
 
 impl MutualExclusion {
+    /// Moves the recorded times back, and drops detached locks that have ended.
+    pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading) {
+        for it in self.detached.values_mut() {
+            it.validity = it.validity.rebased(base(it.id.client));
+        }
+        self.detached.retain(|_, it| !it.validity.remaining(Reading::default()).is_zero());
+    }
+
     /// Compares guards only after a grant, new votes, a clock jump or a pause. No other fact can begin an overlap.
     pub(crate) fn check(
         &mut self,

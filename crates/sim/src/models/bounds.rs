@@ -1,13 +1,12 @@
 //! The size of a model: times in ticks, budgets as numbers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock_core::Origin;
-use quorlock_core::Wait;
 use quorlock_core::marker::Cluster;
 use quorlock_core::{
-    Counter, Delay, Key, Keys, Mode, NodeSet, Request, RestartGuard, Retry, Rules, Timing,
-    TimingOptions, Words,
+    Counter, Delay, DetachedFrom, Key, Keys, Mode, NodeSet, Origin, Request, RestartGuard, Retry,
+    Rules, TakenFrom, Timing, TimingOptions, Value, Wait, Words,
 };
 
 use super::world::{CLIENTS, RESOURCES};
@@ -69,10 +68,147 @@ pub(crate) struct Bounds {
     pub(crate) vanishing: Option<u8>,
     /// Clients with the same mode are interchangeable, so they are numbered in the order of their first commands.
     pub(crate) alike: bool,
+    pub(crate) verbs: Verbs,
 }
 
+/// The way in which clients get and release their locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verbs {
+    Plain,
+    /// At the start, the first client has detached the lock. The other clients attach it, except the `rival`, which
+    /// acquires the lock.
+    Attach {
+        rival: Option<usize>,
+    },
+    /// All clients take the lock with the same value. A holder detaches its lock and releases it as a caller does. With
+    /// `by_value`, the release compares the value alone.
+    Take {
+        by_value: bool,
+    },
+}
+
+/// Two interchangeable clients with one attempt each, on a network without delay. Node clocks may run fast.
+pub(super) const M1: Bounds = Bounds {
+    ttl: 4,
+    drift: 2,
+    node_fast: 1,
+    client_slow: 0,
+    suspends: 0,
+    clients: 2,
+    modes: [Mode::Exclusive; 3],
+    keys: [&[0]; 3],
+    downgrades: [0; 3],
+    attempts: [1; 3],
+    extensions: [0; 3],
+    command_age: 0,
+    answer_age: 0,
+    slow_links: 0,
+    pause: 4,
+    pauses: 0,
+    flushes: 0,
+    restarts: 0,
+    guard: RestartGuard::Off,
+    fresh: false,
+    breaks: 0,
+    zombie_age: 0,
+    looks: false,
+    prompt: false,
+    in_turn: false,
+    vanishing: None,
+    alike: true,
+    verbs: Verbs::Plain,
+};
+
+pub(super) const NETWORK: Bounds =
+    Bounds { client_slow: 4, command_age: 1, answer_age: 2, slow_links: 1, ..M1 };
+
+pub(super) const PAUSES: Bounds = Bounds { pauses: 1, ..M1 };
+
+/// The first client extends, the second only wants the lock.
+pub(super) const M4: Bounds =
+    Bounds { node_fast: 0, extensions: [1, 0, 0], alike: false, in_turn: true, prompt: true, ..M1 };
+
+/// Locks have fencing tokens, and no time passes. Keys vanish, so both clients may believe that they hold the lock.
+pub(super) const M2: Bounds = Bounds { node_fast: 0, vanishing: Some(2), ..M1 };
+
+/// At the start, one node has just restarted without its data. Later a second node restarts without its data. Answers
+/// arrive at once. The longest ttl is two ticks, and a quarantine (the wait of a restarted node) is three ticks.
+pub(super) const M3: Bounds = Bounds {
+    ttl: 2,
+    drift: 0,
+    node_fast: 0,
+    restarts: 1,
+    fresh: true,
+    guard: RestartGuard::Strict,
+    prompt: true,
+    in_turn: true,
+    alike: false,
+    ..M1
+};
+
+pub(super) const M5: Bounds = Bounds {
+    ttl: 2,
+    drift: 1,
+    node_fast: 0,
+    clients: 3,
+    modes: [Mode::Shared, Mode::Shared, Mode::Exclusive],
+    prompt: true,
+    ..M1
+};
+
+pub(super) const DOWNGRADES: Bounds =
+    Bounds { clients: 2, modes: [Mode::Exclusive; 3], downgrades: [1, 0, 0], ..M4 };
+
+/// Three clients: the first locks one key, the second this key and another key, and the third only the other key.
+pub(super) const M6: Bounds = Bounds {
+    ttl: 1,
+    drift: 0,
+    node_fast: 0,
+    clients: 3,
+    keys: [&[0], &[0, 1], &[1]],
+    prompt: true,
+    in_turn: true,
+    alike: false,
+    ..M1
+};
+
+/// The clients' sets of keys have one key in common. Locks have fencing tokens, no time passes, and one key vanishes.
+pub(super) const SETS: Bounds = Bounds { keys: [&[0, 1], &[1, 2], &[0]], vanishing: Some(1), ..M2 };
+
+/// Two clients attach a lock that a third client has detached.
+pub(super) const ATTACHES: Bounds = Bounds {
+    node_fast: 0,
+    clients: 3,
+    attempts: [1, 2, 2],
+    breaks: 1,
+    zombie_age: 2,
+    verbs: Verbs::Attach { rival: None },
+    ..M1
+};
+
+/// One client attaches the lock, another acquires it.
+pub(super) const RIVAL: Bounds = Bounds {
+    attempts: [1, 2, 1],
+    alike: false,
+    verbs: Verbs::Attach { rival: Some(2) },
+    ..ATTACHES
+};
+
+/// Three clients take one lock with the same value.
+pub(super) const TAKES: Bounds = Bounds {
+    ttl: 1,
+    drift: 0,
+    node_fast: 0,
+    clients: 3,
+    prompt: true,
+    in_turn: true,
+    verbs: Verbs::Take { by_value: false },
+    ..M1
+};
+
 impl Bounds {
-    pub(crate) fn request(&self, client: usize) -> Request {
+    /// The request of a client. If there is a `lease`, the client attaches it.
+    pub(crate) fn request(&self, client: usize, lease: Option<&DetachedFrom>) -> Request {
         let ticks = |ticks: u32| Duration::from_nanos(TICK.unsigned_abs()) * ticks;
         let options = TimingOptions {
             ttl: ticks(self.ttl),
@@ -92,7 +228,7 @@ impl Bounds {
             keys: self.keys_of(client),
             mode: self.modes[client],
             prefix_bytes: 0,
-            origin: Origin::Absent,
+            origin: self.origin(client, lease),
             owner: "".into(),
             timing,
             wait: Wait::Forever,
@@ -114,6 +250,23 @@ impl Bounds {
                 marker: "quorlock:node".into(),
             }),
         }
+    }
+
+    fn origin(&self, client: usize, lease: Option<&DetachedFrom>) -> Origin {
+        match (self.verbs, lease) {
+            (Verbs::Attach { rival }, Some(lease)) if rival != Some(client) => {
+                Origin::Detached(Arc::new(lease.clone()))
+            }
+            (Verbs::Take { .. }, _) => {
+                let (value, nonce_key) = (Value::of_caller(b"worker"), "quorlock:take".into());
+                Origin::Taken(Arc::new(TakenFrom { value, nonce_key, by_value: false }))
+            }
+            _ => Origin::Absent,
+        }
+    }
+
+    pub(crate) const fn attaches(&self) -> bool {
+        matches!(self.verbs, Verbs::Attach { .. })
     }
 
     fn keys_of(&self, client: usize) -> Keys {

@@ -1,5 +1,6 @@
 //! Passes events to the engines of a model, and carries out their effects (the engine's outputs).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quorlock_core::{
@@ -7,6 +8,7 @@ use quorlock_core::{
     LossCause, Mode, NodeId, Reading, RefusalKind, TicketedCommand, Token, TrustState, Verb,
 };
 
+use super::bounds::Verbs;
 use super::rare::Rare;
 use super::shared::Shared;
 use super::steps::Step;
@@ -98,6 +100,7 @@ impl Driver for Step<'_> {
     fn carried_out(&mut self, client: ClientId, effect: &Effect) {
         match effect {
             Effect::Acquired { attempts, .. } => self.granted(client, *attempts),
+            Effect::Detached { detached, .. } => self.detached(client, detached.as_deref()),
             effect => self.witness(client, effect),
         }
     }
@@ -159,6 +162,10 @@ impl Step<'_> {
     }
 
     fn witness(&mut self, client: ClientId, effect: &Effect) {
+        if matches!(effect, Effect::Waiting { .. } | Effect::NotAcquired { .. }) && self.is_split()
+        {
+            self.seen.add(Rare::Split);
+        }
         let rare = match effect {
             Effect::NotAcquired { refusal, .. } => {
                 self.world.clients[client].call = Call::Over;
@@ -193,11 +200,25 @@ impl Step<'_> {
         self.seen.add(rare);
     }
 
+    /// Whether nodes hold the values of several attaches.
+    fn is_split(&self) -> bool {
+        let Some(lease) = &self.world.lease else { return false };
+        let values = (0..NODES).filter_map(|node| Some(self.world.stored(node)?.0));
+        values.filter(|value| *value != lease.value.as_bytes()).collect::<BTreeSet<_>>().len() > 1
+    }
+
     fn granted(&mut self, client: ClientId, attempts: u32) {
         let id = GuardId { client, lock: LOCK };
         self.world.clients[client].call = Call::Holding;
         self.world.clients[client].held = true;
         self.seen.add(Rare::Grant);
+        if let Verbs::Attach { rival } = self.bounds.verbs {
+            self.seen.add(match client {
+                1 => Rare::FirstAttaches,
+                _ if rival == Some(client) => Rare::RivalAcquires,
+                _ => Rare::SecondAttaches,
+            });
+        }
         if attempts > 1 {
             self.seen.add(Rare::Retry);
         }

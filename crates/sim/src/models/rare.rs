@@ -42,6 +42,12 @@ rare! {
     Reordered "a command overtakes one on a dead connection",
     Together "two read at a time",
     Downgrade "a writer becomes a reader",
+    FirstAttaches "the first of two clients attaches the lock",
+    SecondAttaches "the second of two clients attaches the lock",
+    GivenBack "a failed attach gives a vote back",
+    Split "an attach fails, and each of two clients has a vote",
+    RivalAcquires "a client acquires the lock after its lease has ended",
+    EqualKept "a release leaves the equal value of another client",
 }
 
 impl Rare {
@@ -51,8 +57,13 @@ impl Rare {
 }
 
 /// The number of steps in which each event occurred.
-#[derive(Default)]
 pub(crate) struct Witnesses([AtomicU64; TEXTS.len()]);
+
+impl Default for Witnesses {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; TEXTS.len()])
+    }
+}
 
 impl Witnesses {
     pub(crate) fn add(&self, what: Rare) {

@@ -3,6 +3,9 @@
 use quorlock_core::{Mode, RestartGuard};
 use stateright::Path;
 
+use super::bounds::{
+    ATTACHES, DOWNGRADES, M1, M2, M3, M4, M5, M6, NETWORK, PAUSES, RIVAL, SETS, TAKES,
+};
 use super::*;
 use crate::invariants::{fencing, mutual_exclusion};
 
@@ -50,93 +53,6 @@ pub struct Exploration {
     /// The difference to the expected result.
     pub wrong: Option<String>,
 }
-
-/// Two interchangeable clients with one attempt each, on a network without delay. Node clocks may run fast.
-const M1: Bounds = Bounds {
-    ttl: 4,
-    drift: 2,
-    node_fast: 1,
-    client_slow: 0,
-    suspends: 0,
-    clients: 2,
-    modes: [Mode::Exclusive; 3],
-    keys: [&[0]; 3],
-    downgrades: [0; 3],
-    attempts: [1; 3],
-    extensions: [0; 3],
-    command_age: 0,
-    answer_age: 0,
-    slow_links: 0,
-    pause: 4,
-    pauses: 0,
-    flushes: 0,
-    restarts: 0,
-    guard: RestartGuard::Off,
-    fresh: false,
-    breaks: 0,
-    zombie_age: 0,
-    looks: false,
-    prompt: false,
-    in_turn: false,
-    vanishing: None,
-    alike: true,
-};
-
-const NETWORK: Bounds =
-    Bounds { client_slow: 4, command_age: 1, answer_age: 2, slow_links: 1, ..M1 };
-
-const PAUSES: Bounds = Bounds { pauses: 1, ..M1 };
-
-/// The first client extends, the second only wants the lock.
-const M4: Bounds =
-    Bounds { node_fast: 0, extensions: [1, 0, 0], alike: false, in_turn: true, prompt: true, ..M1 };
-
-/// Locks have fencing tokens, and no time passes. Keys vanish, so both clients may believe that they hold the lock.
-const M2: Bounds = Bounds { node_fast: 0, vanishing: Some(2), ..M1 };
-
-/// At the start, one node has just restarted without its data. Later a second node restarts without its data. Answers
-/// arrive at once. The longest ttl is two ticks, and a quarantine (the wait of a restarted node) is three ticks.
-const M3: Bounds = Bounds {
-    ttl: 2,
-    drift: 0,
-    node_fast: 0,
-    restarts: 1,
-    fresh: true,
-    guard: RestartGuard::Strict,
-    prompt: true,
-    in_turn: true,
-    alike: false,
-    ..M1
-};
-
-const M5: Bounds = Bounds {
-    ttl: 2,
-    drift: 1,
-    node_fast: 0,
-    clients: 3,
-    modes: [Mode::Shared, Mode::Shared, Mode::Exclusive],
-    prompt: true,
-    ..M1
-};
-
-const DOWNGRADES: Bounds =
-    Bounds { clients: 2, modes: [Mode::Exclusive; 3], downgrades: [1, 0, 0], ..M4 };
-
-/// Three clients: the first locks one key, the second this key and another key, and the third only the other key.
-const M6: Bounds = Bounds {
-    ttl: 1,
-    drift: 0,
-    node_fast: 0,
-    clients: 3,
-    keys: [&[0], &[0, 1], &[1]],
-    prompt: true,
-    in_turn: true,
-    alike: false,
-    ..M1
-};
-
-/// The clients' sets of keys have one key in common. Locks have fencing tokens, no time passes, and one key vanishes.
-const SETS: Bounds = Bounds { keys: [&[0, 1], &[1, 2], &[0]], vanishing: Some(1), ..M2 };
 
 /// Models in which every invariant holds in every state.
 pub fn positives() -> Vec<Scenario> {
@@ -280,6 +196,51 @@ pub fn positives() -> Vec<Scenario> {
             (395_006, 1_550_896),
             &[Rare::InTurn, Rare::Raise, Rare::Vanished],
         ),
+        new(
+            "M7 attaches",
+            "detached lock: two clients attach it, and a command of its former holder comes later",
+            ATTACHES,
+            (133_288, 436_521),
+            &[
+                Rare::FirstAttaches,
+                Rare::SecondAttaches,
+                Rare::Retry,
+                Rare::GivenBack,
+                Rare::Split,
+                Rare::KeyExpired,
+                Rare::LostExpired,
+                Rare::ZombieSet,
+            ],
+        ),
+        new(
+            "M7 delays",
+            "detached lock: two clients attach it, slow links",
+            Bounds { attempts: [1; 3], command_age: 1, answer_age: 2, slow_links: 1, ..ATTACHES },
+            (324_401, 1_160_359),
+            &[
+                Rare::FirstAttaches,
+                Rare::SecondAttaches,
+                Rare::GivenBack,
+                Rare::Split,
+                Rare::KeyExpired,
+                Rare::LostExpired,
+                Rare::ZombieSet,
+            ],
+        ),
+        new(
+            "M7 rival",
+            "detached lock: one client attaches it, another acquires the lock",
+            RIVAL,
+            (202_117, 722_087),
+            &[Rare::FirstAttaches, Rare::RivalAcquires, Rare::KeyExpired, Rare::ZombieSet],
+        ),
+        new(
+            "M8 takes",
+            "equal values: three clients take a lock with one value",
+            TAKES,
+            (236_801, 929_295),
+            &[Rare::InTurn, Rare::Contended, Rare::EqualKept, Rare::LostExpired],
+        ),
     ]
 }
 
@@ -312,6 +273,13 @@ pub fn negatives() -> Vec<Scenario> {
             Bounds { guard: RestartGuard::Off, fresh: false, ..M3 },
             7,
         ),
+        new(
+            "no nonce",
+            "a holder releases the value alone, also on nodes that granted it to another client",
+            None,
+            Bounds { verbs: Verbs::Take { by_value: true }, ..TAKES },
+            14,
+        ),
     ];
     if cfg!(quorlock_mutants) {
         all.push(new(
@@ -334,6 +302,13 @@ pub fn negatives() -> Vec<Scenario> {
             Some("a writer let in among readers"),
             M5,
             6,
+        ));
+        all.push(new(
+            "given away twice",
+            "a node gives a detached lock to two clients",
+            Some("a node gives a lock away twice"),
+            ATTACHES,
+            10,
         ));
         all.push(new(
             "quorum less one",

@@ -1,13 +1,14 @@
 //! The steps that can happen in a model's world: actions of callers and nodes, faults, and the passing of time.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use quorlock_core::{
-    Answer, Command, Event, Evidence, Failure, FailureKind, MarkerSeen, NodeId, RestartGuard,
-    Ticket, Verb,
+    Answer, Command, Detached, DetachedFrom, Entry, EntryOf, Event, Evidence, Failure, FailureKind,
+    MarkerSeen, NodeId, Origin, RestartGuard, TakenFrom, Ticket, Verb,
 };
 
-use super::bounds::{Bounds, TICK};
+use super::bounds::{Bounds, TICK, Verbs};
 use super::rare::{Rare, Witnesses};
 use super::world::{
     CLIENTS, Call, LOCK, ModelLink, ModelWorld, NODES, NOW, Pace, RESOURCES, Sent, engine, quorum,
@@ -59,7 +60,7 @@ impl Step<'_> {
 
     pub(crate) fn want(&mut self, client: ClientId) {
         self.go_on(client);
-        let request = self.bounds.request(client);
+        let request = self.bounds.request(client, self.world.lease.as_ref());
         self.world.clients[client].call = Call::Waiting;
         self.note(&Fact::Wanted { client, lock: LOCK, request: &request });
         self.tell(client, Event::Acquire { lock: LOCK, request });
@@ -68,9 +69,53 @@ impl Step<'_> {
     /// The holder releases the lock, whether it is still valid or not.
     pub(crate) fn give_up(&mut self, client: ClientId) {
         self.go_on(client);
-        self.world.clients[client].call = Call::Over;
-        self.give_back(GuardId { client, lock: LOCK }, false);
+        let guard = GuardId { client, lock: LOCK };
+        if matches!(self.bounds.verbs, Verbs::Take { .. }) {
+            self.detach(guard);
+        } else {
+            self.world.clients[client].call = Call::Over;
+            self.give_back(guard, false);
+        }
         self.tell_all(client);
+    }
+
+    /// The first client acquires the lock and detaches it. If `unanswered`, the connection to the last node breaks, and
+    /// the command on it may still arrive.
+    pub(crate) fn detach_first(&mut self, unanswered: bool) {
+        self.want(0);
+        let last = NODES - 1;
+        if unanswered {
+            self.cut(0, last);
+        }
+        for node in 0..if unanswered { last } else { NODES } {
+            self.execute(0, node, false);
+            self.deliver(0, node);
+        }
+        self.detach(GuardId { client: 0, lock: LOCK });
+        self.tell_all(0);
+        // The detach waits for an answer until the node timeout.
+        if self.world.lease.is_none() {
+            self.tick([Pace::Even; CLIENTS], [false; CLIENTS]);
+            self.wake(0);
+        }
+    }
+
+    /// The engine has reported a detached lock, or none if the lock is lost.
+    pub(super) fn detached(&mut self, client: ClientId, detached: Option<&Detached>) {
+        self.world.clients[client].call = Call::Over;
+        let Some(Detached { entry, unanswered, .. }) = detached.cloned() else {
+            return self.give_back(GuardId { client, lock: LOCK }, false);
+        };
+        self.ask(client, Event::Forget { lock: LOCK });
+        let (Verbs::Take { by_value }, Origin::Taken(from)) = (self.bounds.verbs, &entry.origin)
+        else {
+            self.world.lease = Some(DetachedFrom { value: entry.value, unanswered });
+            return;
+        };
+        let origin = Origin::Taken(Arc::new(TakenFrom { by_value, ..(**from).clone() }));
+        let timing = self.bounds.request(client, None).timing;
+        let entry = EntryOf { entry: Entry { origin, ..entry }, timing, unanswered };
+        self.ask(client, Event::ReleaseEntry { lock: LOCK, entry, was_valid: true });
     }
 
     /// The holder checks its guard, and finds that the lock has ended.
@@ -181,6 +226,12 @@ impl Step<'_> {
         }
         if matches!(answer, Answer::Watched(_)) {
             self.seen.add(Rare::Watched);
+        }
+        if matches!(command, Command::GiveBack { .. }) && *answer == Answer::Deleted {
+            self.seen.add(Rare::GivenBack);
+        }
+        if matches!(command, Command::ReleaseTaken { .. }) && *answer == Answer::Other {
+            self.seen.add(Rare::EqualKept);
         }
         if *answer == Answer::Marked {
             self.seen.add(Rare::Adopted);

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use quorlock_core::marker::Marker;
 use quorlock_core::{
-    Answer, Command, Engine, Evidence, LockId, Quorum, Reading, RestartGuard, Ticket, Token,
+    Answer, Command, DetachedFrom, Engine, Evidence, LockId, Quorum, Reading, RestartGuard, Ticket,
+    Token,
 };
 
 use super::bounds::{Bounds, TICK};
@@ -44,6 +45,8 @@ pub(crate) struct ModelWorld {
     pub(crate) nodes: [Shared<ModelNode>; NODES],
     pub(crate) links: [[Shared<ModelLink>; NODES]; CLIENTS],
     pub(crate) watch: Shared<Checker>,
+    /// The lock that the first client detached before the start.
+    pub(crate) lease: Option<DetachedFrom>,
     /// The remaining budgets: how often each event may still happen.
     pub(crate) flushes: u8,
     pub(crate) vanishing: u8,
@@ -174,6 +177,7 @@ impl ModelWorld {
             nodes: std::array::from_fn(node),
             links: std::array::from_fn(|_| std::array::from_fn(|_| link.clone())),
             watch: Shared::new(watch),
+            lease: None,
             flushes: bounds.flushes,
             vanishing: bounds.vanishing.unwrap_or(0),
             restarts: bounds.restarts,
