@@ -191,6 +191,20 @@ fn a_text_that_is_no_lease_of_these_nodes_is_refused_and_nothing_is_sent() {
 }
 
 #[test]
+fn a_forged_lease_ends_no_process_but_a_keeper() {
+    let Some(testbed) = servers(3) else { return };
+    let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", sleeper.id())).unwrap();
+    let started = stat.rsplit(')').next().unwrap().split_whitespace().nth(19).unwrap();
+    let keeper = quorlock::Keeper { pid: sleeper.id(), started: started.parse().unwrap() };
+    let lease: quorlock::Lease = acquire(&testbed, &[]).parse().unwrap();
+    code(&testbed.output(&["release", &lease.kept_by(keeper).to_string()]), 0);
+    assert!(sleeper.try_wait().unwrap().is_none(), "it goes on");
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+}
+
+#[test]
 fn a_lease_is_read_from_standard_input() {
     let Some(testbed) = servers(1) else { return };
     let text = "quorlock acquire k | quorlock extend - | quorlock release -";

@@ -18,9 +18,9 @@ Examples:
     ./build && ./deploy
 
   The same without a keeper: the lock ends after --ttl unless it is extended
-    lease=$(quorlock acquire deploy --ttl 60s --wait 5m) || exit
+    lease=$(quorlock acquire deploy --ttl 30s --wait 5m) || exit
     trap 'quorlock release \"$lease\"' EXIT
-    step_one && lease=$(quorlock extend \"$lease\") && step_two
+    step_one && next=$(quorlock extend \"$lease\") && lease=$next && step_two
 
   In fish:
     set lease (quorlock acquire deploy --hold-by $fish_pid); or exit
@@ -32,7 +32,7 @@ Examples:
 
 const EXTEND_EXAMPLES: &str = "\
 Examples:
-  lease=$(quorlock extend \"$lease\") || exit
+  next=$(quorlock extend \"$lease\") && lease=$next || exit
   quorlock extend --lease-file deploy.lease --quiet
   quorlock extend cart-7 --value checkout-42 --ttl 10s";
 

@@ -109,12 +109,20 @@ fn ask(child: &mut process::Child, job: &Job) -> Answer {
 pub(super) fn end(lease: &Lease, patience: Duration) {
     let keeper = lease.keeper().and_then(|keeper| {
         let pid = i32::try_from(keeper.pid).ok()?;
-        Watched::open(pid).ok().flatten().filter(|found| found.started == keeper.started)
+        let found = Watched::open(pid).ok().flatten()?;
+        // A forged lease must not end another process than a keeper.
+        (found.started == keeper.started && is_keeper(pid)).then_some(found)
     });
     if let Some(keeper) = keeper {
         keeper.signal(Signal::TERM);
         keeper.await_end(patience);
     }
+}
+
+/// Whether this process has the name of a keeper.
+fn is_keeper(pid: i32) -> bool {
+    let name = std::fs::read(format!("/proc/{pid}/comm"));
+    name.is_ok_and(|name| name.trim_ascii_end() == NAME.as_bytes())
 }
 
 /// Runs this process as a keeper.
