@@ -132,8 +132,15 @@ impl MutualExclusion {
     }
 
     fn compare(&mut self, view: &View<'_>, counts: &mut Counts) -> Checked {
+        // Once a caller has extended or released by the value alone, other locks with that value are not protected.
+        let is_exposed = |guard: &crate::guard::Guard| match &guard.request.origin {
+            Origin::Taken(from) => self.used.contains(from.value.as_bytes()),
+            Origin::Absent | Origin::Detached(_) => false,
+        };
         let holds = |(id, guard): &(GuardId, &crate::guard::Guard)| {
-            view.can_look(id.client) && guard.is_valid(view.reading(id.client))
+            view.can_look(id.client)
+                && guard.is_valid(view.reading(id.client))
+                && !is_exposed(guard)
         };
         let stands = |it: &&Detached| {
             let client = it.id.client;
