@@ -104,6 +104,11 @@ fn excuse(
     if pair.iter().flatten().any(|run| alone(run)) {
         return Some("keeper and guardian were stopped");
     }
+    // A keeper releases the lock when its script ends, but nothing ends the command that the script was running.
+    let is_killed_script = |run: &Run| run.is_script && run.code.is_none();
+    if pair.iter().flatten().any(|run| is_killed_script(run)) {
+        return Some("a script was killed, and its command went on");
+    }
     let undisturbed = |run: &Option<&Run>| run.is_some_and(|run| run.fault.is_none());
     let seen = if calm && pair.iter().all(undisturbed) { TTL / 3 } else { TTL } + DYING;
     let key = pair[0].map(|run| run.key);
@@ -126,8 +131,8 @@ const BREATH: Time = 50 * MS;
 /// Describes how an exit code contradicts the events, if it does.
 pub(crate) fn misfit(run: &Run) -> Option<String> {
     if run.is_script {
-        // A signal, also of its keeper, may end a script.
-        let is_known = run.code.is_none_or(|code| [0, 69, 75, 79].contains(&code));
+        // A signal, also of its keeper, may end a script. The keeper may be killed before it answers (70).
+        let is_known = run.code.is_none_or(|code| [0, 69, 70, 75, 79].contains(&code));
         return (!is_known)
             .then(|| format!("exit code {:?} is none that a script can have", run.code));
     }
