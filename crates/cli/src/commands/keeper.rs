@@ -262,15 +262,11 @@ impl Watch {
         now.after(nanos(self.lease.remaining()))
     }
 
-    /// Reports the loss to the process, and waits until the process or the lock has ended. A lock that some nodes still
-    /// have is released once the process has ended.
+    /// Reports the loss to the process. The lock that some nodes still have is not released, but ends by its ttl: the
+    /// signal may end a shell at once, while the command that the shell was running goes on.
     fn lose(self) {
         if let Some(signal) = self.on_lost {
             self.process.signal(signal);
-        }
-        self.process.await_end(self.lease.remaining());
-        if self.process.has_ended() {
-            self.release();
         }
     }
 
