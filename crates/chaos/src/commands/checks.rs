@@ -105,8 +105,7 @@ fn excuse(
         return Some("keeper and guardian were stopped");
     }
     // A keeper releases the lock when its script ends, but nothing ends the command that the script was running.
-    let is_killed_script =
-        |run: &Run| run.is_script && run.code.is_none() && run.fault.is_some();
+    let is_killed_script = |run: &Run| run.is_script && run.code.is_none() && run.fault.is_some();
     if pair.iter().flatten().any(|run| is_killed_script(run)) {
         return Some("a script was killed, and its command went on");
     }
