@@ -8,8 +8,9 @@
 //!                 events  ── its status descriptor, and how it ends
 //! ```
 //!
-//! Some lanes run a script instead, which holds its lock by `quorlock acquire --hold-by`, `extend` and `release`. If the
-//! lock is free for another holder, its writer has stopped, because the writer knows the end of the lease.
+//! Some lanes (a lane runs one command after the other) run a script instead. The script holds its lock by `quorlock
+//! acquire --hold-by`, `extend` and `release`, and starts a writer that stops at the end of the lease, before another
+//! client can get the lock.
 //!
 //! [`checks`] tests two promises: two commands never write under one lock at the same time where this is excluded, and
 //! each exit code fits the events.

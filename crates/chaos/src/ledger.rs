@@ -108,7 +108,7 @@ pub(crate) struct Findings {
     pub(crate) journal: Vec<String>,
 }
 
-/// Titles of sections in the totals, and of counts in these sections. Other modules use them too.
+/// Titles of the sections in the totals, and names of the counts in these sections. Other modules use them too.
 pub(crate) const CALLS: &str = "what callers saw";
 pub(crate) const LOST: &str = "locks lost while held, by cause";
 pub(crate) const GRANTED: &str = "locks granted";
@@ -132,7 +132,6 @@ pub(crate) struct Ledger {
     pub(crate) numbers: Numbers,
     /// The reason why a failure of mutual exclusion is no violation in this round.
     outside: Option<&'static str>,
-    /// Whether faults are injected now.
     pub(crate) has_faults: bool,
     pub(crate) clients: Clients,
     pub(crate) totals: Totals,
@@ -367,7 +366,7 @@ impl Ledger {
         &self.held.all
     }
 
-    /// Returns the violations, the journal, and its lines from `before` until `after` the time of the first violation.
+    /// Returns the violations, the journal, and an extract of it: from `before` the first violation until `after` it.
     pub(crate) fn findings(&mut self, before: Time, after: Time) -> Findings {
         let mut violations = std::mem::take(&mut self.violations);
         violations.sort_by_key(|violation| violation.at);

@@ -66,7 +66,7 @@ pub(crate) struct RoundPlan {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) events: Vec<Event>,
     pub(crate) faults: Time,
-    /// The reason why the round does not promise mutual exclusion; `None` if it does. The other promises stay.
+    /// The reason why the round does not promise mutual exclusion; `None` if it does. The other promises still hold.
     pub(crate) outside: Option<&'static str>,
 }
 
@@ -205,7 +205,7 @@ impl Draw {
         match kind {
             Kind::Promote | Kind::Jump | Kind::Flush | Kind::Forget | Kind::Amnesia => 1,
             kind if kind.loses_data() => 1 + self.random.below(2),
-            // Few messages are in flight at a time and one of these faults may affect none, so they are frequent.
+            // Frequent, because one of these faults may find no message in flight, and then has no effect.
             Kind::Delay | Kind::Hold | Kind::Drop | Kind::Split => 3 + self.random.below(3),
             Kind::ScriptFlush => 3 + self.random.below(4),
             _ => 1 + self.random.below(4),

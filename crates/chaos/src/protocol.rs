@@ -54,9 +54,9 @@ pub(crate) enum WorkerMessage {
     Closed { client: usize, owed: usize },
     /// The caller begins an operation, on this lease if the operation is about a lease.
     Calls { caller: usize, operation: Operation, lease: Option<usize>, at: Time },
-    /// The caller has detached its lock, and does not hold it since `from`. The text of the lease ends at `until`.
+    /// The caller has detached its lock, and has not held it since `from`. By its text, the lease ends at `until`.
     Detached { caller: usize, text: String, from: Time, until: Time },
-    /// The caller has extended the lease. Its new text ends at `until`.
+    /// The caller has extended the lease. By its new text, the lease ends at `until`.
     Prolonged { lease: usize, text: String, asked: Time, until: Time },
     /// The caller requests a lease of another process.
     Seeks { caller: usize },
@@ -85,7 +85,7 @@ impl Operation {
         Self::ReleaseLease,
     ];
 
-    /// Whether the operation has a share that a run checks.
+    /// Whether the operation is one of those whose share of all operations a run checks.
     pub(crate) const fn is_frequent(self) -> bool {
         matches!(self, Self::Take | Self::Detach | Self::Attach)
     }

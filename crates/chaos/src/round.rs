@@ -40,7 +40,7 @@ const BEFORE: Time = 2 * SECOND;
 const AFTER: Time = 200 * MS;
 const LINES: usize = 200;
 
-/// Titles of sections in the totals of a round, and of counts in these sections.
+/// Titles of the sections in the totals of a round, and names of the counts in these sections.
 pub(crate) const FAULTS: &str = "faults injected";
 const TOUCHED: &str = "effects of the faults";
 const SEEN: &str = "what the oracles looked at";
@@ -197,7 +197,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns false if the round was interrupted.
+    /// Injects the faults of the plan. Returns false if the round was interrupted.
     fn faults(&mut self) -> Result<bool, String> {
         let begin = now();
         lock(&self.ledger).has_faults = true;
@@ -274,9 +274,10 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// Waits until every client has had a lock, and until no connection was made and no lock was left without a holder for
-    /// longer than a ttl. Then commands of older connections can no longer arrive, and locks without a holder have ended. If only the second condition is missing at the deadline,
-    /// waits for [`REST`] more. Returns whether both conditions were met; `None` if the round was interrupted.
+    /// Waits until every client has had a lock, and until for longer than a ttl no connection was made and no lock was
+    /// left without a holder. Then no command of an older connection can arrive, and locks without a holder have ended.
+    /// If only the second condition is missing at the deadline, waits for [`REST`] more. Returns whether both
+    /// conditions were met; `None` if the round was interrupted.
     fn settle(&self, deadline: Time) -> Option<bool> {
         let (mut accepted, mut since) = (self.nemesis.count(Effect::Accepted), now());
         loop {
@@ -428,16 +429,16 @@ fn jobs(plan: &RoundPlan, proxies: &[Vec<Proxy>]) -> Vec<Job> {
 
 const MARKER: &str = "quorlock:node";
 
-/// The prefix of all keys of the library that are no locks: markers (which show that a node lost no data) and counters.
+/// The prefix of the library's keys other than locks: markers (which show that a node lost no data), counters.
 const OWN: &str = "quorlock:";
 
 const INTENT: &str = "quorlock:intent:";
 
-/// The prefixes of the keys of the library that end with their lock: intents, and the nonces of taken locks.
+/// The prefixes of the library's keys that expire with their lock: intents, and the nonces of taken locks.
 const EPHEMERAL: [&str; 2] = [INTENT, "quorlock:take:"];
 
-/// The keys of locks, intents and nonces on each node. Each key is queried by name, because servers also count expired keys
-/// that they have not deleted yet.
+/// The keys of locks, intents and nonces on each node. Each key is queried by name, because servers also count expired
+/// keys that they have not deleted yet.
 fn keys(servers: &Servers) -> Result<BTreeMap<usize, Vec<String>>, String> {
     let mut all = BTreeMap::new();
     for place in 0..servers.places() {

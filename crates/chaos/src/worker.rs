@@ -65,7 +65,6 @@ pub(crate) fn main(job: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the mutant's name in the environment. The library reads the variable itself.
 #[cfg(quorlock_mutants)]
 fn mutant() -> Result<(), String> {
     match std::env::var("QUORLOCK_MUTANT") {
@@ -231,7 +230,6 @@ impl Caller {
         }
     }
 
-    /// Reports an operation that begins now.
     fn calls(&self, operation: Operation, lease: Option<usize>) -> Time {
         let at = now();
         say(&WorkerMessage::Calls { caller: self.number, operation, lease, at });

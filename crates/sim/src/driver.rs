@@ -26,7 +26,7 @@ pub(crate) trait Driver {
 
     fn carried_out(&mut self, client: ClientId, effect: &Effect);
 
-    /// The entry of the lock that this request extends.
+    /// The lock that a caller without a guard asked to extend by this request, if any.
     fn entry_of(&self, _: ClientId, _: LockId) -> Option<Entry> {
         None
     }

@@ -88,7 +88,8 @@ impl EvidenceLog {
         }
     }
 
-    /// If this failure shows a demoted or restarted node, its votes do not count until the client identifies it.
+    /// If this failure shows that the node was demoted or restarted, the node's votes do not count until the client has
+    /// identified the node again.
     pub(crate) fn note_failure(&mut self, client: ClientId, node: NodeIndex, failure: &Failure) {
         use FailureKind::{Loading, MasterDown, ReadOnly};
         if let Some(line) = self.lines.get_mut(&(client, node))

@@ -23,7 +23,6 @@ pub(crate) struct Ledger {
     tokens: BTreeMap<Arc<[u8]>, TokenRecord>,
     commands: BTreeMap<(ClientId, Ticket), Arc<[u8]>>,
     of_call: BTreeMap<(ClientId, LockId), Vec<Arc<[u8]>>>,
-    /// The values that callers have chosen.
     of_callers: BTreeSet<Vec<u8>>,
 }
 
@@ -78,7 +77,8 @@ pub(crate) struct NodeRecord {
     pub(crate) recorded: Option<u64>,
 }
 
-/// The keys and the value in a command about a lock. For a lock with the caller's value, this is the nonce.
+/// The keys and the value in a command about a lock. For a lock whose value the caller chose, returns the nonce in
+/// place of the value.
 pub(crate) fn subject(command: &Command) -> Option<(&[Key], &Value)> {
     match command {
         Command::Take { taken, .. }

@@ -382,8 +382,8 @@ impl ScriptedWorld {
         false
     }
 
-    /// Drops every guard, ends all faults, and checks that nothing is left: no key of ours on a node (unless a command
-    /// from a broken connection set it), no record, no deadline, no place in a queue.
+    /// Drops every guard, ends all faults, and checks that nothing is left: no lock of a client on a node (unless a
+    /// command from a broken connection set it), no record, no deadline, no place in a queue.
     ///
     /// # Panics
     /// If something is left.
@@ -432,7 +432,7 @@ const COUNTERS: &str = "fence of ";
 /// The round trip that engines assume.
 const ROUND_TRIP: Duration = Duration::from_millis(2 * ONE_WAY.unsigned_abs());
 
-/// An engine with a fixed round trip. It has no calls yet.
+/// An engine with a fixed round trip and no calls.
 fn idle(quorum: Quorum) -> Engine {
     Engine::new(quorum).with_fixed_round_trip(ROUND_TRIP)
 }

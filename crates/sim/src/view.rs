@@ -12,7 +12,6 @@ use crate::plan::Outside;
 use crate::time::Time;
 
 pub(crate) struct View<'a> {
-    /// The true time.
     pub(crate) now: Time,
     pub(crate) terms: Terms<'a>,
     pub(crate) guards: &'a Guards,

@@ -200,7 +200,6 @@ pub(crate) struct World {
     pub(crate) progress: Progress,
     pub(crate) setting: Setting,
     pub(crate) record: Record,
-    /// The detached locks.
     leases: Vec<SimLease>,
     /// The locks without a guard that requests extend.
     pub(crate) extending: BTreeMap<(ClientId, LockId), Entry>,

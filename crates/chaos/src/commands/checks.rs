@@ -131,7 +131,8 @@ const BREATH: Time = 50 * MS;
 /// Describes how an exit code contradicts the events, if it does.
 pub(crate) fn misfit(run: &Run) -> Option<String> {
     if run.is_script {
-        // A signal, also of its keeper, may end a script. The keeper may be killed before it answers (70).
+        // A signal may end the script itself. The script exits with 70 if its keeper was killed before the keeper
+        // answered.
         let is_known = run.code.is_none_or(|code| [0, 69, 70, 75, 79].contains(&code));
         return (!is_known)
             .then(|| format!("exit code {:?} is none that a script can have", run.code));

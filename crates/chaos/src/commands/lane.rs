@@ -27,7 +27,7 @@ pub(crate) struct RoundContext {
     pub(crate) quorlock: PathBuf,
     /// The path of this program, which the scripts of commands run as the writer.
     pub(crate) writer: PathBuf,
-    /// Whether this `quorlock` has `acquire`, `extend` and `release`.
+    /// Whether this `quorlock` has the commands `acquire`, `extend` and `release`.
     pub(crate) has_leases: bool,
     pub(crate) home: PathBuf,
     pub(crate) machines: Vec<Machine>,

@@ -93,8 +93,8 @@ impl Fault {
         self != Self::StopGuardianAndStep || kind == Kind::Spawning
     }
 
-    /// Whether the fault may be injected into a command of this kind. For a script, the words keeper and guardian in the
-    /// names of faults stand for the script and its keeper.
+    /// Whether the fault may be injected into a command of this kind. If the command is a script, faults of the keeper
+    /// strike the script, and faults of the guardian strike the script's keeper.
     pub(crate) fn fits(self, kind: Kind) -> bool {
         match self {
             Self::KillBoth => kind == Kind::Script,

@@ -34,7 +34,8 @@ use crate::shim::Shim;
 use crate::totals::{Outcome, Totals};
 use crate::workers::{Workers, lock};
 
-/// A due fault waits this long for a command that would write for another ttl, because shorter ones may hide bugs.
+/// A due fault waits this long for a command that would write for another ttl, because commands that end sooner may
+/// hide bugs.
 const PICKY: Time = 1000 * MS;
 
 /// A fault that is due waits this long in total for any command that holds a lock. Then the fault is left out.
@@ -45,7 +46,7 @@ const END: Time = 75 * SECOND;
 /// The time that a busy machine needs to carry out the last extension of a lock.
 const LINGER: Time = 500 * MS;
 
-/// Titles of sections in the totals of a round with commands, and of counts in these sections.
+/// Titles of the sections in the totals of a round with commands, and names of the counts in these sections.
 pub(crate) const KINDS: &str = "commands that held a lock and wrote";
 pub(crate) const STRUCK: &str = "faults injected while a command held a lock";
 const STRUCK_SCRIPTS: &str =
@@ -63,7 +64,7 @@ pub(crate) fn needed(can_step: bool, has_leases: bool) -> Vec<(&'static str, &'s
     faults.chain(kinds.map(|kind| (KINDS, kind.name()))).collect()
 }
 
-/// Whether this `quorlock` has `acquire`, `extend` and `release`.
+/// Whether this `quorlock` has the commands `acquire`, `extend` and `release`.
 pub(crate) fn has_leases(quorlock: &Path) -> bool {
     let mut help = Command::new(quorlock);
     help.args(["acquire", "--help"]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -87,9 +88,9 @@ struct Round<'a> {
 struct Blows {
     struck: BTreeMap<Fault, u64>,
     meddling: Vec<Meddling>,
-    /// Like `struck`, of scripts alone.
+    /// The number of times that each fault was injected into a script.
     struck_scripts: BTreeMap<Fault, u64>,
-    /// Killed scripts, and the time from which no node has the lock of each.
+    /// Killed scripts. Each has the time at which its lock must have expired on all nodes.
     dead: Vec<(Time, usize)>,
     /// Stopped processes, and the time at which each continues.
     stopped: Vec<(Time, usize, Vec<Pid>)>,
@@ -100,7 +101,7 @@ impl Blows {
         self.stopped.push((until, id, pids));
     }
 
-    /// The processes that must continue by `until`.
+    /// Removes and returns the processes that must continue by `until`.
     fn due(&mut self, until: Time) -> Vec<(Time, usize, Vec<Pid>)> {
         let (due, rest) = self.stopped.drain(..).partition(|(at, ..)| *at <= until);
         self.stopped = rest;
@@ -176,7 +177,7 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Returns false if the round was interrupted.
+    /// Injects the faults of the plan. Returns false if the round was interrupted.
     fn faults(&mut self) -> Result<bool, String> {
         let begin = now();
         let strikes = strikes(self.plan, self.can_step, self.context.has_leases);
@@ -280,7 +281,7 @@ impl<'a> Round<'a> {
         *self.blows.struck.entry(fault).or_default() += u64::from(is_done);
         if is_script {
             *self.blows.struck_scripts.entry(fault).or_default() += u64::from(is_done);
-            // Elsewhere, a delayed message may extend the lock later.
+            // If connections have faults too, a delayed message may extend the lock later.
             let is_dead = matches!(fault, Fault::KillKeeper | Fault::KillBoth);
             if is_dead && self.plan.events.is_empty() {
                 self.blows.dead.push((now() + TTL + LINGER, id));

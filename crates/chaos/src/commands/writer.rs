@@ -21,7 +21,7 @@ const WRITE_APART: &str = "__write_apart";
 /// Like [`WRITE`], but the process soon starts a successor and ends.
 const WRITE_CHAIN: &str = "__write_chain";
 
-/// Like [`WRITE`], but the process stops when the lease ends that is its last argument.
+/// Like [`WRITE`], but the last argument is a lease, and the process stops at the end of that lease.
 const WRITE_LEASE: &str = "__write_lease";
 
 pub(crate) const FIRST_ARGUMENTS: [&str; 4] = [WRITE, WRITE_APART, WRITE_CHAIN, WRITE_LEASE];

@@ -14,7 +14,7 @@ pub(crate) const ATTACHED_FENCED: &str = "leases attached, with a larger fencing
 pub(crate) const SAME_MOMENT: &str = "leases that two processes got for the same moment";
 pub(crate) const PROLONGED: &str = "leases extended";
 
-/// A new lease is used at the end of this time, by every caller that has asked for a lease until then.
+/// Callers that ask for a lease within this time after its text was made all use it at the end of this time.
 const GATHERING: Time = 40 * MS;
 
 /// The number of processes that get the same text.
@@ -36,11 +36,11 @@ struct Lease {
     text: String,
     due: Time,
     users: Vec<usize>,
-    /// The end by the newest text.
+    /// The end of the lease, according to its newest text.
     until: Time,
     /// The time of the first call that may end the lease.
     ended: Time,
-    /// A quorum of nodes has shown that the lock was there without a break until this time.
+    /// The time until which a quorum of nodes has shown that it stored the lock without a break.
     proved: Time,
     is_attached: bool,
 }
@@ -101,7 +101,7 @@ impl Ledger {
         self.leases.all.push(lease);
     }
 
-    /// Notes that a call begins that may end the lease.
+    /// Records the beginning of a call that may end the lease.
     pub(super) fn ends(&mut self, place: usize, at: Time) {
         self.change(place, |lease| lease.ended = lease.ended.min(at));
     }
@@ -118,7 +118,7 @@ impl Ledger {
         });
     }
 
-    /// Notes a new holder. The lock was there without a break until now.
+    /// Records a new holder. Its attach succeeded, so the nodes have stored the lock without a break until now.
     pub(super) fn attached(&mut self, who: &str, place: usize, at: Time) {
         if std::mem::replace(&mut self.leases.all[place].is_attached, true) {
             self.trusted(

@@ -154,7 +154,7 @@ impl Caller {
         }
     }
 
-    /// Relies on a taken lock. Then the caller releases or detaches it, or leaves it to its ttl.
+    /// Relies on a taken lock. Then the caller releases it, detaches it, or lets it expire.
     async fn hold_taken(&mut self, taken: Taken, resource: usize, (asked, ttl): (Time, Time)) {
         let caller = self.number;
         let mut relied = Relied::begin(|| taken.remaining());
@@ -175,7 +175,7 @@ impl Caller {
             say(&WorkerMessage::StillHolds { caller, until: relied.until });
         }
         self.write((taken.is_valid(), None), &relied, numbers).await;
-        // The cause of a loss is not known, so the caller relied on the lock until its last check.
+        // The cause of a loss is not known here, so the lock counts as held only until the last check.
         let cause = (!taken.is_valid()).then_some(LossCause::KeyGone);
         let from = relied.end(cause);
         let lost = cause.map(|_| "a taken lock".to_owned());

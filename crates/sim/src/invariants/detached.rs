@@ -1,5 +1,5 @@
-//! A node is asked for a detached lock only if no unanswered command may set the lock's value there. A failed attach gives
-//! the lock back unless the lock is over. A release by the caller's value alone is sent once.
+//! An attach asks a node for a detached lock only if no unanswered command may set the lock's value there. A failed
+//! attach gives the lock back unless the lock is over. A release by the caller's value alone is sent once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub(crate) const SENTENCE: &str = "After detach, v is never written where it is 
 pub(crate) struct Detached {
     /// The values of commands in flight that set a lock where it is absent.
     sets: BTreeMap<(ClientId, NodeIndex, Ticket), Vec<u8>>,
-    /// For each value, the number of such commands to a node whose end is not known.
+    /// For each value and node, the number of commands in flight, or without a known outcome, that may set the value.
     open: BTreeMap<(Vec<u8>, NodeIndex), u32>,
     /// For each attempt to attach, the nodes on which the lock was absent.
     absent: BTreeMap<(ClientId, LockId, u32), BTreeSet<NodeIndex>>,

@@ -29,8 +29,8 @@ pub(crate) struct MutualExclusion {
     in_run: bool,
     /// The detached locks, by the value on the nodes.
     detached: BTreeMap<Vec<u8>, Detached>,
-    /// Values that a caller has begun to attach or release, and callers' values that are compared alone. An extension that
-    /// was in flight then is no claim.
+    /// Values that a caller has begun to attach or release, and callers' values that a command compared without the
+    /// nonce. An extension of such a lock that was in flight at that time does not show that the lock is held.
     used: BTreeSet<Vec<u8>>,
 }
 
@@ -107,7 +107,7 @@ impl MutualExclusion {
                 self.detached.remove(from.as_bytes());
                 self.used.insert(from.as_bytes().to_vec());
             }
-            // These forms change a lock of any attempt with the same value.
+            // These commands change a lock with the same value, whichever attempt set it.
             Command::ExtendTaken { taken, by_value: true, .. }
             | Command::ReleaseTaken { taken, by_value: true } => {
                 self.used.insert(taken.value.as_bytes().to_vec());

@@ -1,5 +1,5 @@
-//! At the end of a run nothing is left: no key of ours on a node, no owed release (a failed release that is to be sent
-//! again), no record in an engine. The simulator checks this after the last ttl of every run.
+//! At the end of a run nothing is left: no lock of a client on a node, no owed release (a failed release that is to be
+//! sent again), no record in an engine. The simulator checks this after the last ttl of every run.
 
 use quorlock_core::Key;
 
@@ -13,7 +13,7 @@ pub(crate) const SENTENCE: &str = "V5: failed attempts leave no key on any node 
      the bound; an orphan (SET delivered after its connection died, node frozen meanwhile) is gone \
      within T. (protocol, 12)";
 
-/// Returns a key of ours on a node, if there is one.
+/// Returns the key of a client's lock that is still on a node, if there is one.
 pub(crate) fn first<'a>(node: &'a ModelNode, ledger: &Ledger, now: Time) -> Option<&'a Key> {
     let mut all = node.all(now);
     all.find(|(_, stored)| stored.values().any(|value| ledger.knows(value))).map(|(key, _)| key)

@@ -38,8 +38,8 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     }
 }
 
-/// A detached lock is over only if the nodes that may have it are fewer than a quorum. Another client has it only if a
-/// node has another value.
+/// A report that the detached lock is over is right only if fewer nodes than a quorum may still have the lock. A report
+/// that another client has it is right only if a node has another value.
 fn check_attach(refusal: &Refusal, view: &View<'_>) -> Checked {
     let quorum = view.terms.quorum;
     let count = |is: fn(&NodeOutcome) -> bool| {
@@ -71,7 +71,7 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Checked {
     let untrusted = count(
         |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_about_trust()),
     );
-    // A single such node makes `NodesUntrusted` right, because it shows that two clients have different configurations.
+    // A single node that disagrees makes `NodesUntrusted` right: it shows that clients have different configurations.
     let disagreed = count(
         |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_disagreement()),
     );

@@ -1,5 +1,5 @@
-//! A key that a node may have set for us is released there. If the release fails, the client sends it again as soon as
-//! the node answers, until the key has expired.
+//! A key that a node may have set for a client is released there. If the release fails, the client sends it again as
+//! soon as the node answers, until the key has expired.
 
 use std::collections::BTreeMap;
 

@@ -68,8 +68,8 @@ impl TokenOwnership {
         }
     }
 
-    /// A lock with the caller's value changes only if its nonce is that of the command, or by the forms that compare the
-    /// value alone.
+    /// A lock with the caller's value changes only by a command with the lock's nonce, or by one that compares only the
+    /// value.
     fn executed_by_value(
         &mut self,
         node: NodeIndex,
@@ -190,7 +190,7 @@ impl KeyChange<'_> {
         if !self.before.holds(self.value) && !is_from && before.is_none() {
             return (self.after != Some(self.before)).then_some("changed another's");
         }
-        // A reader that is given back is another value afterwards.
+        // A give-back puts the value from before the attach in the place of the reader's value.
         if let Command::GiveBack { .. } = command {
             return None;
         }

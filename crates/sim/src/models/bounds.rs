@@ -80,8 +80,8 @@ pub(crate) enum Verbs {
     Attach {
         rival: Option<usize>,
     },
-    /// All clients take the lock with the same value. A holder detaches its lock and releases it as a caller does. With
-    /// `by_value`, the release compares the value alone.
+    /// All clients take the lock with the same value. A holder detaches its lock, then releases it as a caller without
+    /// a guard. With `by_value`, the release compares only the value.
     Take {
         by_value: bool,
     },

@@ -66,7 +66,7 @@ pub fn attach(detached: &Detached, request: Request) -> Request {
     Request { keys, mode, origin: Origin::Detached(Arc::new(from)), ..request }
 }
 
-/// A detached lock, as its callers extend and release it.
+/// The form in which callers name a detached lock to extend or release it.
 pub fn entry_of(detached: &Detached) -> EntryOf {
     let (entry, timing) = (detached.entry.clone(), request("any").timing);
     EntryOf { entry, timing, unanswered: detached.unanswered }
@@ -123,7 +123,7 @@ impl ScriptedWorld {
         self.turn(client);
     }
 
-    /// The holder has received the detached lock.
+    /// Reports to the engine that the holder has received the detached lock.
     pub fn forget_lock(&mut self, lock: LockId) {
         self.tell(self.owner(lock), Event::Forget { lock });
     }

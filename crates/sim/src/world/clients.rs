@@ -129,9 +129,7 @@ impl World {
         Rules { guard: self.guard_of(client), ..self.setting.rules.clone() }
     }
 
-    /// The restart guard of this client. (`Guards` and `GuardId` are about guards of locks.) `plan.later` has the
-    /// settings and faults that were added to the simulator later. `random.later` is their own stream of random
-    /// numbers, so that older seeds draw the same numbers.
+    /// The restart guard of this client. `plan.later` has the settings that were added to the simulator later.
     pub(crate) fn guard_of(&self, client: ClientId) -> RestartGuard {
         self.plan.later.modes.of(client).unwrap_or(self.plan.guard)
     }

@@ -180,7 +180,7 @@ impl World {
     }
 
     /// Ends the faults of all nodes and shuts all clients down. Every owed release (one that failed and is sent again)
-    /// must be delivered, and no key of ours may stay on a node.
+    /// must be delivered, and no lock of a client may stay on a node.
     pub(crate) fn end(&mut self) {
         self.progress.closing = true;
         self.plan.servers.down_to_the_end.clear();

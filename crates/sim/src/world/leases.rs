@@ -122,7 +122,7 @@ impl World {
         let (value, unanswered) = (of.entry.value.clone(), of.unanswered);
         let origin = Origin::Detached(Arc::new(DetachedFrom { value, unanswered }));
         let request = Request { origin, ..request.clone() };
-        // The callers beyond the usual ones attach leases.
+        // A client has extra callers for attaching, after its `load.callers` usual ones.
         let callers = &mut self.clients[client].callers;
         let first = self.plan.load.callers;
         let is_over = |it: &Caller| it.state == CallerState::Over;
@@ -134,8 +134,8 @@ impl World {
         self.ask_for(client, caller, request);
     }
 
-    /// A caller extends or releases the lock. Where the value alone is compared, the caller is a caller of the client
-    /// that uses the value.
+    /// A caller extends or releases the lock. If the command compares only the value, the caller belongs to the client
+    /// that uses this value.
     fn extend_or_release(
         &mut self,
         lease: usize,
@@ -169,7 +169,7 @@ impl World {
     }
 }
 
-/// The same lock for the forms that compare the caller's value alone, with another nonce.
+/// The same lock with another nonce, for commands that compare only the caller's value.
 fn by_value(entry: Entry, nonce: &Token) -> Entry {
     let Origin::Taken(from) = &entry.origin else { return entry };
     let from = TakenFrom { by_value: true, ..(**from).clone() };
