@@ -5,13 +5,15 @@
 mod common;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::{
     ONCE, PATIENCE, PATIENT, all_servers, all_up, builder, calls, client, eventually, get,
     key_count, no_key_is_left, run, start,
 };
-use quorlock::node::{FailureKind, NodeConfig, NodeState, Tls};
+use quorlock::node::{Credentials, FailureKind, NodeConfig, NodeState, Tls};
 use quorlock::{AcquireError, Client, ClientBuilder, LockOptions};
 use quorlock_servers::{
     Listen, Nodes, Reply, Server, ServerOptions, StartError, TlsFiles, without_tls,
@@ -181,6 +183,79 @@ async fn a_password_is_rotated_while_a_lock_is_held() {
     does_everything(&new).await;
     let error = old.acquire("orders").await.unwrap_err();
     assert!(error.is_permission_denied(), "{error}");
+}
+
+fn with_credentials<F, Fut>(nodes: &Nodes, ask: F) -> Client
+where
+    F: Fn() -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Result<Credentials, &'static str>> + Send + 'static,
+{
+    let configs = nodes.iter().map(|node| NodeConfig::parse(&bare_url(node)).unwrap());
+    let configs = configs.map(|config| config.credentials(ask.clone()));
+    let builder = configs.fold(common::unguarded(), ClientBuilder::node);
+    builder.connect_timeout(Duration::from_millis(200)).options(PATIENT).build().unwrap()
+}
+
+#[tokio::test]
+async fn each_connection_asks_for_its_credentials() {
+    let args = ["--user", "locker", "on", ">token-1", "~*", "+@all"].map(String::from).to_vec();
+    let Some(nodes) = start(3, ServerOptions { args, ..ServerOptions::default() }) else {
+        return;
+    };
+    let number = Arc::new(AtomicU32::new(1));
+    let client = with_credentials(&nodes, {
+        let number = Arc::clone(&number);
+        move || {
+            let number = number.load(Ordering::Relaxed);
+            async move { Ok(Credentials::new("locker", format!("token-{number}"))) }
+        }
+    });
+    does_everything(&client).await;
+    number.store(2, Ordering::Relaxed);
+    for node in &nodes {
+        run(node, &["ACL", "SETUSER", "locker", "resetpass", ">token-2"]);
+        run(node, &["CLIENT", "KILL", "TYPE", "normal"]);
+    }
+    does_everything(&client).await;
+}
+
+#[tokio::test]
+async fn a_node_without_credentials_is_unreachable_until_it_has_some() {
+    let password = Some(PASSWORD.to_owned());
+    let Some(nodes) = start(1, ServerOptions { password, ..ServerOptions::default() }) else {
+        return;
+    };
+    let stage = Arc::new(AtomicU32::new(0));
+    let client = with_credentials(&nodes, {
+        let stage = Arc::clone(&stage);
+        move || {
+            let stage = Arc::clone(&stage);
+            async move {
+                match stage.load(Ordering::Relaxed) {
+                    0 => Err("the token service is down"),
+                    1 => panic!("a fault of the caller"),
+                    2 => std::future::pending().await,
+                    _ => Ok(Credentials::password(PASSWORD)),
+                }
+            }
+        }
+    });
+    for (number, said) in (0..).zip([
+        "unreachable: no credentials: the token service is down",
+        "unreachable: no credentials: the function of NodeConfig::credentials panicked",
+        "nothing within 200ms from the function of NodeConfig::credentials",
+    ]) {
+        stage.store(number, Ordering::Relaxed);
+        let detail = || match &client.stats().nodes[0].state {
+            NodeState::Down(failure) => failure.to_string(),
+            state => format!("{state:?}"),
+        };
+        eventually(said, || detail().contains(said)).await;
+    }
+    let error = client.try_acquire("orders").await.unwrap_err();
+    assert!(!error.is_permission_denied(), "a later try may succeed: {error}");
+    stage.store(3, Ordering::Relaxed);
+    does_everything(&client).await;
 }
 
 /// The permissions of a user who can only lock.

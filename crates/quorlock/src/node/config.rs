@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::credentials::{Credentials, Provider};
 use super::redis::target::{Target, looks_like_a_host};
 use crate::error::Reason;
 use crate::text::printable;
@@ -31,6 +32,7 @@ pub struct NodeConfig {
     name: String,
     target: Target,
     tls: Option<Tls>,
+    credentials: Option<Provider>,
 }
 
 impl NodeConfig {
@@ -58,7 +60,7 @@ impl NodeConfig {
             NodeConfigError::Url { url: redacted(url), reason: text, source }
         })?;
         let name = name.map_or_else(|| target.address(), str::to_owned);
-        Ok(Self { name, target, tls: None })
+        Ok(Self { name, target, tls: None, credentials: None })
     }
 
     /// Returns the name that messages show for the node.
@@ -90,6 +92,35 @@ impl NodeConfig {
         self
     }
 
+    /// Sets a function that returns user and password. The client calls it for every new connection, so a token that
+    /// expires or a password that changes needs no restart. Its result replaces the URL's and the builder's.
+    ///
+    /// An open connection stays logged in. The function may wait, for example for a token service;
+    /// [`connect_timeout`](crate::ClientBuilder::connect_timeout) bounds the call together with the connecting. While it
+    /// fails or panics, the node counts as unreachable, and the client calls it again when it tries to connect. Messages
+    /// show its error, so the error must not contain a secret.
+    ///
+    /// ```
+    /// use quorlock::node::{Credentials, NodeConfig};
+    ///
+    /// let path = "/run/secrets/redis-token";
+    /// let node = NodeConfig::parse("a=rediss://app@redis-a.internal:6380")?.credentials(move || async move {
+    ///     let token = tokio::fs::read_to_string(path).await?;
+    ///     Ok::<_, std::io::Error>(Credentials::password(token.trim_end()))
+    /// });
+    /// # Ok::<(), quorlock::node::NodeConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn credentials<F, Fut, E>(mut self, ask: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        self.credentials = Some(Provider::new(ask));
+        self
+    }
+
     /// Sets the certificates for TLS. Default: the system's roots. Has no effect on a node without TLS.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
@@ -116,8 +147,8 @@ impl NodeConfig {
         Self { tls: self.tls.or_else(|| Some(tls.clone())), ..self }
     }
 
-    pub(super) fn into_parts(self) -> (String, Target, Option<Tls>) {
-        (self.name, self.target, self.tls)
+    pub(super) fn into_parts(self) -> (String, Target, Option<Tls>, Option<Provider>) {
+        (self.name, self.target, self.tls, self.credentials)
     }
 }
 

@@ -8,6 +8,7 @@
 mod config;
 #[cfg(feature = "unstable-node")]
 pub mod conformance;
+mod credentials;
 #[cfg_attr(
     not(feature = "unstable-node"),
     allow(
@@ -28,6 +29,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 pub use self::config::{NodeConfig, NodeConfigError, Tls};
+pub use self::credentials::Credentials;
 pub(crate) use self::custom::Stamp;
 #[cfg(not(feature = "unstable-node"))]
 pub(crate) use self::custom::*;

@@ -17,6 +17,7 @@ mod codec;
 mod commands;
 mod connect;
 mod connection;
+mod dialer;
 mod direct;
 mod evidence;
 #[cfg(any(test, fuzzing))]

@@ -8,8 +8,9 @@ use quorlock_core::{Failure, NodeState, Session, Supervisor};
 use tokio::time::timeout;
 
 use super::codec::Capabilities;
-use super::connect::{self, Dialer, NotConnected};
+use super::connect::{self, NotConnected};
 use super::connection::Connection;
+use super::dialer::Dialer;
 use super::evidence;
 use super::redis_cli::RedisCli;
 use super::registration::Registration;
@@ -43,7 +44,7 @@ impl Server {
         connect_timeout: Duration,
         silence: Duration,
     ) -> Result<Self, NodeConfigError> {
-        let (name, target, tls) = config.into_parts();
+        let (name, target, tls, credentials) = config.into_parts();
         let address = target.address();
         let redis_cli = RedisCli::new(&target, tls.as_ref());
         if target.tls_server_name.is_some() && !target.is_encrypted() {
@@ -66,11 +67,13 @@ impl Server {
             })?;
         let dialer = Dialer {
             target,
+            credentials,
             resolver: Resolver::default(),
             #[cfg(feature = "tls")]
             encryption,
             give_up_after: (silence * 10).max(Supervisor::REPLACE_AFTER),
             awaits_tls: AtomicBool::new(false),
+            awaits_credentials: AtomicBool::new(false),
         };
         Ok(Self {
             name,
@@ -130,9 +133,10 @@ impl Server {
 
     /// Connects with RESP3, or with RESP2 if the server speaks no RESP3.
     async fn connect_somehow(&self, push_sink: &PushSink) -> Result<(Wire, Capabilities), Failure> {
+        let target = self.dialer.logged_in().await?;
         loop {
             let resp2 = self.resp2.load(Ordering::Relaxed);
-            match connect::connect(&self.dialer, &self.scripts, resp2, push_sink).await {
+            match connect::connect(&self.dialer, &target, &self.scripts, resp2, push_sink).await {
                 Ok(made) => return Ok(made),
                 Err(NotConnected::Because(failure)) => return Err(failure),
                 Err(NotConnected::OnlyResp2) => self.resp2.store(true, Ordering::Relaxed),
