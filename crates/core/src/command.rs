@@ -352,8 +352,8 @@ pub enum Command {
 
 /// A lock with a value that the caller chose.
 ///
-/// Several callers may use the same value. So each attempt also sets a nonce of its own under a second key, and
-/// whatever it sends later compares both.
+/// Several callers may use the same value. So each attempt also sets a nonce of its own under a second key, and its
+/// later commands compare both.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Taken {
     /// The lock's key.

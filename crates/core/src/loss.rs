@@ -12,7 +12,7 @@ pub enum LossCause {
     /// or will have it soon.
     KeyOverwritten,
     /// The wall clock moved ahead of the boot clock, past the end of the validity. Either somebody set the wall clock,
-    /// or the virtual machine was paused. The client cannot know whether this time has passed.
+    /// or the virtual machine was paused. The client cannot know which, so the lock counts as expired.
     ClockJumped,
     /// The holder kept the lock as long as `max_hold` allows.
     HoldLimit,

@@ -51,7 +51,6 @@ struct Turns {
     is_driven: bool,
     /// The places of the waiting threads that sleep while another thread drives.
     asleep: Vec<Arc<Place>>,
-    /// Places that no caller has.
     free: Vec<Arc<Place>>,
     /// Number of places that were made, in use or free.
     places: usize,

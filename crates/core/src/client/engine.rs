@@ -72,14 +72,13 @@ pub struct Engine {
     monitor: Option<Box<NodeMonitor>>,
 }
 
-/// The order among the callers of this process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct LocalCallers {
     /// For each holder's id, the id under which its lease is recorded. The two ids differ only after a hand-over, so
     /// only leases that were handed over have an entry.
     handed: BTreeMap<LockId, LockId>,
-    /// Calls that have stepped aside for other callers. A push does not find them in the local queues, so it searches
-    /// this set for calls with several keys.
+    /// Calls that have stepped aside for other callers. They are not in the local queues, so a push searches this set
+    /// too.
     aside: BTreeSet<LockId>,
     /// Calls whose next attempt begins at the end of the current event or, if that event is an answer, with the next
     /// event that is not an answer.

@@ -79,7 +79,6 @@ struct Sendings {
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     is_guarded: bool,
-    /// Number of sendings on this connection so far.
     sendings: u64,
     untold: Untold,
     /// The text of the node's marker when it was last read on this connection.
@@ -379,8 +378,8 @@ impl Session {
             self.marker = Some(text.clone());
         }
         if exchange.is_again {
-            // The commands were sent again. If the replies to the second sending contain no evidence, the answers to
-            // the first sending keep theirs.
+            // The commands were sent again. If the replies to the second sending contain no evidence, that of the first
+            // one stays.
             exchange.evidence = core::mem::take(&mut exchange.evidence).and_later(evidence);
             let sendings = &mut exchange.sendings;
             if sendings.last == sendings.unbroken + 1 {

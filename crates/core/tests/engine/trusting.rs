@@ -1,5 +1,5 @@
-//! Nodes that a client does not trust, because they have just started, have no marker (the key that shows that a node
-//! lost no data), or have the marker of other settings.
+//! Nodes that a client does not trust: they have just started, have no marker (the key that shows that a node lost no
+//! data), or their marker names other settings.
 
 mod beginnings;
 mod refused;

@@ -14,7 +14,7 @@ use crate::own_keys::{counter, own_key};
 /// The servers that a client with these settings would use, and its rules for their votes.
 #[derive(Clone, Debug)]
 pub struct Topology {
-    /// The servers in the order of the list, without the nodes that are not servers.
+    /// The servers in the order of the list, without the custom nodes.
     pub servers: Vec<RedisNode>,
     /// The number of nodes that must grant a lock.
     pub quorum: Quorum,

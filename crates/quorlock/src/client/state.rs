@@ -46,7 +46,7 @@ impl ClientState {
     /// The times of a lock with this ttl and the client's other options.
     pub(crate) fn timing_with(&self, ttl: Duration) -> Result<Timing, InvalidRequest> {
         let options = LockOptions::new().ttl(ttl).max_hold(HOLD_MAX).or(&self.options);
-        // The client's other times may not fit this ttl. Then those follow from the ttl.
+        // The client's other times may not fit this ttl. Then defaults that follow from the ttl replace them.
         options.check(self.times).or_else(|_| {
             let drift = self.options.drift;
             LockOptions { drift, ..LockOptions::new().ttl(ttl).max_hold(HOLD_MAX) }

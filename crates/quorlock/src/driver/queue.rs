@@ -70,7 +70,6 @@ struct Queue {
     runtime: Option<Id>,
     /// Whether no handle is left.
     is_abandoned: bool,
-    /// Whether the driver has ended.
     is_closed: bool,
 }
 

@@ -21,7 +21,6 @@ use crate::node::{ClientNode, Inbox};
 pub(super) struct Transports {
     /// The transport to each node; `None` if the node has panicked.
     transports: Vec<Option<Transport>>,
-    /// The commands of this tick.
     commands: Vec<TicketedCommand>,
     /// For each node, the places of its commands in `commands`.
     outbox: Vec<Vec<usize>>,

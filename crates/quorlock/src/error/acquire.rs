@@ -113,7 +113,7 @@ impl AcquireError {
         self.is_prevented_by(|kind| kind == FailureKind::Exhausted)
     }
 
-    /// Whether the nodes without such a failure are fewer than a quorum.
+    /// Whether the nodes without a failure that `such` selects are fewer than a quorum.
     fn is_prevented_by(&self, such: impl Fn(FailureKind) -> bool) -> bool {
         let (Self::NoQuorum(attempts) | Self::NodesUntrusted(attempts)) = self else {
             return false;

@@ -337,7 +337,7 @@ fn the_earlier_clock_shows_the_end_and_after_a_reboot_the_wall_clock_alone() {
     assert_eq!(example().remaining(), Duration::ZERO);
 }
 
-/// A client with the tokio clock lives in a time that no other process knows.
+/// No other process can read the tokio clock, so a lease states its end by the clocks of the system.
 #[tokio::test(start_paused = true)]
 async fn a_lease_of_a_client_with_the_tokio_clock_ends_by_the_system_clock() {
     let end = LeaseEnd::new(Clock::Tokio, Clock::Tokio.now(), Duration::from_secs(60));
@@ -374,7 +374,7 @@ fn another_configuration_has_another_identity() {
     }
 }
 
-/// A lease is its text for serde too.
+/// With serde, a lease is serialized as its text.
 #[cfg(feature = "serde")]
 #[test]
 fn serde_writes_and_reads_the_text() {

@@ -87,8 +87,8 @@ pub(crate) struct Adapted {
     exchanges: VecDeque<Exchange>,
     /// The stamp of the last batch, if the node may not have sent that batch yet.
     unsent: Option<Arc<Stamp>>,
-    /// The clock reading when commands were last taken. Answers to commands that were never sent have this reading as
-    /// their time of sending; no vote counts from it.
+    /// The clock reading when commands were last taken. It is the time of sending in the answers to commands that were
+    /// never sent. Such an answer is never a vote.
     now: Reading,
 }
 

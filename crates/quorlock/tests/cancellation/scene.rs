@@ -26,7 +26,7 @@ const MS: Duration = Duration::from_millis(1);
 /// How often the driver may run before virtual time advances. A request and its answer need fewer runs.
 const TURNS: usize = 60;
 
-/// The number of dropped calls after which a lease was whole again.
+/// The number of dropped attaches after which the nodes had the value of the lease again.
 pub(crate) static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) struct Scene {

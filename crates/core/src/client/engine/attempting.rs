@@ -58,7 +58,7 @@ impl Engine {
         let timing = call.request.timing;
         let Request { keys, mode, origin, owner, .. } = &call.request;
         let value = match origin {
-            // The value is a nonce, which nobody reads.
+            // A nonce, which contains no owner's description, because nobody reads it.
             Origin::Taken(_) => Value::new(&token, ""),
             Origin::Absent | Origin::Detached(_) => Value::dated(&token, owner, cx.now),
         };
@@ -88,7 +88,7 @@ impl Engine {
                 attempt.bar(node, vote_does_not_count());
                 nodes.remove(node);
             }
-            // No answer comes from these nodes, so the attempt may have failed already.
+            // These excluded nodes send no answer, so the attempt may have failed already.
             let decision = attempt.decide(cx.now);
             if decision != Decision::Wait {
                 return self.follow(lock, decision, cx);

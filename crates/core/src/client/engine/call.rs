@@ -73,7 +73,6 @@ pub(super) struct Contention {
     pub(super) looks_first: bool,
     /// Number of commands about the call's intent, by which a waiting writer keeps new readers out.
     pub(super) announcements: u32,
-    /// Time at which the last look at the lock ended.
     pub(super) looked_at: Option<BootTime>,
 }
 
@@ -197,8 +196,8 @@ impl Call {
         3 * believed(self.pace.round_trip) <= self.patience(now)
     }
 
-    /// Whether nodes are to push changes of the lock. A call that attaches polls instead: pushes find calls by the local
-    /// queue, and keys that are free do not help such a call.
+    /// Whether nodes are to push changes of the lock. A call that attaches polls instead: it is not in the local queue,
+    /// where pushes find calls, and free keys do not help it.
     pub(super) fn is_to_watch(&self) -> bool {
         let adaptive = matches!(self.request.retry.delay, Delay::Adaptive { .. });
         let is_queued = !self.request.attaches();

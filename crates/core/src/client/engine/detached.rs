@@ -10,7 +10,7 @@ use crate::redlock::entry_extension::{EntryExtension, vote_does_not_count};
 use crate::redlock::quorum::NodeSet;
 use crate::redlock::release::Release;
 
-/// The round of the release of what is left of a detached lock. No attempt and no lease has this round.
+/// The round of the release in `release_remains`. No attempt and no lease has this round.
 const REMAINS: u32 = u32::MAX;
 
 impl Engine {
@@ -39,7 +39,7 @@ impl Engine {
             return;
         };
         Self::emit_extended(lease, Extended::Lost(LossCause::Expired), cx);
-        // A lease that was lost without its keys has left the queue already.
+        // A lost lease has left the queue already, unless it keeps its keys despite the loss.
         let has_place = lease.lost().is_none() || lease.keeps_on_loss();
         let keys = lease.keys().clone();
         self.leases.discard(&lock);
@@ -110,7 +110,7 @@ impl Engine {
         }
     }
 
-    /// Releases a lock on all nodes. A release that fails is sent again, as that of a lease.
+    /// Releases a lock on all nodes. A release that fails is sent again, like the release of a lease.
     pub(super) fn on_release_entry(
         &mut self,
         lock: LockId,
@@ -136,8 +136,8 @@ impl Engine {
         self.note_own_change(&keys, cx);
     }
 
-    /// Releases what is left of a detached lock that another process has attached: its value on nodes where an attach of
-    /// this call failed. Otherwise the value would keep the new holder from these nodes until it expires.
+    /// Deletes the value of a detached lock after another process has attached the lock: some nodes, on which an attach
+    /// of this call failed, still have the value. It would keep the new holder from these nodes until it expires.
     pub(super) fn release_remains(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -154,8 +154,9 @@ impl Engine {
         self.start_release((lock, round), release, cx);
     }
 
-    /// Wakes callers of this process that wait for these keys after a change of a lock without a place in the local
-    /// queue. Nodes do not push to them, because a server pushes nothing to the connection that made the change.
+    /// Wakes callers of this process that wait for these keys, after this process changed a lock that has no place in
+    /// the local queue. Nodes do not push to them, because a server pushes nothing to the connection that made the
+    /// change.
     pub(super) fn note_own_change(&mut self, keys: &Keys, cx: &mut Context<'_>) {
         for node in self.quorum.all().iter() {
             self.note_change(node, Some(keys), |_| true, cx);

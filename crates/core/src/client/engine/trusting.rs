@@ -253,7 +253,8 @@ impl Engine {
             }
             return;
         }
-        // Calls that wait for trusted nodes try again now. If they must wait on, they report the new remaining time.
+        // Calls that wait for trusted nodes try again now. If they must wait longer, they report the new remaining
+        // time.
         for lock in self.calls.keys().collect::<Vec<_>>() {
             let Some(call) = self.calls.get_mut(&lock) else { continue };
             if (call.history.is_excluded() || call.trust_wait.settling)

@@ -345,7 +345,7 @@ impl Engine {
         }
     }
 
-    /// Of the callers that wait for any of these keys, the first one that no other caller blocks at any key.
+    /// The first waiting caller of these keys that no other caller blocks at any of its keys.
     fn first_ready(&self, keys: &Keys) -> Option<LockId> {
         let is_ready = |lock: &LockId| {
             let Some(call) = self.calls.get(lock) else { return false };

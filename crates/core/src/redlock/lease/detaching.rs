@@ -2,8 +2,9 @@
 //!
 //! Another process may attach the lock later, because the nodes that hold its value prove that no other client held the
 //! lock in between. The proof requires that no command sets the value on a node without it. So a detach waits for the
-//! nodes' answers to acquires and heals, and reports the nodes that have not answered. It also waits for the answers to an
-//! attach: a node that executes the attach after that of the next process keeps the earlier value, and is lost for the lock.
+//! nodes' answers to acquires and heals, and reports the nodes that have not answered. It also waits for the answers to
+//! an attach: a node that executes it later than the attach of the next process would keep the wrong value, and give
+//! that process no vote.
 
 use core::time::Duration;
 
@@ -64,7 +65,7 @@ impl Lease {
         matches!(&self.detaching, Some(detaching) if detaching.is_reported)
     }
 
-    /// Returns the detached lock once, when all nodes have answered or the wait is over. The result is `None` inside if no
+    /// Returns the detached lock once, when all nodes have answered or the wait is over. Returns `Some(None)` if no
     /// other process could attach the lock, because too few nodes have answered.
     pub(crate) fn poll_detached(&mut self, now: Reading) -> Option<Option<Detached>> {
         let unanswered = self.unanswered();

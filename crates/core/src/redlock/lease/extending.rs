@@ -110,8 +110,8 @@ impl Lease {
         self.extending.at = None;
     }
 
-    /// Whether nodes that lost the key are to set it again. A lock with the caller's value is not healed: after another
-    /// client's lock, the value could come back.
+    /// Whether nodes that lost the key are to set it again. A lock with the caller's value is not healed, because a
+    /// late heal could set this value again after another client's lock.
     pub(crate) fn heals(&self) -> bool {
         self.entry.origin == Origin::Absent && !self.is_detaching()
     }

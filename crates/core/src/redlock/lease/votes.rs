@@ -19,7 +19,7 @@ pub(super) struct HeldVotes {
     unanswered: NodeSet,
     /// Nodes that have not answered the attach of a detached lock. It sets no key that is absent.
     pub(super) attaching: NodeSet,
-    /// For nodes with several such commands, the number of the others. Usually empty.
+    /// For nodes with several unanswered commands that set an absent key, the number beyond the first. Usually empty.
     also_unanswered: BTreeMap<NodeId, u32>,
     /// For each vote that an answer proved gone, the time when the answered command was sent. A grant for a command
     /// that was sent earlier is stale, however late it arrives.

@@ -176,7 +176,7 @@ fn data_that_vanishes_on_a_living_connection_is_noticed() {
 }
 
 /// The node was briefly a replica of its own lagging replica, so it has older data with its own marker, as if no data
-/// was lost. A push between the answers reports this. Later answers need a new verification (F12).
+/// was lost. A push between the answers reports this. Later answers need a new verification.
 #[test]
 fn data_that_are_replaced_on_a_living_connection_are_noticed_by_the_push() {
     let mut world = settled();

@@ -44,7 +44,7 @@ impl AdminConnection {
         self.database != 0
     }
 
-    /// Reads the number of the registered database, and writes this connection's database if `what` asks for it.
+    /// Reads the registered database number. If `what` says so, also registers this connection's database.
     pub async fn register(&self, marker: &Key, what: Do) -> Result<(), Failure> {
         let Some(registration) = Registration::beside(marker, self.database) else { return Ok(()) };
         let replies = self.ask(&[registration.ask(what).to_vec()]).await?;

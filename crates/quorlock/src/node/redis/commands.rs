@@ -110,8 +110,8 @@ fn probed() -> impl Iterator<Item = (usize, String)> {
     })
 }
 
-/// Asks which rights the user lacks. One script tests all rights, because a command for each right would add a reply for
-/// each. The script gets all calls in one argument, because like [`question`] this command may have ten words at most.
+/// Asks which rights the user lacks. One script tests all rights, because a separate command for each right would add a
+/// reply for each. All tested calls are one argument, because the command may have ten words, like [`question`].
 pub(super) fn rights_question() -> [Vec<String>; 2] {
     let script = [EVAL, include_str!("../scripts/rights.lua"), "0"].map(str::to_owned);
     let by_hash = [EVALSHA, "0000000000000000000000000000000000000000", "0"].map(str::to_owned);

@@ -26,9 +26,7 @@ pub(super) struct Link {
     /// The supervisor's times count from here.
     started: Instant,
     supervisor: Supervisor,
-    /// The connection that takes batches.
     connection: Option<Connection>,
-    /// The attempt to connect, if one is in progress.
     connecting: Option<BoxFuture<Result<Connection, Failure>>>,
     alarm: Alarm,
     /// Whether to ask the supervisor without waiting for the alarm.

@@ -66,7 +66,7 @@ pub(super) struct Wire {
 #[derive(Default)]
 struct Outgoing {
     bytes: Vec<u8>,
-    /// Bytes of `bytes` that have been written.
+    /// Length of the part of `bytes` that has been written.
     written: usize,
     /// Bytes queued since the connection opened.
     queued_total: u64,

@@ -28,7 +28,6 @@ pub(super) struct WireBatch {
     pub(super) is_first: bool,
     /// All replies so far fit their commands.
     pub(super) in_step: bool,
-    /// Replies that are still to come.
     missing: usize,
     /// Bytes queued on the connection up to the end of this batch.
     end: u64,
@@ -131,7 +130,8 @@ impl WireBatch {
         taken
     }
 
-    /// Answers the next commands itself if they were not sent, because the server sends no reply to them.
+    /// Answers the next commands in place of the server if they were not sent, because the server sends no reply to
+    /// them.
     #[inline]
     fn pass_over(&mut self) {
         while let Some(command) = self.exchange.awaited()
@@ -219,7 +219,7 @@ impl Encoder {
             }
             return replies;
         }
-        // Bytes that are not copied yet. Commands whose bytes lie side by side are copied together.
+        // The range of bytes that are not copied yet. Commands whose bytes lie side by side are copied together.
         let (mut start, mut end) = (0, 0);
         for (place, (_, command)) in exchange.to_send_of_list() {
             let encoded = self.encoded[place].unwrap_or_else(|| {

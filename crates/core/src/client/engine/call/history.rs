@@ -70,9 +70,9 @@ impl AttemptHistory {
         }
     }
 
-    /// Notes the writer's value, other than `except`, that a quorum of nodes reported. Returns whether two reports in a row
-    /// named the same value. Then another client holds the lock. A single report may name a value that is about to be
-    /// taken back.
+    /// Notes the writer's value, other than `except`, that a quorum of nodes reported. Returns whether two reports in a
+    /// row named the same value, which shows that another client holds the lock. A single report may show the value of
+    /// an attach that is about to fail.
     pub(in crate::client::engine) fn note_holder(
         &mut self,
         quorum: Quorum,
