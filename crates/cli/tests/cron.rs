@@ -47,7 +47,7 @@ fn takes_new_nodes_into_use(testbed: &Testbed, nodes: &[Server]) {
     };
     for node in nodes {
         eventually("the quarantine is over", || (age_ms(node) > QUARANTINE_MS).then_some(()));
-        // The quarantine is 6.04 s, and a server rounds its uptime down to seconds. So only 7 proves that it is over.
+        // The quarantine is 6.04 s, and an uptime is rounded down to seconds. So only 7 s prove that it is over.
         eventually("the server is old enough", || (uptime_s(node) >= 7).then_some(()));
     }
     let ran = call();

@@ -99,10 +99,10 @@ fn bash_completes_commands_options_and_values() {
     offers("run k --if-held ", "fail skip wait");
     offers("doctor --restart-guard o", "observe off");
     offers("completions z", "zsh");
-    // A time is no file, and a file is one.
+    // The value of `--ttl` is not completed with file names, and that of `--password-file` is.
     offers("run k --ttl ", "");
     offers("run k --password-file some", "some folder");
-    // The words of CMD are not quorlock's.
+    // The words of CMD are not completed with quorlock's options.
     offers("run k -- git --ver", "");
     offers("run k -- git --if", "");
 }
@@ -110,7 +110,7 @@ fn bash_completes_commands_options_and_values() {
 #[test]
 fn zsh_completes_options_behind_a_key() {
     let script = printed(&["completions", "zsh"]);
-    // `_arguments` offers no options behind the first argument that such a line describes.
+    // Behind an argument that a line with `*::` describes, `_arguments` offers no options.
     assert!(!script.contains("'*::"), "{script}");
     assert_eq!(script.matches("_normal; else _command_names").count(), 1, "{script}");
 }

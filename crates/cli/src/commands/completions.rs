@@ -21,7 +21,7 @@ fn shaped(command: clap::Command) -> clap::Command {
     command.mut_args(|arg| hinted(shortened(arg))).mut_subcommands(shaped)
 }
 
-/// Files complete only the values that name files. Without a hint, bash completes each value with files.
+/// Without a hint, bash completes each value with file names. With the hints, it does so only for names of files.
 fn hinted(arg: Arg) -> Arg {
     if !arg.get_action().takes_values() || !arg.get_possible_values().is_empty() {
         return arg;
@@ -45,7 +45,7 @@ fn completing_cmd(shell: Shell, script: &str) -> String {
     }
 }
 
-/// Without the package bash-completion, files complete the words of CMD.
+/// Without the package bash-completion, bash completes the words of CMD with file names.
 const BASH_CMD: &str = "    COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         if [[ \"${COMP_WORDS[i]}\" == -- ]]; then

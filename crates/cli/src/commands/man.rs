@@ -48,7 +48,7 @@ fn unwritten(path: &Path, error: &io::Error) -> Refused {
     Refused { message, code: ExitCode::Internal }
 }
 
-/// The page's file name and text. `variables`: those of all commands, by their options' long names.
+/// The page's file name and text. `variables` has the variables of all commands, by their options' long names.
 fn page(
     command: &clap::Command,
     variables: &BTreeMap<String, String>,
@@ -65,7 +65,7 @@ fn page(
     let shaped = command
         .clone()
         .long_about(description.join("\n\n"))
-        // Without it, clap_mangen lists every option in the synopsis.
+        // Without this usage line, clap_mangen lists every option in the synopsis.
         .override_usage(usage.trim_start_matches("Usage: ").to_owned())
         .subcommand_help_heading("COMMANDS")
         .mut_args(shaped_arg);
@@ -107,8 +107,8 @@ fn page(
     Ok((man.get_filename(), page))
 }
 
-/// clap_mangen puts arguments behind the options unless they have a section of their own, and each possible value on a
-/// line of its own.
+/// Adapts an argument to clap_mangen, which puts arguments without a section of their own behind the options, and each
+/// possible value on a line of its own.
 fn shaped_arg(arg: Arg) -> Arg {
     let values: Vec<String> =
         arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();

@@ -169,7 +169,7 @@ impl Caller<'_> {
         self.say_progress(event, &why, said);
     }
 
-    /// The times after which votes count come before other reasons, because the line may be cut at its end.
+    /// Why there is no quorum. The times after which votes count come first: the line may be cut at its end.
     fn why_no_quorum(&self, waiting: &Waiting) -> String {
         match self.untrusted_in_words() {
             Some(untrusted) => untrusted + &self.down_in_words(),
@@ -397,7 +397,7 @@ const A_WAIT: Duration = Duration::from_millis(100);
 /// Interval of the line on a terminal.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Columns that a long key must leave on the line for the reason. They show for example "votes count in 100 s".
+/// Columns that a long key must leave on the line for the reason, for example for "votes count in 100 s".
 const REASON_COLUMNS: usize = 22;
 
 /// Columns that a key keeps even if the line becomes too long.

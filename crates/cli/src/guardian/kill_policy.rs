@@ -149,7 +149,7 @@ impl KillPolicy {
     /// The command's own process has ended. Its descendants may live on.
     pub(crate) fn ended(&mut self, ending: Ending, now: Moment) {
         self.ending = Some(ending);
-        // A SIGKILL after the deadline that this guardian did not send is the keeper's, which acts if it is stopped.
+        // The keeper sent this SIGKILL after the deadline, because this guardian was stopped.
         let killed = ending == Ending::Signaled { signal: Signal::KILL.as_raw() };
         if killed && self.stage != Stage::Forced && self.kill_at().has_come(now) {
             self.stage = Stage::Forced;

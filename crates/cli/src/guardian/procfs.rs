@@ -23,8 +23,8 @@ pub(crate) struct Process {
     /// Whether at least one of its threads lives: runs, sleeps or is stopped. False for a process that is dead and was
     /// not reaped yet.
     pub(crate) alive: bool,
-    /// When it was started, in ticks of the boot clock. Number and start together identify a process, although numbers
-    /// are reused.
+    /// The start time of the process in ticks of the boot clock. Number and start time together identify a process,
+    /// although numbers are reused.
     pub(crate) started: u64,
 }
 

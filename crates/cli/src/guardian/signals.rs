@@ -9,7 +9,7 @@ use std::io;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
-/// Blocks these signals. Returns bits of those that were not blocked before.
+/// Blocks the signals in [`UNHEARD`]. Returns the bits of those that were not blocked before.
 pub(crate) fn block() -> io::Result<u64> {
     let mut all = SigSet::empty();
     for signal in UNHEARD {

@@ -174,8 +174,8 @@ const PASSED_FD: RecvFlags = RecvFlags::CMSG_CLOEXEC;
 #[cfg(not(target_os = "linux"))]
 const PASSED_FD: RecvFlags = RecvFlags::empty();
 
-/// If the peer has closed the socket, the result is an error and no signal. On a system without this flag SIGPIPE is
-/// ignored, as in every Rust program.
+/// With this flag, a send to a peer that has closed the socket fails and raises no SIGPIPE. On a system without the
+/// flag, SIGPIPE is ignored, as in every Rust program.
 #[cfg(target_os = "linux")]
 const QUIET: SendFlags = SendFlags::NOSIGNAL;
 #[cfg(not(target_os = "linux"))]

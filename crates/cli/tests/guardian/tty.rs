@@ -100,7 +100,7 @@ impl Tty {
 
 impl Drop for Tty {
     fn drop(&mut self) {
-        // The shell receives SIGHUP, and so does the keeper.
+        // Shell and keeper receive SIGHUP, because the terminal ends with script(1).
         let _ = self.script.kill();
         let _ = self.script.wait();
     }

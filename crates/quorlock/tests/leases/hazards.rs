@@ -1,5 +1,5 @@
-//! One execution with the forms by value alone, which has two holders, and the same execution with `Taken`, which has
-//! one.
+//! One execution, once with the calls that compare the value alone, and once with `Taken`. The lock has two holders
+//! with these calls, and one with `Taken`.
 //!
 //! P1 holds nodes a, b and c. The take of P2, with an equal value, has d and e, and its commands to a, b and c are late.
 //! P1 releases. Then a command of P2 reaches a, and P3 takes the lock.

@@ -131,8 +131,8 @@ enum Fate {
     CutOff,
 }
 
-/// P1 has the votes of three nodes, and the other two are free. P2 gets its fate while its commands to some nodes, or
-/// the replies, are on their way.
+/// P1 has the votes of three nodes, and the other two are free. P2 is killed, frozen or cut off while its commands to
+/// some nodes, or their replies, are on their way.
 #[tokio::test]
 async fn a_second_process_with_an_equal_value_never_ends_the_lock_of_the_first() {
     let Some(nodes) = five() else { return };
@@ -196,7 +196,7 @@ async fn meets_its_fate(
     }
 }
 
-/// The example of the sources: `LockTake` and `LockRelease`, again and again.
+/// The work of a child process: takes and releases the lock again and again, as with `LockTake` and `LockRelease`.
 #[tokio::test]
 #[ignore = "a child of the other tests"]
 async fn child_of_the_example() {

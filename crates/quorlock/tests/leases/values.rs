@@ -1,4 +1,4 @@
-//! Locks with a value of the caller: `take`, the forms by value alone, and `query`.
+//! Locks with a value of the caller: `take`, the calls that compare the value alone, and `query`.
 
 use std::time::Duration;
 

@@ -57,7 +57,7 @@ impl Keeper<'_> {
             Watched::Over { how: How::Killed(killed), .. } => Some(killed),
             _ => None,
         };
-        // The guardian's reason comes first: at its signal the lock was still valid, so it may have no loss cause yet.
+        // The guardian's reason comes first: at its signal the lock was valid, so the lease may have no loss cause yet.
         let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss_cause());
         let lost = lost.map(|cause| pulse.loss(cause));
         let health = lease.health().borrow().clone();
