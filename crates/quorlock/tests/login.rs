@@ -14,11 +14,16 @@ use common::{
     key_count, no_key_is_left, run, start,
 };
 use quorlock::node::{Credentials, FailureKind, NodeConfig, NodeState, Tls};
-use quorlock::{AcquireError, Client, ClientBuilder, LockOptions};
+use quorlock::{AcquireError, Client, ClientBuilder, LockOptions, RestartGuard};
 use quorlock_servers::{
     Listen, Nodes, Reply, Server, ServerOptions, StartError, TlsFiles, without_tls,
 };
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
 
 /// Acquires, extends, inspects and releases a lock with the votes of all nodes.
 async fn does_everything(client: &Client) {
@@ -494,6 +499,44 @@ async fn the_first_tls_connection_works_on_the_clients_own_thread() {
     let client = client.unwrap();
     does_everything(&client).await;
     assert!(get(&nodes[0], "orders").is_none());
+}
+
+/// Some services terminate TLS in a proxy beside a server without TLS. The restart guard reads the server's evidence
+/// through the proxy.
+#[tokio::test]
+async fn a_proxy_may_terminate_tls() {
+    let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
+    let Some(nodes) = start(1, options) else { return };
+    let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("rediss://{}", proxy.local_addr().unwrap());
+    let server = nodes[0].address();
+    let certificates =
+        CertificateDer::pem_slice_iter(&pem("node.pem")).map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_slice(&pem("node.key")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider);
+    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let config = Arc::new(config.with_single_cert(certificates, key).unwrap());
+    let serving = tokio::spawn(async move {
+        loop {
+            let (client, _) = proxy.accept().await.unwrap();
+            let (acceptor, server) = (TlsAcceptor::from(Arc::clone(&config)), server.clone());
+            tokio::spawn(async move {
+                let mut client = acceptor.accept(client).await.unwrap();
+                let mut server = TcpStream::connect(server).await.unwrap();
+                copy_bidirectional(&mut client, &mut server).await
+            });
+        }
+    });
+    let with = || Client::builder().nodes([&url]).tls(Tls::new().ca_pem(pem("ca.pem")));
+    does_everything(&with().restart_guard(RestartGuard::Off).options(PATIENT).build().unwrap())
+        .await;
+    no_key_is_left(&nodes).await;
+    // A node that is used for the first time is in quarantine.
+    let max_ttl = Duration::from_millis(500);
+    let ttl = LockOptions::new().ttl(max_ttl).node_timeout(max_ttl / 4).wait(PATIENCE);
+    does_everything(&with().max_ttl(max_ttl).options(ttl).build().unwrap()).await;
+    serving.abort();
 }
 
 fn kind(error: &AcquireError) -> FailureKind {
