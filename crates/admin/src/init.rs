@@ -315,7 +315,7 @@ async fn mark_fresh(
     change.make(topology, server, Do::Replace).await.map(|()| NodeChange::Marked)
 }
 
-/// The text of a marker or adoption that must not have changed when a [`Change`] is made; `*` if it was not readable.
+/// The text of a marker or adoption before a [`Change`], which is refused if the text has changed; `*` if it was not readable.
 fn written(seen: &Seen) -> String {
     match seen {
         Seen::Nothing => String::new(),

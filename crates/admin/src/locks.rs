@@ -41,8 +41,8 @@ pub struct Lock {
     pub resource: Arc<str>,
     /// Whether the holder is a writer or a reader, or has left an intent behind.
     pub kind: LockKind,
-    /// The holder, and the time after which no node has the lock any more unless it is extended. `None` for the time if
-    /// the key has no expiry: it is a leftover.
+    /// The holder, and the time after which no node has the lock any more unless it is extended. The time is `None` if
+    /// the key has no expiry: such a key is a leftover.
     pub holder: Holder,
     /// The nodes that have the holder's value.
     pub nodes: Vec<Arc<str>>,
@@ -175,8 +175,8 @@ pub(crate) fn merged<'a>(
     merged
 }
 
-/// Reads some keys again, on all nodes at once: those that not all nodes have with the same value. The scans reach a
-/// key at different times, so a lock that is acquired or released meanwhile seems to have too few votes.
+/// Reads again, on all nodes at once, those keys that not all nodes have with the same value. The scans reach a key at
+/// different times, so a lock that is acquired or released meanwhile seems to have too few votes.
 async fn look_again(scans: &mut [Scanned]) {
     let whole = scans.iter().filter(|scan| scan.connection.is_some()).count();
     let found = merged(scans.iter().map(|scan| &scan.votes).enumerate());

@@ -33,7 +33,7 @@ const KEY_BYTES_MAX: usize = ClientBuilder::PREFIX_BYTES_MAX + Resources::NAME_B
 /// Length of the first read of a value: a token, and the space before the owner text.
 const START_BYTES: usize = 41;
 
-/// After this much reading, a pause as long follows. Timers count in milliseconds, so a shorter pause would be inexact.
+/// A scan pauses after this time of reading, for as long as it has read. Timers are only exact to a millisecond.
 const PAUSE: Duration = Duration::from_millis(4);
 
 const READERS_AT_A_TIME: i64 = 64;

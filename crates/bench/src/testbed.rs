@@ -68,7 +68,7 @@ pub(crate) fn counter(servers: &[Server], name: &str) -> Result<u64, String> {
     servers.iter().map(value).sum()
 }
 
-/// Calls of each command, from the counters of the servers.
+/// The number of calls of each command, from the counters of the servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Commands(BTreeMap<String, u64>);
 

@@ -170,7 +170,7 @@ impl Proxy {
         });
     }
 
-    /// Delivers the bytes that a [`Blow::Hold`] holds.
+    /// Delivers the bytes that [`Blow::Hold`] has kept back.
     pub fn release(&self) {
         self.orders.send_modify(|orders| orders.releases += 1);
     }
@@ -286,7 +286,7 @@ struct Lane<'a> {
     counts: &'a Counts,
     /// The number of the proxy's faults when this direction last looked. If the number has grown, there is a new fault.
     blows: u64,
-    /// If a fault buffers data here: the number of releases when the buffering began. The next release ends it.
+    /// While a fault buffers data here: the number of releases at its start. The next release ends the buffering.
     holds: Option<u64>,
     /// The argument of [`Blow::Truncate`], which applies to the next data.
     truncates: Option<usize>,

@@ -47,7 +47,7 @@ pub struct Server {
     options: ServerOptions,
     port: Option<u16>,
     child: Mutex<Option<Child>>,
-    /// Dropped after `drop` has killed the process. A process that still ran could create new files in the folder.
+    /// Removed after `drop` has killed the process, because a running process could create new files in this folder.
     home: TempDir,
 }
 

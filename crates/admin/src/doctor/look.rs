@@ -126,7 +126,7 @@ pub(crate) async fn look_at_all(
 
 async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result<Facts, Failure> {
     let connection = AdminConnection::open(server).await?;
-    // A thorough examination, as for `doctor`, reports each missing command itself. Any other one fails here.
+    // A thorough examination, as for `doctor`, reports each missing command itself. Any other examination fails here.
     if !thorough && let Some(failure) = connection.no_locks() {
         return Err(failure);
     }

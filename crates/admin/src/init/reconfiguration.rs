@@ -46,8 +46,8 @@ pub struct Reconfiguration {
     pub nodes: Vec<ChangedNode>,
 }
 
-/// Suffix of a marker that fits no client, followed by a number n. The server had no marker before this one. So it is
-/// not the node that has its name in the first n settings of the marker, and does not know that node's locks.
+/// Suffix of a marker that fits no client, followed by a number n. The server became a node after the first n settings
+/// of that marker. In these settings another server had the node's name, so this server does not know its locks.
 const CAME: &str = " came=";
 
 /// Suffix of an adoption that a reconfiguration wrote. It proves that the old nodes were out of use at that time. An
@@ -246,7 +246,7 @@ struct NodeKeys {
     adopted_for: Duration,
     /// Settings in the node's marker or adoption, except the new ones. Their clients get votes now or later.
     settings: Vec<Settings>,
-    /// For the first `came` of these settings the server was not a node yet; see [`CAME`].
+    /// The server became a node after the first `came` of these settings; see [`CAME`].
     came: usize,
     ours: Ours,
 }
@@ -306,7 +306,7 @@ impl NodeKeys {
         matches!(self.ours, Ours::Adopted(_)) && self.adoption.ends_with(MOVED)
     }
 
-    /// Whether a reconfiguration has given this node an adoption, or already the marker of the new settings.
+    /// Whether a reconfiguration has given this node an adoption or the marker of the new settings.
     fn is_handled(&self) -> bool {
         self.is_ours() || self.was_moved()
     }
@@ -330,8 +330,8 @@ impl NodeKeys {
         self.waits_for().saturating_sub(self.adopted_for)
     }
 
-    /// The change to a marker that fits no client. `None` if the node already has such a marker, or if its keys name no
-    /// old settings. In the second case the change is made if a client may take the node into use (`somebody`).
+    /// The change to a marker that fits no client. `None` if the node already has such a marker. A node with keys that
+    /// name no old settings is changed only if a client may take it into use (`somebody`).
     fn blocked(&self, rules: &Rules, somebody: bool, old: &BTreeSet<Settings>) -> Option<Change> {
         let last = self.settings.last();
         let ours = rules.cluster.to_string();

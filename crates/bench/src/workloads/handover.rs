@@ -22,7 +22,7 @@ pub(crate) const FAIRNESS: &str = "fairness";
 /// The time for which a process holds the lock.
 pub(crate) const HOLD: Duration = Duration::from_millis(5);
 
-/// A number of processes that contend for a lock on a number of nodes.
+/// Processes that contend for one lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contention<'a> {
     pub(crate) subject: &'a str,

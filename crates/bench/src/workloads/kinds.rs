@@ -92,7 +92,7 @@ fn subject(
     Ok(AsyncSubject { name, locker: KindLocker { client, kind }, runtime })
 }
 
-/// Measures pairs of each kind with separate keys per locker, readers on one key, and a writer among readers.
+/// Measures pairs of each kind of lock with a key per locker, readers on one key, and a writer among readers.
 pub(crate) fn run(bench: &mut Bench) {
     for lockers in [1, 8, 64] {
         progress(&format!("{NAME}, N={NODES}, c={lockers}"));

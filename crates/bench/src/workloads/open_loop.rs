@@ -1,4 +1,4 @@
-//! Latency under load: pairs begin on schedule and do not wait for earlier pairs.
+//! Latency under load: pairs of acquire and release begin on schedule, and do not wait for earlier pairs.
 
 use super::{Bench, progress};
 use crate::report::Cell;

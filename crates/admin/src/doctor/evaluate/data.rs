@@ -75,7 +75,7 @@ impl Case<'_> {
         })
     }
 
-    /// The settings that the server lacks to keep its data over a restart.
+    /// The settings with which the server would keep its data over a restart, and which it does not have.
     fn to_last(&self, facts: &Facts, info: &Info) -> Vec<&'static str> {
         let lacks = [
             (info.keeps_log != Some(true), "appendonly yes"),

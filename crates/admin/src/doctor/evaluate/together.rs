@@ -88,7 +88,7 @@ mod tests {
         let soon = |s| Votes::CountIn(Duration::from_secs(s));
         let used = Votes::CountAfterUse(Duration::from_secs(33));
         assert_eq!(said([yes, no, yes, used, yes]), "");
-        // The nodes with `soon(0)` have waited long enough and vote for the next client, so it would get a lock.
+        // The nodes with `soon(0)` have waited long enough. The next client has their votes, so it would get a lock.
         assert_eq!(said([soon(0), no, soon(0), used, soon(0)]), "");
         assert_eq!(
             said([yes, soon(30), soon(12), used, yes]),

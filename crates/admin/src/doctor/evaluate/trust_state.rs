@@ -31,7 +31,7 @@ const NOTHING: &str = "nothing needs to be fixed";
 const USE_MENDS: &str =
     "quorlock init --fresh, if no lock is in use; or have a client wait for a lock that long, once";
 
-/// Findings that only say how long a node waits.
+/// Checks and severities of the findings that only say how long a node waits until it votes.
 pub(super) const WAITS: [(&str, Severity); 7] = [
     ("restarted", Warning),
     ("promoted", Warning),
@@ -71,7 +71,7 @@ impl Case<'_> {
         if marker.as_ref().is_some_and(is_of_this_run) {
             return (Votes::Count, findings);
         }
-        // A restarted server with a marker votes when its uptime is long enough. Any other one must be adopted first.
+        // With a marker, a restarted server votes when its uptime is long enough. Otherwise it must be adopted first.
         let would_tell = self.is_durable(info) || self.topology.rules.would_tell_of_promotions();
         let (votes, finding) = if marker.is_some() && info.promoted_at.is_none() && would_tell {
             self.restarted(info)

@@ -28,7 +28,7 @@ struct Setup {
     guard: RestartGuard,
     max_ttl: Duration,
     args: &'static [&'static str],
-    /// Whether the client is configured to rely on the nodes to keep their data in a restart (`durable_nodes`).
+    /// Whether the client relies on the nodes to keep their data over a restart (`durable_nodes`).
     is_durable: bool,
 }
 
