@@ -315,7 +315,7 @@ async fn mark_fresh(
     change.make(topology, server, Do::Replace).await.map(|()| NodeChange::Marked)
 }
 
-/// The text of a marker or adoption before a [`Change`], which is refused if the text has changed; `*` if it was not readable.
+/// The text of a marker or adoption before a [`Change`]; `*` if it was not readable. If it changes, the change fails.
 fn written(seen: &Seen) -> String {
     match seen {
         Seen::Nothing => String::new(),
@@ -365,7 +365,7 @@ fn known(node: &Looked) -> Result<(&Facts, Box<str>, i64), String> {
     Ok((facts, info.run_id.clone(), info.promoted_at.unwrap_or(-1)))
 }
 
-/// A floor above every clock, and not below an earlier floor or `least`, so that fencing tokens continue to increase.
+/// A floor (the smallest fencing token) above every clock, and not below an earlier floor or `least`.
 fn floor(looked: &[Looked], least: u64) -> u64 {
     let facts = || looked.iter().filter_map(|node| node.facts.as_ref().ok());
     let times = facts().filter_map(|facts| u64::try_from(facts.times.last_us?).ok());

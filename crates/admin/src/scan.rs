@@ -21,10 +21,10 @@ use quorlock::{ClientBuilder, Resources};
 use quorlock_core::store::READERS_MAX;
 use quorlock_core::{BootTime, Failure, FailureKind, TTL_CEILING, Value};
 
-/// Keys that one `SCAN` visits. A server needs about 0.1 ms for them.
+/// The number of keys that one `SCAN` visits. A server needs about 0.1 ms for them.
 const COUNT: usize = 100;
 
-/// Keys that one `SCAN` visits for a pattern that few keys match. A server needs about 0.2 ms for them.
+/// The number of keys that one `SCAN` visits for a pattern that few keys match. A server needs about 0.2 ms for them.
 const COUNT_OF_FEW: usize = 1000;
 
 /// The longest key of a lock.

@@ -1,4 +1,4 @@
-//! Runs a fixed number of pairs, so that valgrind can count their instructions.
+//! Acquires and releases a fixed number of times (pairs), so that valgrind can count their instructions.
 //!
 //! `cargo xtask instructions` runs this twice with different numbers of pairs. The difference of the counts is the
 //! cost of the additional pairs, without the start of the servers and the connections of the client.

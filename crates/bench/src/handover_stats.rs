@@ -113,7 +113,7 @@ mod tests {
         let handover_stats = HandoverStats::new(&turns).unwrap();
         assert_eq!(handover_stats.acquisitions, 4);
         assert_eq!(handover_stats.shares, [3, 1]);
-        // The only hand-over is from 200 to 230. The grant at 110 is to the last holder. The request at 800 finds a free lock.
+        // The only hand-over is from 200 to 230. The grant at 110 is to the last holder. At 800 the lock is free.
         assert_eq!((handover_stats.handovers.len(), handover_stats.handovers.max()), (1, 30));
         assert_eq!((handover_stats.waits.len(), handover_stats.waits.max()), (5, 649));
         // Two releases, at 100 and 200, fall into the first wait of the second process.

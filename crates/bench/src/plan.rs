@@ -118,7 +118,7 @@ fn all(bench: &mut Bench, plan: &BenchPlan) {
         }
     }
     if wanted(open_loop::NAME) {
-        // All subjects get the same rate, a part of the throughput of `raw`. The throughput of `raw` depends on the
+        // All subjects get the same rate, a part of the throughput of `raw` (plain sockets), which depends on the
         // machine alone, not on quorlock.
         let raw = Cell { workload: pairs::NAME, subject: "raw", nodes: 5, concurrency: 64 };
         if bench.figures.median(raw, "pairs_per_s").is_none() {
@@ -142,7 +142,7 @@ fn all(bench: &mut Bench, plan: &BenchPlan) {
         frozen::run(bench, &["quorlock", "rslock"]);
     }
     if wanted(held::NAME) {
-        // 15 samples suffice for four extensions of each lock, and two rounds because no other subject is compared.
+        // 15 samples last for four extensions of each lock. Two rounds suffice: no other subject is compared.
         held::run(bench, 5, 10_000, 15 * plan.sample, plan.rounds.min(2));
     }
     if wanted(kinds::NAME) {
@@ -170,7 +170,7 @@ fn contention(bench: &mut Bench, plan: &BenchPlan) {
             of("rslock", 5, 2, 3 * sample),
         ]);
         if plan.rivals && plan.scope == Scope::Full {
-            // With one node all rivals can run. With five nodes all except redis-py can.
+            // With one node, all other libraries can be measured. With five nodes, all except redis-py can.
             let both = [1, 5].map(|nodes| {
                 subjects::EXTERNAL.iter().map(move |name| of(name, nodes, 2, 3 * sample))
             });

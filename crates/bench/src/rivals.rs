@@ -36,7 +36,7 @@ use crate::testbed;
 /// Additional time for a program to start, warm up and report.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// The implementation language of a rival.
+/// The language of a library that is compared.
 #[derive(Clone, Copy, Debug)]
 enum Language {
     Python,
@@ -80,7 +80,7 @@ pub(crate) struct Rival {
     single_node_only: bool,
 }
 
-/// All rivals, including those that cannot run here.
+/// All libraries that are compared, including those that cannot run here.
 pub(crate) const RIVALS: [Rival; 4] = [
     Rival {
         name: "redis-py",
@@ -116,7 +116,7 @@ pub(crate) const RIVALS: [Rival; 4] = [
     },
 ];
 
-/// Returns the rival with this name.
+/// Returns the library with this name.
 ///
 /// # Errors
 /// If there is none.
@@ -125,7 +125,7 @@ pub(crate) fn find(name: &str) -> Result<Rival, String> {
     found.ok_or_else(|| format!("there is no program for {name}"))
 }
 
-/// A rival and the nodes that it uses.
+/// A library that is compared, and the nodes that it uses.
 #[derive(Debug)]
 pub(crate) struct External {
     rival: Rival,
@@ -214,7 +214,7 @@ impl Subject for External {
     }
 }
 
-/// Returns the `host:port` of a node. The programs of rivals accept nothing else.
+/// Returns the `host:port` of a node. The programs of other libraries accept nothing else.
 fn address(url: &str) -> Result<String, String> {
     let address = ["redis://", "valkey://"].iter().find_map(|scheme| url.strip_prefix(scheme));
     let address = address.unwrap_or(url).trim_end_matches('/');

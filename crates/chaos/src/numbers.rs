@@ -5,7 +5,7 @@ use quorlock_sim::time::Time;
 use crate::oracles::{Rereading, Store, Witness, Written};
 use crate::protocol::{RESOURCES, is_fenced};
 
-/// A witness and a store for each resource. A resource uses one of the two.
+/// A store (with a check of tokens) and a witness (without) for each resource. A resource uses one of the two.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     witnesses: [Witness; RESOURCES.len()],

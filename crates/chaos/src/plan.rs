@@ -102,8 +102,8 @@ impl RoundPlan {
         Self { seed, nodes, quorum, max_ttl, exact, guarded: true, kinds, events, faults, outside }
     }
 
-    /// Draws a round with commands. In half of these rounds, servers and connections have no faults. Their faults could
-    /// hide the effects of the faults of commands. Server clocks do not jump, because the round promises mutual
+    /// Draws a round with commands. In half of these rounds, servers and connections have no faults, because these
+    /// could hide the effects of the faults of commands. Server clocks do not jump, because the round promises mutual
     /// exclusion.
     pub(crate) fn commands(seed: u64, clocks: bool) -> Self {
         let mut random = Random::new(seed, 2);

@@ -85,7 +85,7 @@ impl Operation {
         Self::ReleaseLease,
     ];
 
-    /// Whether the operation is one of those whose share of all operations a run checks.
+    /// Whether a run checks that this operation is frequent enough among all operations.
     pub(crate) const fn is_frequent(self) -> bool {
         matches!(self, Self::Take | Self::Detach | Self::Attach)
     }

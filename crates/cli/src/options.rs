@@ -85,7 +85,7 @@ pub(crate) fn check_key(key: &str, args: &NodeArgs) -> Result<(), Refused> {
         Refused::usage(told)
     })?;
     let whole = format!("{}{key}", args.key_prefix.as_deref().unwrap_or_default());
-    // This checks only that key and prefix do not make a reserved name together. The length was checked above.
+    // The prefix and the key together must not make a reserved name. The length was checked above.
     match Resources::check_name(&whole) {
         Err(error @ InvalidRequest::ResourceReserved) => {
             Err(Refused::about(&["key-prefix"], error.to_string(), args))

@@ -340,7 +340,7 @@ fn default_file() -> Result<Option<PathBuf>, Refused> {
     Ok(None)
 }
 
-/// Whether a user other than root and this one can change the file. `ssh` has the same rule for its files.
+/// Whether another user than root and the current user can change the file. `ssh` has the same rule for its files.
 fn is_anothers(file: &fs::Metadata) -> bool {
     let owners = [0, rustix::process::geteuid().as_raw()];
     file.mode() & 0o022 != 0 || !owners.contains(&file.uid())

@@ -15,7 +15,7 @@ use quorlock_servers::Reply;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 
-/// Servers for calls that wait for answers for longer than a busy machine needs. The keeper reads the file again.
+/// Servers, and a configuration file with a node timeout for a busy machine. The keeper reads the file again.
 fn servers(count: usize) -> Option<Testbed> {
     let mut testbed = Testbed::sized(count)?;
     testbed.config = Some("config.toml");

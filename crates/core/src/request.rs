@@ -54,6 +54,6 @@ pub enum Wait {
     Once,
     /// At most this time in total, including the time in the local queue.
     For(Duration),
-    /// Until granted or cancelled.
+    /// The call waits until it is granted or cancelled.
     Forever,
 }

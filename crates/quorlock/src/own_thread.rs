@@ -204,7 +204,7 @@ impl Caller {
         }
     }
 
-    /// Whether this thread drives from now on. If another one does, this thread may be woken to take its turn.
+    /// Whether this thread drives (runs the client) from now on. Otherwise it may be woken later to take its turn.
     fn drive(&mut self, thread: &OwnThread, place: &Arc<Place>) -> bool {
         let mut turns = thread.turns();
         if !std::mem::replace(&mut self.has_waited, true) {

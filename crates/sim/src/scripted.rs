@@ -248,7 +248,7 @@ impl ScriptedWorld {
 
     /// Acquires and waits until the lock is held.
     ///
-    /// # Panics If the lock is never held.
+    /// Panics if the lock is never held.
     pub fn hold(&mut self, request: Request) -> LockId {
         let lock = self.acquire(request);
         while self.find(lock).is_none() {

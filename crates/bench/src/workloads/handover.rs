@@ -114,7 +114,7 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
     Ok(())
 }
 
-/// Starts the workers: processes of the rival's own program, or else of this program.
+/// Starts the workers: processes of the other library's program, or else of this program.
 fn workers(job: &Job, servers: &[Server], processes: usize) -> Result<Workers, String> {
     if let (true, Task::Contend { key, .. }) = (EXTERNAL.contains(&&*job.subject), &job.task) {
         let rival = rivals::find(&job.subject)?.on(servers)?;

@@ -22,7 +22,7 @@ pub(crate) const CHAOS: u8 = 0;
 pub(crate) const CALM: u8 = 1;
 pub(crate) const OVER: u8 = 2;
 
-/// State that lanes and the nemesis share.
+/// State that the lanes share with the nemesis, which injects faults.
 pub(crate) struct RoundContext {
     pub(crate) quorlock: PathBuf,
     /// The path of this program, which the scripts of commands run as the writer.

@@ -140,7 +140,7 @@ pub(crate) fn strikes(plan: &RoundPlan, can_step: bool, has_leases: bool) -> Vec
     let mut random = Random::new(plan.seed, 3);
     let mut strikes = Vec::new();
     for fault in Fault::ALL {
-        // A lane draws `StallReader` when it starts a run, so it is not drawn here.
+        // `StallReader` is drawn when a run starts, so it is not drawn here.
         let is_left_out = match fault {
             Fault::StallReader => true,
             Fault::KillBoth => !has_leases,

@@ -362,7 +362,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Waits for all lanes, and checks that no process of a command survives.
+    /// Waits until the threads of all lanes have ended, and checks that no process of a command survives.
     fn end(&mut self) -> Result<(), String> {
         self.go_on(Time::MAX);
         self.context.phase.store(OVER, Ordering::Relaxed);

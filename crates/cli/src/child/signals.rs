@@ -40,7 +40,7 @@ impl Signals {
     pub(crate) async fn next(&mut self) -> Signal {
         match self.caught.recv().await {
             Some(signal) => signal,
-            // The sending thread outlives this value, so the channel stays open. If it closed, no signal would come.
+            // The channel is never closed, because the sending thread outlives this value.
             None => std::future::pending().await,
         }
     }

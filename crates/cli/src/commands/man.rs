@@ -70,7 +70,7 @@ fn page(
         .subcommand_help_heading("COMMANDS")
         .mut_args(shaped_arg);
     let man = clap_mangen::Man::new(shaped)
-        // `roff` writes an empty argument as nothing, and the source would be in the place of the date.
+        // `roff` leaves an empty argument out, so the source would take the place of the date.
         .date("\"\"")
         .source(concat!("quorlock ", env!("CARGO_PKG_VERSION")))
         .manual("User Commands");

@@ -66,7 +66,7 @@ pub(crate) struct ProcessTree {
 /// of a shell that became this process by exec. Processes that they start do not belong to the command either.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
-    /// The number and start time of each stranger.
+    /// The number and start time of each of these processes.
     there_before: BTreeSet<(i32, u64)>,
     /// The guardian's process number, only in the keeper. The guardian is not part of the command; its children are.
     guardian: Option<i32>,

@@ -176,7 +176,7 @@ impl AsFd for Target {
 /// Limit of the queue in bytes, which is enough for the events of some hours of a long-lived lock.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// The longest wait for a reader at the end.
+/// The longest time for which a dropped sink waits until its lines are written.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

@@ -277,7 +277,7 @@ impl Engine {
         self.deadlines.first_known(is_known)
     }
 
-    /// Whether an attempt waits to begin with the next event that is not an answer.
+    /// Whether an attempt is waiting. It begins with the next event that is not an answer.
     pub fn has_attempt_to_begin(&self) -> bool {
         !self.local.begins.is_empty()
     }

@@ -41,7 +41,7 @@ impl Hold {
     }
 
     /// Turns a writer into a reader. Call this before the engine receives [`Event::Downgrade`](crate::Event::Downgrade), so
-    /// that the guard is a reader's before the first byte leaves. Returns whether the engine must receive the event, which
+    /// that the guard is a reader's before a node learns of it. Returns whether the engine must receive the event, which
     /// happens once while the lock is held.
     pub fn downgrade(&mut self) -> bool {
         let is_first = self.ended.is_none() && self.mode == Mode::Exclusive;

@@ -67,12 +67,12 @@ struct GuardTerms {
 /// How the nodes confirmed the latest round of extending.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) enum Confirmation {
-    /// All nodes confirmed it, or no round has begun.
+    /// All nodes confirmed the round, or no round has begun.
     #[default]
     Full,
-    /// A quorum confirmed it, and not all nodes.
+    /// A quorum confirmed the round, and not all nodes.
     Quorum,
-    /// No quorum confirmed it.
+    /// No quorum confirmed the round.
     None,
 }
 

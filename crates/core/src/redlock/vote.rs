@@ -44,7 +44,7 @@ impl HoldLimit {
     }
 }
 
-/// A reading for each node. The usual number of nodes needs no allocation.
+/// For each node, the reading before its vote was requested. The usual number of nodes needs no allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Sent {
     Few([Reading; FEW]),

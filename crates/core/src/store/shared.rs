@@ -195,7 +195,7 @@ impl Store {
         }
     }
 
-    /// Whether the value is a reader of some key, also an expired one.
+    /// Whether the value is a reader's in at least one of the keys, even if that reader has expired.
     pub(super) fn is_any_a_reader(&self, (keys, value): (&Keys, &Value), turn: Turn) -> bool {
         let all = self.conditions((keys, value), turn);
         all.iter().any(|it| matches!(it, Standing::Reads | Standing::HasRead))

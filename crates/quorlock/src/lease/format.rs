@@ -299,7 +299,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Reads the field if the text must have it. Otherwise the field is left, and refused as unknown.
+    /// Reads the field if the text must have it. Otherwise the field stays unread, and is refused as unknown.
     fn only_if<T>(
         &mut self,
         is_needed: bool,

@@ -130,7 +130,7 @@ impl ScriptedWorld {
 
     /// Acquires a lock, waits for the votes of all nodes, detaches the lock and forgets it.
     ///
-    /// # Panics If the lock is not detached.
+    /// Panics if the lock is not detached.
     pub fn detach_new(&mut self, request: Request) -> Detached {
         let lock = self.hold(request);
         self.run_for(10);
@@ -198,7 +198,7 @@ impl ScriptedWorld {
 
     /// The guard of a lock that was granted.
     ///
-    /// # Panics If the lock was not granted.
+    /// Panics if the lock was not granted.
     pub fn guard(&self, lock: LockId) -> &Guard {
         self.find(lock).expect("the lock was granted")
     }
@@ -237,7 +237,7 @@ impl ScriptedWorld {
 
     /// The number of attempts until the grant.
     ///
-    /// # Panics If the lock was never granted.
+    /// Panics if the lock was never granted.
     pub fn attempts(&self, wanted: LockId) -> u32 {
         self.granted(wanted).expect("the lock was granted").1
     }
@@ -327,7 +327,7 @@ impl ScriptedWorld {
 
     /// The fencing token of a lock.
     ///
-    /// # Panics If the lock has none.
+    /// Panics if the lock has none.
     pub fn fence(&self, lock: LockId) -> u64 {
         self.guard(lock).fence.expect("the call asked for a fencing token")
     }

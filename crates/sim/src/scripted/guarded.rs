@@ -56,7 +56,7 @@ impl ScriptedWorld {
     /// Creates one client for each element of `all`, the client's rules for trusting nodes. The nodes have been running
     /// for a while, send no pushes, and answer without delay. Mutual exclusion is checked even if nodes lose data.
     ///
-    /// # Panics If there are no rules, or no nodes in them.
+    /// Panics if there are no rules, or no nodes in them.
     pub fn guarded(all: &[Rules]) -> Self {
         let rules = all.first().expect("there is a client");
         let quorum = Quorum::majority(rules.names.len()).expect("there are nodes");

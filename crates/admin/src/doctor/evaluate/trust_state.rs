@@ -118,7 +118,7 @@ impl Case<'_> {
                 None => return no(self.foreign(key, &quoted(text))),
             },
         };
-        // An adoption for an earlier run, or from before a promotion, does not count. A client begins another one.
+        // An adoption for an earlier run, or from before a promotion, does not count. A client begins a new adoption.
         let promoted_at = info.promoted_at.unwrap_or(-1);
         let begun = adoption.filter(|adoption| {
             *adoption.run_id == *info.run_id && adoption.promoted_at == promoted_at

@@ -117,7 +117,7 @@ impl View {
         let reply =
             round_trip.map_or_else(|| "yes".to_owned(), |time| format!("in {}", in_ms(time)));
         let (reply, text_style, text) = match lock {
-            // The reason has the colour of the fate, because the fate is usually why the node does not answer.
+            // The colour is that of the node's fault, because the fault is usually why the node does not answer.
             LockView::Nothing(why) => ("none".to_owned(), fate_style, why.clone()),
             LockView::Free => (reply, style::DIM, "free".to_owned()),
             LockView::Held(owner, left) => {

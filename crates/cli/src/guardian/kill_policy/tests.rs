@@ -195,7 +195,7 @@ fn the_kill_is_never_later_than_the_validity_whatever_becomes_of_that() {
                 _ => now.real_ns -= draw(TERM).min(now.real_ns),
             }
             if left(now, &votes) == 0 {
-                // If the loss of a vote (action 7) ends the lock, the keeper calls `terminate` before the deadline.
+                // If the loss of a vote (action 7) ends the lock, SIGKILL need not be due: the keeper ends the command.
                 let proved = action == 7;
                 assert!(
                     proved || kill_policy.kill_at().has_come(now),

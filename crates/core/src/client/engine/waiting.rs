@@ -113,8 +113,7 @@ impl Engine {
         };
         let closed = call.waiting.as_ref().is_some_and(Waiting::is_closed);
         if !again || closed {
-            // If only one of several readers released the lock, the lock did not become free, so no other client was
-            // faster.
+            // If only one of several readers released the lock, the lock did not become free, and was not missed.
             let is_missed = !call.waiting.as_ref().is_some_and(Waiting::is_held_by_several);
             call.contention.missed += u32::from(again && !first && is_missed);
             return self.pause(lock, first || !again, cx);

@@ -18,7 +18,7 @@ fn release(token: u8) -> Command {
     Command::Release { keys: "k".into(), value: value(token), tell: true }
 }
 
-/// Sends an exchange and receives these answers.
+/// Sends an exchange with these commands, and takes these answers.
 fn sent(
     session: &mut Session,
     commands: impl Into<Vec<Command>>,

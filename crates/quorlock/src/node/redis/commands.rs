@@ -9,7 +9,7 @@ use crate::text::for_people;
 /// The effect on locks if a command, or the right to it, is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// No lock works.
+    /// Without the command, no lock works.
     Needed,
     /// Locks are slower, or errors are less precise.
     Wanted,
