@@ -117,7 +117,7 @@ impl<G> Acquire<G> {
         Self { lease: Some((ttl, hold_left)), ..self }
     }
 
-    /// The same call, which fails if there is a reason.
+    /// The same call, which fails with this error if there is one.
     pub(crate) fn refused(self, refused: Option<AcquireError>) -> Self {
         Self { refused, ..self }
     }

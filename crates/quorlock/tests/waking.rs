@@ -177,7 +177,7 @@ impl Setting {
         }
     }
 
-    /// Starts a call. The proxies get a mark when the call begins to wait.
+    /// Starts a call. The receiver reports each time that the call begins to wait.
     fn wait_for(&self, key: &str) -> (Acquiring, Sleep) {
         let (told, asleep) = watch::channel(None);
         let acquire = self.waiter.acquire(key).progress(told);

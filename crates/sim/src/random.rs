@@ -11,7 +11,7 @@ use crate::time::Time;
 pub struct Random(ChaCha8Rng);
 
 impl Random {
-    /// Returns a stream of a seed.
+    /// Creates the stream with this number for a seed.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut generator = ChaCha8Rng::seed_from_u64(seed);
         generator.set_stream(stream);

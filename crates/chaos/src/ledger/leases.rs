@@ -23,7 +23,7 @@ const USERS: usize = 2;
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     all: Vec<Lease>,
-    /// The last time at which an operation ended that may leave a key on the nodes for a ttl.
+    /// The end of the latest operation that may leave a key on the nodes for a ttl.
     pub(crate) left: Time,
 }
 

@@ -69,7 +69,7 @@ struct Giver<'a> {
     caller: Caller<'a>,
 }
 
-/// The time in which a signal arrives that has ended the keeper, too.
+/// A signal that has ended the keeper also arrives here, within this time.
 const CTRL_C: Duration = Duration::from_millis(100);
 
 /// The reason why the lock is given back; `None`: a signal.

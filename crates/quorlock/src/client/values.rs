@@ -201,7 +201,7 @@ impl Query {
             Verdict::Shared => Self::Shared,
             Verdict::Unknown => Self::Unknown,
             Verdict::Split => Self::Split,
-            // A key of another type is held, and has no value.
+            // A key of another type counts as held, but has no value.
             Verdict::Held => seen.value().map_or(Self::Split, |value| Self::Value(value.to_vec())),
         }
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 const LEFT_OUT: [&str; 3] = ["admin.rs", "conformance", "conformance.rs"];
 
-/// The functions as `Type::function`, sorted.
+/// The public functions that return a future, as `Type::function`, sorted.
 pub(crate) fn futures_of_the_library() -> Vec<String> {
     let mut sources = Vec::new();
     read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut sources);

@@ -1,4 +1,4 @@
-//! A holder is notified if a quorum stops confirming its lock, before the lock ends, and if a quorum confirms it again.
+//! A holder is notified before its lock ends if no quorum confirms it any more, and when a quorum confirms it again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -237,7 +237,7 @@ pub(super) fn unsound(info: &Info, words: Words) -> Option<Failure> {
     Some(words.failure(&fault))
 }
 
-/// The reason why a sound server does not vote yet, for people.
+/// The reason why a server without a fault does not vote yet, for people.
 fn why(info: &Info, was_marked: bool, is_declared_durable: bool) -> String {
     let uptime = info.uptime_s;
     match (info.promoted_at, was_marked) {

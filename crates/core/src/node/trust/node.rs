@@ -71,7 +71,7 @@ impl NodeTrust {
         self.trust_state = TrustState::Refused(failure.executed());
     }
 
-    /// Quarantines a sound and marked node until the given time.
+    /// Quarantines a node until the given time, although its data and its marker are valid.
     pub(super) fn hold_back(&mut self, until: BootTime, why: String, now: Reading) {
         self.marker = None;
         self.review.step = Step::Rest;
