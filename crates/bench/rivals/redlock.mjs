@@ -46,7 +46,7 @@ const nodes = values.nodes.split(",").map((node) => {
 });
 
 async function redlock4() {
-  const redis = require("redis");
+  const redis = require("redis3");
   const Redlock = require("redlock4");
   const clients = nodes.map(({ host, port }) => redis.createClient(port, host));
   await Promise.all(clients.map((client) => once(client, "ready")));

@@ -14,7 +14,7 @@ use crate::plan::{self, BenchPlan, Scope, WORKLOADS};
 use crate::report::Report;
 use crate::subjects::Flavor;
 use crate::workers::WORKER;
-use crate::{count, table, worker};
+use crate::{count, interop, table, worker};
 
 /// Compares quorlock with raw sockets and other lock libraries, on real servers that it starts
 ///
@@ -60,6 +60,16 @@ enum Command {
     Worker {
         /// The worker's job, as JSON
         job: String,
+    },
+
+    /// A lock library behind the protocol of `cargo xtask interop`
+    #[command(name = interop::WORKER, hide = true)]
+    InteropWorker {
+        /// quorlock or rslock
+        library: String,
+
+        /// HOST:PORT,HOST:PORT,…
+        nodes: String,
     },
 }
 
@@ -141,6 +151,9 @@ pub(crate) fn main() -> ExitCode {
             count::run(lockers, pairs, (guard, take)).map(|()| ExitCode::SUCCESS)
         }
         Some(Command::Worker { job }) => worker::main(&job).map(|()| ExitCode::SUCCESS),
+        Some(Command::InteropWorker { library, nodes }) => {
+            interop::main(&library, &nodes).map(|()| ExitCode::SUCCESS)
+        }
     };
     result.unwrap_or_else(|why| {
         eprintln!("quorlock-bench: {why}");

@@ -8,6 +8,7 @@ mod clock;
 mod count;
 mod handover_stats;
 mod held;
+mod interop;
 mod machine;
 mod plan;
 mod report;

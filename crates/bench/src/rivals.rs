@@ -263,7 +263,7 @@ mod tests {
         let expected = [
             format!("{client} (hiredis {parser})"),
             format!("{} (redis-py {client}, hiredis {parser})", pip("pottery")),
-            format!("{} (redis {})", npm("redlock4"), npm("redis")),
+            format!("{} (redis {})", npm("redlock4"), npm("redis3")),
             format!("{} (ioredis {})", npm("redlock5"), npm("ioredis")),
         ];
         let versions: Vec<_> = RIVALS.iter().map(|rival| rival.version).collect();
