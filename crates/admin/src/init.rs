@@ -371,7 +371,7 @@ fn floor(looked: &[Looked], least: u64) -> u64 {
     let times = facts().filter_map(|facts| u64::try_from(facts.times.last_us?).ok());
     let floors = facts().filter_map(|facts| match (&facts.marker, &facts.adoption) {
         (Seen::Text(text), _) => Some(Marker::parse(text)?.floor),
-        // An adoption replaces the marker and keeps its floor.
+        // An adoption (wait) replaces the marker and keeps its floor (smallest fencing token).
         (_, Seen::Text(text)) => Some(Adoption::parse(text)?.floor),
         _ => None,
     });

@@ -39,7 +39,7 @@ pub enum LockKind {
 pub struct Lock {
     /// The resource's name, without the key prefix.
     pub resource: Arc<str>,
-    /// Whether the holder is a writer or a reader, or has left an intent behind.
+    /// Whether the holder is a writer or a reader, or has left an intent behind, which keeps readers out.
     pub kind: LockKind,
     /// The holder, and the time after which no node has the lock any more unless it is extended. The time is `None` if
     /// the key has no expiry: such a key is a leftover.

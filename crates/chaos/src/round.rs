@@ -434,7 +434,7 @@ const OWN: &str = "quorlock:";
 
 const INTENT: &str = "quorlock:intent:";
 
-/// The prefixes of the library's keys that expire with their lock: intents, and the nonces of taken locks.
+/// Prefixes of keys that expire with their lock: intents (notes of waiting writers), and nonces of taken locks.
 const EPHEMERAL: [&str; 2] = [INTENT, "quorlock:take:"];
 
 /// The keys of locks, intents and nonces on each node. Each key is queried by name, because servers also count expired

@@ -11,7 +11,7 @@ use quorlock_servers::{Reply, Server};
 /// Quarantine for the largest ttl of 4 s, in milliseconds: the ttl, 1 % of it, and 2 s.
 const QUARANTINE_MS: i64 = 6_040;
 
-/// The ttl that `quorlock:adopt` gets when an adoption begins. What is left of it tells the adoption's age.
+/// The ttl that `quorlock:adopt` gets when an adoption (a node's wait) begins. The rest of it tells the adoption's age.
 const ADOPTION_MS: i64 = 2 * 86_400_000;
 
 #[test]

@@ -375,7 +375,7 @@ fn an_adoption_for_settings_that_were_never_in_force_does_not_block_a_reconfigur
     let Some(testbed) = Testbed::new() else { return };
     ends(&testbed, 3, "900ms", FRESH, 0);
     let adopted = eventually("d is adopted for five nodes", || {
-        // A call may end before it adopts node d, because other nodes have other settings. So the test repeats it.
+        // Other nodes' settings may end a call before it adopts node d (starts its wait). The test repeats the call.
         ends(&testbed, 5, "900ms", RUN, 69);
         get(&testbed.nodes[3], "quorlock:adopt")
     });
@@ -405,7 +405,7 @@ fn a_floor_leaves_room_for_fencing_tokens() {
     let floor = format!(" floor={}", (1_u64 << 53) - 1);
     let has_floor = |markers: &[String]| markers[..3].iter().all(|it| it.ends_with(&floor));
     assert!(has_floor(&markers(&testbed)), "{:?}", markers(&testbed));
-    // If no node has a marker, the floor in the text of an adoption counts.
+    // If no node has a marker, the floor (smallest fencing token) in the text of an adoption counts.
     let adoption = format!("{} wait_ms=2909", markers(&testbed)[0]);
     testbed.on(0..3, &["DEL", "quorlock:node"]);
     testbed.on(0..1, &["SET", "quorlock:adopt", &adoption, "PX", "172800000"]);

@@ -322,9 +322,9 @@ pub enum Command {
     /// Answers: [`Answer::Adopting`], or [`Answer::NotMarked`] if the marker is not the one in `seen` and nothing is
     /// written.
     Adopt {
-        /// The key of the adoption.
+        /// The key of the adoption (the text that starts the node's wait).
         key: Key,
-        /// The new text of the adoption.
+        /// The new text of the adoption, which starts the node's wait.
         text: Arc<str>,
         /// The text of an adoption that may be replaced.
         replaces: Option<Arc<str>>,
@@ -386,7 +386,7 @@ impl Counter {
 /// and old enough.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Adopted {
-    /// The key of the adoption on the node.
+    /// The key of the adoption (the text that starts the node's wait).
     pub key: Key,
     /// The text that the adoption must have.
     pub text: Arc<str>,

@@ -44,7 +44,7 @@ pub enum Verb {
     Raise,
     /// Deletes the key.
     Release,
-    /// Checks whether a node's votes count: reads its `INFO`, or writes its adoption or marker.
+    /// Checks a node's votes: reads its `INFO`, or writes its adoption (starts a wait) or its marker (ends it).
     Trust,
     /// Sets, renews or withdraws the intent by which a waiting writer keeps new readers out.
     Announce,

@@ -211,7 +211,7 @@ impl Entry {
     }
 }
 
-/// The infix of an intent's key, between prefix and resource. Neither may contain it.
+/// The infix of the key of an intent (a waiting writer's note), between prefix and resource. Neither may contain it.
 const INTENT: &str = "quorlock:intent:";
 
 /// The keys for the intents of writers that wait for these keys. The first `prefix_bytes` of each key are the client's

@@ -4,14 +4,14 @@ use quorlock_core::shown::{LINE_MAX, shown};
 
 const SCRIPT: &str = include_str!("keys.lua");
 
-/// A change of a node's marker and adoption in one atomic step. An empty text stands for no key.
+/// A change of a node's marker and adoption (the text that starts a wait) in one atomic step. An empty text: no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     /// Marker and adoption before the change; `*` matches anything.
     pub(super) from: (String, String),
     /// Marker and adoption after the change.
     pub(super) to: (String, String),
-    /// If set, the change is made only if the node's adoption is at least this old, in milliseconds.
+    /// If set, the change is made only if the node's adoption (wait) is at least this old, in milliseconds.
     pub(super) age_ms: Option<u64>,
 }
 

@@ -126,7 +126,7 @@ pub async fn reconfigure(
             return failed();
         }
     }
-    // Step 3: the new nodes are adopted.
+    // Step 3: adoption, which starts the wait of the new nodes.
     let after: Vec<Option<NodeKeys>> = states
         .iter()
         .zip(&blocked)

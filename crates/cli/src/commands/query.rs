@@ -14,7 +14,7 @@ pub(crate) fn main(args: &Query, format: OutputArgs) -> Result<ExitCode, Refused
     options::check_key(&args.key, &args.nodes)?;
     let mut builder = options::builder(&args.nodes)?;
     if !options::guard_is_off(&args.nodes) {
-        // With the strict guard a client writes markers. This client only reads, so it must not.
+        // With the strict restart guard, a client writes markers to nodes. This client must only read.
         builder = builder.restart_guard(RestartGuard::Observe);
     }
     let client = options::build(builder, &args.nodes)?;

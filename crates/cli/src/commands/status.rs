@@ -28,7 +28,7 @@ pub(crate) fn main(args: &Status, format: OutputArgs) -> Result<ExitCode, Refuse
     args.keys.iter().try_for_each(|key| options::check_key(key, &args.nodes))?;
     let mut builder = options::builder(&args.nodes)?;
     if !options::guard_is_off(&args.nodes) {
-        // With the strict guard a client writes markers. This client only reads, so it must not.
+        // With the strict restart guard, a client writes markers to nodes. This client must only read.
         builder = builder.restart_guard(RestartGuard::Observe);
     }
     let topology = Topology::of(&builder).map_err(|error| options::blamed(error, &args.nodes))?;
@@ -139,7 +139,7 @@ struct Look<'a> {
     inspection: &'a Inspection,
     nodes: &'a [NodeStats],
     topology: &'a Topology,
-    /// For each node, whether a leftover intent is there.
+    /// For each node, whether it has a leftover intent, which keeps readers out.
     intents: Vec<bool>,
 }
 

@@ -59,9 +59,9 @@ pub enum Answer {
     Identified,
     /// The adoption that the node has now: the text that started its wait.
     Adopting {
-        /// The text of the adoption.
+        /// The text of the adoption, which started the node's wait.
         text: Arc<str>,
-        /// The age of the adoption.
+        /// The age of the adoption: how long the node has waited.
         age: Duration,
     },
     /// The marker was written.

@@ -107,7 +107,7 @@ pub struct Adoption {
     /// The run of the server, from its start to its stop, for which this text was written.
     pub run_id: Box<str>,
     /// The offset at which the server had been promoted from a replica; -1 if it never was one. A later promotion needs
-    /// another adoption.
+    /// another adoption (wait).
     pub promoted_at: i64,
     /// The floor of the marker that the adoption has replaced: the smallest fencing token that the node gave out then.
     pub floor: u64,

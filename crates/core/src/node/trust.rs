@@ -100,7 +100,7 @@ pub enum TrustState {
 }
 
 impl Rules {
-    /// The time for which a server must have been running, or its adoption must have existed, until its votes count.
+    /// The time for which a server must have run, or must have waited since its adoption, until its votes count.
     /// Slightly longer than the longest ttl (S10).
     pub fn quarantine(&self) -> Duration {
         let max_ttl = Duration::from_millis(self.cluster.max_ttl_ms());

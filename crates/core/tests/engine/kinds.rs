@@ -348,7 +348,7 @@ fn a_writer_that_no_reader_keeps_waiting_lets_readers_in() {
     assert!(world.granted_at(writer).is_none() && world.granted_at(late).is_some());
 }
 
-/// A shutdown waits until the intents are removed. If a node does not answer, it waits only for a short time.
+/// A shutdown waits until the intents, which keep readers out, are removed, but only briefly for a silent node.
 #[test]
 fn a_client_removes_its_intents_before_it_ends() {
     for is_silent in [false, true] {

@@ -43,7 +43,7 @@ fn rules(guard: RestartGuard) -> Rules {
     Rules { guard, cluster: cluster(), names: names(), marker, adoption, durable, words }
 }
 
-/// A strict client, and three nodes without a marker.
+/// A strict client, and three nodes without a marker (the key that shows that no data was lost).
 fn fresh() -> ScriptedWorld {
     with(rules(RestartGuard::Strict))
 }

@@ -30,7 +30,7 @@ pub(crate) struct Waits {
     /// The earliest possible start of each server run: the time of the client's first `INFO` request to it, less the
     /// uptime in the reply.
     runs: BTreeMap<(Channel, String), Time>,
-    /// The last adoption that the client has seen.
+    /// The last adoption (a node's wait for a marker) that the client has seen.
     adoptions: BTreeMap<Channel, Seen>,
     /// The newest command about trust: its number, and the adoption that it requests.
     asked: BTreeMap<Channel, (u32, Option<Arc<str>>)>,
@@ -39,7 +39,7 @@ pub(crate) struct Waits {
     heard: BTreeMap<Channel, Seen>,
 }
 
-/// An adoption that a client has read: its text, its earliest possible start, and the time of the client's request.
+/// An adoption (a node's wait) as a client read it: its text, its earliest start, and the time of the request.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Seen {
     text: Arc<str>,
@@ -72,7 +72,7 @@ impl Waits {
             Fact::Ordered { client, node, ticket, command } if ticket.verb == Verb::Trust => {
                 return self.ordered((*client, *node), *ticket, command, view);
             }
-            // A client that refuses a node ignores the node's adoption.
+            // A client that refuses a node ignores the node's adoption (its wait for a marker).
             Fact::TrustState { client, node, trust_state: TrustState::Refused(_) } => {
                 let channel = (*client, *node);
                 self.heard.remove(&channel);
@@ -80,7 +80,7 @@ impl Waits {
                     *asked = None;
                 }
             }
-            // The marker has ended this adoption, so its beginning must not count for a later adoption.
+            // The marker has ended this adoption (wait), so its beginning must not count for a later adoption.
             Fact::TrustState { client, node, trust_state: TrustState::Trusted } => {
                 self.adoptions.remove(&(*client, *node));
                 self.heard.remove(&(*client, *node));

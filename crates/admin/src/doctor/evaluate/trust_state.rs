@@ -1,4 +1,4 @@
-//! Whether a node's votes count, according to its marker and its adoption. A client decides in the same way.
+//! Whether a node's votes count, by its marker (no data was lost) and its adoption (a wait), as a client decides it.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ impl Case<'_> {
         if marker.as_ref().is_some_and(is_of_this_run) {
             return (Votes::Count, findings);
         }
-        // With a marker, a restarted server votes when its uptime is long enough. Otherwise it must be adopted first.
+        // With a marker, a restarted server votes once it is old enough. Otherwise a wait (adoption) comes first.
         let would_tell = self.is_durable(info) || self.topology.rules.would_tell_of_promotions();
         let (votes, finding) = if marker.is_some() && info.promoted_at.is_none() && would_tell {
             self.restarted(info)
@@ -118,7 +118,7 @@ impl Case<'_> {
                 None => return no(self.foreign(key, &quoted(text))),
             },
         };
-        // An adoption for an earlier run, or from before a promotion, does not count. A client begins a new adoption.
+        // An adoption (wait) for an earlier run, or from before a promotion, does not count. A client begins a new one.
         let promoted_at = info.promoted_at.unwrap_or(-1);
         let begun = adoption.filter(|adoption| {
             *adoption.run_id == *info.run_id && adoption.promoted_at == promoted_at

@@ -42,7 +42,7 @@ pub(super) struct Call {
     pub(super) free_in: Option<Duration>,
     pub(super) contention: Contention,
     pub(super) trust_wait: TrustWait,
-    /// Boxed because few calls have an intent.
+    /// The intent of a waiting writer. Boxed because few calls have one.
     pub(in crate::client::engine) intent: Option<Box<Intent>>,
 }
 

@@ -19,7 +19,7 @@ use crate::time::Reading;
 const ROUND_TRIPS: u32 = 4;
 
 /// Longest time for which a closing client waits for adoptions, which take nodes into use, and for withdrawals of
-/// intents.
+/// intents, which let readers in again.
 const CLOSE_WITHIN: Duration = Duration::from_millis(250);
 
 /// The lock id in the tickets (lock, round and verb) of commands about trust, which belong to no call.

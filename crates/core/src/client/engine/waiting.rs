@@ -130,7 +130,7 @@ impl Engine {
         self.try_now(lock);
     }
 
-    /// Updates the call's intent after a look at the lock.
+    /// Updates the call's intent, which keeps new readers out, after a look at the lock.
     fn review_intent(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;

@@ -16,7 +16,7 @@ use crate::redlock::quorum::NodeId;
 use crate::time::{BootTime, Reading};
 
 impl NodeMonitor {
-    /// Evaluates a node's `INFO` and marker: trusts or refuses the node, or begins the steps to adopt and mark it.
+    /// Evaluates a node's `INFO` and marker: trusts or refuses it, or begins its wait (adoption) for a new marker.
     pub(super) fn evaluate(
         &mut self,
         node: NodeId,

@@ -27,8 +27,8 @@ pub enum Fault<'a> {
     SameServer(&'a str),
     /// The node votes, or will vote, for clients with other settings.
     OtherSettings {
-        /// Whether the node has the marker of the other clients. Otherwise the other clients have written an adoption,
-        /// and wait until they may write the marker.
+        /// Whether the node has the marker of the other clients. Otherwise it has their adoption, the text that starts
+        /// the wait for a marker.
         is_marked: bool,
         /// Settings of the other clients.
         theirs: &'a Cluster,

@@ -11,8 +11,7 @@ fn jump(world: &mut ScriptedWorld, node: usize) {
     world.server_mut(node).clock.step(JUMP, now);
 }
 
-/// An adoption is deleted and begins again. A jump of the server's clock must not make the new adoption look old
-/// enough.
+/// An adoption (wait) is deleted and begins again. A jump of the server's clock must not make the new one look old.
 #[test]
 fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new() {
     let mut world = fresh();
@@ -27,7 +26,7 @@ fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new()
     assert_eq!((world.trusted(0), world.outcome(lock)), (3, Some(Ok(()))));
 }
 
-/// Another client begins the adoption again, and the clock of the server jumps ahead. This client knows only the
+/// Another client begins the adoption (wait) again, and the clock of the server jumps ahead. This client knows only the
 /// earlier adoption. The new adoption cannot be older than this client's last look at the earlier one.
 #[test]
 fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_before() {
@@ -158,7 +157,7 @@ fn a_promotion_that_the_server_has_forgotten_still_counts() {
 }
 
 /// The server becomes a replica of its own lagging replica, and then a master again. It now has the replica's data,
-/// with an older adoption or none. In both cases it must not vote yet.
+/// with an older adoption (wait) or none. In both cases it must not vote yet.
 #[test]
 fn an_adoption_from_before_a_promotion_is_none() {
     for keeps_adoption in [true, false] {

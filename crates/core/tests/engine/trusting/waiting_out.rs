@@ -54,7 +54,7 @@ fn a_shutdown_lets_an_adoption_finish() {
         world.restart(2, false);
         let lock = acquire(&mut world, Wait::Once);
         assert_eq!(world.outcome(lock), Some(Ok(())));
-        // The next client comes when the adoption is 13 s old. It learns of the adoption only after it has its lock.
+        // The next client comes after 13 s of the wait (adoption). It learns of the wait only after it has its lock.
         assert!(world.has(2, ADOPTION));
         world.leave(0);
         world.run_for(13 * SECOND);
