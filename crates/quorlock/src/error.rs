@@ -171,7 +171,7 @@ pub enum BuildError {
         variable: String,
         /// The reason, without a secret.
         reason: String,
-        /// The underlying error: of the file that the variable names, or of the setting.
+        /// The underlying error: about the file that the variable names, or about the setting.
         source: Option<Arc<dyn Error + Send + Sync>>,
     },
     /// The client's task needs a tokio runtime, and `build` was called outside of one.

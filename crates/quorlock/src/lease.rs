@@ -44,7 +44,7 @@ pub struct Lease {
     pub(crate) title: Arc<str>,
     /// The value on the nodes. For [`LeaseKind::Taken`] the nonce.
     pub(crate) value: Value,
-    /// The caller's value; exactly for [`LeaseKind::Taken`].
+    /// The caller's value; `None` unless the kind is [`LeaseKind::Taken`].
     pub(crate) taken: Option<Value>,
     pub(crate) ttl: Duration,
     pub(crate) end: LeaseEnd,

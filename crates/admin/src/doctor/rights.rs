@@ -19,7 +19,7 @@ pub(crate) struct Rights {
     pub(crate) cannot_write: Option<String>,
     /// The rights to commands that the server lacks, as an ACL spells them.
     unknown: Vec<&'static str>,
-    /// The commands that the server lacks, and that locks use.
+    /// The commands that locks use and the server lacks.
     pub(crate) missing: Vec<(&'static str, Weight)>,
     /// Whether the keys are in a database other than the first, so that the user needs the right to SELECT.
     selects: bool,

@@ -1,4 +1,4 @@
-//! The size of a model: times in ticks, budgets as numbers.
+//! The bounds of a model: times in ticks, and the numbers of faults and attempts.
 
 use std::sync::Arc;
 use std::time::Duration;
