@@ -131,9 +131,12 @@ const BREATH: Time = 50 * MS;
 /// Describes how an exit code contradicts the events, if it does.
 pub(crate) fn misfit(run: &Run) -> Option<String> {
     if run.is_script {
-        // A signal may end the script itself. The script exits with 70 if its keeper was killed before the keeper
-        // answered.
-        let is_known = run.code.is_none_or(|code| [0, 69, 70, 75, 79].contains(&code));
+        // A signal, also of its keeper, may end a script. A keeper that was killed before its answer makes the code 70.
+        let kills_keeper = [Fault::KillGuardian, Fault::TermGuardian, Fault::KillBoth];
+        let is_keeper_killed = run.fault.is_some_and(|fault| kills_keeper.contains(&fault));
+        let is_known = run
+            .code
+            .is_none_or(|code| [0, 69, 75, 79].contains(&code) || (code == 70 && is_keeper_killed));
         return (!is_known)
             .then(|| format!("exit code {:?} is none that a script can have", run.code));
     }
@@ -233,5 +236,14 @@ mod tests {
         assert!(misfit(&Run { code: None, ..run(0, &[]) }).is_some());
         let killed = Run { code: None, fault: Some(Fault::KillKeeper), ..Run::default() };
         assert_eq!(misfit(&killed), None);
+    }
+
+    #[test]
+    fn a_script_fails_for_a_fault_of_the_machine_only_if_its_keeper_was_killed() {
+        let script = |fault| Run { is_script: true, fault, code: Some(70), ..Run::default() };
+        assert_eq!(misfit(&script(Some(Fault::KillGuardian))), None);
+        for fault in [None, Some(Fault::KillKeeper), Some(Fault::StopGuardian)] {
+            assert!(misfit(&script(fault)).is_some(), "{fault:?}");
+        }
     }
 }
