@@ -12,7 +12,7 @@ use quorlock_core::{Holding, Value};
 
 pub use crate::builder::Topology;
 use crate::error::Holder;
-pub use crate::error::{group, list_nodes, names};
+pub use crate::error::{confirmations, group, list_nodes, names};
 pub use crate::exhausted::{current_thread_runtime, exhausted, explained};
 pub use crate::node::custom::{Node, RedisNode};
 pub use crate::node::redis::{

@@ -22,7 +22,7 @@ pub use self::acquire::{AcquireError, AcquireFailure};
 pub use self::group::{group, names};
 pub use self::lease::{DetachError, LeaseError};
 pub use self::node::list as list_nodes;
-pub use self::node::{Holder, HolderKind, NodeAnswer};
+pub use self::node::{Holder, HolderKind, NodeAnswer, confirmations};
 pub(crate) use self::node::{grouped, most_frequent};
 
 /// The reason why a call was refused before anything was sent.

@@ -426,7 +426,7 @@ async fn a_refusal_lists_the_answer_of_each_node() {
         "lock \"orders\" not acquired after 1 attempt in 0.0ns: a key without expiry blocks the lock until \
          somebody deletes it: quorlock status prints the command, if no program uses the key; node a refused (held by api-7:41, ends in 4.1s \
          unless extended); node b refused (held by a client without a name, ends in 4.0s unless extended); \
-         node c refused (held by the foreign value \"uuid\\u{1b}[…\", which quorlock did not write, without \
+         node c refused (held by the value \"uuid\\u{1b}[…\", which is not one of quorlock's tokens, without \
          expiry); node d refused; node e failed: unreachable: stopped"
     );
     assert_eq!(error.holder().unwrap().to_string(), "api-7:41, ends in 4.1s unless extended");
@@ -454,7 +454,7 @@ async fn a_refusal_lists_the_answer_of_each_node() {
     nodes[0].insert("long", "x".repeat(100), None);
     let seen = client.inspect("long").await.unwrap();
     let expected = format!(
-        "a held by the foreign value \"{}…\", which quorlock did not write, without expiry",
+        "a held by the value \"{}…\", which is not one of quorlock's tokens, without expiry",
         "x".repeat(6)
     );
     assert_eq!(seen.nodes[0].to_string(), expected);

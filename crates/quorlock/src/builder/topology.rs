@@ -9,7 +9,7 @@ use super::settings::{Settings, check_names};
 use crate::common::Names;
 use crate::error::BuildError;
 use crate::node::{Node as _, NodeConfig, RedisNode};
-use crate::own_keys::{counter, own_key};
+use crate::own_keys::{counter, nonce, own_key};
 
 /// The servers that a client with these settings would use, and its rules for their votes.
 #[derive(Clone, Debug)]
@@ -62,6 +62,11 @@ impl Topology {
     /// The key of the intent, by which a writer that waits for this resource keeps new readers out.
     pub fn intent(&self, resource: &str) -> Key {
         own_key(&self.prefix, &format!("intent:{resource}"))
+    }
+
+    /// The key of the nonce, which only a lock with a value of its caller has.
+    pub fn nonce(&self, resource: &str) -> Key {
+        nonce(&self.prefix, resource)
     }
 
     /// The key of the counter of fencing tokens for the lock with this key.

@@ -40,7 +40,7 @@ impl Client {
     /// [`AcquireError::LeaseOver`](crate::AcquireError::LeaseOver) if the lock expired or was released.
     /// [`AcquireError::Contended`](crate::AcquireError::Contended) if another process has attached it.
     /// [`AcquireError::Lease`](crate::AcquireError::Lease) if the lease is of other nodes, past its end, fenced, or of a value
-    /// that its caller chose, or if the call has a shorter ttl; nothing was sent then.
+    /// that its caller chose, or if the call has a shorter ttl. No command about the lock is sent then.
     ///
     /// # Cancel safety
     /// Safe: dropping the future gives the lease back. If the call has won already, the lock is released.
@@ -114,7 +114,7 @@ impl Client {
     /// The client sends the release again to a node that did not answer.
     ///
     /// # Errors
-    /// [`LeaseError::OtherCluster`] if the lease is of other nodes. Nothing was sent then.
+    /// [`LeaseError::OtherCluster`] if the lease is of other nodes. No command about the lock is sent then.
     ///
     /// # Cancel safety
     /// Safe: the release goes on.

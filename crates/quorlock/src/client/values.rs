@@ -195,7 +195,9 @@ impl Client {
 }
 
 impl Query {
-    fn of(seen: &Inspection) -> Self {
+    /// The value that an inspection shows.
+    #[doc(hidden)]
+    pub fn of(seen: &Inspection) -> Self {
         match seen.verdict() {
             Verdict::Free => Self::Free,
             Verdict::Shared => Self::Shared,

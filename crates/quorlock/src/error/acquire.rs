@@ -41,7 +41,7 @@ pub enum AcquireError {
         /// The resource's name.
         resource: Arc<str>,
     },
-    /// The lease cannot be attached by this call. Nothing was sent.
+    /// The lease cannot be attached by this call. No command about the lock was sent.
     #[error(transparent)]
     Lease(#[from] LeaseError),
     /// The arguments or options of the call are invalid. Nothing was sent.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quorlock_core::{LossCause, NodeOutcome, Quorum};
 
-use super::node::{NodeAnswer, asked_nodes};
+use super::node::{NodeAnswer, confirmations};
 use super::{InvalidRequest, describe};
 use crate::lease::{LeaseKind, LeaseTextError};
 use crate::text::quoted;
@@ -14,10 +14,10 @@ use crate::text::quoted;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {
-    /// The text is not a lease. Nothing was sent.
+    /// The text is not a lease. No command about the lock was sent.
     #[error(transparent)]
     Text(#[from] LeaseTextError),
-    /// A client with another configuration made the lease. Nothing was sent.
+    /// A client with another configuration made the lease. No command about the lock was sent.
     #[error(
         "the lease of lock {} belongs to another configuration: {difference}; \
          use the settings of the program that made the lease", quoted(.resource)
@@ -28,7 +28,7 @@ pub enum LeaseError {
         /// The difference between the two configurations.
         difference: String,
     },
-    /// The end of the lease has passed. Nothing was sent.
+    /// The end of the lease has passed. No command about the lock was sent.
     #[error(
         "the lease of lock {} is over: its end has passed, so another client may hold the lock; \
          acquire the lock again", quoted(.resource)
@@ -37,7 +37,7 @@ pub enum LeaseError {
         /// The resource's name.
         resource: Arc<str>,
     },
-    /// The call is not for leases of this kind. Nothing was sent.
+    /// The call is not for leases of this kind. No command about the lock was sent.
     #[error("the lease of lock {} {}", quoted(.resource), wrong_kind(*.kind))]
     Kind {
         /// The resource's name.
@@ -45,7 +45,8 @@ pub enum LeaseError {
         /// The kind of the lease.
         kind: LeaseKind,
     },
-    /// The call has a shorter ttl than the lease, so nothing was sent. Keys with the ttl of the lease would outlive the lock.
+    /// The call has a shorter ttl than the lease, so no command about the lock was sent. Keys with the ttl of the lease
+    /// would outlive the lock.
     #[error(
         "the lease of lock {} has a ttl of {lease_ttl:?}, and the call one of {ttl:?}; choose {lease_ttl:?} or more",
         quoted(.resource)
@@ -58,8 +59,8 @@ pub enum LeaseError {
         /// The ttl of the lease.
         lease_ttl: Duration,
     },
-    /// The extension would reach past `max_hold` of the call that acquired the lock, so nothing was sent. The lock is held
-    /// until its end.
+    /// The extension would reach past `max_hold` of the call that acquired the lock, so no command about the lock was
+    /// sent. The lock is held until its end.
     #[error(
         "lock {} not extended or attached: that would reach past max_hold; release the lock, and acquire it again",
         quoted(.resource)
@@ -72,7 +73,7 @@ pub enum LeaseError {
     /// some nodes confirmed.
     #[error(
         "lock {} not confirmed, {needed} of {} nodes must confirm; try again before the lease ends; {}",
-        quoted(.resource), .nodes.len(), asked_nodes(.nodes, *.needed)
+        quoted(.resource), .nodes.len(), confirmations(.nodes, *.needed)
     )]
     Unconfirmed {
         /// The resource's name.
@@ -82,11 +83,11 @@ pub enum LeaseError {
         /// Number of nodes that must confirm.
         needed: usize,
     },
-    /// Too many nodes no longer have the value of the lock, so no quorum is left. The lock expired, was released, or was attached
-    /// by another process.
+    /// Too many nodes no longer have the value of the lock, so no quorum is left. The lock expired or was released, or
+    /// another process has attached it.
     #[error(
-        "lock {} is lost: it expired, was released, or was attached by another process; \
-         acquire the lock again; {}", quoted(.resource), asked_nodes(.nodes, *.needed)
+        "lock {} is lost: it expired or was released, or another process has taken it over; \
+         acquire the lock again; {}", quoted(.resource), confirmations(.nodes, *.needed)
     )]
     Lost {
         /// The resource's name.
@@ -96,7 +97,7 @@ pub enum LeaseError {
         /// Number of nodes that must confirm.
         needed: usize,
     },
-    /// The arguments of the call are invalid. Nothing was sent.
+    /// The arguments of the call are invalid. No command about the lock was sent.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
     /// The client, or the runtime on which it was built, was shut down.
@@ -195,22 +196,22 @@ mod tests {
             (
                 [silent(), failed(), NodeOutcome::Granted],
                 "lock \"deploy\\n\" not confirmed, 2 of 3 nodes must confirm; try again before the lease ends; \
-                 node a had not answered after 50.0ms; node b failed: unreachable; node c granted",
+                 node a had not answered after 50.0ms; node b failed: unreachable; node c confirmed",
             ),
             (
                 [gone(), failed(), silent()],
                 "lock \"deploy\\n\" not confirmed, 2 of 3 nodes must confirm; try again before the lease ends; \
-                 node a free; node b failed: unreachable; node c had not answered after 50.0ms",
+                 node a free; node b failed: unreachable; node c: no answer was needed",
             ),
             (
                 [other(), other(), silent()],
-                "lock \"deploy\\n\" is lost: it expired, was released, or was attached by another process; \
-                 acquire the lock again; nodes a, b refused; node c: no answer was needed",
+                "lock \"deploy\\n\" is lost: it expired or was released, or another process has taken it over; \
+                 acquire the lock again; nodes a, b: the key has another value; node c: no answer was needed",
             ),
             (
                 [gone(), other(), NodeOutcome::Granted],
-                "lock \"deploy\\n\" is lost: it expired, was released, or was attached by another process; \
-                 acquire the lock again; node a free; node b refused; node c granted",
+                "lock \"deploy\\n\" is lost: it expired or was released, or another process has taken it over; \
+                 acquire the lock again; node a free; node b: the key has another value; node c confirmed",
             ),
         ] {
             let error = unconfirmed(said);

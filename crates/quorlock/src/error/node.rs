@@ -183,7 +183,8 @@ pub struct Holder {
 pub enum HolderKind {
     /// A quorlock client with its description, escaped and cut; empty if the client has none.
     Owner(String),
-    /// The beginning of another library's value, escaped. The value may be a token.
+    /// The beginning of a value that is not one of this library's tokens, escaped: a caller of
+    /// [`Client::take`](crate::Client::take) or of another library chose the value. It may be a secret.
     Foreign(String),
     /// Readers: clients that share the lock.
     Readers {
@@ -252,7 +253,7 @@ impl fmt::Display for HolderKind {
             Self::Owner(owner) if owner.is_empty() => write!(f, "a client without a name"),
             Self::Owner(owner) => write!(f, "{owner}"),
             Self::Foreign(value) => {
-                write!(f, "the foreign value \"{value}\", which quorlock did not write")
+                write!(f, "the value \"{value}\", which is not one of quorlock's tokens")
             }
             Self::OtherType => write!(f, "something that is no lock (a key of another type)"),
             Self::Readers { count, owners } => write_readers(f, *count, owners),
@@ -361,12 +362,27 @@ pub(super) fn asked_nodes(nodes: &[NodeAnswer], needed: usize) -> String {
     let without =
         |node: &&NodeAnswer| matches!(node.said, NodeOutcome::Refused(_) | NodeOutcome::Failed(_));
     let is_decided = nodes.len() - nodes.iter().filter(without).count() < needed;
-    list_with(nodes, |node| is_decided && node.said == NodeOutcome::Nothing)
+    list_with(nodes, |node| NOT_NEEDED.filter(|_| is_decided && node.said == NodeOutcome::Nothing))
 }
+
+/// Lists the answers to an extension. If the other answers rule out a quorum, a silent node is listed as not needed.
+pub fn confirmations(nodes: &[NodeAnswer], needed: usize) -> String {
+    let may_confirm =
+        |node: &&NodeAnswer| matches!(node.said, NodeOutcome::Granted | NodeOutcome::Nothing);
+    let is_decided = nodes.iter().filter(may_confirm).count() < needed;
+    list_with(nodes, |node| match node.said {
+        NodeOutcome::Granted => Some(" confirmed"),
+        NodeOutcome::Refused(_) => Some(": the key has another value"),
+        NodeOutcome::Nothing => NOT_NEEDED.filter(|_| is_decided),
+        _ => None,
+    })
+}
+
+const NOT_NEEDED: Option<&str> = Some(": no answer was needed");
 
 /// Lists the answers of the nodes. Nodes with the same answer are one entry.
 pub fn list<'a>(nodes: impl IntoIterator<Item = &'a NodeAnswer>) -> String {
-    list_with(nodes, |_| false)
+    list_with(nodes, |_| None)
 }
 
 /// Lists the nodes that do not confirm a held lock, grouped by their answers: `b, c: unreachable; d: …`.
@@ -379,16 +395,16 @@ pub(crate) fn grouped<'a>(nodes: impl Iterator<Item = &'a NodeAnswer>) -> String
 
 fn list_with<'a>(
     nodes: impl IntoIterator<Item = &'a NodeAnswer>,
-    was_not_needed: impl Fn(&NodeAnswer) -> bool,
+    in_words: impl Fn(&NodeAnswer) -> Option<&'static str>,
 ) -> String {
     let named = nodes.into_iter().map(|node| (&*node.node, node));
     let groups = group(named, |one, other| one.says_the_same(other));
     let told = groups.iter().map(|(nodes, node)| {
         let mut text = names(nodes);
         // Writing to a string never fails.
-        let _ = match was_not_needed(node) {
-            true => text.write_str(": no answer was needed"),
-            false => node.write_said(&mut text),
+        let _ = match in_words(node) {
+            Some(words) => text.write_str(words),
+            None => node.write_said(&mut text),
         };
         text
     });
