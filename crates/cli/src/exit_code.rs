@@ -76,6 +76,19 @@ Exit codes:
   127  there is no such command
 Of doctor: 0 all is well, 1 warnings, 2 errors. Of query: 1 the lock is free.";
 
+/// The codes of `acquire`.
+pub(crate) const ACQUIRE: &str = "\
+Exit codes:
+  64   wrong arguments
+  69   no quorum of nodes
+  70   a fault of quorlock or of the machine: no keeper, no lease file, no
+       standard output; the lock was given back
+  75   not acquired: held by another
+  77   authentication or missing rights prevent it
+  78   wrong environment or file
+  79   the lock was lost before the lease could be printed
+  128+N if signal N ended the wait";
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@ use std::io;
 use quorlock::admin::explained;
 use quorlock::env::{self, Deployment, SettingError};
 use quorlock::node::NodeConfig;
-use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest, Resources, RestartGuard};
+use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest, Resources};
 
 use crate::args::{LockArgs, NodeArgs};
 use crate::exit_code::ExitCode;
@@ -34,15 +34,23 @@ impl Refused {
     /// Refuses the values of these options, and names their origins. The exit code is that of the environment or the
     /// file if none of the options was typed.
     pub(crate) fn about(options: &[&str], message: impl Into<String>, args: &NodeArgs) -> Self {
-        let origins: Vec<&Origin> =
-            options.iter().filter_map(|name| args.origins.of(name)).collect();
+        let given: Vec<(&str, &Origin)> =
+            options.iter().filter_map(|name| Some((*name, args.origins.of(name)?))).collect();
         let message = message.into();
-        if origins.is_empty() {
+        if given.is_empty() {
             return Self::usage(message);
         }
-        let is_typed = origins.iter().any(|origin| matches!(origin, Origin::Typed(_)));
-        let origins: Vec<String> = origins.iter().map(ToString::to_string).collect();
-        let message = format!("{}: {message}", origins.join(", "));
+        let is_typed = given.iter().any(|(_, origin)| matches!(origin, Origin::Typed(_)));
+        let origins: Vec<String> = given.iter().map(|(_, origin)| origin.to_string()).collect();
+        // Of one option, the origin takes the place of the name with which the message begins.
+        let rest = match given[..] {
+            [(name, _)] => message.strip_prefix(name).filter(|rest| rest.starts_with(" (")),
+            _ => None,
+        };
+        let message = match rest {
+            Some(rest) => format!("{}{rest}", origins[0]),
+            None => format!("{}: {message}", origins.join(", ")),
+        };
         if is_typed { Self::usage(message) } else { Self::config(message) }
     }
 }
@@ -117,10 +125,6 @@ pub(crate) fn builder(args: &NodeArgs) -> Result<ClientBuilder, Refused> {
     };
     let told = |error: SettingError| Refused::about(&[error.setting], error.reason, args);
     deployment.builder().map_err(told)
-}
-
-pub(crate) fn guard_is_off(args: &NodeArgs) -> bool {
-    args.restart_guard == Some(RestartGuard::Off)
 }
 
 pub(crate) fn build(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, Refused> {

@@ -15,7 +15,8 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::time::{Duration, SystemTime};
 
 #[cfg(target_os = "linux")]
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::fcntl_setfl;
+use rustix::fs::{OFlags, fcntl_getfl, fstat, stat};
 #[cfg(target_os = "linux")]
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -166,6 +167,15 @@ fn dropped_event(count: u64) -> String {
 
 fn dropped_lines(count: u64) -> String {
     format!("quorlock: {count} messages are missing here: nobody read for a while\n")
+}
+
+/// Whether standard output was closed when this process started. The runtime of Rust then opens `/dev/null` for reading
+/// and writing in its place. A shell opens `> /dev/null` for writing only.
+pub(crate) fn is_stdout_closed() -> bool {
+    let stdout = rustix::stdio::stdout();
+    let (found, null) = (fstat(stdout), stat("/dev/null"));
+    let is_null = found.is_ok_and(|found| null.is_ok_and(|null| found.st_rdev == null.st_rdev));
+    is_null && fcntl_getfl(stdout).is_ok_and(|flags| flags.contains(OFlags::RDWR))
 }
 
 /// Writes the result to standard output. It is no error if the reader has closed the pipe.

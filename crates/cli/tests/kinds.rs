@@ -133,7 +133,7 @@ fn locks_of_other_libraries_count_as_writers() {
     all_succeed([reader]);
     assert_eq!(plain(&testbed.nodes[..3]), 3);
     let said = testbed.is_held(&["k", "--shared"]);
-    assert!(said.contains("held by the foreign value \"plain\""), "{said}");
+    assert!(said.contains("held by the value \"plain\""), "{said}");
 }
 
 #[test]

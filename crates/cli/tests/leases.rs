@@ -10,56 +10,15 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{Running, Testbed, boot, code, eventually, json_lines, stderr, stdout, through};
+use common::leases::{
+    acquire, acquire_json, is_free, nothing_is_sent, quorum_holds, script, servers,
+};
+use common::{Running, Testbed, boot, code, eventually, json_lines, stderr, stdout};
 use quorlock_servers::Reply;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use serde_json::Value;
-
-/// Servers, and a configuration file with a node timeout for a busy machine. The keeper reads the file again.
-fn servers(count: usize) -> Option<Testbed> {
-    let mut testbed = Testbed::sized(count)?;
-    testbed.config = Some("config.toml");
-    fs::write(testbed.path("config.toml"), "node-timeout = \"250ms\"\n").unwrap();
-    Some(testbed)
-}
-
-/// A script that runs `quorlock` by its name, in the folder of the test.
-fn script(testbed: &Testbed, shell: &str, text: &str) -> Command {
-    let mut command = through(&[shell, "-c", text], &testbed.quorlock(&[]));
-    let folder = Path::new(env!("CARGO_BIN_EXE_quorlock")).parent().unwrap();
-    let path = std::env::var("PATH").unwrap();
-    command.env("PATH", format!("{}:{path}", folder.display()));
-    // fish writes files into this folder.
-    command.env("XDG_CONFIG_HOME", testbed.folder.path());
-    command
-}
-
-/// Acquires `k` with more options, and returns the lease.
-fn acquire(testbed: &Testbed, options: &[&str]) -> String {
-    let output = testbed.output(&[&["acquire", "k", "--ttl", "5s"], options].concat());
-    code(&output, 0);
-    let text = stdout(&output);
-    let lease = text.strip_suffix('\n').unwrap();
-    assert!(!lease.contains(char::is_whitespace) && lease.is_ascii(), "{lease}");
-    lease.to_owned()
-}
-
-fn acquire_json(testbed: &Testbed, args: &[&str]) -> Value {
-    let output = testbed.output(&[&["acquire"], args, &["--json"]].concat());
-    code(&output, 0);
-    json_lines(&stdout(&output)).remove(0)
-}
-
-fn is_free(testbed: &Testbed, key: &str) -> bool {
-    testbed.holders_of(key) == 0
-}
 
 fn await_free(testbed: &Testbed, key: &str) {
     eventually("the lock is free", || is_free(testbed, key).then_some(()));
-}
-
-fn quorum_holds(testbed: &Testbed, key: &str) -> bool {
-    testbed.holders_of(key) >= 3
 }
 
 /// Ends a keeper, and waits until no process has its number. An unreaped process counts as ended.
@@ -75,25 +34,6 @@ fn await_end_of(pid: i32) {
         (gone || stat.contains(") Z ")).then_some(())
     };
     eventually("the keeper ends", is_dead);
-}
-
-/// Asserts that no node receives a command about a key whose name ends with `k` while `run` runs.
-fn nothing_is_sent(testbed: &Testbed, run: impl FnOnce()) {
-    let mut monitors: Vec<_> = testbed.nodes.iter().map(|node| node.connect().unwrap()).collect();
-    for monitor in &mut monitors {
-        assert_eq!(monitor.command(&["MONITOR"]).unwrap(), Reply::Simple("OK".to_owned()));
-    }
-    run();
-    testbed.on_all(&["ECHO", "the end"]);
-    for monitor in &mut monitors {
-        loop {
-            let Reply::Simple(line) = monitor.reply().unwrap() else { panic!("lines") };
-            if line.ends_with(r#""ECHO" "the end""#) {
-                break;
-            }
-            assert!(!line.contains(r#"k""#), "{line}");
-        }
-    }
 }
 
 #[test]
@@ -152,7 +92,7 @@ fn the_fencing_token_is_in_the_lease_and_in_json_and_grows() {
     let mut last = 0;
     for _ in 0..2 {
         let lease = acquire_json(&testbed, &["k", "--fenced"]);
-        let token = lease["fencing_token"].as_u64().unwrap();
+        let token = lease["fence"].as_u64().unwrap();
         assert!(token > last, "{lease}");
         last = token;
         let text = lease["lease"].as_str().unwrap();
@@ -161,33 +101,6 @@ fn the_fencing_token_is_in_the_lease_and_in_json_and_grows() {
         assert!(lease["valid_for_ms"].as_u64().unwrap() <= 10_000, "{lease}");
         code(&testbed.output(&["release", text]), 0);
     }
-}
-
-#[test]
-fn a_text_that_is_no_lease_of_these_nodes_is_refused_and_nothing_is_sent() {
-    let Some(testbed) = servers(5) else { return };
-    let lease = acquire(&testbed, &[]);
-    let edited = lease.replacen("key=k", "key=m", 1);
-    nothing_is_sent(&testbed, || {
-        for text in [&lease[..lease.len() - 1], &lease[1..], &edited, "", "nonsense"] {
-            for command in ["extend", "release"] {
-                let output = testbed.output(&[command, text]);
-                code(&output, 65);
-                assert_eq!(stdout(&output), "");
-                assert!(!stderr(&output).contains("value="), "the message shows no secret");
-            }
-        }
-        for command in ["extend", "release"] {
-            let mut other = testbed.quorlock(&[command, &lease]);
-            other.env("QUORLOCK_NODES", testbed.named(0..3));
-            let output = other.output().unwrap();
-            code(&output, 65);
-            assert!(stderr(&output).contains("another configuration"), "{}", stderr(&output));
-            let prefixed = testbed.output(&[command, &lease, "--key-prefix", "p:"]);
-            code(&prefixed, 65);
-        }
-    });
-    assert!(quorum_holds(&testbed, "k"));
 }
 
 #[test]
@@ -210,35 +123,6 @@ fn a_lease_is_read_from_standard_input() {
     let text = "quorlock acquire k | quorlock extend - | quorlock release -";
     code(&script(&testbed, "sh", text).output().unwrap(), 0);
     assert!(is_free(&testbed, "k"));
-}
-
-#[test]
-fn the_exit_codes_of_acquire_are_those_of_run() {
-    let Some(testbed) = servers(3) else { return };
-    let refused = |args: &[&str], expected: i32| {
-        let output = testbed.output(&[&["acquire"], args].concat());
-        code(&output, expected);
-        assert_eq!(stdout(&output), "", "{args:?}");
-        stderr(&output)
-    };
-    for (other, options) in
-        [("shared", &["--shared"][..]), ("fenced", &["--fenced"]), ("also", &["--also", "l"])]
-    {
-        let said = refused(&[&["k", "--value", "v"], options].concat(), 64);
-        assert!(said.contains(&format!("--value, --{other}: ")), "{said}");
-    }
-    refused(&["k", "--shared", "--fenced"], 64);
-    refused(&["k", "--on-lost", "TERM"], 64);
-    refused(&["k", "--hold-by", "1", "--on-lost", "NOSUCH"], 64);
-    refused(&["k", "--hold-by", "0"], 64);
-    let said = refused(&["k", "--hold-by", "2147483647"], 64);
-    assert!(said.contains("there is no process 2147483647"), "{said}");
-    assert!(is_free(&testbed, "k"));
-    let _lease = acquire(&testbed, &[]);
-    refused(&["k", "--wait", "0s"], 75);
-    testbed.nodes.iter().for_each(|node| node.kill().unwrap());
-    refused(&["l", "--wait", "0s"], 69);
-    code(&testbed.output(&["query", "k"]), 69);
 }
 
 #[test]
@@ -320,55 +204,11 @@ fn a_lease_file_that_cannot_be_written_releases_the_lock() {
         code(&output, 70);
         assert_eq!(stdout(&output), "");
         assert!(stderr(&output).contains("cannot write the lease to "), "{}", stderr(&output));
+        assert!(!stderr(&output).contains(".tmp"), "{}", stderr(&output));
         assert!(is_free(&testbed, "k"));
     }
     let left = fs::read_dir(testbed.folder.path()).unwrap().count();
     assert_eq!(left, 1, "only the configuration is left");
-}
-
-#[test]
-fn a_value_is_taken_once_and_queried_and_released_by_lease_or_by_value() {
-    let Some(testbed) = servers(5) else { return };
-    let query = |expected: i32, text: &str| {
-        let output = testbed.output(&["query", "k"]);
-        code(&output, expected);
-        assert_eq!(stdout(&output), text);
-        let output = testbed.output(&["query", "k", "--json"]);
-        code(&output, expected);
-        json_lines(&stdout(&output)).remove(0)
-    };
-    assert_eq!(query(1, "")["state"], "free");
-    let lease = acquire(&testbed, &["--value", "V 1"]);
-    assert_eq!(query(0, "V 1\n")["value"], "V 1");
-    let second = testbed.output(&["acquire", "k", "--value", "V 1", "--wait", "0s"]);
-    code(&second, 75);
-    let waiting = testbed.output(&["acquire", "k", "--value", "V 1", "--wait", "300ms"]);
-    code(&waiting, 75);
-    assert!(stderr(&waiting).contains("waiting for"), "{}", stderr(&waiting));
-    code(&testbed.output(&["release", "k", "--value", "other"]), 0);
-    assert!(quorum_holds(&testbed, "k"), "another value releases nothing");
-    code(&testbed.output(&["release", &lease]), 0);
-    assert!(is_free(&testbed, "k"));
-
-    let old = acquire(&testbed, &["--value", "V"]);
-    code(&testbed.output(&["release", "k", "--value", "V"]), 0);
-    assert!(is_free(&testbed, "k"));
-    let _new = acquire(&testbed, &["--value", "V"]);
-    // The lease has a nonce, so it does not release a later lock with an equal value.
-    let late = testbed.output(&["release", &old]);
-    code(&late, 0);
-    assert!(quorum_holds(&testbed, "k") && stderr(&late).contains("over already"));
-    let extended = testbed.output(&["extend", "k", "--value", "V", "--ttl", "3s"]);
-    code(&extended, 0);
-    assert_eq!(stdout(&extended), "");
-    code(&testbed.output(&["release", "k", "--value", "V"]), 0);
-    code(&testbed.output(&["extend", "k", "--value", "V"]), 79);
-    code(&testbed.output(&["extend", "k", "--value", "V", "--lease-file", "x"]), 64);
-
-    for (node, value) in ["x", "x", "y", "y", "z"].iter().enumerate() {
-        testbed.on(node..node + 1, &["SET", "k", value, "PX", "60000"]);
-    }
-    assert_eq!(query(75, "")["state"], "split");
 }
 
 const SCRIPTS: [(&str, &str); 3] = [

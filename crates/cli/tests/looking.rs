@@ -46,7 +46,7 @@ fn a_foreign_key_on_a_minority_does_not_count_for_the_holder() {
     // Three of five nodes have the foreign key now, so its value counts as the holder of the lock.
     testbed.on(2..3, &["SET", "k", "x", "PX", "60000"]);
     let held = headline(&testbed);
-    assert!(held.starts_with("k: HELD by the foreign value \"x\", "), "{held}");
+    assert!(held.starts_with("k: HELD by the value \"x\", "), "{held}");
     assert!(held.ends_with("(on 3 of 5 nodes)"), "{held}");
 }
 
@@ -77,7 +77,7 @@ fn keys_of_another_type_hold_the_lock() {
     testbed.on(3..5, &["SET", "k", "y"]);
     assert_eq!(headline(&testbed), "k: SPLIT: nobody has 3 of 5 nodes");
     testbed.on(3..5, &["SET", "k", "x"]);
-    assert!(headline(&testbed).starts_with("k: HELD by the foreign value \"x\""));
+    assert!(headline(&testbed).starts_with("k: HELD by the value \"x\""));
     testbed.on(2..5, &["DEL", "k"]);
     assert_eq!(headline(&testbed), "k: FREE");
 }
@@ -91,7 +91,7 @@ fn one_message_reports_the_wait_without_a_holder_of_a_minority() {
     let (waits, refusal) = refused(&testbed, "1400ms");
     let [waits] = &waits[..] else { panic!("one line: {waits:?}") };
     assert!(waits.ends_with(" for \"k\": others hold it or want it"), "{waits}");
-    assert!(refusal.contains(" refused (held by the foreign value \""), "{refusal}");
+    assert!(refusal.contains(" refused (held by the value \""), "{refusal}");
 
     let args = ["run", "k", "--wait", "1400ms", "--status-fd", "1", "--", "true"];
     let output = testbed.output(&args);

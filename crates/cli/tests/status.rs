@@ -52,7 +52,7 @@ fn nodes_that_may_have_forgotten_a_lock_do_not_make_it_free() {
     let output = status(&testbed, &["k"]);
     code(&output, 69);
     let text = stdout(&output);
-    assert!(text.starts_with("k: UNKNOWN: held by the foreign value \"x\", "), "{text}");
+    assert!(text.starts_with("k: UNKNOWN: held by the value \"x\", "), "{text}");
     let forgotten = "on 2 of 5 nodes; 3 nodes that say it is free may have forgotten it";
     assert!(text.contains(forgotten) && text.contains(" e: quarantined: "), "{text}");
     let other = headline(&status(&testbed, &["other"]));

@@ -57,16 +57,16 @@ Examples:
 /// Nothing extends the lock after that, unless --hold-by is given: it ends after --ttl, and another
 /// client can have it. A message says when.
 ///
-/// With --json one object is printed: lease, keys, kind, fencing_token, valid_for_ms,
-/// valid_until_unix_ms, keeper_pid.
+/// With --json one object is printed: lease, keys, kind, fence, valid_for_ms, valid_until_unix_ms,
+/// keeper_pid.
 #[derive(Debug, Args)]
-#[command(after_long_help = format!("{ACQUIRE_EXAMPLES}\n\n{}", exit_code::HELP))]
+#[command(after_long_help = format!("{ACQUIRE_EXAMPLES}\n\n{}", exit_code::ACQUIRE))]
 pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
 
     /// Extend the lock while process PID lives; release it when PID ends. A script names itself by
-    /// $$ (fish: $fish_pid)
+    /// $$ (fish: $fish_pid). A process of another user needs --on-lost none
     ///
     /// A keeper does this: a process in the background, which survives this command and holds no
     /// file or terminal open. After kill -9 of the script, its children run on without the lock. At
@@ -87,7 +87,7 @@ pub(crate) struct Acquire {
 
     /// Store V as the lock's value. `quorlock query` prints it, and clients of other libraries can
     /// compare it. The lock is refused if it is held, even with the same value. Not with --shared,
-    /// --fenced or --also
+    /// --fenced, --also or --label
     #[arg(long, value_name = "V")]
     pub(crate) value: Option<String>,
 
@@ -104,7 +104,9 @@ pub(crate) struct Acquire {
 /// only while one client at a time uses V. Nothing is printed then but a message.
 ///
 /// Exit code 0 if the lock was extended; 65 if the lease is damaged or belongs to other nodes; 69
-/// if too few nodes confirmed it, and the lock still ends when the old lease says; 79 if it is over.
+/// if too few nodes confirmed it, and the lock still ends when the old lease says, 77 if rights are
+/// missing; 70 if the lease cannot be written; 79 if the lock is over, or KEY has another value or
+/// is free.
 #[derive(Debug, Args)]
 #[command(override_usage = "quorlock extend [OPTIONS] <LEASE>\n       \
                             quorlock extend [OPTIONS] --lease-file <PATH>\n       \
@@ -114,8 +116,8 @@ pub(crate) struct Extend {
     #[command(flatten)]
     pub(crate) lease: LeaseArgs,
 
-    /// The TTL with --value [default: 10s, or --max-ttl if that is shorter]. A lease has the TTL of
-    /// its acquire
+    /// The TTL with --value [default: 10s, or --max-ttl if that is shorter]. Refused for a lease,
+    /// which keeps the TTL of its acquire
     #[arg(long, env = "QUORLOCK_TTL", value_parser = duration, value_name = "TIME")]
     pub(crate) ttl: Option<Duration>,
 
@@ -132,8 +134,10 @@ pub(crate) struct Extend {
 /// while one client at a time uses V: if the lock has expired and another client has taken it with
 /// the same V, this command ends that client's lock. Prefer the lease.
 ///
-/// Exit code 0 if the lock is released or over; 65 if the lease is damaged or belongs to other
-/// nodes; 69 if too few nodes confirmed the release: the lock ends by itself within its TTL.
+/// Exit code 0 if the lock is released or over, or KEY is free; 65 if the lease is damaged or
+/// belongs to other nodes; 69 if too few nodes confirmed the release, 77 if rights are missing: the
+/// lock ends by itself within its TTL; 70 if the file cannot be deleted; 79 if KEY has another value
+/// than V.
 #[derive(Debug, Args)]
 #[command(override_usage = "quorlock release [OPTIONS] <LEASE>\n       \
                             quorlock release [OPTIONS] --lease-file <PATH>\n       \
@@ -171,8 +175,9 @@ pub(crate) struct LeaseArgs {
 ///
 /// This is a look and no promise: the lock may have changed before the value is printed.
 ///
-/// Exit code 0 if a quorum stores one value, which is printed; 1 if the lock is free; 75 if the
-/// nodes store different values and none has a quorum; 69 if too few nodes answered.
+/// Exit code 0 if a quorum stores one value, which is printed; 1 if the lock is free; 75 if there
+/// is no such value: the nodes store different ones, readers hold the lock, or the key is of another
+/// type; 69 if too few nodes answered, or may have forgotten the lock, 77 if rights are missing.
 #[derive(Debug, Args)]
 #[command(after_long_help = QUERY_EXAMPLES)]
 pub(crate) struct Query {

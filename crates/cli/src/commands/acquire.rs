@@ -9,30 +9,43 @@ use tokio::sync::watch;
 
 use super::caller::Caller;
 use super::keeper::{self, Watched};
-use super::lease::{clock, lease_json};
+use super::lease::{add_lease, clock, lease_json};
 use super::lease_file;
 use crate::args::{Acquire, IfHeld, OutputArgs};
 use crate::child::Signals;
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{Output, millis, time};
+use crate::output::{self, Output};
+use crate::settings::Origin;
 
 pub(crate) fn main(args: &Acquire, format: OutputArgs) -> Result<ExitCode, Refused> {
     let lock = &args.lock;
     options::check_lock(lock, &args.nodes)?;
+    // A label of the environment or the file is for all locks that can have one.
+    let is_labelled = matches!(args.nodes.origins.of("label"), Some(Origin::Typed(_)));
     let with_value = [
         ("shared", lock.shared, "readers have values of their own"),
         ("fenced", lock.fenced, "a lock with a value of yours has no fencing token"),
         ("also", !lock.also.is_empty(), "a value of yours is for one key"),
+        ("label", is_labelled, "a value of yours has no room for a description"),
     ];
     if let Some((other, _, why)) = with_value.iter().find(|it| args.value.is_some() && it.1) {
         let message = format!("these do not go together: {why}");
         return Err(Refused::about(&["value", other], message, &args.nodes));
     }
-    if let Some(path) = &args.lease_file {
-        lease_file::check(path, &args.nodes)?;
+    match &args.lease_file {
+        Some(path) => lease_file::check(path, &args.nodes)?,
+        // The keeper ends the lock, or a release by the value.
+        None if args.hold_by.is_some() || args.value.is_some() => {}
+        None if output::is_stdout_closed() => {
+            let message = "standard output is closed, so nobody would get the lease; use --lease-file PATH, or \
+                           >/dev/null if no release is to end the lock";
+            return Err(Refused { message: message.to_owned(), code: ExitCode::Internal });
+        }
+        None => {}
     }
-    let watched = args.hold_by.map(|pid| Watched::find(pid, &args.nodes)).transpose()?;
+    let watched = args.hold_by.map(|pid| Watched::find(pid, args.on_lost, &args.nodes));
+    let watched = watched.transpose()?;
     let label = match (&lock.label, args.hold_by) {
         (Some(label), _) => label.clone(),
         (None, Some(pid)) => format!("kept for pid {pid}"),
@@ -178,9 +191,6 @@ impl Giver<'_> {
     fn say_acquired(&mut self, lease: &Lease) {
         let title = self.args.lock.title();
         let mut parts = Vec::new();
-        if let Some(waited) = self.caller.waited {
-            parts.push(format!("acquired \"{title}\" after {}", time(waited)));
-        }
         if let Some(fencing_token) = lease.fencing_token() {
             parts.push(format!("the fencing token of \"{title}\" is {fencing_token}"));
         }
@@ -188,12 +198,9 @@ impl Giver<'_> {
             parts.push(format!("\"{title}\" ends {} unless it is extended", clock(lease)));
         }
         let mut event = self.caller.lock_event("acquired");
-        event["fence"] = json!(lease.fencing_token());
-        event["valid_for_ms"] = json!(millis(lease.remaining()));
-        event["waited_ms"] = json!(self.caller.waited.map(millis));
+        add_lease(&mut event, lease);
         event["keeper_pid"] = json!(lease.keeper().map(|keeper| keeper.pid));
-        let line = parts.join("; ");
-        self.caller.output.event(event, Some(&*line).filter(|line| !line.is_empty()));
+        self.caller.say_acquired(event, parts);
     }
 
     fn say_failed(&mut self, message: &str) {

@@ -4,18 +4,21 @@ use std::time::Duration;
 
 use quorlock::admin::list_nodes;
 use quorlock::node::Failure;
-use quorlock::{AcquireError, Client, Guard, LockOptions, NodeAnswer, Resources, Waiting};
+use quorlock::{
+    AcquireError, Client, Guard, LockOptions, NodeAnswer, Resources, RestartGuard, Waiting,
+};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::events::lock_event;
 use super::status::node_json;
 use crate::args::{IfHeld, LockArgs, NodeArgs, WaitArg};
 use crate::child::Signals;
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::{boot_ns, real_ns};
-use crate::output::{Output, millis};
+use crate::output::{Output, millis, time};
 
 pub(super) struct Caller<'a> {
     pub(super) lock: &'a LockArgs,
@@ -144,12 +147,33 @@ impl Caller<'_> {
         })
     }
 
-    pub(super) fn lock_event(&self, name: &str) -> Value {
-        let mut event = json!({ "event": name, "key": self.lock.key });
-        if !self.lock.also.is_empty() {
-            event["also"] = json!(self.lock.also);
+    /// Reports the lock. With --restart-guard observe, names each node whose votes a strict client would not count.
+    /// `more` are further sentences of the message.
+    pub(super) fn say_acquired(&mut self, mut event: Value, more: Vec<String>) {
+        let observes = self.nodes.restart_guard == Some(RestartGuard::Observe);
+        let untrusted = if observes { self.untrusted() } else { Vec::new() };
+        let nodes =
+            untrusted.iter().map(|(node, why)| json!({ "node": node, "why": why.to_string() }));
+        event["untrusted_nodes"] = nodes.collect();
+        event["waited_ms"] = json!(self.waited.map(millis));
+        let title = self.lock.title();
+        let mut parts = Vec::new();
+        if !untrusted.is_empty() {
+            parts.push(format!(
+                "\"{title}\" is held, but votes count of nodes that are not to be trusted, as --restart-guard observe \
+                 demands: {}",
+                self.untrusted_in_words().unwrap_or_default()
+            ));
+        } else if let Some(waited) = self.waited.filter(|_| self.if_held != IfHeld::Skip) {
+            parts.push(format!("acquired \"{title}\" after {}", time(waited)));
         }
-        event
+        parts.extend(more);
+        let line = parts.join("; ");
+        self.output.event(event, Some(&*line).filter(|line| !line.is_empty()));
+    }
+
+    pub(super) fn lock_event(&self, name: &str) -> Value {
+        lock_event(name, self.lock.keys())
     }
 }
 

@@ -1,21 +1,25 @@
 //! `quorlock extend` and `quorlock release`: what happens to a lock after `quorlock acquire` has printed its lease.
 
 use std::io;
-use std::time::Duration;
 
 use humantime::format_rfc3339_seconds;
-use quorlock::admin::{group, names};
+use quorlock::admin::{confirmations, exactly, names};
 use quorlock::env::default_ttl;
+use quorlock::node::Holding;
 use quorlock::{
-    Client, Lease, LeaseError, LeaseKind, LockOptions, NodeReleased, Outcome, Released,
+    BuildError, Client, InvalidRequest, Lease, LeaseError, LeaseKind, LockOptions, NodeAnswer,
+    NodeOutcome, NodeReleased, Outcome, TimingError,
 };
 use serde_json::{Value, json};
 
+use super::events::{add_validity, lock_event, outcome_name, release_unconfirmed, too_few};
+use super::status::node_json;
 use super::{keeper, lease_file};
 use crate::args::{Extend, LeaseArgs, NodeArgs, OutputArgs, Release};
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
 use crate::output::{self, Output, millis, time, unix_millis};
+use crate::settings::Origin;
 
 /// A lock that an earlier command has taken.
 enum Held {
@@ -34,34 +38,112 @@ impl Held {
             (Some(text), ..) if text == "-" => {
                 lease_file::parse(&lease_file::text_from(io::stdin())?, "standard input")?
             }
-            (Some(text), ..) => lease_file::parse(text, "LEASE")?,
+            (Some(text), ..) => lease_file::parse(text, "LEASE").map_err(|mut refused| {
+                if !text.starts_with("quorlock") {
+                    refused.message +=
+                        "; or give KEY and --value V if the lock was acquired with a value";
+                }
+                refused
+            })?,
             (None, None, _) => return Err(Refused::usage("no lease was given")),
         };
         Ok(Self::Lease(Box::new(lease)))
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        match self {
+            Self::Lease(lease) => lease.resources().collect(),
+            Self::Value { key, .. } => vec![key],
+        }
+    }
+
+    fn event(&self, name: &str) -> Value {
+        lock_event(name, self.keys().into_iter())
+    }
+
+    /// The keys between quotation marks.
+    fn title(&self) -> String {
+        let names = self.keys().into_iter().map(|it| it.escape_debug().to_string());
+        format!("\"{}\"", names.collect::<Vec<_>>().join("\", \""))
+    }
+
+    /// Reports that the lock was not extended or released.
+    fn refused(&self, error: &LeaseError, output: &mut Output) -> ExitCode {
+        let is_other = |node: &NodeAnswer| matches!(node.said, NodeOutcome::Refused(_));
+        let may_be_free = |node: &NodeAnswer| {
+            matches!(node.said, NodeOutcome::Seen(Holding::Free) | NodeOutcome::Nothing)
+        };
+        let cause = match error {
+            LeaseError::Over { .. } => Some("expired"),
+            LeaseError::Lost { nodes, .. } if nodes.iter().any(is_other) => Some("key_overwritten"),
+            LeaseError::Lost { .. } => Some("key_gone"),
+            _ => None,
+        };
+        let (code, name) = match error {
+            LeaseError::Over { .. } | LeaseError::Lost { .. } => (ExitCode::Lost, "lost"),
+            LeaseError::Unconfirmed { nodes, needed, .. } => {
+                let failures = nodes.iter().filter_map(NodeAnswer::failure);
+                (too_few(failures, nodes.len(), *needed), "unconfirmed")
+            }
+            LeaseError::Text(_) | LeaseError::OtherCluster { .. } => (ExitCode::Data, "refused"),
+            LeaseError::HoldLimit { .. } => (ExitCode::Lost, "refused"),
+            LeaseError::Invalid(_) | LeaseError::Kind { .. } => (ExitCode::Usage, "refused"),
+            _ => (ExitCode::Internal, "refused"),
+        };
+        let mut event = self.event(name);
+        if cause.is_some() {
+            event["cause"] = json!(cause);
+        } else if let LeaseError::Unconfirmed { nodes, .. } = error {
+            let confirmed = nodes.iter().filter(|node| node.said == NodeOutcome::Granted);
+            event["confirmed"] = json!(confirmed.count());
+            event["of"] = json!(nodes.len());
+        }
+        let title = self.title();
+        let message = match (self, error) {
+            (Self::Value { .. }, LeaseError::Lost { nodes, .. })
+                if nodes.iter().all(may_be_free) =>
+            {
+                format!("{title} is free: not extended")
+            }
+            (Self::Value { .. }, LeaseError::Lost { nodes, needed, .. }) => {
+                let nodes = confirmations(nodes, *needed);
+                format!("no quorum of nodes has this value at {title}: {nodes}")
+            }
+            _ => error.to_string(),
+        };
+        if !error.nodes().is_empty() {
+            event["nodes"] = error.nodes().iter().map(node_json).collect();
+        }
+        event["message"] = json!(message);
+        output.error(event, &message);
+        code
     }
 }
 
 pub(crate) fn extend(args: &Extend, format: OutputArgs) -> Result<ExitCode, Refused> {
     let held = Held::read(&args.lease, &args.nodes)?;
+    if let (Held::Lease(lease), Some(Origin::Typed(_))) = (&held, args.nodes.origins.of("ttl")) {
+        let message =
+            format!("a lease keeps the ttl of its acquire, here {}", exactly(lease.ttl()));
+        return Err(Refused::about(&["ttl"], message, &args.nodes));
+    }
     let mut output = Output::new(format, None)?;
-    let ttl = args.ttl.unwrap_or_else(|| default_ttl(args.nodes.max_ttl));
-    let (client, runtime) = (client(&args.nodes)?, super::runtime()?);
-    match held {
+    let (client, runtime) = (client(&held, &args.nodes)?, super::runtime()?);
+    match &held {
         Held::Value { key, value } => {
-            let extended = runtime.block_on(client.extend_value(&key, &value, ttl));
-            let valid = match extended {
+            let ttl = args.ttl.unwrap_or_else(|| default_ttl(args.nodes.max_ttl));
+            let valid = match runtime.block_on(client.extend_value(key, value, ttl)) {
                 Ok(valid) => valid,
-                Err(error) => return refused(&error, &mut output),
+                Err(error) => return Ok(held.refused(&error, &mut output)),
             };
-            let event = json!({ "event": "extended", "key": key, "valid_for_ms": millis(valid) });
-            let line = format!("\"{}\" is extended for {}", key.escape_debug(), time(valid));
-            output.event(event, Some(&line));
+            let mut event = held.event("extended");
+            add_validity(&mut event, valid, None, false);
+            output.event(event, Some(&format!("{} is extended for {}", held.title(), time(valid))));
         }
         Held::Lease(lease) => {
-            let extended = runtime.block_on(client.extend_lease(&lease));
-            let lease = match extended {
+            let lease = match runtime.block_on(client.extend_lease(lease)) {
                 Ok(lease) => lease,
-                Err(error) => return refused(&error, &mut output),
+                Err(error) => return Ok(held.refused(&error, &mut output)),
             };
             let written = args.lease.lease_file.as_ref().map(|path| {
                 lease_file::write(path, &lease).map_err(|error| Refused {
@@ -78,16 +160,10 @@ pub(crate) fn extend(args: &Extend, format: OutputArgs) -> Result<ExitCode, Refu
                 output::print(&format!("{lease}\n"))?;
             }
             written.transpose()?;
-            if !format.json && lease.keeper().is_none() {
-                output.event(
-                    Value::Null,
-                    Some(&format!(
-                        "{} ends {} unless it is extended",
-                        title(&lease),
-                        clock(&lease)
-                    )),
-                );
-            }
+            let mut event = held.event("extended");
+            add_lease(&mut event, &lease);
+            let end = format!("{} ends {} unless it is extended", held.title(), clock(&lease));
+            output.event(event, Some(&*end).filter(|_| lease.keeper().is_none()));
         }
     }
     Ok(ExitCode::Success)
@@ -96,38 +172,55 @@ pub(crate) fn extend(args: &Extend, format: OutputArgs) -> Result<ExitCode, Refu
 pub(crate) fn release(args: &Release, format: OutputArgs) -> Result<ExitCode, Refused> {
     let held = Held::read(&args.lease, &args.nodes)?;
     let mut output = Output::new(format, None)?;
-    let (client, runtime) = (client(&args.nodes)?, super::runtime()?);
-    let (title, ttl, released) = match held {
+    let (client, runtime) = (client(&held, &args.nodes)?, super::runtime()?);
+    let (ttl, released) = match &held {
         Held::Value { key, value } => {
-            let released = runtime.block_on(client.release_value(&key, &value));
-            let released = released.map_err(|error| Refused::usage(error.to_string()))?;
-            (format!("\"{}\"", key.escape_debug()), None, released)
+            let released = runtime.block_on(client.release_value(key, value));
+            (None, released.map_err(LeaseError::from))
         }
         Held::Lease(lease) => {
-            if let Err(error) = client.accepts(&lease) {
-                return refused(&error, &mut output);
+            if let Err(error) = client.accepts(lease) {
+                return Ok(held.refused(&error, &mut output));
             }
             // A keeper that lives on would extend the lock during the release, or report its loss to the script.
-            keeper::end(&lease, args.nodes.node_timeout(lease.ttl()));
-            match runtime.block_on(client.release_lease(&lease)) {
-                Ok(released) => (title(&lease), Some(lease.ttl()), released),
-                Err(error) => return refused(&error, &mut output),
-            }
+            keeper::end(lease, args.nodes.node_timeout(lease.ttl()));
+            (Some(lease.ttl()), runtime.block_on(client.release_lease(lease)))
         }
     };
-    let (name, message) = described(&released, &title, ttl);
-    // Without a lease, only the value is known, and not whether its lock was ever held.
-    let message = match (&args.lease.value, released.outcome) {
-        (Some(_), Outcome::Expired | Outcome::TakenByOther) => {
-            Some(format!("no quorum of nodes had this value at {title}"))
-        }
-        _ => message,
+    let released = match released {
+        Ok(released) => released,
+        Err(error) => return Ok(held.refused(&error, &mut output)),
     };
-    let event = json!({ "event": "released", "lock": title.trim_matches('"'), "outcome": name });
-    if released.outcome == Outcome::Unknown {
-        output.error(event, &message.unwrap_or_default());
-        return Ok(ExitCode::NoQuorum);
-    }
+    let mut event = held.event("released");
+    event["outcome"] = json!(outcome_name(released.outcome));
+    let title = held.title();
+    let message = match (&held, released.outcome) {
+        (_, Outcome::Released) => None,
+        (Held::Value { .. }, Outcome::Expired) => {
+            Some(format!("no quorum of nodes had this value at {title}, which is free"))
+        }
+        (Held::Lease(_), Outcome::Expired) => Some(format!("{title} was over already")),
+        (Held::Value { .. }, Outcome::TakenByOther) => {
+            let others = released.nodes().filter(|(_, said)| **said == NodeReleased::Other);
+            let others: Vec<&str> = others.map(|(node, _)| node).collect();
+            let message = format!("{title} has another value ({}): not released", names(&others));
+            output.error(event, &message);
+            return Ok(ExitCode::Lost);
+        }
+        (Held::Lease(_), Outcome::TakenByOther) => {
+            Some(format!("{title} was over already; another client holds it, or did since"))
+        }
+        _ => {
+            let end = ttl.map_or_else(|| "its ttl".to_owned(), time);
+            output.error(event, &release_unconfirmed(&released, &title, &end));
+            let failures = released.nodes().filter_map(|(_, said)| match said {
+                NodeReleased::Failed(failure) => Some(failure),
+                _ => None,
+            });
+            let count = released.nodes().count();
+            return Ok(too_few(failures, count, args.nodes.quorum.unwrap_or(count / 2 + 1)));
+        }
+    };
     output.event(event, message.as_deref());
     if let Some(path) = &args.lease.lease_file {
         lease_file::remove(path).map_err(|error| Refused {
@@ -140,67 +233,40 @@ pub(crate) fn release(args: &Release, format: OutputArgs) -> Result<ExitCode, Re
     Ok(ExitCode::Success)
 }
 
-fn client(nodes: &NodeArgs) -> Result<Client, Refused> {
-    options::build(options::builder(nodes)?.options(LockOptions::new()), nodes)
-}
-
-/// The name of an outcome, and the message about it.
-fn described(
-    released: &Released,
-    title: &str,
-    ttl: Option<Duration>,
-) -> (&'static str, Option<String>) {
-    match released.outcome {
-        Outcome::Released => ("released", None),
-        Outcome::Expired => ("expired", Some(format!("{title} was over already"))),
-        Outcome::TakenByOther => {
-            let message =
-                format!("{title} was over already; another client holds it, or did since");
-            ("taken_by_other", Some(message))
-        }
-        _ => {
-            let failed = released.nodes().filter_map(|(node, said)| match said {
-                NodeReleased::Failed(failure) => Some((node, failure.to_string())),
-                _ => None,
-            });
-            let failed = group(failed, |one, other| one == other);
-            let reasons = failed.iter().map(|(nodes, why)| format!("; {}: {why}", names(nodes)));
-            let end = ttl.map_or_else(|| "its ttl".to_owned(), time);
-            let message = format!(
-                "too few nodes confirmed that {title} is free; it is within {end}{}",
-                reasons.collect::<String>()
-            );
-            ("unknown", Some(message))
-        }
-    }
-}
-
-/// Reports that the lock was not extended or released.
-fn refused(error: &LeaseError, output: &mut Output) -> Result<ExitCode, Refused> {
-    let message = error.to_string();
-    let code = match error {
-        LeaseError::Text(_) | LeaseError::OtherCluster { .. } => ExitCode::Data,
-        LeaseError::Over { .. } | LeaseError::HoldLimit { .. } | LeaseError::Lost { .. } => {
-            ExitCode::Lost
-        }
-        LeaseError::Invalid(_) | LeaseError::Kind { .. } => ExitCode::Usage,
-        LeaseError::Unconfirmed { .. } => ExitCode::NoQuorum,
-        _ => ExitCode::Internal,
-    };
-    output.error(json!({ "event": "refused", "message": message }), &message);
-    Ok(code)
-}
-
-/// The names of a lease between quotation marks.
-fn title(lease: &Lease) -> String {
-    let names: Vec<String> = lease.resources().map(|it| it.escape_debug().to_string()).collect();
-    format!("\"{}\"", names.join("\", \""))
+/// A client whose locks have the ttl of the lease.
+fn client(held: &Held, nodes: &NodeArgs) -> Result<Client, Refused> {
+    let builder = options::builder(nodes)?;
+    let Held::Lease(lease) = held else { return options::build(builder, nodes) };
+    let builder = builder.options(LockOptions::new().ttl(lease.ttl())).own_thread(true);
+    builder.build().map_err(|error| {
+        let BuildError::Defaults(InvalidRequest::Timing(why)) = &error else {
+            return options::blamed(error, nodes);
+        };
+        let remedy = match why {
+            TimingError::TtlTooLong { ttl, .. } => {
+                format!("; use --max-ttl {} or more", exactly(*ttl))
+            }
+            TimingError::NodeTimeout { ttl, .. } => {
+                format!("; use --node-timeout {} or less", exactly(*ttl / 4))
+            }
+            _ => String::new(),
+        };
+        let (title, ttl) = (held.title(), exactly(lease.ttl()));
+        let why = why.to_string().replace('_', "-");
+        Refused::usage(format!("the lease of {title} has a ttl of {ttl}: {why}{remedy}"))
+    })
 }
 
 /// The end of a lease and the time until then, such as `at 2026-11-26T12:03:11Z (in 59.9s)`.
 pub(super) fn clock(lease: &Lease) -> String {
     let until = format_rfc3339_seconds(lease.valid_until());
     format!("at {until} (in {})", time(lease.remaining()))
+}
+
+/// Adds the validity of a lease to an event.
+pub(super) fn add_lease(event: &mut Value, lease: &Lease) {
+    let is_shared = lease.kind() == LeaseKind::Shared;
+    add_validity(event, lease.remaining(), lease.fencing_token().map(u64::from), is_shared);
 }
 
 pub(super) fn lease_json(lease: &Lease) -> Value {
@@ -215,7 +281,7 @@ pub(super) fn lease_json(lease: &Lease) -> Value {
         "lease": lease.to_string(),
         "keys": lease.resources().collect::<Vec<_>>(),
         "kind": kind,
-        "fencing_token": lease.fencing_token(),
+        "fence": lease.fencing_token(),
         "valid_for_ms": millis(lease.remaining()),
         "valid_until_unix_ms": unix_millis(lease.valid_until()),
         "keeper_pid": lease.keeper().map(|keeper| keeper.pid),

@@ -31,6 +31,14 @@ pub(super) fn check(path: &Path, nodes: &NodeArgs) -> Result<(), Refused> {
 
 /// Replaces the file by one with this lease, which only its owner can read. After an error the file is as before.
 pub(super) fn write(path: &Path, lease: &Lease) -> io::Result<()> {
+    // An error of the temporary file names the path of that file, which the user has not chosen.
+    replace(path, lease).map_err(|error| match error.to_string().split_once(" at path ") {
+        Some((cause, _)) => io::Error::new(error.kind(), cause),
+        None => error,
+    })
+}
+
+fn replace(path: &Path, lease: &Lease) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),

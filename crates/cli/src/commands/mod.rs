@@ -6,6 +6,7 @@ mod caller;
 pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+mod events;
 pub(crate) mod init;
 mod keeper;
 pub(crate) mod lease;

@@ -2,9 +2,11 @@
 
 use std::io::{self, Write as _};
 
-use quorlock::{Query as Found, RestartGuard};
+use quorlock::admin::list_nodes;
+use quorlock::{Query as Found, Verdict};
 use serde_json::json;
 
+use super::status::{headline, reader, trust_states, why_unknown};
 use crate::args::{OutputArgs, Query};
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
@@ -12,26 +14,25 @@ use crate::output::{self, Output};
 
 pub(crate) fn main(args: &Query, format: OutputArgs) -> Result<ExitCode, Refused> {
     options::check_key(&args.key, &args.nodes)?;
-    let mut builder = options::builder(&args.nodes)?;
-    if !options::guard_is_off(&args.nodes) {
-        // With the strict restart guard, a client writes markers to nodes. This client must only read.
-        builder = builder.restart_guard(RestartGuard::Observe);
+    let client = options::build(reader(&args.nodes)?, &args.nodes)?;
+    let runtime = super::runtime()?;
+    let look = || {
+        let seen = runtime.block_on(client.inspect(&args.key));
+        seen.map_err(|error| Refused::usage(error.to_string()))
+    };
+    let mut seen = look()?;
+    if seen.untrusted() > 0 {
+        // The first inspection makes the client ask whether each node is trusted. The second inspection has the answers.
+        seen = look()?;
     }
-    let client = options::build(builder, &args.nodes)?;
-    let found = super::runtime()?.block_on(client.query(&args.key));
-    let found = found.map_err(|error| Refused::usage(error.to_string()))?;
-    let (state, code, message) = match &found {
-        Found::Value(_) => ("held", ExitCode::Success, None),
-        Found::Free => ("free", ExitCode::Warnings, None),
-        Found::Shared => {
-            ("shared", ExitCode::Held, Some("readers hold it, each with a value of its own"))
-        }
-        Found::Split => (
-            "split",
-            ExitCode::Held,
-            Some("the nodes store different values, and none has a quorum"),
-        ),
-        _ => ("unknown", ExitCode::NoQuorum, Some("too few nodes answered")),
+    let found = Found::of(&seen);
+    let (state, code) = match (&found, seen.verdict()) {
+        (Found::Value(_), _) => ("held", ExitCode::Success),
+        (_, Verdict::Held) => ("other_type", ExitCode::Held),
+        (Found::Free, _) => ("free", ExitCode::Warnings),
+        (Found::Shared, _) => ("shared", ExitCode::Held),
+        (Found::Split, _) => ("split", ExitCode::Held),
+        _ => ("unknown", why_unknown(&seen)),
     };
     let value = match &found {
         Found::Value(value) => Some(value.as_slice()),
@@ -44,9 +45,16 @@ pub(crate) fn main(args: &Query, format: OutputArgs) -> Result<ExitCode, Refused
     } else if let Some(value) = value {
         let mut out = io::stdout();
         out.write_all(&[value, b"\n"].concat()).and_then(|()| out.flush())?;
-    } else if let Some(message) = message {
-        let message =
-            format!("\"{}\": {message}; quorlock status says more", args.key.escape_debug());
+    } else if found != Found::Free {
+        let key = args.key.escape_debug();
+        let mut message = format!("\"{key}\": {}", headline(&seen, false));
+        if matches!(seen.verdict(), Verdict::Split | Verdict::Unknown) {
+            message += &format!("; {}", list_nodes(&seen.nodes));
+        }
+        if seen.untrusted() > 0 {
+            let states = trust_states(&seen, &client.stats().nodes);
+            states.lines().for_each(|line| message += &format!("; {}", line.trim_start()));
+        }
         Output::new(format, None)?.error(json!(null), &message);
     }
     Ok(code)

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use quorlock::admin::{AdminConnection, Reply, Topology, group, names};
-use quorlock::node::{Failure, FailureKind, Holding};
+use quorlock::node::{Failure, Holding};
 use quorlock::{
-    Client, Holder, HolderKind, Inspection, NodeAnswer, NodeOutcome, NodeStats, NodeTrustState,
-    RestartGuard, Verdict,
+    Client, ClientBuilder, Holder, HolderKind, Inspection, NodeAnswer, NodeOutcome, NodeStats,
+    NodeTrustState, RestartGuard, Verdict,
 };
 use serde_json::{Value, json};
 
-use crate::args::{OutputArgs, Status};
+use super::events::too_few;
+use crate::args::{NodeArgs, OutputArgs, Status};
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
 use crate::output::{self, columns, millis, since, time, unix_millis};
@@ -26,14 +27,19 @@ const READERS_NAMED: usize = 10;
 
 pub(crate) fn main(args: &Status, format: OutputArgs) -> Result<ExitCode, Refused> {
     args.keys.iter().try_for_each(|key| options::check_key(key, &args.nodes))?;
-    let mut builder = options::builder(&args.nodes)?;
-    if !options::guard_is_off(&args.nodes) {
-        // With the strict restart guard, a client writes markers to nodes. This client must only read.
-        builder = builder.restart_guard(RestartGuard::Observe);
-    }
+    let builder = reader(&args.nodes)?;
     let topology = Topology::of(&builder).map_err(|error| options::blamed(error, &args.nodes))?;
     let client = options::build(builder, &args.nodes)?;
     super::runtime()?.block_on(show(&client, &topology, args, format))
+}
+
+/// The settings of a client that only reads. With the strict restart guard, a client writes markers to nodes.
+pub(super) fn reader(nodes: &NodeArgs) -> Result<ClientBuilder, Refused> {
+    let builder = options::builder(nodes)?;
+    Ok(match nodes.restart_guard {
+        Some(RestartGuard::Off) => builder,
+        _ => builder.restart_guard(RestartGuard::Observe),
+    })
 }
 
 async fn show(
@@ -46,16 +52,15 @@ async fn show(
     inspect(client, &args.keys[..1]).await?;
     loop {
         let inspections = inspect(client, &args.keys).await?;
-        let intents = endless_intents(topology, &args.keys).await;
+        let beside = look_beside(topology, &args.keys).await;
         let nodes = client.stats().nodes;
         if args.watch && !format.json && io::stdout().is_terminal() {
             // Moves the cursor home and clears the screen, so that nothing scrolls away.
             output::print("\x1b[H\x1b[2J")?;
         }
         for (place, (key, inspection)) in args.keys.iter().zip(&inspections).enumerate() {
-            let intents: Vec<bool> =
-                intents.iter().map(|of_node| of_node.contains(&place)).collect();
-            let look = Look { key, inspection, nodes: &nodes, topology, intents };
+            let beside = beside.iter().map(|node| node.get(place).copied().unwrap_or_default());
+            let look = Look { key, inspection, nodes: &nodes, topology, beside: beside.collect() };
             output::print(&if format.json {
                 format!("{}\n", look.as_json())
             } else if !format.quiet {
@@ -90,20 +95,33 @@ async fn inspect(client: &Client, keys: &[String]) -> Result<Vec<Inspection>, Re
     Ok(inspections)
 }
 
-/// For each node, the places in `keys` at which the key has a writer's intent without expiry. Every intent in use
-/// expires, so such an intent is a leftover. A node that does not answer has no places.
-async fn endless_intents(topology: &Topology, keys: &[String]) -> Vec<Vec<usize>> {
-    let intents: Vec<_> = keys.iter().map(|key| topology.intent(key)).collect();
-    let calls: Vec<[&str; 2]> = intents.iter().map(|intent| ["PTTL", &**intent]).collect();
+/// The keys of a node that belong to a lock, beside the lock's own key.
+#[derive(Clone, Copy, Default)]
+struct Beside {
+    /// A writer's intent without expiry. Every intent in use expires, so this one is a leftover.
+    has_endless_intent: bool,
+    /// A nonce, which only a lock with a value of its caller has.
+    has_nonce: bool,
+}
+
+/// For each node, the keys beside each of `keys`. Empty for a node that does not answer.
+async fn look_beside(topology: &Topology, keys: &[String]) -> Vec<Vec<Beside>> {
+    let names = keys.iter().flat_map(|key| [topology.intent(key), topology.nonce(key)]);
+    let names: Vec<_> = names.collect();
+    let calls: Vec<[&str; 2]> = names.iter().map(|name| ["PTTL", &**name]).collect();
     let looks = topology.servers.iter().map(|server| async {
         let replies = AdminConnection::open(server).await?.ask(&calls).await?;
         Ok::<_, Failure>(replies)
     });
-    let places = |replies: Result<Vec<Reply>, Failure>| {
-        let replies = replies.unwrap_or_default().into_iter().enumerate();
-        replies.filter(|(_, reply)| *reply == Reply::Int(-1)).map(|(place, _)| place).collect()
+    let of_keys = |replies: Result<Vec<Reply>, Failure>| {
+        let replies = replies.unwrap_or_default();
+        let of_key = |pair: &[Reply]| Beside {
+            has_endless_intent: pair[0] == Reply::Int(-1),
+            has_nonce: matches!(pair[1], Reply::Int(0..)),
+        };
+        replies.chunks_exact(2).map(of_key).collect()
     };
-    join_all(looks).await.into_iter().map(places).collect()
+    join_all(looks).await.into_iter().map(of_keys).collect()
 }
 
 /// The exit code for an unknown lock if there is one. Otherwise, if `tells_held`, the code for a lock that is not free.
@@ -118,20 +136,9 @@ fn exit_code(inspections: &[Inspection], tells_held: bool) -> ExitCode {
     if tells_held && !are_free { ExitCode::Held } else { ExitCode::Success }
 }
 
-fn why_unknown(inspection: &Inspection) -> ExitCode {
-    let without = |is_such: fn(FailureKind) -> bool| {
-        let failed =
-            |node: &&NodeAnswer| node.failure().is_some_and(|failure| is_such(failure.kind()));
-        let failed = inspection.nodes.iter().filter(failed).count();
-        inspection.nodes.len() - failed < inspection.quorum()
-    };
-    if without(FailureKind::is_about_rights) {
-        ExitCode::NotAllowed
-    } else if without(|kind| kind == FailureKind::Exhausted) {
-        ExitCode::Internal
-    } else {
-        ExitCode::NoQuorum
-    }
+pub(super) fn why_unknown(inspection: &Inspection) -> ExitCode {
+    let failures = inspection.nodes.iter().filter_map(NodeAnswer::failure);
+    too_few(failures, inspection.nodes.len(), inspection.quorum())
 }
 
 struct Look<'a> {
@@ -139,14 +146,16 @@ struct Look<'a> {
     inspection: &'a Inspection,
     nodes: &'a [NodeStats],
     topology: &'a Topology,
-    /// For each node, whether it has a leftover intent, which keeps readers out.
-    intents: Vec<bool>,
+    /// For each node, the keys beside the lock's own.
+    beside: Vec<Beside>,
 }
 
 impl Look<'_> {
     fn as_table(&self) -> String {
         let Self { key, inspection, nodes, .. } = self;
-        let mut table = format!("{}: {}\n", key.escape_debug(), headline(inspection));
+        let with_nonce = self.beside.iter().filter(|node| node.has_nonce).count();
+        let headline = headline(inspection, with_nonce >= inspection.quorum());
+        let mut table = format!("{}: {headline}\n", key.escape_debug());
         let head = ["NODE", "STATE", "TTL LEFT", "HOLDER"];
         let rows =
             group(inspection.nodes.iter().map(|node| (&*node.node, row(node))), |one, other| {
@@ -183,7 +192,7 @@ impl Look<'_> {
 
     /// The command line that deletes a writer's intent if the intent never expires. Such an intent is a leftover.
     fn intent_removal(&self, place: usize) -> Option<String> {
-        self.intents.get(place).filter(|is_endless| **is_endless)?;
+        self.beside.get(place).filter(|beside| beside.has_endless_intent)?;
         self.deletion(place, &self.topology.intent(self.key))
     }
 
@@ -227,7 +236,7 @@ impl Look<'_> {
 }
 
 /// A line for nodes whose votes do not count. An unverified node that did not answer is left out: the table says why.
-fn trust_states(inspection: &Inspection, nodes: &[NodeStats]) -> String {
+pub(super) fn trust_states(inspection: &Inspection, nodes: &[NodeStats]) -> String {
     let states = inspection.nodes.iter().zip(nodes).filter_map(|(answer, node)| {
         let hint = match node.trust_state {
             NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_) => "",
@@ -242,13 +251,20 @@ fn trust_states(inspection: &Inspection, nodes: &[NodeStats]) -> String {
     groups.iter().map(|(nodes, state)| format!("  {}: {state}\n", names(nodes))).collect()
 }
 
-fn headline(inspection: &Inspection) -> String {
+/// The verdict and the holder. `has_nonce`: a quorum has the nonce of a lock with a value of its caller.
+pub(super) fn headline(inspection: &Inspection, has_nonce: bool) -> String {
+    let named = |holder: &Holder| match &holder.kind {
+        HolderKind::Foreign(value) if has_nonce => {
+            format!("the value \"{value}\" that its caller chose")
+        }
+        kind => kind.to_string(),
+    };
     let verdict = inspection.verdict();
     let held = inspection.holder_nodes();
     let nodes = inspection.nodes.len();
     match (verdict, inspection.holder()) {
         (Verdict::Held, Some(holder)) => {
-            let (holder, since) = (&holder.kind, held_since(&holder));
+            let (holder, since) = (named(&holder), held_since(&holder));
             format!("{verdict} by {holder}, {since} (on {held} of {nodes} nodes)")
         }
         (Verdict::Shared, _) => format!("HELD shared by {}", readers(inspection)),
@@ -259,7 +275,7 @@ fn headline(inspection: &Inspection) -> String {
         (_, holder) if inspection.untrusted() > 0 => {
             let untrusted = inspection.untrusted();
             let holder = match holder {
-                Some(holder) => format!("held by {} on {held} of {nodes} nodes; ", holder.kind),
+                Some(holder) => format!("held by {} on {held} of {nodes} nodes; ", named(&holder)),
                 None => String::new(),
             };
             let nodes = if untrusted == 1 { "node that says" } else { "nodes that say" };
@@ -311,7 +327,7 @@ pub(crate) fn who(holder: &Holder) -> String {
     match &holder.kind {
         HolderKind::Owner(owner) if owner.is_empty() => "a client without a name".to_owned(),
         HolderKind::Owner(owner) => owner.clone(),
-        HolderKind::Foreign(value) => format!("foreign value \"{value}\""),
+        HolderKind::Foreign(value) => format!("value \"{value}\""),
         HolderKind::OtherType => "something that is no lock (a key of another type)".to_owned(),
         kind @ (HolderKind::Readers { .. } | HolderKind::WaitingWriter(_)) => kind.to_string(),
         _ => "another caller".to_owned(),

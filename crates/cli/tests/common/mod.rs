@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod leases;
+
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -5,13 +5,12 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-#[cfg(target_os = "linux")]
 use rustix::io::Errno;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, test_kill_process};
 #[cfg(target_os = "linux")]
-use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
-use crate::args::NodeArgs;
+use crate::args::{NodeArgs, OnLost};
 use crate::exit_code::ExitCode;
 #[cfg(target_os = "linux")]
 use crate::guardian::procfs;
@@ -25,14 +24,17 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// The process of `--hold-by`.
-    pub(crate) fn find(pid: i32, nodes: &NodeArgs) -> Result<Self, Refused> {
+    /// The process of `--hold-by`, which gets the signal of `--on-lost`.
+    pub(crate) fn find(pid: i32, on_lost: OnLost, nodes: &NodeArgs) -> Result<Self, Refused> {
+        let refuse = |message| Err(Refused::about(&["hold-by"], message, nodes));
+        let may_signal = || Pid::from_raw(pid).map(test_kill_process) != Some(Err(Errno::PERM));
         match Self::open(pid) {
+            Ok(Some(_)) if on_lost.0.is_some() && !may_signal() => refuse(format!(
+                "process {pid} belongs to another user, so the keeper cannot signal the loss of the lock; \
+                 --on-lost none sends no signal"
+            )),
             Ok(Some(found)) => Ok(found),
-            Ok(None) => {
-                let message = format!("there is no process {pid}");
-                Err(Refused::about(&["hold-by"], message, nodes))
-            }
+            Ok(None) => refuse(format!("there is no process {pid}")),
             Err(error) => Err(Refused {
                 message: format!("--hold-by: cannot watch process {pid}: {error}"),
                 code: ExitCode::Internal,

@@ -4,19 +4,18 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use quorlock::admin::{group, names};
 use quorlock::env::{Class, VARIABLES};
-use quorlock::{Health, LossCause, NodeReleased, Outcome};
+use quorlock::{Health, LossCause, Outcome};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::super::caller::{ends_the_wait, time_since, unix_ms};
+use super::super::events::{add_validity, outcome_name, release_unconfirmed};
 use super::super::status::node_json;
 use super::Keeper;
 use super::health::Announced;
 use super::lease::Lease;
 use super::loss::{Loss, Pulse};
-use crate::args::IfHeld;
 use crate::child::{Child, ChildEvent, Deadlines, Gone, How, KilledBy, SpawnError};
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::{Moment, boot_ns};
@@ -43,7 +42,8 @@ impl Keeper<'_> {
     pub(super) async fn hold(&mut self, lease: Lease) -> ExitCode {
         let since = boot_ns();
         let remaining = lease.remaining();
-        self.say_acquired(&lease);
+        let event = self.validity_event("acquired", &lease);
+        self.caller.say_acquired(event, Vec::new());
         let env = self.environment(&lease, remaining);
         let remove = self.environment_to_remove();
         let mut sent = Sent { deadlines: self.plan.deadlines(&lease), loss: None, is_sent: true };
@@ -196,29 +196,6 @@ impl Keeper<'_> {
         }
     }
 
-    /// Reports the lock. With --restart-guard observe, names each node whose votes a strict client would not count.
-    fn say_acquired(&mut self, lease: &Lease) {
-        let mut event = self.validity_event("acquired", lease);
-        let untrusted = if self.plan.observes { self.caller.untrusted() } else { Vec::new() };
-        let nodes =
-            untrusted.iter().map(|(node, why)| json!({ "node": node, "why": why.to_string() }));
-        event["untrusted_nodes"] = nodes.collect();
-        event["waited_ms"] = json!(self.caller.waited.map(millis));
-        let key = self.caller.lock.title();
-        let line = if !untrusted.is_empty() {
-            Some(format!(
-                "\"{key}\" is held, but votes count of nodes that are not to be trusted, as --restart-guard observe \
-                 demands: {}",
-                self.caller.untrusted_in_words().unwrap_or_default()
-            ))
-        } else if self.args.if_held != IfHeld::Skip {
-            self.caller.waited.map(|waited| format!("acquired \"{key}\" after {}", time(waited)))
-        } else {
-            None
-        };
-        self.caller.output.event(event, line.as_deref());
-    }
-
     fn environment(&self, lease: &Lease, remaining: Duration) -> Vec<(OsString, OsString)> {
         let until = unix_ms().saturating_add(millis(remaining));
         let mut environment: Vec<(OsString, OsString)> = vec![
@@ -271,26 +248,11 @@ impl Keeper<'_> {
 
     async fn give_back(&mut self, lease: Lease, gone: Gone) -> Outcome {
         let released = lease.give_back(gone).await;
-        let outcome = match released.outcome {
-            Outcome::Released => "released",
-            Outcome::Expired => "expired",
-            Outcome::TakenByOther => "taken_by_other",
-            _ => "unknown",
-        };
-        let event = json!({ "event": "released", "key": self.caller.lock.key, "outcome": outcome });
+        let mut event = self.caller.lock_event("released");
+        event["outcome"] = json!(outcome_name(released.outcome));
         let warning = (released.outcome == Outcome::Unknown).then(|| {
-            let key = self.caller.lock.title();
-            let failed = released.nodes().filter_map(|(node, said)| match said {
-                NodeReleased::Failed(failure) => Some((node, failure.to_string())),
-                _ => None,
-            });
-            let failed = group(failed, |one, other| one == other);
-            let reasons = failed.iter().map(|(nodes, why)| format!("; {}: {why}", names(nodes)));
-            format!(
-                "too few nodes confirmed that \"{key}\" is free; it is within {}{}",
-                time(self.plan.ttl),
-                reasons.collect::<String>()
-            )
+            let title = format!("\"{}\"", self.caller.lock.title());
+            release_unconfirmed(&released, &title, &time(self.plan.ttl))
         });
         self.caller.output.event(event, warning.as_deref());
         released.outcome
@@ -351,15 +313,9 @@ impl Keeper<'_> {
     }
 
     fn validity_event(&self, name: &str, lease: &Lease) -> serde_json::Value {
-        let remaining = lease.remaining();
         let mut event = self.caller.lock_event(name);
         event["votes"] = json!(lease.votes());
-        event["fence"] = json!(lease.fencing_token);
-        event["valid_for_ms"] = json!(millis(remaining));
-        event["valid_until_unix_ms"] = json!(unix_ms().saturating_add(millis(remaining)));
-        if self.caller.lock.shared {
-            event["mode"] = json!("shared");
-        }
+        add_validity(&mut event, lease.remaining(), lease.fencing_token, self.caller.lock.shared);
         event
     }
 }

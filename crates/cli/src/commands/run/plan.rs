@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use quorlock::admin::exactly;
-use quorlock::{Guard, LockOptions, LossCause, RestartGuard};
+use quorlock::{Guard, LockOptions, LossCause};
 
 use crate::args::{Run, WaitArg};
 use crate::child::{Deadlines, Killed, Why};
@@ -25,8 +25,6 @@ pub(super) struct RunPlan {
     /// Time between SIGKILL and the end of the validity.
     pub(super) kill_before: Duration,
     pub(super) label: String,
-    /// The votes of untrusted nodes count (--restart-guard observe).
-    pub(super) observes: bool,
     /// The longest wait for answers to the release.
     pub(super) give_back: Duration,
 }
@@ -92,7 +90,6 @@ impl RunPlan {
             term_before,
             kill_before,
             label,
-            observes: args.nodes.restart_guard == Some(RestartGuard::Observe),
             give_back: args.nodes.node_timeout(ttl),
         })
     }
