@@ -22,6 +22,8 @@ use crate::resources::Resources;
 use crate::stats::{NodeStats, NodeTrustState, Stats};
 
 mod leases;
+#[cfg(feature = "legacy")]
+pub mod legacy;
 pub(crate) mod state;
 mod values;
 

@@ -102,6 +102,8 @@ pub mod guarantees {}
 
 pub use crate::acquire::{Acquire, Acquiring, Waiting};
 pub use crate::builder::ClientBuilder;
+#[cfg(feature = "legacy")]
+pub use crate::client::legacy;
 pub use crate::client::{Client, Query};
 pub use crate::clock::Clock;
 pub use crate::error::{
