@@ -267,6 +267,7 @@ impl LockOptions {
         let (min, max) = match retry.delay {
             Delay::Between { min, max } => (min, max),
             Delay::Adaptive { ceiling } => (Duration::ZERO, ceiling),
+            Delay::Custom(_) => (Duration::ZERO, Duration::MAX),
         };
         if min > max || max.is_zero() || retry.attempts_max == Some(0) {
             return Err(InvalidRequest::Retry { min, max });

@@ -27,6 +27,10 @@ impl Default for Retry {
 
 /// The delay between two attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(
+    unpredictable_function_pointer_comparisons,
+    reason = "two functions that differ may compare as equal, and no decision depends on that"
+)]
 pub enum Delay {
     /// A delay that follows from the answers of the nodes. While another client holds the lock, the delay lasts until
     /// the keys expire or a node pushes a change. If nodes cannot push, too few nodes answer, or contenders split the
@@ -42,6 +46,12 @@ pub enum Delay {
         /// The longest delay.
         max: Duration,
     },
+    /// The delay that a function returns, whatever the nodes answer, and at least 50 µs. The nodes are not asked to
+    /// push.
+    ///
+    /// The first argument is the number of failed attempts of the call, from one on. The second argument is a random
+    /// word: the function draws no random number and reads no clock, so equal arguments give an equal delay.
+    Custom(fn(u32, u64) -> Duration),
 }
 
 impl Retry {
@@ -58,6 +68,7 @@ impl Retry {
     ) -> Duration {
         match self.delay {
             Delay::Between { min, max } => min + fraction(max.saturating_sub(min), jitter),
+            Delay::Custom(delay) => delay(attempts, jitter).max(ROUND_TRIP_MIN),
             Delay::Adaptive { ceiling } => {
                 let step = round_trip.max(ROUND_TRIP_MIN);
                 let spread = step + fraction(2 * step, jitter);
@@ -123,6 +134,16 @@ mod tests {
         let php = Retry { delay: php, attempts_max: Some(3) };
         assert_eq!(php.delay(1, 0, MS, None), 100 * MS);
         assert!(php.delay(2, u64::MAX, MS, None) <= 200 * MS);
+    }
+
+    #[test]
+    fn a_function_may_choose_the_delay_above_the_minimum() {
+        let doubled = Delay::Custom(|attempts, word| MS * (1 << attempts) + fraction(MS, word));
+        let retry = Retry { delay: doubled, attempts_max: None };
+        assert_eq!(retry.delay(3, 0, 50 * MS, Some(MS)), 8 * MS);
+        assert_eq!(retry.delay(4, 1 << 63, MS, None), 16 * MS + MS / 2);
+        let none = Retry { delay: Delay::Custom(|_, _| Duration::ZERO), attempts_max: None };
+        assert_eq!(none.delay(1, 0, MS, None), ROUND_TRIP_MIN);
     }
 
     #[test]
