@@ -30,6 +30,7 @@
 //! [`Lease`]: Lease
 //! [`LeaseError`]: LeaseError
 //! [`LockOptions`]: LockOptions
+//! [`LockOptions::redsync`]: LockOptions::redsync
 //! [`MemoryNode`]: node::MemoryNode
 //! [`Node`]: node::Node
 //! [`Released`]: Released

@@ -1,5 +1,7 @@
 //! The options of a call for a lock.
 
+mod presets;
+
 use std::sync::Arc;
 use std::time::Duration;
 
