@@ -289,10 +289,11 @@ impl Store {
 
 impl Stored {
     /// Whether this is a sorted set of readers, which expires with its last member. Other sorted sets belong to other
-    /// programs.
+    /// programs. So does an exclusive lock of symfony/lock, which has the member `__write__`.
     pub fn is_of_readers(&self) -> bool {
         let Content::Scored(members) = &self.content else { return false };
         let last = members.values().max();
         self.expires_ms.zip(last).is_some_and(|(at, last)| (at - last).abs() <= 1)
+            && !members.contains_key(b"__write__".as_slice())
     }
 }

@@ -156,6 +156,27 @@ async fn a_key_that_is_no_lock_is_refused_and_left_alone() {
     }
 }
 
+/// symfony/lock stores a sorted set that expires with its largest score, as readers do. The member `__write__` marks an
+/// exclusive lock.
+#[tokio::test]
+async fn an_exclusive_lock_of_symfony_is_no_reader() {
+    let Some(nodes) = five() else { return };
+    let client = builder(&nodes).build().unwrap();
+    let lock = "local time = redis.call('TIME') local ends = time[1] * 1000 + 600000 \
+                redis.call('ZADD', KEYS[1], ends, '__write__', ends, 'token') \
+                return redis.call('PEXPIREAT', KEYS[1], ends)";
+    for node in &nodes {
+        run(node, &["EVAL", lock, "1", "k"]);
+    }
+    let error = client.acquire_shared("k").options(ONCE).await.unwrap_err();
+    assert!(error.is_contended() && error.to_string().contains("no lock"), "{error}");
+    for node in &nodes {
+        assert_eq!(run(node, &["ZCARD", "k"]), Reply::Int(2));
+        run(node, &["ZREM", "k", "__write__"]);
+    }
+    assert!(client.acquire_shared("k").options(ONCE).await.is_ok(), "readers of symfony share");
+}
+
 #[tokio::test]
 async fn several_keys_can_be_read_together() {
     let (nodes, one, other) = two_clients();

@@ -57,6 +57,10 @@ local function read_key(key, value)
   if ttl < 0 or last < before + ttl - 1 or time + ttl + 1 < last then
     return {key = key, kind = 'other', ttl = ttl, time = time}
   end
+  -- symfony/lock stores its locks in sorted sets of this form. The member '__write__' marks an exclusive lock.
+  if redis.call('ZSCORE', key, '__write__') then
+    return {key = key, kind = 'other', ttl = ttl, time = time}
+  end
   local score, next
   if readers[1] == value then
     score, next = tonumber(readers[2]), tonumber(readers[4])
