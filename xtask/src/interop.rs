@@ -1,9 +1,11 @@
 //! `cargo xtask interop`: lock libraries of other projects beside quorlock on the same keys.
 
 mod libraries;
+mod page;
 mod process;
 mod share;
 mod site;
+mod tests;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,33 +13,42 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use quorlock_servers::ServerBinary;
+use serde_json::{Value, json};
 
 use crate::cargo;
 use libraries::{LIBRARIES, Library};
-use share::Form;
+use share::{Form, Share};
 use site::{Programs, Site};
 
 /// The options of the command line.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Options {
     only: Vec<String>,
-    /// Measure nothing but the shares, for this long.
+    /// Whether the tests of mutual exclusion run.
+    exclusion: bool,
+    /// The duration of each measurement of shares.
     share: Option<Duration>,
+    /// Whether the page must have the same rows.
+    check: bool,
 }
 
 impl Options {
     fn parse(args: &[OsString]) -> Result<Self, String> {
-        let mut options = Self::default();
+        let share = Some(Duration::from_secs(10));
+        let mut options = Self { only: Vec::new(), exclusion: true, share, check: false };
         let mut words = args.iter().map(|word| word.to_string_lossy());
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
             match &*word {
+                "--check" => options.check = true,
+                "--no-shares" => options.share = None,
                 "--only" => options.only.extend(value()?.split(',').map(str::to_owned)),
                 "--share" => {
                     let text = value()?;
                     let seconds = text.strip_suffix('s').and_then(|number| number.parse().ok());
                     let seconds = seconds.ok_or_else(|| format!("--share {text}: such as 30s"))?;
                     options.share = Some(Duration::from_secs(seconds));
+                    options.exclusion = false;
                 }
                 _ => return Err(format!("no option {word}")),
             }
@@ -61,58 +72,106 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
         }
         return ExitCode::SUCCESS;
     }
-    let options = match Options::parse(args) {
-        Ok(options) => options,
+    let done = Options::parse(args).and_then(|options| {
+        let programs = build(workspace)?;
+        compare(workspace, server, &programs, &options)
+    });
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(why) => {
             eprintln!("xtask interop: {why}");
-            return ExitCode::from(2);
-        }
-    };
-    let programs = match build(workspace) {
-        Ok(programs) => programs,
-        Err(why) => {
-            eprintln!("xtask interop: {why}");
-            return ExitCode::FAILURE;
-        }
-    };
-    println!("xtask: {server}, five of them for each library, and one for a library of one server");
-    let time = options.share.unwrap_or(Duration::from_secs(10));
-    let mut failed = false;
-    for library in LIBRARIES.iter().filter(|library| options.selects(library)) {
-        let measured = shares(workspace, library, &programs, server, time);
-        if let Err(why) = measured {
-            println!("{:18} not run: {why}", library.name);
-            failed = true;
+            ExitCode::from(2)
         }
     }
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn shares(
+/// Runs the selected libraries. Returns whether all of their cells are exact and agree with the page.
+fn compare(
+    workspace: &Path,
+    server: &ServerBinary,
+    programs: &Programs,
+    options: &Options,
+) -> Result<bool, String> {
+    println!("xtask: {server}: five servers for each library, or one if it locks on one server");
+    let (mut rows, mut absent) = (Vec::new(), Vec::new());
+    for library in LIBRARIES.iter().filter(|library| options.selects(library)) {
+        match measure(workspace, library, programs, server, options) {
+            Ok(row) => rows.push(row),
+            Err(why) => {
+                println!("{:18} not run: {}", library.name, why.trim());
+                absent.push(json!({ "library": library.name, "why": why.trim() }));
+            }
+        }
+    }
+    if !options.exclusion {
+        return Ok(absent.is_empty());
+    }
+    println!("\n{}", page::tables(&rows, &absent));
+    let exact = rows.iter().filter(|row| page::is_exact(row)).count();
+    let count = rows.len();
+    println!(
+        "xtask: exclusion is exact with {exact} of {count} libraries, {} not run",
+        absent.len()
+    );
+    let mut agrees = true;
+    if options.check {
+        let differing = page::differing(workspace, &rows)?;
+        differing.iter().for_each(|row| print!("xtask: docs/interop.md does not have: {row}"));
+        // A library that did not run shows nothing, so the check fails.
+        agrees = differing.is_empty() && absent.is_empty();
+    } else if options.share.is_some() {
+        page::write(workspace, &rows, &absent)?;
+    }
+    Ok(agrees && exact == count)
+}
+
+fn measure(
     workspace: &Path,
     library: &Library,
     programs: &Programs,
     server: &ServerBinary,
-    time: Duration,
-) -> Result<(), String> {
+    options: &Options,
+) -> Result<Value, String> {
     let worker = library.install(workspace, &programs.bench)?;
     let site = Site::start(library, programs, server, worker)?;
     let version = site.worker()?.version;
-    for form in [Form::Library, Form::Command] {
-        let share = share::measure(&site, form, time)?;
+    let name = format!("{:18} {version:14}", library.name);
+    let mut cells = Vec::new();
+    if options.exclusion {
+        cells = tests::run_all(&site);
+        let wrong = cells.iter().filter(|(_, cell)| cell.is_err());
+        let wrong: String = wrong.map(|(name, _)| format!(" {name}")).collect();
         println!(
-            "{:18} {version:14} beside quorlock as a {form:?}: {:4.1} % to {:4.1} %, {} to {} grants, \
-             longest wait {:.1} s to {:.1} s",
-            library.name,
-            share.percent(),
-            100.0 - share.percent(),
-            share.library.grants,
-            share.quorlock.grants,
-            share.library.longest_wait.as_secs_f64(),
-            share.quorlock.longest_wait.as_secs_f64(),
+            "{name} {}",
+            if wrong.is_empty() { "exact" } else { "NOT EXACT:" }.to_owned() + &wrong
         );
     }
-    Ok(())
+    let mut shares = Vec::new();
+    for form in [Form::Library, Form::Command] {
+        let Some(time) = options.share else { break };
+        let share = match share::measure(&site, form, time) {
+            Ok(share) => share,
+            // An error during a measurement says nothing about exclusion.
+            Err(why) => {
+                println!("{name} beside quorlock as a {form:?}: not measured: {}", why.trim());
+                continue;
+            }
+        };
+        let Share { library: theirs, quorlock: ours } = share;
+        println!(
+            "{name} beside quorlock as a {form:?}: {:4.1} % to {:4.1} %, {} to {} grants, \
+             longest wait {:.1} s to {:.1} s",
+            share.percent(),
+            100.0 - share.percent(),
+            theirs.grants,
+            ours.grants,
+            theirs.longest_wait.as_secs_f64(),
+            ours.longest_wait.as_secs_f64(),
+        );
+        shares.push((form, share));
+    }
+    Ok(page::row(library, &version, &cells, &shares))
 }
 
 /// Builds the command line, and the benchmark, which contains workers.

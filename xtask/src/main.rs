@@ -40,15 +40,17 @@ cargo xtask COMMAND
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped.
                 Without ARGS, also run the checks that are not tests: 20 000 pinned and 20 000 fresh
                 seeds of the simulator, the models, the mutants of the engine and of the shipped
-                code, version 0.1.0 on the same nodes, a wall clock that steps, a minute of chaos.
+                code, version 0.1.0 and two other libraries on the same nodes, a wall clock that
+                steps, a minute of chaos.
                 A failure does not stop the rest; the last lines name everything that failed
   instructions  count the client's instructions per pair of acquire and release, with valgrind;
                 --guard: with the restart guard too; --check: fail if the count is above its limit
-  interop       run lock libraries of other projects beside quorlock on the same keys, and print the
-                share of grants of each side and its longest wait. --share TIME: measure each for this
-                long; --only NAME,NAME: only these libraries; --list: print their names. It installs
-                what is absent: packages of Python, Node.js and Rust into target/bench-rivals, and
-                PHP, pip and npm as root with apt-get
+  interop       run lock libraries of other projects beside quorlock on the same keys, check that they
+                exclude each other, measure the shares of grants, and write docs/interop.md.
+                --only NAME,NAME: only these libraries; --check: compare them with the page;
+                --no-shares: only exclusion; --share TIME: only shares, each for this long;
+                --list: print the names. It installs what is absent: packages of Python, Node.js and
+                Rust into target/bench-rivals; PHP, pip and npm as root with apt-get
   matrix        run every test three times on one loaded core, then once with each server version.
                 --loaded N: only N loaded runs; --server NAME: only this server version
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders

@@ -49,6 +49,7 @@ fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
     let proofs = [
         "cargo xtask mutants --sweep",
         "cargo xtask mixed",
+        "cargo xtask interop --only redlock-py,rslock --no-shares --check",
         "cargo xtask stepped",
         "cargo xtask chaos",
     ];

@@ -9,6 +9,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// A step that takes longer than this counts as hanging.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -80,6 +82,10 @@ impl Process {
     pub(crate) fn finish(&mut self) -> Result<ExitStatus, String> {
         self.input = None;
         self.child.wait().map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<(), String> {
+        kill_process(Pid::from_child(&self.child), signal).map_err(|error| error.to_string())
     }
 }
 

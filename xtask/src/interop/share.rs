@@ -121,7 +121,8 @@ fn run_once(site: &Site<'_>, key: &str) -> Result<Option<Instant>, String> {
     let acquired = run.line().ok().map(|_| Instant::now());
     match run.finish()?.code() {
         Some(0) => Ok(acquired),
-        Some(75) => Ok(None),
+        // On an overloaded machine, too few nodes may answer in time.
+        Some(75 | 69) => Ok(None),
         _ => Err(run.errors()),
     }
 }
