@@ -115,6 +115,7 @@ pub(crate) fn builder(args: &NodeArgs) -> Result<ClientBuilder, Refused> {
         durable: args.durable.clone(),
         node_timeout: args.node_timeout,
         connect_timeout: args.connect_timeout,
+        yield_to_pollers: args.yield_to_pollers,
         username: args.username.clone(),
         password,
         password_file,

@@ -200,6 +200,7 @@ const KINDS: &[(&str, &str)] = &[
     (r"quorlock1:[0-9A-Za-z=,%._:@/-]+", "LEASE"),
     (r"at [0-9-]{10}T[0-9:]{8}Z", "at CLOCK"),
     (r"[0-9a-f]{40} @[0-9]{13} [^ ]+:[0-9]+ ", "ID @SINCE HOST:PID "),
+    (r"[0-9a-f]{40} @[0-9]{13}-[0-9]+ [^ ]+:[0-9]+ ", "ID @SINCE-AGE HOST:PID "),
     (r"[0-9a-f]{40} [^ ]+:[0-9]+ ", "ID HOST:PID "),
     (r"since [0-9]{2}:[0-9]{2}:[0-9]{2}Z \([^)]*\)", "since CLOCK"),
     (r"[A-Za-z0-9.-]+:[0-9]+ (nightly|true|sh|acquire)", "HOST:PID $1"),

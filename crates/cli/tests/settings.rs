@@ -69,6 +69,7 @@ const VALUES: &[(&str, &str)] = &[
     ("QUORLOCK_DURABLE", "a"),
     ("QUORLOCK_NODE_TIMEOUT", "2s"),
     ("QUORLOCK_CONNECT_TIMEOUT", "5s"),
+    ("QUORLOCK_YIELD_TO_POLLERS", "no"),
     ("QUORLOCK_USERNAME", "default"),
     ("QUORLOCK_PASSWORD", "x"),
     // An empty value counts as not set. With a non-empty value, the nodes would have to use TLS.
@@ -268,6 +269,7 @@ fn the_file_takes_every_option_that_does_not_describe_one_call() {
     text += "quorum = 1\nmax-ttl = \"20s\"\nrestart-guard = \"off\"\ndurable = [\"a\"]\n";
     text +=
         "node-timeout = \"1s\"\nconnect-timeout = \"1s\"\nusername = \"u\"\nkey-prefix = \"p\"\n";
+    text += "yield-to-pollers = false\n";
     text +=
         "ttl = \"5s\"\nwait = \"0s\"\nmax-hold = \"1h\"\nmin-hold = \"1s\"\nkill-after = \"1s\"\n";
     text += "if-held = \"skip\"\nheld-exit-code = 3\nlabel = \"x\"\nfenced = true\npass-nodes = false\n";

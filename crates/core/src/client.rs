@@ -3,6 +3,7 @@
 pub(crate) mod contention;
 pub(crate) mod deadlines;
 pub(crate) mod engine;
+pub(crate) mod gap;
 pub(crate) mod key_table;
 pub(crate) mod local_queue;
 pub(crate) mod records;

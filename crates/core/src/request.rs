@@ -32,6 +32,9 @@ pub struct Request {
     /// Whether a lost lock keeps its keys on the nodes and blocks other callers of this process until the holder
     /// releases it. This is meant for a holder that must stop its work before another caller may start.
     pub keeps_on_loss: bool,
+    /// Whether the call leaves gaps for clients that poll, if it sees values of such clients. A call with fixed delays
+    /// and a call with a single attempt leave none.
+    pub yields_to_pollers: bool,
     /// Time after the grant beyond which the engine does not extend the lock.
     pub max_hold: Duration,
     /// Whether to emit `Effect::Waiting` after each failed attempt, and when the call waits for trusted nodes.

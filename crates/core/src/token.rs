@@ -1,8 +1,10 @@
 //! The token that identifies an attempt's lock, and the value that nodes store.
 
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::time::Duration;
 
 use crate::time::Reading;
 
@@ -55,7 +57,8 @@ impl fmt::Debug for Token {
 
 /// The value that a node stores: the token and, if there is an owner's description, a space, a date and the description.
 ///
-/// The date is `@`, the milliseconds since the Unix epoch in decimal digits, and a space.
+/// The date is `@`, the milliseconds since the Unix epoch in decimal digits, and a space. If the writer has seen a foreign
+/// client hold one of the keys lately, `-` and the milliseconds since then precede the space.
 ///
 /// A node always compares the *whole* value (invariant S7).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,7 +75,9 @@ impl Value {
 
     /// A value whose date is the time of the attempt by the wall clock. Without an owner's description, or if the wall clock
     /// was never set, the value has no date. All nodes of an attempt receive the same value.
-    pub fn dated(token: &Token, owner: &str, now: Reading) -> Self {
+    ///
+    /// `foreign_age` is the time since a foreign client was last seen to hold one of the keys.
+    pub fn dated(token: &Token, owner: &str, now: Reading, foreign_age: Option<Duration>) -> Self {
         let since_ms = u64::try_from(now.real_ns() / 1_000_000).unwrap_or(0);
         if owner.is_empty() || !IS_SET_MS.contains(&since_ms) {
             return Self::new(token, owner);
@@ -84,7 +89,14 @@ impl Value {
             *digit = b'0' + (rest % 10) as u8;
             rest /= 10;
         }
-        Self::described(token, &date, owner)
+        match foreign_age {
+            None => Self::described(token, &date, owner),
+            Some(age) => {
+                // Rounded up, so the time of the last sight never moves on when it passes from value to value.
+                let date = core::str::from_utf8(&date).unwrap_or_default().trim_end();
+                Self::described(token, format!("{date}-{} ", age.as_millis() + 1).as_bytes(), owner)
+            }
+        }
     }
 
     /// A value that the caller chose.
@@ -123,10 +135,17 @@ impl Value {
     /// `None` if the value has no date: it is another library's, has no owner's description, or was written by version
     /// 0.1.0.
     pub fn since_ms_of(stored: &[u8]) -> Option<u64> {
-        Self::parse(stored)?.0
+        Some(Self::parse(stored)?.0?.since_ms)
     }
 
-    fn parse(stored: &[u8]) -> Option<(Option<u64>, &str)> {
+    /// Reads from a stored value when its owner last saw a foreign client hold one of the keys, in milliseconds since the
+    /// Unix epoch by the owner's wall clock. `None` if the owner has seen none lately.
+    pub fn foreign_seen_ms_of(stored: &[u8]) -> Option<u64> {
+        let date = Self::parse(stored)?.0?;
+        date.since_ms.checked_sub(date.foreign_age_ms?)
+    }
+
+    fn parse(stored: &[u8]) -> Option<(Option<Date>, &str)> {
         let (token, rest) = stored.split_at_checked(Token::DIGITS)?;
         if !token.iter().all(|digit| HEX.contains(digit)) {
             return None;
@@ -136,7 +155,7 @@ impl Value {
             [b' ', owner @ ..] => {
                 let owner = core::str::from_utf8(owner).ok()?;
                 Some(match split_date(owner) {
-                    Some((since_ms, owner)) => (Some(since_ms), owner),
+                    Some((date, owner)) => (Some(date), owner),
                     None => (None, owner),
                 })
             }
@@ -146,10 +165,27 @@ impl Value {
 }
 
 /// Splits the text after the token into date and owner's description.
-fn split_date(text: &str) -> Option<(u64, &str)> {
-    let (digits, owner) = text.strip_prefix('@')?.split_once(' ')?;
-    let is_date = digits.len() == DATE_DIGITS && digits.bytes().all(|it| it.is_ascii_digit());
-    Some((digits.parse().ok().filter(|_| is_date)?, owner))
+fn split_date(text: &str) -> Option<(Date, &str)> {
+    let (date, owner) = text.strip_prefix('@')?.split_once(' ')?;
+    let number = |digits: &str| {
+        let is_number = digits.bytes().all(|it| it.is_ascii_digit());
+        digits.parse::<u64>().ok().filter(|_| is_number)
+    };
+    let (since, age) = date.split_at_checked(DATE_DIGITS)?;
+    let foreign_age_ms = match age.strip_prefix('-') {
+        Some(age) => Some(number(age)?),
+        None if age.is_empty() => None,
+        None => return None,
+    };
+    Some((Date { since_ms: number(since)?, foreign_age_ms }, owner))
+}
+
+/// The times in a value, in milliseconds.
+struct Date {
+    /// Time of the attempt since the Unix epoch.
+    since_ms: u64,
+    /// Time from the last sight of a foreign client to the attempt.
+    foreign_age_ms: Option<u64>,
 }
 
 /// Number of digits of a date in milliseconds in the years 2001 to 2286.
@@ -196,19 +232,35 @@ mod tests {
         };
         let owner = |text: &str| Some(text.to_string());
         let now = Reading::new(5, 1_764_065_000_123_999_999);
-        let dated = Value::dated(&token, "build-7:41 nightly", now);
+        let dated = Value::dated(&token, "build-7:41 nightly", now, None);
         let stored = format!("{token} @1764065000123 build-7:41 nightly");
         assert_eq!(dated.as_bytes(), stored.as_bytes());
         assert_eq!(read(dated.as_bytes()), (Some(1_764_065_000_123), owner("build-7:41 nightly")));
-        assert_eq!(Value::dated(&token, "", now), Value::new(&token, ""), "the plain token");
+        assert_eq!(Value::dated(&token, "", now, None), Value::new(&token, ""), "the plain token");
         let never_set = Reading::new(5, 5_000_000_000);
-        assert_eq!(Value::dated(&token, "x", never_set), Value::new(&token, "x"));
-        assert_eq!(Value::dated(&token, "x", Reading::new(5, -1)), Value::new(&token, "x"));
+        assert_eq!(Value::dated(&token, "x", never_set, None), Value::new(&token, "x"));
+        assert_eq!(Value::dated(&token, "x", Reading::new(5, -1), None), Value::new(&token, "x"));
         // Version 0.1.0 wrote no date. A text that only begins like a date belongs to the description.
-        for text in ["h:1 nightly", "@17 x", "@1764065000123", "@176406500012x y", "@", "@ "] {
+        let texts = ["h:1 nightly", "@17 x", "@1764065000123", "@176406500012x y", "@", "@ "];
+        for text in texts.into_iter().chain(["@1764065000123- x", "@1764065000123-1x y"]) {
             let old = Value::new(&token, text);
             assert_eq!(read(old.as_bytes()), (None, owner(text)));
         }
         assert_eq!(read(b"some-other-library @1764065000123 x"), (None, None));
+    }
+
+    #[test]
+    fn a_value_says_when_its_owner_last_saw_a_foreign_client() {
+        let token = Token::new([7; 20]);
+        let now = Reading::new(5, 1_764_065_000_123_999_999);
+        let age = Some(Duration::from_micros(4_567_890));
+        let value = Value::dated(&token, "build-7:41", now, age);
+        let stored = value.as_bytes();
+        assert_eq!(stored, format!("{token} @1764065000123-4568 build-7:41").as_bytes());
+        assert_eq!(Value::owner_of(stored), Some("build-7:41"));
+        assert_eq!(Value::since_ms_of(stored), Some(1_764_065_000_123));
+        assert_eq!(Value::foreign_seen_ms_of(stored), Some(1_764_064_995_555));
+        let without = Value::dated(&token, "build-7:41", now, None);
+        assert_eq!(Value::foreign_seen_ms_of(without.as_bytes()), None);
     }
 }

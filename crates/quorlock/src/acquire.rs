@@ -177,6 +177,7 @@ impl<G> Acquire<G> {
             retry,
             automatic: options.auto_extend.unwrap_or(true) && !is_taken,
             keeps_on_loss: options.keep_on_loss.unwrap_or(false) && !is_taken,
+            yields_to_pollers: options.yield_to_pollers.unwrap_or(true),
             max_hold,
             progress: self.progress.is_some(),
             fenced: self

@@ -41,6 +41,7 @@ pub const VARIABLES: &[(&str, Class)] = &[
     ("QUORLOCK_DURABLE", Class::Deployment),
     ("QUORLOCK_NODE_TIMEOUT", Class::Deployment),
     ("QUORLOCK_CONNECT_TIMEOUT", Class::Deployment),
+    ("QUORLOCK_YIELD_TO_POLLERS", Class::Deployment),
     ("QUORLOCK_USERNAME", Class::Deployment),
     ("QUORLOCK_PASSWORD", Class::Deployment),
     ("QUORLOCK_PASSWORD_FILE", Class::Deployment),
@@ -207,6 +208,7 @@ pub struct Deployment {
     pub durable: Vec<String>,
     pub node_timeout: Option<Duration>,
     pub connect_timeout: Option<Duration>,
+    pub yield_to_pollers: Option<bool>,
     pub username: Option<String>,
     pub password: Option<String>,
     /// Has precedence over `password`.
@@ -272,6 +274,7 @@ impl Deployment {
             durable: parsed("durable", text("durable")?, names)?.unwrap_or_default(),
             node_timeout: time("node-timeout")?,
             connect_timeout: time("connect-timeout")?,
+            yield_to_pollers: parsed("yield-to-pollers", text("yield-to-pollers")?, boolean)?,
             username: text("username")?,
             password: text("password")?,
             password_file: path("password-file"),
@@ -304,6 +307,7 @@ impl Deployment {
         if let Some(node_timeout) = self.node_timeout {
             options = options.node_timeout(node_timeout);
         }
+        options.yield_to_pollers = self.yield_to_pollers;
         builder = builder.options(options);
         builder = with(builder, self.connect_timeout, ClientBuilder::connect_timeout);
         builder = with(builder, self.username, ClientBuilder::username);

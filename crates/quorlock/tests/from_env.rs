@@ -80,6 +80,7 @@ fn the_environment_describes_a_client() {
         ("QUORLOCK_MAX_TTL", "5s"),
         ("QUORLOCK_NODE_TIMEOUT", "1s"),
         ("QUORLOCK_CONNECT_TIMEOUT", "10s"),
+        ("QUORLOCK_YIELD_TO_POLLERS", "no"),
         ("QUORLOCK_DURABLE", ""),
         ("QUORLOCK_TLS_CA", " "),
         // The command line uses these variables, and the library ignores them.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quorlock_core::{
     Answer, Command, Key, LockId, Quorum, Reading, Request, Ticket, Token, Value, Verb,
@@ -144,7 +145,11 @@ impl Ledger {
         let given = self.tokens.range::<[u8], _>((from, Bound::Unbounded)).next();
         let given = given.filter(|(given, _)| given.starts_with(plain.as_bytes()));
         let since_ms = given.and_then(|(given, _)| Value::since_ms_of(given)).unwrap_or(0);
-        Value::dated(token, owner, Reading::new(0, since_ms as Time * MS))
+        let foreign_seen_ms = given.and_then(|(given, _)| Value::foreign_seen_ms_of(given));
+        // A value has this age rounded up.
+        let age = |seen_ms: u64| Duration::from_millis(since_ms.saturating_sub(seen_ms + 1));
+        let now = Reading::new(0, since_ms as Time * MS);
+        Value::dated(token, owner, now, foreign_seen_ms.map(age))
     }
 
     pub(crate) fn of_call(

@@ -24,6 +24,7 @@
 
 use core::time::Duration;
 
+use crate::client::gap::FOREIGN_FOR;
 use crate::node::round_trip::ROUND_TRIP_MIN;
 use crate::redlock::retry::POLL_CEILING;
 use crate::time::{BootTime, Reading};
@@ -118,9 +119,43 @@ pub(crate) struct KeyBackoff {
     /// must be equally long in all processes, because a process with shorter slots would always win. The mean round
     /// trip would not do: on a busy machine it differs between processes.
     shortest: Duration,
+    /// Time at which a foreign client was last seen to hold the key.
+    foreign_seen: Option<BootTime>,
+}
+
+/// The part of a key's record that a call needs when its turn starts.
+#[derive(Default)]
+pub(crate) struct KnownOfKey {
+    /// Time until which this process leaves the lock to other processes.
+    pub(crate) resume_at: Option<BootTime>,
+    pub(crate) is_contended: bool,
+    pub(crate) foreign_seen: Option<BootTime>,
+}
+
+impl KnownOfKey {
+    pub(crate) fn merge(self, other: Self) -> Self {
+        Self {
+            resume_at: self.resume_at.max(other.resume_at),
+            is_contended: self.is_contended || other.is_contended,
+            foreign_seen: self.foreign_seen.max(other.foreign_seen),
+        }
+    }
 }
 
 impl KeyBackoff {
+    pub(crate) fn known(&self, now: Reading) -> KnownOfKey {
+        KnownOfKey {
+            resume_at: self.resume_at(now),
+            is_contended: self.is_contended(now),
+            foreign_seen: self.foreign_seen,
+        }
+    }
+
+    /// Notes the time at which a foreign client held the key.
+    pub(crate) fn see_foreign(&mut self, at: BootTime) {
+        self.foreign_seen = self.foreign_seen.max(Some(at));
+    }
+
     /// Notes that another process holds the lock or attempts.
     pub(crate) fn see_rivals(&mut self, round_trip: Duration, now: Reading) {
         self.observe(round_trip);
@@ -227,6 +262,7 @@ impl KeyBackoff {
         over(self.rivals_until, Duration::ZERO)
             && over(self.window_until, Duration::ZERO)
             && over(self.resume_at, RIVALS_FOR)
+            && over(self.foreign_seen, FOREIGN_FOR)
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
@@ -234,6 +270,7 @@ impl KeyBackoff {
         self.rivals_until = self.rivals_until.map(|at| at.shifted(base));
         self.window_until = self.window_until.map(|at| at.shifted(base));
         self.resume_at = self.resume_at.map(|at| at.shifted(base));
+        self.foreign_seen = self.foreign_seen.map(|at| at.shifted(base));
     }
 }
 

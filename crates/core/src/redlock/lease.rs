@@ -35,6 +35,8 @@ use crate::token::Token;
 pub(crate) struct Lease {
     /// The time at which the deadline index wakes this record: its deadline or earlier.
     pub(crate) wake: Option<BootTime>,
+    /// Time at which a foreign client was last seen to hold one of the keys, if the lock leaves gaps for such clients.
+    pub(crate) foreign_seen: Option<BootTime>,
     entry: Entry,
     token: Token,
     quorum: Quorum,
@@ -106,6 +108,7 @@ impl Lease {
         let (quorum, entry, fence_request) = attempt.take_parts();
         Self {
             wake: None,
+            foreign_seen: None,
             entry,
             token,
             quorum,
@@ -270,6 +273,7 @@ impl Lease {
 
     pub(crate) fn shift(&mut self, base: Reading) {
         self.wake = self.wake.map(|at| at.shifted(base));
+        self.foreign_seen = self.foreign_seen.map(|at| at.shifted(base));
         self.votes.shift(base);
         self.guard.hold_until = self.guard.hold_until.shifted(base);
         self.tenure.token_until = self.tenure.token_until.shifted(base);

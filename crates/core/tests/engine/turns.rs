@@ -119,7 +119,8 @@ fn a_call_that_stepped_aside_returns_to_its_place() {
     (0..3).for_each(|node| world.occupy(node, "k", b"another", Some(300)));
     let first = world.acquire(owner("a", Request { retry: every(100), ..request("k") }));
     let second = world.acquire(owner("b", request("k")));
-    let third = world.acquire(owner("c", request("k")));
+    let unyielding = Request { yields_to_pollers: false, ..request("k") };
+    let third = world.acquire(owner("c", unyielding));
     while !world.is_valid(second) {
         world.run_for(1);
         assert!(!world.is_valid(first) && !world.is_valid(third), "{}", world.now());

@@ -1,6 +1,7 @@
 //! Waiting calls: the queue of the process, the end of a wait, and the time between attempts.
 
 mod backoff;
+mod gaps;
 mod told;
 
 use std::time::Duration;
@@ -101,7 +102,7 @@ fn a_contender_that_is_cancelled_releases_everywhere_and_lets_the_next_one_try()
             world.occupy(node, "k", b"another", Some(50));
         }
         let gone = world.acquire(request("k"));
-        let next = world.acquire(request("k"));
+        let next = world.acquire(Request { yields_to_pollers: false, ..request("k") });
         world.run_for(cancelled_at);
         world.cancel(gone);
         for node in 0..3 {

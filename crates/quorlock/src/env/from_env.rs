@@ -40,6 +40,7 @@ impl ClientBuilder {
     /// | `QUORLOCK_DURABLE`: names between commas | [`durable_nodes`](Self::durable_nodes) |
     /// | `QUORLOCK_NODE_TIMEOUT`, such as `50ms` | [`LockOptions::node_timeout`](crate::LockOptions::node_timeout) |
     /// | `QUORLOCK_CONNECT_TIMEOUT`, such as `1s` | [`connect_timeout`](Self::connect_timeout) |
+    /// | `QUORLOCK_YIELD_TO_POLLERS`: `yes` or `no` | [`LockOptions::yield_to_pollers`](crate::LockOptions::yield_to_pollers) |
     /// | `QUORLOCK_USERNAME` | [`username`](Self::username) |
     /// | `QUORLOCK_PASSWORD_FILE`, a path; or `QUORLOCK_PASSWORD` | [`password`](Self::password) |
     /// | `QUORLOCK_TLS_CA`, `QUORLOCK_TLS_CERT`, `QUORLOCK_TLS_KEY`: paths of PEM files | [`tls`](Self::tls) |

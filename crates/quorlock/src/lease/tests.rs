@@ -72,7 +72,7 @@ pub(crate) fn random_lease(random: &mut fastrand::Rng) -> Lease {
         kind,
         resources,
         title,
-        value: Value::dated(&token(random), &owner, reading),
+        value: Value::dated(&token(random), &owner, reading, None),
         taken: (kind == Taken).then(|| caller(random)),
         ttl: Duration::from_millis(ttl_ms),
         end: LeaseEnd::with_boot_id(boot_id, reading, Duration::from_nanos(number(random))),

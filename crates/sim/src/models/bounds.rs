@@ -242,6 +242,7 @@ impl Bounds {
             },
             automatic: false,
             keeps_on_loss: false,
+            yields_to_pollers: true,
             max_hold: ticks(1000),
             progress: true,
             fenced: self.vanishing.map(|_| Counter {

@@ -53,6 +53,7 @@ pub fn request(key: &str) -> Request {
         retry: Retry::default(),
         automatic: false,
         keeps_on_loss: false,
+        yields_to_pollers: true,
         max_hold: Duration::from_secs(3600),
         progress: true,
         fenced: None,

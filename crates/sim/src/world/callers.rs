@@ -80,6 +80,7 @@ impl World {
             retry: Retry { delay, attempts_max },
             automatic,
             keeps_on_loss: false,
+            yields_to_pollers: true,
             max_hold,
             progress: true,
             fenced,

@@ -116,6 +116,7 @@ impl World {
             retry: Retry::default(),
             automatic: true,
             keeps_on_loss: false,
+            yields_to_pollers: true,
             max_hold: Duration::from_nanos((2 * self.plan.load.max_ttl).unsigned_abs()),
             progress: false,
             fenced: None,

@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 
 use super::{Call, Context, Effect, Engine, Entropy, Phase, RefusalKind};
+use crate::client::gap;
 use crate::client::wait::Waiting;
 use crate::command::Answer;
 use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
@@ -43,13 +44,17 @@ impl Engine {
             call.note_untrusted(self.quorum, excluded, cx.now);
             return self.await_trust(lock, cx);
         }
-        if call.contention.looks_first && call.waiting.is_none() && call.has_time_to_look(cx.now) {
+        let leaves_gap = call.gap_until(cx.now).is_some();
+        let looks_first = call.contention.looks_first && call.waiting.is_none();
+        if leaves_gap || looks_first && call.has_time_to_look(cx.now) {
+            call.contention.leaves_gap = leaves_gap;
             call.waiting = Some(Waiting::new(self.quorum, call.request.mode));
             // The call looks at the lock instead of attempting. If the look finds readers, the unused token becomes the
             // value of the call's intent (the key by which a waiting writer keeps new readers out).
             call.history.token.get_or_insert(token);
             return self.look(lock, self.quorum.all(), true, cx);
         }
+        call.contention.skips_gap = false;
         call.history.began = cx.now;
         call.history.count += 1;
         call.round += 1;
@@ -60,7 +65,10 @@ impl Engine {
         let value = match origin {
             // A nonce, which contains no owner's description, because nobody reads it.
             Origin::Taken(_) => Value::new(&token, ""),
-            Origin::Absent | Origin::Detached(_) => Value::dated(&token, owner, cx.now),
+            Origin::Absent | Origin::Detached(_) => {
+                let foreign_age = call.contention.foreign_seen.and_then(|at| gap::age(at, cx.now));
+                Value::dated(&token, owner, cx.now, foreign_age)
+            }
         };
         let (keys, mode, origin) = (keys.clone(), *mode, origin.clone());
         let entry = Entry { keys, mode, value, origin };
@@ -181,7 +189,8 @@ impl Engine {
     /// Turns a successful attempt into a lease. Records are large, so the lease is built from the call while the call
     /// is still in its map.
     fn begin_lease(&mut self, lock: LockId, validity: Validity, cx: &mut Context<'_>) {
-        let Some(Call { request, phase, round, history, pace, .. }) = self.calls.get_mut(&lock)
+        let Some(Call { request, phase, round, history, pace, contention, .. }) =
+            self.calls.get_mut(&lock)
         else {
             return;
         };
@@ -190,10 +199,13 @@ impl Engine {
         };
         let (attempts, fence) = (history.count, attempt.fence());
         let pace = (pace.round_trip, pace.word);
-        let lease = Lease::begin(attempt, request, validity, (lock, token, *round), pace, cx.now);
+        let mut lease =
+            Lease::begin(attempt, request, validity, (lock, token, *round), pace, cx.now);
         let hold = lease.hold();
         let attached = (!lease.is_queued()).then(|| lease.keys().clone());
         let has_remains = attempt.has_refusals_or_failures();
+        let foreign_seen = contention.foreign_seen.filter(|_| request.yields_to_pollers);
+        lease.foreign_seen = foreign_seen;
         self.leases.insert(lock, lease);
         if let Some(lease) = self.leases.get_mut(&lock) {
             Self::index_lease(&mut self.deadlines, lock, lease, cx.now);

@@ -11,6 +11,7 @@ pub(super) use self::history::AttemptHistory;
 pub(super) use self::intent::{Intent, Withdrawal};
 use super::{AttemptReport, Refusal, RefusalKind};
 use crate::client::contention::{believed, mix};
+use crate::client::gap;
 use crate::client::wait::Waiting;
 use crate::command::{Command, Holding};
 use crate::keys::{Mode, intents};
@@ -74,6 +75,13 @@ pub(super) struct Contention {
     /// Number of commands about the call's intent, by which a waiting writer keeps new readers out.
     pub(super) announcements: u32,
     pub(super) looked_at: Option<BootTime>,
+    /// Time at which a foreign client was last seen to hold one of the keys.
+    pub(super) foreign_seen: Option<BootTime>,
+    /// Whether the present look or pause leaves a gap for clients that poll.
+    pub(super) leaves_gap: bool,
+    /// Whether the next attempt does not wait for the end of a gap, because a foreign client has just had the lock, or
+    /// because the call has waited long enough.
+    pub(super) skips_gap: bool,
 }
 
 /// The state of a call that waits for trusted nodes.
@@ -188,6 +196,35 @@ impl Call {
     /// apply whatever the nodes answer. A call with a single attempt may not either.
     pub(super) fn may_look_first(&self) -> bool {
         self.is_to_watch() && self.request.retry.attempts_max != Some(1)
+    }
+
+    /// The end of the gap that this call leaves now for clients that poll; `None` if it may attempt.
+    pub(super) fn gap_until(&self, now: Reading) -> Option<BootTime> {
+        let Contention { foreign_seen, skips_gap, .. } = self.contention;
+        let leaves = foreign_seen.is_some() && !skips_gap && self.request.yields_to_pollers;
+        let has_time = || self.may_look_first() && self.has_time_to_look(now);
+        gap::open_until(foreign_seen.filter(|_| leaves && has_time()), now)
+    }
+
+    /// Notes foreign clients among the holders that a look at the lock found. If a foreign client holds the lock, the
+    /// call attempts as soon as the lock comes free: the holder has had its turn, and would otherwise acquire again.
+    /// Returns the time of the latest sighting.
+    pub(super) fn note_foreign(&mut self, now: Reading) -> Option<BootTime> {
+        let Phase::Looking { inspection, .. } = &self.phase else {
+            return None;
+        };
+        if !self.request.yields_to_pollers {
+            return None;
+        }
+        let seen = inspection.asked().filter_map(|node| inspection.seen(node));
+        let held = seen.flat_map(Holding::each).filter(|holding| **holding != Holding::Free);
+        let held: Vec<&Holding> = held.collect();
+        if !held.is_empty() {
+            self.contention.skips_gap = held.iter().any(|holding| gap::is_foreign(holding));
+        }
+        let seen = held.iter().filter_map(|holding| gap::foreign_seen(holding, now)).max();
+        self.contention.foreign_seen = self.contention.foreign_seen.max(seen);
+        seen
     }
 
     /// Whether the remaining wait suffices for a look at the lock, a back-off, a second look and an attempt. The

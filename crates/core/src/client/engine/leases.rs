@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 
 use super::{Context, Effect, Engine, Extended};
 use crate::client::deadlines::{Deadlines, Owner};
+use crate::client::gap;
 use crate::command::Answer;
 use crate::ids::{LockId, NodeAnswer, Ticket, Verb};
 use crate::keys::Mode;
@@ -219,6 +220,10 @@ impl Engine {
         else {
             return false;
         };
+        // In a gap, the lock becomes free on the nodes.
+        if !lease.is_handing_over() && gap::open_until(lease.foreign_seen, cx.now).is_some() {
+            return false;
+        }
         Self::emit_extended(lease, Extended::Lost(LossCause::Expired), cx);
         if lease.fence().is_some() && !lease.is_handing_over() {
             let Some((nodes, round, command)) = lease.pass(report, cx.now) else {

@@ -122,6 +122,7 @@ impl Call {
         }
         self.wake = self.wake.map(|at| at.shifted(base));
         self.contention.looked_at = self.contention.looked_at.map(|at| at.shifted(base));
+        self.contention.foreign_seen = self.contention.foreign_seen.map(|at| at.shifted(base));
         self.shift_intent(base);
     }
 }

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 
 use super::call::Intent;
 use super::{Call, Context, Engine, Phase};
-use crate::client::contention::PastTurn;
+use crate::client::contention::{KnownOfKey, PastTurn};
 use crate::client::key_table::KeyRecord;
 use crate::client::local_queue::{LocalQueue, Place};
 use crate::ids::{LockId, Ticket};
@@ -46,11 +46,8 @@ impl Engine {
             let KeyRecord { queue, backoff } = self.keys.record(key);
             if queue.is_empty() {
                 *queue = LocalQueue::new(request.place(lock));
-                let (resume_at, is_contended) = match backoff {
-                    Some(backoff) => (backoff.resume_at(cx.now), backoff.is_contended(cx.now)),
-                    None => (None, false),
-                };
-                return self.begin_turn(lock, None, (resume_at, is_contended), cx.now);
+                let known = backoff.as_ref().map(|it| it.known(cx.now)).unwrap_or_default();
+                return self.begin_turn(lock, None, known, cx.now);
             }
         }
         let keys = request.keys.clone();
@@ -369,9 +366,8 @@ impl Engine {
             return;
         };
         let backoffs = call.request.keys.iter().filter_map(|key| self.keys.backoff(key));
-        let resume_at = backoffs.clone().filter_map(|backoff| backoff.resume_at(now)).max();
-        let is_contended = backoffs.clone().any(|backoff| backoff.is_contended(now));
-        self.begin_turn(lock, lent, (resume_at, is_contended), now);
+        let known = backoffs.map(|backoff| backoff.known(now)).reduce(KnownOfKey::merge);
+        self.begin_turn(lock, lent, known.unwrap_or_default(), now);
     }
 
     /// Starts a call's turn as [`Engine::turn_comes`] does, but with a back-off that is known already.
@@ -379,12 +375,13 @@ impl Engine {
         &mut self,
         lock: LockId,
         lent: Option<BootTime>,
-        (resume_at, is_contended): (Option<BootTime>, bool),
+        KnownOfKey { resume_at, is_contended, foreign_seen }: KnownOfKey,
         now: Reading,
     ) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
+        call.contention.foreign_seen = foreign_seen;
         let is_in_future = |at: &BootTime| !at.has_come(now);
         let once = call.request.wait == Wait::Once;
         let resume_at = resume_at.filter(|_| !once);

@@ -13,7 +13,7 @@ use crate::redlock::inspect::Inspection;
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::retry::Retry;
 use crate::request::Request;
-use crate::time::Reading;
+use crate::time::{BootTime, Reading};
 use crate::token::Key;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -21,6 +21,10 @@ use core::time::Duration;
 
 /// Delay after which a call that stepped aside returns to its queue, once a push reports a change of readers.
 const ASIDE_EVERY: Duration = Duration::from_millis(50);
+
+/// Delay after which a call in a gap looks at the lock, once a push reports a change. Other libraries send their commands
+/// to one node after the other.
+const GAP_STEP: Duration = Duration::from_millis(1);
 
 impl Engine {
     /// Asks nodes for the holder and its remaining time. If the call is going to wait, the command also requests a push. The
@@ -101,6 +105,12 @@ impl Engine {
             call.history.note_leftovers(self.quorum, &leftovers);
         }
         call.contention.looked_at = Some(cx.now.boot());
+        let was_gap = core::mem::take(&mut call.contention.leaves_gap);
+        if let Some(at) = call.note_foreign(cx.now) {
+            for key in &*call.request.keys {
+                self.keys.with_backoff(key, cx.now).1.see_foreign(at);
+            }
+        }
         if let Origin::Detached(from) = &call.request.origin
             && call.history.note_holder(self.quorum, &from.value)
         {
@@ -115,13 +125,16 @@ impl Engine {
         if !again || closed {
             // If only one of several readers released the lock, the lock did not become free, and was not missed.
             let is_missed = !call.waiting.as_ref().is_some_and(Waiting::is_held_by_several);
-            call.contention.missed += u32::from(again && !first && is_missed);
+            call.contention.missed += u32::from(again && !first && !was_gap && is_missed);
             return self.pause(lock, first || !again, cx);
         }
         if call.is_open() {
+            if let Some(end) = call.gap_until(cx.now) {
+                return self.leave_gap(lock, end, cx);
+            }
             if first {
                 // Other processes may also be about to attempt, so the call draws a slot first.
-                return self.draw_slot(lock, cx.now);
+                return self.draw_slot(lock, cx);
             }
             for key in &*call.request.keys {
                 self.keys.with_backoff(key, cx.now).1.see_room();
@@ -217,21 +230,48 @@ impl Engine {
 
     /// Draws a slot for a lock that became free. In the first slot the call attempts at once. In a later slot it looks
     /// at the lock again.
-    pub(super) fn draw_slot(&mut self, lock: LockId, now: Reading) {
+    pub(super) fn draw_slot(&mut self, lock: LockId, cx: &mut Context<'_>) {
+        let pause = self.slot(lock, cx.now);
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        let word = call.pace.draw();
-        let missed = call.contention.missed;
-        let backoffs = call.request.keys.iter().filter_map(|key| self.keys.backoff(key));
-        let pauses = backoffs.map(|backoff| backoff.pause(word, missed, now));
-        let pause = pauses.max().unwrap_or_default();
+        if call.gap_until(cx.now).is_some() {
+            // The look requests a push about the next holder.
+            call.contention.leaves_gap = true;
+            return self.look_again(lock, cx);
+        }
         if pause.is_zero() {
             return self.try_now(lock);
         }
-        let until = now.after(pause.min(call.patience(now)));
+        let until = cx.now.after(pause.min(call.patience(cx.now)));
         call.phase = Phase::Pausing { until, again: true, lent: None };
         Self::index_call(&mut self.deadlines, lock, call);
+    }
+
+    /// The pause before the time slot that the call draws.
+    fn slot(&mut self, lock: LockId, now: Reading) -> Duration {
+        let Some(call) = self.calls.get_mut(&lock) else {
+            return Duration::ZERO;
+        };
+        let (word, missed) = (call.pace.draw(), call.contention.missed);
+        let backoffs = call.request.keys.iter().filter_map(|key| self.keys.backoff(key));
+        backoffs.map(|backoff| backoff.pause(word, missed, now)).max().unwrap_or_default()
+    }
+
+    /// Leaves a free lock to clients that poll until `end`, and then draws a slot. The call looks at the lock earlier if
+    /// a node pushes that another client took it. It waits for at most half of its remaining wait, and then attempts.
+    fn leave_gap(&mut self, lock: LockId, end: BootTime, cx: &mut Context<'_>) {
+        let rest = end.remaining(cx.now) + self.slot(lock, cx.now);
+        let Some(call) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let patience = call.patience(cx.now);
+        (call.contention.leaves_gap, call.contention.skips_gap) = (true, patience < rest);
+        // A caller that requests only one of several keys need not wait for this pause.
+        let lent = call.request.keys.single().is_none().then(|| cx.now.boot());
+        call.phase = Phase::Pausing { until: cx.now.after(rest.min(patience)), again: true, lent };
+        Self::index_call(&mut self.deadlines, lock, call);
+        self.pass_on(lock, cx);
     }
 
     /// Starts an attempt, because the lock seems free or its state is unknown.
@@ -240,6 +280,7 @@ impl Engine {
             return;
         };
         call.contention.woken = call.is_open();
+        call.contention.skips_gap = true;
         Self::start(&mut self.deadlines, &mut self.local.begins, lock, call);
     }
 
@@ -336,6 +377,13 @@ impl Engine {
                 call.phase,
                 Phase::Looking { .. } | Phase::Pausing { .. } | Phase::Aside { .. }
             );
+            if let Phase::Pausing { until, .. } = &mut call.phase
+                && call.contention.leaves_gap
+            {
+                *until = (*until).min(cx.now.after(GAP_STEP));
+                Self::index_call(&mut self.deadlines, lock, call);
+                continue;
+            }
             let was_open = call.is_open();
             let is_affected = waits && call.is_to_watch() && is_concerned(&call.request);
             let Some(waiting) = call.waiting.as_mut().filter(|_| is_affected) else {
@@ -367,7 +415,7 @@ impl Engine {
             }
             Phase::Pausing { again: false, .. } if open => {
                 cx.emit(Effect::Woken { lock });
-                self.draw_slot(lock, cx.now);
+                self.draw_slot(lock, cx);
             }
             // The lock may be free, but the call needs its turn before it attempts.
             Phase::Aside { .. } if open => self.enter(lock, cx),
