@@ -93,6 +93,7 @@ pub enum Mutant {
     FailedTakeByValue,
     ReadersIgnored,
     WriterStays,
+    UnacknowledgedCounts,
 }
 
 /// Every mutant of the engine: its description, the mutant, and the invariant of the simulator that must catch it.
@@ -165,6 +166,11 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("a detached lock lists no unanswered node", Mutant::DetachListsNone, "detached"),
     ("a failed take releases by the value", Mutant::FailedTakeByValue, "mutual exclusion"),
     ("a release by the value is owed", Mutant::ValueReleaseOwed, "detached"),
+    (
+        "counts a vote without the replica's acknowledgement",
+        Mutant::UnacknowledgedCounts,
+        "mutual exclusion",
+    ),
 ];
 
 /// Every mutant of a server's scripts: its description, the mutant, and the invariant of the simulator that must catch

@@ -16,9 +16,10 @@ pub use crate::error::{confirmations, group, list_nodes, names};
 pub use crate::exhausted::{current_thread_runtime, exhausted, explained};
 pub use crate::node::custom::{Node, RedisNode};
 pub use crate::node::redis::{
-    AdminConnection, BESIDE, Do, KEY, RIGHTS, RedisCli, Reply, Right, Weight, failure_of,
+    AdminConnection, BESIDE, Do, KEY, REPLICAS_RIGHT, RIGHTS, RedisCli, Reply, Right, Weight,
+    failure_of,
 };
-pub use crate::own_keys::{DATABASE, MARKER, RESERVED, prefix_of_marker};
+pub use crate::own_keys::{DATABASE, MARKER, REPLICATED, RESERVED, prefix_of_marker};
 
 /// The time, by the clock that clients read.
 pub fn now() -> quorlock_core::Reading {

@@ -41,6 +41,8 @@ const DRAIN_GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct Driver {
     engine: Engine,
     names: Vec<Arc<str>>,
+    /// The number of replicas of each node; empty if no node has any.
+    replicas: Vec<u32>,
     clock: Clock,
     events: EventReceiver,
     callers: Callers,
@@ -66,6 +68,7 @@ impl Driver {
         crate::mutants::active();
         Self {
             names: rules.names.clone(),
+            replicas: rules.replicas.clone(),
             transports: Transports::new(quorum, &rules, nodes, clock),
             engine: Engine::guarded(quorum, rules),
             clock,
@@ -191,8 +194,8 @@ impl Driver {
             Event::Answered { node, .. } => Some(*node),
             _ => None,
         };
-        let Self { engine, entropy, callers, transports, names, metrics, .. } = self;
-        let mut outputs = Outputs { callers, transports, names, metrics, now };
+        let Self { engine, entropy, callers, transports, names, replicas, metrics, .. } = self;
+        let mut outputs = Outputs { callers, transports, names, replicas, metrics, now };
         let spare = engine.handle(event, now, entropy, &mut outputs);
         let Some(node) = answered else { return };
         transports.reuse(node, spare);

@@ -164,6 +164,17 @@ pub enum BuildError {
         /// The nodes' names.
         known: String,
     },
+    /// A node has replicas ([`NodeConfig::replicas`](crate::node::NodeConfig::replicas)), and another setting does not
+    /// allow that.
+    #[error("node {node} has replicas={replicas}, {reason}")]
+    Replicas {
+        /// The node's name.
+        node: String,
+        /// The number of its replicas.
+        replicas: u32,
+        /// The other setting, and the remedy.
+        reason: &'static str,
+    },
     /// A variable `QUORLOCK_…` cannot be used; see [`ClientBuilder::from_env`](crate::ClientBuilder::from_env).
     #[error("{variable}: {reason}")]
     Environment {
@@ -202,6 +213,7 @@ impl BuildError {
             Self::Quorum(_) => &["quorum", "node"],
             Self::PrefixTooLong { .. } | Self::PrefixReserved { .. } => &["key-prefix"],
             Self::UnknownNode { .. } => &["durable"],
+            Self::Replicas { .. } => &["node"],
             Self::Defaults(InvalidRequest::Owner { .. }) => &["label"],
             Self::Defaults(InvalidRequest::Timing(error)) => match error {
                 TimingError::MaxTtlTooLong { .. } => &["max-ttl"],

@@ -16,6 +16,10 @@ pub(crate) fn in_words(fault: &Fault<'_>) -> String {
         Fault::InCluster => {
             "it is in cluster mode, which moves keys to other nodes; use independent masters".into()
         }
+        Fault::MoreReplicas { connected, declared } => format!(
+            "it has {connected} replicas, but this client expects {declared}; set replicas={connected} in all clients, or \
+             remove the other replicas"
+        ),
         Fault::Evicts(policy) => format!(
             "its maxmemory-policy is {}: it would delete locks; run CONFIG SET maxmemory-policy noeviction",
             shown(policy, WORD_MAX)
@@ -60,6 +64,11 @@ mod tests {
                 Fault::NoInfo("ERR unsupported command"),
                 "it does not answer INFO (ERR unsupported command): a proxy, or no server of the kind; \
                  connect to the server itself, or switch the restart guard off",
+            ),
+            (
+                Fault::MoreReplicas { connected: 2, declared: 1 },
+                "it has 2 replicas, but this client expects 1; set replicas=2 in all clients, or remove \
+                 the other replicas",
             ),
             (
                 Fault::Evicts("allkeys-\u{1b}[2Jlru"),

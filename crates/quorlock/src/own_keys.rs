@@ -15,6 +15,9 @@ pub(crate) const ADOPTION: &str = "adopt";
 /// The name of the registration, which says in which database a server has its locks.
 pub const DATABASE: &str = "database";
 
+/// The name of the key that a client writes before it asks a node's replicas for their acknowledgement.
+pub const REPLICATED: &str = "replicated";
+
 pub(crate) fn own_key(prefix: &str, name: &str) -> Key {
     format!("{prefix}{RESERVED}{name}").into()
 }

@@ -61,7 +61,9 @@ impl Args {
     }
 
     pub(crate) fn plan(&self, seed: u64) -> quorlock_sim::Plan {
-        quorlock_sim::Plan { only: self.only.clone(), ..quorlock_sim::Plan::draw(seed) }
+        let plan = quorlock_sim::Plan::draw(seed);
+        // A plan with replicas checks only mutual exclusion.
+        quorlock_sim::Plan { only: plan.only.clone().or_else(|| self.only.clone()), ..plan }
     }
 }
 

@@ -102,6 +102,8 @@ counts! {
     ClocksBehind "runs in which nodes' clocks are hours behind",
     FewClocks "floors that rest on few clocks",
     Merges "names that came to lead to another node's server, which was away",
+    Failovers "promotions of a replica while its master may still run",
+    Unacknowledged "batches that the node's replica did not acknowledge in time",
     DurableRestarts "nodes declared durable that were started again",
     ScriptFlushes "nodes that forgot their scripts",
     AskedAgain "commands sent again, with their scripts",

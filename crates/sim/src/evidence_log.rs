@@ -60,7 +60,7 @@ impl EvidenceLog {
     }
 
     pub(crate) fn note(&mut self, client: ClientId, node: NodeIndex, evidence: &Evidence) {
-        let (Some(cluster), Evidence::Seen { epoch, flushes, info, marker }) =
+        let (Some(cluster), Evidence::Seen { epoch, flushes, info, marker, .. }) =
             (&self.cluster, evidence)
         else {
             return;

@@ -21,6 +21,8 @@ pub(crate) enum Direction {
 pub(crate) struct Wire {
     pub(crate) client: ClientId,
     pub(crate) node: NodeIndex,
+    /// The server of the node, if the node has a replica.
+    pub(crate) side: Option<bool>,
     /// The client has not given up the connection.
     pub(crate) open_here: bool,
     /// The node has not given up the connection.
@@ -75,6 +77,7 @@ impl Network {
         self.wires.push(Wire {
             client,
             node,
+            side: None,
             open_here: true,
             open_there: true,
             flushes: 0,

@@ -6,6 +6,7 @@
 mod kinds;
 mod later;
 mod leases;
+mod replicated;
 
 use std::time::Duration;
 
@@ -234,6 +235,9 @@ impl Plan {
             plan.outside = plan.outside.filter(|outside| *outside != Outside::Losses);
             plan.servers.lossy.clear();
         }
+        if plan.later.replicated {
+            plan.replicate();
+        }
         plan
     }
 
@@ -426,7 +430,11 @@ impl Plan {
         let (marker, adoption) = (marker_key(), Key::from("quorlock:adopt"));
         let durable = self.later.declared.iter().map(|node| NodeId::new(*node)).collect();
         let words = Words::default();
-        Rules { guard: self.guard, cluster, names, marker, adoption, durable, words }
+        let replicas = match self.later.replicated && !self.later.unacknowledged {
+            true => vec![1; self.servers.quorum.nodes()],
+            false => Vec::new(),
+        };
+        Rules { guard: self.guard, cluster, names, marker, adoption, replicas, durable, words }
     }
 
     /// An estimate of the total time by which a node's clock jumps back during a run. Real totals are rarely larger.

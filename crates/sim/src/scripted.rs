@@ -170,7 +170,7 @@ impl ScriptedWorld {
         world.by_hand_mut().held_back.push(held_back);
         self.asleep_until.push(0);
         world.note(&Fact::Started { client });
-        (0..nodes).for_each(|node| world.connected(client, node));
+        (0..nodes).for_each(|node| world.connected(client, node, None));
         // The new client has no calls yet, so its engine need not be notified of the new connections.
         world.clients[client].arrivals.answered.clear();
         client

@@ -10,6 +10,7 @@ mod healing;
 mod kinds;
 mod leases;
 mod nodes;
+mod replicas;
 mod scripts;
 mod transports;
 
@@ -22,6 +23,7 @@ use quorlock_core::{
 
 use self::agenda::Agenda;
 use self::leases::SimLease;
+use self::replicas::{Pair, Replicated};
 use self::scripts::Script;
 use crate::checker::{Checker, Moment};
 use crate::client::Client;
@@ -63,6 +65,8 @@ pub(crate) enum SimEvent {
     Caller { client: ClientId, caller: usize, generation: u32 },
     /// Callers use a detached lock.
     Lease(usize),
+    /// Something happens to a node with a replica.
+    Replicated(NodeIndex, Replicated),
     /// A fault begins.
     Fault(Fault),
     /// A fault ends, or a planned change happens.
@@ -120,6 +124,8 @@ pub(crate) struct AskedEvidence {
     pub(crate) info: bool,
     /// The marker (the key that shows that the node lost no data), read after the commands.
     pub(crate) marker: bool,
+    /// The acknowledgement of the node's replica, behind the marker.
+    pub(crate) acknowledgement: bool,
 }
 
 pub(crate) struct Server {
@@ -157,6 +163,7 @@ pub(crate) struct Streams {
     pub(crate) scripts: Random,
     pub(crate) kinds: Random,
     pub(crate) leases: Random,
+    pub(crate) replicas: Random,
 }
 
 /// The clocks and nodes, as a view for the invariants.
@@ -194,6 +201,8 @@ pub(crate) struct World {
     pub(crate) agenda: Agenda,
     pub(crate) clients: Vec<Client>,
     pub(crate) servers: Vec<Server>,
+    /// The second servers of nodes with a replica. Empty, or one for each node.
+    pairs: Vec<Pair>,
     pub(crate) network: Network,
     pub(crate) watch: Checker,
     pub(crate) random: Streams,
@@ -258,6 +267,7 @@ impl World {
             agenda: Agenda::default(),
             clients: Vec::new(),
             servers: Vec::new(),
+            pairs: Vec::new(),
             network: Network::new(&plan),
             watch: Checker::new(
                 Ledger::new(
@@ -277,6 +287,7 @@ impl World {
                 scripts: Random::new(seed, 12),
                 kinds: Random::new(seed, 14),
                 leases: Random::new(seed, 41),
+                replicas: Random::new(seed, 43),
                 faults: (0..Fault::ALL.len()).map(|i| Random::new(seed, 16 + i as u64)).collect(),
             },
             progress: Progress::default(),
@@ -329,10 +340,11 @@ impl World {
     fn live(&mut self) {
         let faults_until = self.plan.faults.last_for;
         self.run_until(faults_until, |_| false);
-        if self.record.violation.is_none() {
+        // Only mutual exclusion is checked in runs with replicas, which end here.
+        if self.record.violation.is_none() && !self.plan.later.replicated {
             self.heal();
         }
-        if self.record.violation.is_none() {
+        if self.record.violation.is_none() && !self.plan.later.replicated {
             self.end();
         }
     }
@@ -385,6 +397,7 @@ impl World {
                 }
             }
             SimEvent::Lease(lease) => self.use_lease(lease),
+            SimEvent::Replicated(node, event) => self.replicated(node, event),
             SimEvent::Fault(fault) => self.strike(fault),
             SimEvent::Mend(mend) => self.mend(mend),
         }
@@ -402,9 +415,11 @@ impl World {
             SimEvent::Reply { wire, .. } | SimEvent::Push { wire, .. } | SimEvent::Broken(wire) => {
                 Some(self.network.wires[*wire].client)
             }
-            SimEvent::Request(_) | SimEvent::Lease(_) | SimEvent::Fault(_) | SimEvent::Mend(_) => {
-                None
-            }
+            SimEvent::Request(_)
+            | SimEvent::Lease(_)
+            | SimEvent::Replicated(..)
+            | SimEvent::Fault(_)
+            | SimEvent::Mend(_) => None,
         }
     }
 

@@ -344,3 +344,28 @@ fn every_invariant_cites_its_source() {
         assert!(sources.iter().any(|source| sentence.contains(source)), "{name}");
     }
 }
+
+/// Nodes with a replica: promotions while the old master runs, is frozen or cut off, and its later return as a replica.
+/// Votes that the replica acknowledged keep mutual exclusion (S35).
+#[test]
+fn one_client_holds_a_lock_although_replicas_are_promoted() {
+    let counts = run_all(0..300, Plan::draw_replicated);
+    for count in [Count::Failovers, Count::Unacknowledged, Count::Grants] {
+        println!("{count:?}: {}", counts.of(count));
+        assert!(counts.of(count) > 100, "{count:?}");
+    }
+}
+
+/// The negative scenario of the test above: without the acknowledgement, the old master goes on granting.
+#[test]
+fn two_clients_hold_one_lock_if_votes_count_without_the_replicas_acknowledgement() {
+    let count = (0..100)
+        .filter(|seed| {
+            let mut plan = Plan::draw_replicated(*seed);
+            plan.later.unacknowledged = true;
+            run(&plan, false).violation.is_some_and(|it| it.invariant == "mutual exclusion")
+        })
+        .count();
+    println!("in {count} of 100 runs two clients held one lock");
+    assert!(count > 3, "{count}");
+}

@@ -198,10 +198,13 @@ impl Engine {
     ) {
         // An answer of any kind ends the wait for a connection.
         self.paths.links[node.index()].connecting = false;
-        if !answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
+        let unacknowledged = self.unacknowledged(node, evidence);
+        // Answers that waited for a replica in vain do not show the length of a round trip.
+        let is_timely = unacknowledged.is_none();
+        if is_timely && !answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
             self.paths.round_trips.observe(node, cx.now.elapsed_since(sent));
         }
-        let distrust_reason = self.look_at(node, sent, evidence, cx);
+        let distrust_reason = self.look_at(node, sent, evidence, cx).or(unacknowledged);
         for (ticket, answer) in answers {
             let distrusted = distrust_reason
                 .as_ref()

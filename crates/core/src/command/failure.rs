@@ -152,6 +152,8 @@ pub enum FailureKind {
     SameServer,
     /// The client does not know yet whether the node's votes count (S9).
     Unverified,
+    /// Too few replicas of the node have acknowledged the vote in time (S35).
+    Unacknowledged,
 }
 
 impl FailureKind {
@@ -216,6 +218,7 @@ impl fmt::Display for FailureKind {
             Self::OtherConfiguration => "another configuration",
             Self::SameServer => "the same server as another node",
             Self::Unverified => "not verified",
+            Self::Unacknowledged => "not acknowledged by its replicas in time",
         })
     }
 }

@@ -26,6 +26,10 @@ pub enum Evidence {
         /// The marker, which the client read behind all other commands of the batch. An unchanged marker shows that no
         /// earlier vote was lost. Every batch with `INFO` or with a command about votes reads it.
         marker: MarkerSeen,
+        /// The number of replicas that have acknowledged a write of this connection behind all commands of the batch,
+        /// or the error of the node. `None` if the client did not ask. The node acknowledges in time order, so each
+        /// of these replicas has all earlier writes, also those of other clients.
+        acknowledged: Option<Result<u32, Failure>>,
     },
 }
 
@@ -34,9 +38,11 @@ impl Evidence {
     /// connection. If both contain a marker, votes count only if the markers are equal.
     #[must_use]
     pub fn and_later(self, later: Self) -> Self {
-        let Self::Seen { epoch, flushes, info, marker: second } = later else { return self };
-        let Self::Seen { flushes: before, info: first, marker, .. } = self else {
-            return Self::Seen { epoch, flushes, info, marker: second };
+        let Self::Seen { epoch, flushes, info, marker: second, acknowledged: later } = later else {
+            return self;
+        };
+        let Self::Seen { flushes: before, info: first, marker, acknowledged, .. } = self else {
+            return Self::Seen { epoch, flushes, info, marker: second, acknowledged: later };
         };
         let marker = match (marker, second) {
             (MarkerSeen::NotAsked, marker) | (marker, MarkerSeen::NotAsked) => marker,
@@ -48,7 +54,13 @@ impl Evidence {
         };
         // If the data were replaced after `INFO` was read, `INFO` describes an earlier state.
         let info = info.or(first.filter(|_| before == flushes));
-        Self::Seen { epoch, flushes, info, marker }
+        // A later acknowledgement covers the earlier sending, but the client counts the smaller number.
+        let acknowledged = match (acknowledged, later) {
+            (Some(Ok(first)), Some(Ok(second))) => Some(Ok(first.min(second))),
+            (failed @ Some(Err(_)), _) | (_, failed @ Some(Err(_))) => failed,
+            (one, other) => one.or(other),
+        };
+        Self::Seen { epoch, flushes, info, marker, acknowledged }
     }
 }
 
@@ -83,7 +95,7 @@ mod tests {
 
     fn seen(flushes: u64, info: Option<&str>, marker: MarkerSeen) -> Evidence {
         let info = info.map(|info| Ok(info.into()));
-        Evidence::Seen { epoch: 1, flushes, info, marker }
+        Evidence::Seen { epoch: 1, flushes, info, marker, acknowledged: None }
     }
 
     fn text(text: &str) -> MarkerSeen {
@@ -114,6 +126,23 @@ mod tests {
         ] {
             let MarkerSeen::Failed(failure) = joined(first, second) else { panic!("it changed") };
             assert_eq!(failure.kind(), FailureKind::Unverified);
+        }
+    }
+
+    #[test]
+    fn of_two_acknowledgements_the_weaker_one_counts() {
+        let failed = Failure::new(FailureKind::Forbidden);
+        let told = |acknowledged: Option<Result<u32, Failure>>| {
+            let marker = MarkerSeen::NotAsked;
+            Evidence::Seen { epoch: 1, flushes: 0, info: None, marker, acknowledged }
+        };
+        for (first, second, both) in [
+            (None, Some(Ok(1)), Some(Ok(1))),
+            (Some(Ok(2)), Some(Ok(1)), Some(Ok(1))),
+            (Some(Ok(1)), Some(Err(failed.clone())), Some(Err(failed))),
+        ] {
+            assert_eq!(told(first.clone()).and_later(told(second.clone())), told(both.clone()));
+            assert_eq!(told(second).and_later(told(first)), told(both));
         }
     }
 

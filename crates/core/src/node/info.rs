@@ -24,6 +24,8 @@ pub struct Info {
     pub promoted_at: Option<i64>,
     /// The server's eviction policy; `None` if the server deletes no keys when its memory is full.
     pub evicts_by: Option<Box<str>>,
+    /// Number of replicas that are connected to the server.
+    pub replicas: u32,
     /// The server's wall clock in microseconds since the Unix epoch, if `INFO` contains it.
     pub time_us: Option<i64>,
     /// Whether the server keeps an append-only file; `None` if `INFO` does not contain this.
@@ -51,7 +53,7 @@ pub const SECTIONS: [&str; 5] = ["server", "replication", "memory", "persistence
 const RUN_ID_MAX: usize = 128;
 
 /// The names of the fields of `INFO` that [`Info::parse`] reads.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "run_id",
     "uptime_in_seconds",
     "role",
@@ -66,6 +68,7 @@ const NAMES: [&str; 16] = [
     "maxmemory_policy",
     "server_time_usec",
     "aof_enabled",
+    "connected_slaves",
     // Server settings. The client appends them to `INFO` if the node was declared durable.
     "appendfsync",
     "no-appendfsync-on-rewrite",
@@ -106,6 +109,8 @@ impl Info {
             is_loading: [number("loading"), number("async_loading")].contains(&Some(1)),
             promoted_at: was_replica.then_some(promoted),
             evicts_by: evicts.then(|| policy.into()),
+            replicas: number("connected_slaves")
+                .map_or(0, |count| u32::try_from(count).unwrap_or(u32::MAX)),
             time_us: number("server_time_usec"),
             keeps_log: number("aof_enabled").map(|enabled| enabled == 1),
             appendfsync: find("appendfsync").map(Into::into),
@@ -141,7 +146,7 @@ mod tests {
 
     const TYPICAL: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n\
         run_id:0d2f\r\nserver_time_usec:1795201160638971\r\nuptime_in_seconds:61\r\n\
-        # Replication\r\nrole:master\r\nmaster_replid2:0000\r\nsecond_repl_offset:-1\r\n\
+        # Replication\r\nrole:master\r\nconnected_slaves:2\r\nmaster_replid2:0000\r\nsecond_repl_offset:-1\r\n\
         # Memory\r\nmaxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n# Persistence\r\nloading:0\r\n\
         async_loading:0\r\naof_enabled:0\r\n";
 
@@ -154,7 +159,7 @@ mod tests {
     fn a_sound_master_is_recognized() {
         let info = Info::parse(TYPICAL).unwrap();
         assert_eq!((&*info.run_id, info.uptime_s), ("0d2f", 61));
-        assert!(info.is_master && !info.is_cluster && !info.is_loading);
+        assert!(info.is_master && !info.is_cluster && !info.is_loading && info.replicas == 2);
         assert_eq!((info.promoted_at, info.evicts_by), (None, None));
         assert_eq!((info.time_us, info.keeps_log), (Some(1_795_201_160_638_971), Some(false)));
     }

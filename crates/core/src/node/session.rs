@@ -40,6 +40,10 @@ pub struct EvidenceRequest {
     pub info: bool,
     /// Whether to request the node's marker behind all commands. The marker shows that no data was lost.
     pub marker: bool,
+    /// Whether to write, behind the marker, a key of this connection's own, and to request the number of replicas that
+    /// acknowledge this write. Servers from Redis 7.2 on, and Valkey, count only the connection's own last write. A
+    /// vote may rest on another connection's write: an extension writes nothing if the key lives for long enough.
+    pub acknowledgement: bool,
 }
 
 /// A batch and its answers so far: the only record of a batch, from the pipeline to the connection and back.
@@ -79,6 +83,7 @@ struct Sendings {
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     is_guarded: bool,
+    is_replicated: bool,
     sendings: u64,
     untold: Untold,
     /// The text of the node's marker when it was last read on this connection.
@@ -336,6 +341,12 @@ impl Session {
         Self { is_guarded, ..Self::default() }
     }
 
+    /// Sets whether the votes of the node need the acknowledgement of its replicas.
+    #[must_use]
+    pub fn replicated(self, is_replicated: bool) -> Self {
+        Self { is_replicated, ..self }
+    }
+
     /// Whether nothing has been sent.
     pub const fn is_new(&self) -> bool {
         self.sendings == 0
@@ -348,13 +359,14 @@ impl Session {
 
     /// Decides how an exchange is sent, also when it is sent again. Requests the node's `INFO` with the first exchange
     /// and with every [`Command::Identify`]. Requests the marker with each `INFO` and with every command about votes
-    /// (S9).
+    /// (S9), and the acknowledgement of the node's replicas with every command about votes (S35).
     pub fn prepare(&mut self, exchange: &mut Exchange) {
         let mut request = EvidenceRequest::default();
         if self.is_guarded {
             request.info = self.is_new() || exchange.has(|it| matches!(it, Command::Identify));
             let is_about_votes = exchange.has(Command::is_about_votes);
             request.marker = request.info || is_about_votes && !mutant!(MarkerUnasked);
+            request.acknowledgement = self.is_replicated && is_about_votes;
         }
         exchange.evidence_request = request;
         if request.marker && !is_very_same(exchange.marker.as_ref(), self.marker.as_ref()) {

@@ -71,6 +71,9 @@ pub struct Rules {
     pub marker: Key,
     /// The key of the adoption: the text that starts the wait of a node without a valid marker.
     pub adoption: Key,
+    /// The number of replicas of each node, in the order of the list. Nodes behind the end of the list have none. A vote
+    /// of a node counts only if all of its replicas acknowledge it (S35).
+    pub replicas: Vec<u32>,
     /// The nodes that the operator declares durable: every write is on the disk before the server answers it, and this
     /// was also so before the server's last stop.
     pub durable: NodeSet,
@@ -111,6 +114,11 @@ impl Rules {
     /// default, servers forget a promotion after an hour (`repl-backlog-ttl`).
     pub fn would_tell_of_promotions(&self) -> bool {
         self.quarantine() < Duration::from_secs(3600)
+    }
+
+    /// The number of replicas that must acknowledge a vote of this node.
+    pub fn replicas_of(&self, node: NodeId) -> u32 {
+        self.replicas.get(node.index()).copied().unwrap_or(0)
     }
 
     /// Whether the votes of untrusted nodes are ignored.
@@ -405,6 +413,24 @@ impl NodeMonitor {
             return None;
         }
         self.distrust(self.distrust_reason(node, now))
+    }
+
+    /// The failure of votes that too few replicas of the node have acknowledged (S35). Such a vote may be missing on the
+    /// replica that is promoted next, or come from a master whose replica was promoted already.
+    pub(crate) fn unacknowledged(
+        &self,
+        node: NodeId,
+        acknowledged: Option<&Result<u32, Failure>>,
+    ) -> Option<Failure> {
+        let needed = self.rules.replicas_of(node);
+        let count = match acknowledged {
+            _ if needed == 0 || mutant!(UnacknowledgedCounts) => return None,
+            Some(Ok(count)) if *count >= needed => return None,
+            Some(Ok(count)) => format!("{count} of {needed} replicas have it"),
+            Some(Err(failure)) => format!("WAIT failed: {failure}"),
+            None => return Some(Failure::new(FailureKind::Unacknowledged)),
+        };
+        Some(Failure::new(FailureKind::Unacknowledged).with_detail(count))
     }
 
     /// The failure for votes that do not count. `None` without [`RestartGuard::Strict`], because all votes count then.

@@ -40,7 +40,16 @@ fn rules(guard: RestartGuard) -> Rules {
     let (marker, adoption) = (MARKER.into(), ADOPTION.into());
     let durable = NodeSet::default();
     let words = Words::default();
-    Rules { guard, cluster: cluster(), names: names(), marker, adoption, durable, words }
+    Rules {
+        guard,
+        cluster: cluster(),
+        names: names(),
+        marker,
+        adoption,
+        replicas: Vec::new(),
+        durable,
+        words,
+    }
 }
 
 /// A strict client, and three nodes without a marker (the key that shows that no data was lost).

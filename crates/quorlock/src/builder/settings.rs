@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use quorlock_core::marker::Cluster;
-use quorlock_core::{NodeSet, Quorum, QuorumError, RestartGuard, Rules, Timing, Words};
+use quorlock_core::{NodeId, NodeSet, Quorum, QuorumError, RestartGuard, Rules, Timing, Words};
 
 use super::ClientBuilder;
 use crate::client::Client;
@@ -126,6 +126,7 @@ impl Settings {
             place.and_then(|place| quorum.node_ids().nth(place)).ok_or_else(unknown)
         };
         let durable = self.trust.durable.iter().map(find).collect::<Result<NodeSet, _>>()?;
+        let replicas = self.replicas(durable)?;
         let max_ttl = self.times.max_ttl;
         let max_ttl_ms = u64::try_from(max_ttl.as_millis()).unwrap_or(u64::MAX);
         Ok(Rules {
@@ -134,9 +135,30 @@ impl Settings {
             names: names.to_vec(),
             marker: own_key(&self.prefix, MARKER),
             adoption: own_key(&self.prefix, ADOPTION),
+            replicas,
             durable,
             words: Words(crate::fault::in_words),
         })
+    }
+
+    /// The number of replicas of each server. Empty if no server has any.
+    fn replicas(&self, durable: NodeSet) -> Result<Vec<u32>, BuildError> {
+        let configs = || self.nodes.iter().flatten();
+        if configs().all(|config| config.replica_count() == 0) {
+            return Ok(Vec::new());
+        }
+        for (place, config) in configs().enumerate().filter(|(_, it)| it.replica_count() > 0) {
+            let reason = if self.trust.guard != RestartGuard::Strict {
+                "which needs the restart guard in mode strict: only that keeps a promoted replica from voting too early"
+            } else if durable.contains(NodeId::new(place)) {
+                "so it cannot be durable: a promoted replica waits in any case; declare it as one of both"
+            } else {
+                continue;
+            };
+            let (node, replicas) = (config.name().to_owned(), config.replica_count());
+            return Err(BuildError::Replicas { node, replicas, reason });
+        }
+        Ok(configs().map(NodeConfig::replica_count).collect())
     }
 
     fn make_nodes(&self, timing: &Timing) -> Result<Vec<ClientNode>, BuildError> {

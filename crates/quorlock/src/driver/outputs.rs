@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use quorlock_core::{Effect, Reading, Sink};
+use quorlock_core::{Effect, Extended, FailureKind, NodeOutcome, Reading, Sink};
 
 use super::Metrics;
 use super::callers::Callers;
@@ -15,12 +15,41 @@ pub(super) struct Outputs<'a> {
     pub(super) callers: &'a mut Callers,
     pub(super) transports: &'a mut Transports,
     pub(super) names: &'a [Arc<str>],
+    /// The number of replicas of each node; empty if no node has any.
+    pub(super) replicas: &'a [u32],
     pub(super) metrics: &'a Metrics,
     pub(super) now: Reading,
 }
 
+impl Outputs<'_> {
+    /// Adds the probable cause to the silence of nodes with replicas: their answers wait for the replicas. A server
+    /// notices the end of `WAIT` up to a tenth of a second late, when most calls have stopped waiting.
+    fn explain_silence(&self, effect: &mut Effect) {
+        let nodes = match effect {
+            Effect::NotAcquired { refusal, .. } => &mut refusal.nodes,
+            Effect::Waiting { report, .. } => &mut report.nodes,
+            Effect::Extended { outcome: Extended::Unconfirmed(nodes), .. }
+            | Effect::Health { nodes, .. }
+            | Effect::EntryExtended { nodes, .. } => nodes,
+            _ => return,
+        };
+        for (result, replicas) in nodes.iter_mut().zip(self.replicas) {
+            if let NodeOutcome::Failed(failure) = &mut result.said
+                && failure.kind() == FailureKind::Silent
+                && *replicas > 0
+            {
+                let detail = "a vote waits until every replica has it; quorlock doctor shows whether one is away";
+                *failure = failure.clone().with_detail(detail);
+            }
+        }
+    }
+}
+
 impl Sink for Outputs<'_> {
-    fn push(&mut self, effect: Effect) {
+    fn push(&mut self, mut effect: Effect) {
+        if !self.replicas.is_empty() {
+            self.explain_silence(&mut effect);
+        }
         let callers = &mut *self.callers;
         // An error of `send` means that the caller is gone, and is ignored.
         match effect {

@@ -15,7 +15,8 @@ use crate::text::printable;
 /// Parsed from `URL` or `NAME=URL`. The schemes are `redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` (TLS),
 /// `redis+unix://`, `valkey+unix://` and `unix://`: `redis://[user][:password@]host[:port][/db]`,
 /// `redis+unix:///path?db=1&user=u&pass=p`. `host` and `host:port` alone stand for `redis://`. For a server whose
-/// certificate has another name than the host: `rediss://host?tls-server-name=NAME`.
+/// certificate has another name than the host: `rediss://host?tls-server-name=NAME`. For a server with one replica that
+/// may take its place: `redis://host?replicas=1` ([`NodeConfig::replicas`]).
 ///
 /// Messages show the name of the node; without a name, `host:port` or the path. `Debug` and errors never show the password.
 ///
@@ -121,6 +122,34 @@ impl NodeConfig {
         self
     }
 
+    /// Sets the number of replicas of this node that may take its place under the same name. Default 0. It replaces the
+    /// URL's.
+    ///
+    /// With k > 0, each batch that asks for votes ends with a write and `WAIT k`. The votes count only if all k replicas
+    /// acknowledge the write within three quarters of the default node timeout. So a lock costs one more round trip,
+    /// from the master to its replicas, and there is no lock while a replica is away. After a promotion the node waits
+    /// for `max_ttl` × 1.01 + 2 s, as after a restart.
+    ///
+    /// All clients must have the same number. A client refuses a node with more replicas than k: raise k in all clients
+    /// before you add a replica. The node needs RESP3, the rights `+wait` and `+client|tracking`, and
+    /// [`RestartGuard::Strict`](crate::RestartGuard::Strict).
+    /// [`ClientBuilder::build`](crate::ClientBuilder::build) refuses it with another restart guard, and as a durable
+    /// node. `GUARANTEES.md` ("Nodes with replicas") states which executions this does not cover.
+    ///
+    /// ```
+    /// # use quorlock::node::NodeConfig;
+    /// let config = NodeConfig::parse("locks=redis://locks.internal:6379")?.replicas(1);
+    /// assert!(NodeConfig::parse("redis://locks.internal?replicas=one").is_err());
+    /// # Ok::<(), quorlock::node::NodeConfigError>(())
+    /// ```
+    ///
+    /// Source: `docs/protocol.md`, section 7.10.
+    #[must_use]
+    pub fn replicas(mut self, replicas: u32) -> Self {
+        self.target.set_replicas(replicas);
+        self
+    }
+
     /// Sets the certificates for TLS. Default: the system's roots. Has no effect on a node without TLS.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
@@ -136,6 +165,10 @@ impl NodeConfig {
     pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
         *self.target.tls_server_name() = Some(name.into());
         self
+    }
+
+    pub(crate) const fn replica_count(&self) -> u32 {
+        self.target.replica_count()
     }
 
     pub(crate) fn tls_server_name_unless_set(mut self, name: &str) -> Self {

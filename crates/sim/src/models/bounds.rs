@@ -283,7 +283,8 @@ impl Bounds {
         let (marker, adoption) = ("quorlock:node".into(), "quorlock:adopt".into());
         let durable = NodeSet::default();
         let words = Words::default();
-        Rules { guard: self.guard, cluster, names, marker, adoption, durable, words }
+        let replicas = Vec::new();
+        Rules { guard: self.guard, cluster, names, marker, adoption, replicas, durable, words }
     }
 
     /// The uptime in seconds that ends a quarantine (a restarted node's wait), rounded up to whole ticks. Models count

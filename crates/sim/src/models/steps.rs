@@ -194,7 +194,7 @@ impl Step<'_> {
             MarkerSeen::NotAsked
         };
         // The nodes of a model send no flush pushes, which makes a loss of data harder for the client to notice.
-        (answer, Evidence::Seen { epoch, flushes: 0, info, marker })
+        (answer, Evidence::Seen { epoch, flushes: 0, info, marker, acknowledged: None })
     }
 
     /// A node carries out a command that was still in flight on a connection that has ended.

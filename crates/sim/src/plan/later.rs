@@ -32,6 +32,10 @@ pub struct Later {
     pub forgets_scripts: bool,
     /// The kinds of locks.
     pub kinds: Kinds,
+    /// Each node is a master with a replica that is promoted now and then.
+    pub replicated: bool,
+    /// Clients do not wait for the acknowledgement of replicas. Then two clients hold one lock in some runs.
+    pub unacknowledged: bool,
     /// Locks that outlive their guard, and locks with the caller's value.
     pub leases: Leases,
 }
@@ -109,7 +113,14 @@ impl Later {
         let kinds = if is_named { Kinds::default() } else { Kinds::draw(plan) };
         let forgets_scripts = forgets_scripts || kinds.forgets_scripts;
         let leases = if is_named { Leases::default() } else { Leases::draw(plan) };
-        Self { forgets_scripts, kinds, leases, ..later }
+        let replicated = !is_named && Self::draws_replicas(plan) && !later.merges;
+        Self { forgets_scripts, kinds, leases, replicated, ..later }
+    }
+
+    fn draws_replicas(plan: &Plan) -> bool {
+        let is_strict = plan.guard == RestartGuard::Strict;
+        let may = is_strict && plan.excludes() && !plan.servers.duplicates;
+        may && Random::new(plan.seed, 42).percent(8)
     }
 
     fn settings(plan: &Plan) -> Self {

@@ -151,7 +151,7 @@ impl ScriptedWorld {
     pub fn up_unnoticed(&mut self, node: usize) {
         for client in 0..self.clients() {
             if *self.state(client, node) != NodeState::Up {
-                self.world.connected(client, node);
+                self.world.connected(client, node, None);
             }
         }
     }

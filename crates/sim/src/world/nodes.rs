@@ -38,10 +38,11 @@ impl World {
             let is_behind = self.plan.later.behind.contains(&node);
             let wall = if is_behind { wall - 5 * 3_600 * SECOND } else { wall };
             let clock = Clock::new(wall, self.plan.clocks.node_ppm[node]);
+            let is_replicated = self.plan.later.replicated;
             let kind = Kind {
                 expires_at_once: random.coin(),
                 deletes_natively: random.coin(),
-                pushes: random.percent(80),
+                pushes: random.percent(80) || is_replicated,
             };
             let mut node = ModelNode::new(clock, kind);
             self.progress.runs += 1;
@@ -65,6 +66,9 @@ impl World {
                 sound_since,
                 has_jumped: false,
             });
+            if is_replicated {
+                self.add_replica(self.servers.len() - 1);
+            }
         }
     }
 
@@ -83,6 +87,8 @@ impl World {
     pub(crate) fn receive(&mut self, parcel: Box<Parcel>) {
         let wire = &self.network.wires[parcel.wire];
         let (node, client) = (wire.node, wire.client);
+        self.turn_to_wire(parcel.wire);
+        let wire = &self.network.wires[parcel.wire];
         if !parcel.duplicate {
             if !wire.open_there || self.now > wire.lost_after {
                 // A restarted process resets the connections of its predecessor.
@@ -104,11 +110,15 @@ impl World {
                 }
             }
             Process::Frozen => self.servers[node].stuck.push(*parcel),
-            Process::Runs => self.serve(node, client, *parcel),
+            Process::Runs => {
+                if let Some(parcel) = self.queue_behind_wait(*parcel) {
+                    self.serve(node, client, parcel);
+                }
+            }
         }
     }
 
-    fn serve(&mut self, node: NodeIndex, client: usize, mut parcel: Parcel) {
+    pub(super) fn serve(&mut self, node: NodeIndex, client: usize, mut parcel: Parcel) {
         let zombie = !self.network.wires[parcel.wire].open_here;
         let duplicate = parcel.duplicate;
         let by = ConnectionId(parcel.wire as u64);
@@ -162,9 +172,11 @@ impl World {
             // `INFO` read before a replacement of the data says nothing about the present data, so it is dropped.
             let flushes = self.network.wires[parcel.wire].flushes;
             let info = info.filter(|_| first == flushes);
-            Evidence::Seen { epoch: asked_evidence.epoch, flushes, info, marker }
+            let epoch = asked_evidence.epoch;
+            Evidence::Seen { epoch, flushes, info, marker, acknowledged: None }
         });
         self.deliver_pushes(node);
+        self.replicate(node);
         if duplicate {
             return;
         }
@@ -174,7 +186,9 @@ impl World {
             let arrival = self.network.arrival(parcel.wire, Direction::Back, self.now);
             let (wire, parcel) = (parcel.wire, parcel.clone());
             let reply = Box::new(Reply { parcel, answers, evidence, unknown });
-            self.plan_at(arrival, SimEvent::Reply { wire, reply });
+            if let Some(reply) = self.hold_back(node, reply) {
+                self.plan_at(arrival, SimEvent::Reply { wire, reply });
+            }
         }
         let random = &mut self.random.faults[Fault::Duplicates as usize];
         if self.plan.has(Fault::Duplicates)
@@ -236,7 +250,10 @@ impl World {
 
     /// If the node sends pushes, it tells each client that all keys have changed, before its next reply.
     pub(crate) fn push_everything(&mut self, node: NodeIndex) {
-        let open = |it: &crate::network::Wire| it.node == node && it.open_here && it.open_there;
+        let here = self.side_of(node);
+        let open = |it: &crate::network::Wire| {
+            it.node == node && it.side == here && it.open_here && it.open_there
+        };
         let wires: Vec<usize> =
             (0..self.network.wires.len()).filter(|wire| open(&self.network.wires[*wire])).collect();
         for wire in wires {
@@ -251,7 +268,9 @@ impl World {
     pub(crate) fn reset(&mut self, wire: usize) {
         let Some(it) = self.network.wires.get_mut(wire).filter(|it| it.open_there) else { return };
         it.open_there = false;
-        self.servers[it.node].node.disconnect(ConnectionId(wire as u64));
+        self.turn_to_wire(wire);
+        let node = self.network.wires[wire].node;
+        self.servers[node].node.disconnect(ConnectionId(wire as u64));
         let arrival = self.network.arrival(wire, Direction::Back, self.now);
         self.plan_at(arrival, SimEvent::Broken(wire));
     }

@@ -93,8 +93,12 @@ impl World {
         let orders = exchange.to_send().cloned().collect();
         let wire = *wire;
         let (whole, asked) = (exchange.form() == Form::Text, exchange.evidence_request());
-        let asked_evidence =
-            AskedEvidence { epoch: *epoch, info: asked.info, marker: asked.marker };
+        let asked_evidence = AskedEvidence {
+            epoch: *epoch,
+            info: asked.info,
+            marker: asked.marker,
+            acknowledgement: asked.acknowledgement,
+        };
         let asked_evidence = (self.guard_of(client) != RestartGuard::Off).then_some(asked_evidence);
         self.send(Parcel {
             wire,
@@ -339,6 +343,7 @@ impl World {
         transport.dials.present = Some(dial);
         let arrival = self.network.dial(client, node, self.now);
         let latest = self.now + CONNECT_TIMEOUT;
+        self.turn_to_name(node);
         let refused = self.servers[node].process == Process::Down && !self.servers[node].silent;
         let hears = self.servers[node].process == Process::Runs || refused;
         let in_time = arrival <= latest && hears;
@@ -352,8 +357,9 @@ impl World {
             return;
         }
         transport.dials.present = None;
+        let side = self.turn_to_name(node);
         if in_time && self.servers[node].process == Process::Runs {
-            return self.connected(client, node);
+            return self.connected(client, node, side);
         }
         self.record.counts.add(Count::ConnectionsRefused);
         let kind = if in_time { FailureKind::Unreachable } else { FailureKind::ConnectTimeout };
@@ -372,7 +378,7 @@ impl World {
         self.supervise(client, node);
     }
 
-    pub(crate) fn connected(&mut self, client: ClientId, node: NodeIndex) {
+    pub(crate) fn connected(&mut self, client: ClientId, node: NodeIndex, side: Option<bool>) {
         let is_guarded = self.guard_of(client) != RestartGuard::Off;
         let transport = &mut self.clients[client].transports[node];
         if !transport.supervisor.connected(duration(self.now), transport.activity()) {
@@ -380,9 +386,10 @@ impl World {
         }
         let old = transport.wire.take();
         let wire = self.network.connect(client, node);
+        self.network.wires[wire].side = side;
         transport.wire = Some(wire);
         transport.epoch += 1;
-        transport.session = Session::new(is_guarded);
+        transport.session = Session::new(is_guarded).replicated(side.is_some());
         self.servers[node].known_scripts = Script::ALL.into();
         let transport = &mut self.clients[client].transports[node];
         (transport.signs.heard_at, transport.signs.is_probed) = (self.now, false);

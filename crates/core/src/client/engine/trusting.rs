@@ -47,7 +47,7 @@ impl Engine {
         evidence: &Evidence,
         cx: &mut Context<'_>,
     ) -> Option<Failure> {
-        let Evidence::Seen { epoch, flushes, info, marker } = evidence else { return None };
+        let Evidence::Seen { epoch, flushes, info, marker, .. } = evidence else { return None };
         let (monitor, epoch) = (self.monitor.as_mut()?, (*epoch, *flushes));
         if info.is_none()
             && let Some(distrust_reason) = monitor.confirm(node, epoch, marker, sent)
@@ -67,6 +67,12 @@ impl Engine {
         distrust_reason
     }
 
+    /// The failure of votes in a batch that too few replicas of the node have acknowledged; `None` if they count.
+    pub(super) fn unacknowledged(&self, node: NodeId, evidence: &Evidence) -> Option<Failure> {
+        let Evidence::Seen { acknowledged, .. } = evidence else { return None };
+        self.monitor.as_ref()?.unacknowledged(node, acknowledged.as_ref())
+    }
+
     /// Turns an answer of a distrusted node into a failure if the answer is about a vote. A refusal stays a refusal: it
     /// only reports another client's key, and gives nobody a lock.
     pub(super) fn distrusted(ticket: Ticket, answer: Answer, distrust_reason: &Failure) -> Answer {
@@ -77,10 +83,13 @@ impl Engine {
             Verb::Heal => !mutant!(HealCountsInQuarantine),
             Verb::Inspect | Verb::Release | Verb::Trust | Verb::Announce => false,
         };
-        // The answer that the key is gone counts only if the node is distrusted for good. Otherwise it becomes a
-        // failure: a node in quarantine votes for no other client yet, and the state of an unverified node is unknown.
+        // The answer that the key is gone counts only if the node is distrusted for good, or only its replicas are late.
+        // Otherwise it becomes a failure: a node in quarantine votes for no other client yet, and the state of an
+        // unverified node is unknown.
         let is_gone = |distrust_reason: &Failure, answer: &Answer| {
-            distrust_reason.kind().is_for_good() && matches!(answer, Answer::Absent | Answer::Other)
+            let kind = distrust_reason.kind();
+            let counts = kind.is_for_good() || kind == FailureKind::Unacknowledged;
+            counts && matches!(answer, Answer::Absent | Answer::Other)
         };
         match answer {
             // The reason of the distrust is more useful than the node's error, so it replaces the error.

@@ -68,7 +68,13 @@ fn an_unchanged_marker_is_shared_within_a_connection() {
     let look = |session: &mut Session, said: &[u8]| {
         let mut exchange = sent(session, [acquire(1)], [Ok(Answer::Granted)]);
         let marker = exchange.marker(said);
-        let evidence = Evidence::Seen { epoch: 1, flushes: 0, info: None, marker: marker.clone() };
+        let evidence = Evidence::Seen {
+            epoch: 1,
+            flushes: 0,
+            info: None,
+            marker: marker.clone(),
+            acknowledged: None,
+        };
         session.conclude(&mut exchange, evidence);
         let MarkerSeen::Text(text) = marker else { panic!("the marker is a text") };
         text
@@ -190,7 +196,7 @@ fn votes_request_the_marker_and_a_new_connection_requests_info() {
     let request = |session: &mut Session, command: Command| {
         let mut exchange = Exchange::new(BatchId(0), vec![command]);
         session.prepare(&mut exchange);
-        let EvidenceRequest { info, marker } = exchange.evidence_request();
+        let EvidenceRequest { info, marker, .. } = exchange.evidence_request();
         (info, marker)
     };
     let session = &mut Session::new(true);
@@ -199,4 +205,17 @@ fn votes_request_the_marker_and_a_new_connection_requests_info() {
     assert_eq!(request(session, acquire(1)), (false, true));
     assert_eq!(request(session, Command::Identify), (true, true));
     assert_eq!(request(&mut Session::new(false), acquire(1)), (false, false), "the guard is off");
+}
+
+#[test]
+fn votes_of_a_node_with_replicas_request_their_acknowledgement() {
+    let session = &mut Session::new(true).replicated(true);
+    let mut request = |command: Command| {
+        let mut exchange = Exchange::new(BatchId(0), vec![command]);
+        session.prepare(&mut exchange);
+        exchange.evidence_request().acknowledgement
+    };
+    assert!(request(acquire(1)));
+    assert!(!request(release(1)), "a release is no vote");
+    assert!(!request(Command::Identify));
 }

@@ -49,7 +49,7 @@ impl NodeMonitor {
             Err(failure) => return trust.refuse(failure),
         };
         trust.note_run(&info, sent, now, rules.quarantine());
-        if let Some(failure) = unsound(&info, rules.words) {
+        if let Some(failure) = unsound(&info, rules.replicas_of(node), rules.words) {
             return trust.refuse(failure);
         }
         if let Some(duplicate) = self.duplicate_of(node, now) {
@@ -224,13 +224,16 @@ pub(super) fn reported_uptime(info: &Info) -> u64 {
 }
 
 /// The fault that makes a server's votes worthless, whatever its history.
-pub(super) fn unsound(info: &Info, words: Words) -> Option<Failure> {
+pub(super) fn unsound(info: &Info, declared: u32, words: Words) -> Option<Failure> {
     let fault = if !info.is_master {
         Fault::Replica
     } else if info.is_loading {
         return Some(Failure::new(FailureKind::Loading));
     } else if info.is_cluster {
         Fault::InCluster
+    } else if declared > 0 && info.replicas > declared {
+        // `declared` replicas could acknowledge a vote without the replica that is promoted later.
+        Fault::MoreReplicas { connected: info.replicas, declared }
     } else {
         Fault::Evicts(info.evicts_by.as_deref()?)
     };

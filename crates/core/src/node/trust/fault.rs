@@ -21,6 +21,13 @@ pub enum Fault<'a> {
     Replica,
     /// The node is part of a cluster.
     InCluster,
+    /// The node has more replicas than this client was given.
+    MoreReplicas {
+        /// Number of replicas that are connected to the node.
+        connected: u32,
+        /// Number of replicas in the client's configuration.
+        declared: u32,
+    },
     /// The node deletes keys by this policy when its memory is full.
     Evicts(&'a str),
     /// The node is the same server as this other node.

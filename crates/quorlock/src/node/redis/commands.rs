@@ -64,6 +64,9 @@ pub const RIGHTS: &[Right] = &[
     ("+scan", Listing, &["SCAN", "0", "COUNT", "1"]),
 ];
 
+/// The right that a node with replicas needs in addition.
+pub const REPLICAS_RIGHT: Right = ("+wait", Needed, &["WAIT", "0", "1"]);
+
 /// The commands that need no right, or need one only with some settings: the log-in, the choice of the database, and
 /// the settings of a server that was declared durable.
 pub const BESIDE: &[&str] = &["HELLO", "AUTH", "SELECT", "CONFIG"];

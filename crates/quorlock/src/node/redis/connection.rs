@@ -8,7 +8,7 @@ use super::evidence::{self, Beside};
 use super::registration::{Do, Registration};
 use super::resp::Reply;
 use super::server::Server;
-use super::wire::Wire;
+use super::wire::{Wire, lost};
 use super::wire_batch::{Encoder, WireBatch};
 
 pub(super) struct Connection {
@@ -18,6 +18,8 @@ pub(super) struct Connection {
     pub(super) capabilities: Capabilities,
     /// The bytes that ask for the marker, which shows that no data was lost. `None` without a restart guard.
     pub(super) marker: Option<Box<[u8]>>,
+    /// The bytes that ask for the acknowledgement of the server's replicas. `None` if the server has none.
+    pub(super) acknowledgement: Option<Box<[u8]>>,
     /// The database that this client uses on the server.
     pub(super) registration: Option<Registration>,
     /// Whether the client may register its database on the server.
@@ -66,10 +68,14 @@ impl Connection {
         batch.prepare(self.capabilities.encoding(form), beside);
         batch.is_first = is_first;
         let (marker, registration) = (&self.marker, &self.registration);
+        let acknowledgement = self.acknowledgement.as_deref();
         self.wire.send(batch, |out, batch| {
             beside.say_before(sections, registration.as_ref(), out);
             let replies = encoder.write(batch, &server.scripts, out);
             if let Some(question) = marker.as_ref().filter(|_| beside.has_marker()) {
+                out.extend_from_slice(question);
+            }
+            if let Some(question) = acknowledgement.filter(|_| beside.has_acknowledgement()) {
                 out.extend_from_slice(question);
             }
             beside.before + replies + beside.behind()
@@ -82,7 +88,13 @@ impl Connection {
             batch.exchange.fail(&failure);
             Evidence::NotRequired
         });
-        self.session.conclude(&mut batch.exchange, evidence)
+        let is_demoted = self.acknowledgement.is_some() && is_of_a_replica(&evidence);
+        let again = self.session.conclude(&mut batch.exchange, evidence);
+        if is_demoted {
+            // The name may lead to the promoted server by now. The next connection resolves the name again.
+            self.wire.close(lost("the server has become a replica"));
+        }
+        again
     }
 
     /// Reads the evidence that the answers count. With an error, no answer of the batch counts.
@@ -98,10 +110,11 @@ impl Connection {
         }
         let WireBatch { beside, in_step, is_first, .. } = *batch;
         let marker = std::mem::take(&mut batch.marker);
+        let acknowledged = batch.acknowledged.take();
         if in_step && beside.before == 0 && !mutant!(NothingProved) {
             let (epoch, flushes, info) = (self.epoch, flushes.1, None);
             let is_guarded = self.marker.is_some();
-            let seen = || Evidence::Seen { epoch, flushes, info, marker };
+            let seen = || Evidence::Seen { epoch, flushes, info, marker, acknowledged };
             return Ok(if is_guarded { seen() } else { Evidence::NotRequired });
         }
         let (info, registered) = beside.take_before(&mut batch.before.drain(..));
@@ -113,7 +126,7 @@ impl Connection {
             self.is_unregistered = reply == Reply::Nil;
             registration.check(&reply)
         });
-        let seen = evidence::read(info, marker, registered, self.epoch, flushes);
+        let seen = evidence::read(info, (marker, acknowledged), registered, self.epoch, flushes);
         match seen {
             Some(evidence) if in_step && self.marker.is_some() && !mutant!(NothingProved) => {
                 Ok(evidence)
@@ -129,6 +142,14 @@ impl Connection {
             }
         }
     }
+}
+
+/// Whether the evidence shows that the server is a replica.
+fn is_of_a_replica(evidence: &Evidence) -> bool {
+    let Evidence::Seen { info, acknowledged, .. } = evidence else { return false };
+    let is_read_only = |failure: &Failure| failure.kind() == FailureKind::ReadOnly;
+    acknowledged.as_ref().is_some_and(|it| it.as_ref().err().is_some_and(is_read_only))
+        || matches!(info, Some(Ok(info)) if Info::parse(info).is_ok_and(|info| !info.is_master))
 }
 
 /// Whether the command takes the server into use. A client sends such a command only after it has found no reason to

@@ -2,6 +2,7 @@
 //! `INFO` is read before all commands, and its marker (the key that shows that no data was lost) behind them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use quorlock_core::{
     Evidence, EvidenceRequest, Exchange, Failure, FailureKind, Key, MarkerSeen, info,
@@ -49,7 +50,8 @@ impl Beside {
 
     /// Number of replies that follow the replies to the commands.
     pub(super) fn behind(self) -> usize {
-        self.evidence_request.marker.into()
+        let EvidenceRequest { marker, acknowledgement, .. } = self.evidence_request;
+        usize::from(marker) + if acknowledgement { 2 } else { 0 }
     }
 
     /// Writes the questions before the commands.
@@ -105,6 +107,11 @@ impl Beside {
         self.settings
     }
 
+    /// Whether a write and `WAIT` follow behind the marker.
+    pub(super) const fn has_acknowledgement(self) -> bool {
+        self.evidence_request.acknowledgement
+    }
+
     pub(super) const fn has_marker(self) -> bool {
         self.evidence_request.marker
     }
@@ -116,6 +123,36 @@ pub(super) fn ask_marker(marker: &Key) -> Box<[u8]> {
     asked.into()
 }
 
+/// Writes a key of the library's own, and asks how many of `replicas` replicas have this write. The server answers as soon
+/// as all of them have it, and at the latest when `within` has passed.
+pub(super) fn ask_acknowledgement(key: &Key, replicas: u32, within: Duration) -> Box<[u8]> {
+    let mut asked = Vec::new();
+    resp::write(&mut asked, &[b"SET", key.as_bytes(), b"1"]);
+    // A timeout of 0 would be no timeout.
+    let within = within.as_millis().max(1).to_string();
+    resp::write(&mut asked, &[b"WAIT", replicas.to_string().as_bytes(), within.as_bytes()]);
+    asked.into()
+}
+
+/// Reads a reply to [`ask_acknowledgement`], after `before` from the reply before it. `None` if the stream is out of
+/// step.
+pub(super) fn acknowledged(
+    before: Option<Result<u32, Failure>>,
+    reply: &Reply,
+) -> Option<Option<Result<u32, Failure>>> {
+    Some(match reply {
+        Reply::Okay => None,
+        // An error of the write counts, and not what `WAIT` says about an earlier write.
+        _ if before.is_some() => before,
+        Reply::Int(count) => Some(Ok(u32::try_from(*count).unwrap_or(0))),
+        Reply::Error(error) => {
+            let right = "the right +wait, and ~<prefix>quorlock:* for its keys";
+            Some(Err(with_help(rejected(error), right)))
+        }
+        _ => return None,
+    })
+}
+
 /// The rights that a client needs to register the number of its database, and to read the registered number.
 const REGISTRATION_RIGHTS: &str = "the rights +eval, +get, +set, +select for databases but the first, and ~<prefix>quorlock:* for its keys";
 
@@ -124,7 +161,7 @@ const REGISTRATION_RIGHTS: &str = "the rights +eval, +get, +set, +select for dat
 /// stream is out of step.
 pub(super) fn read(
     before: Option<Reply>,
-    marker: MarkerSeen,
+    (marker, acknowledged): (MarkerSeen, Option<Result<u32, Failure>>),
     registered: Option<Result<(), Failure>>,
     epoch: u64,
     (first, flushes): (u64, u64),
@@ -138,7 +175,7 @@ pub(super) fn read(
         Some(Err(failure)) => MarkerSeen::Failed(with_help(failure, REGISTRATION_RIGHTS)),
         _ => marker,
     };
-    Some(Evidence::Seen { epoch, flushes, info, marker })
+    Some(Evidence::Seen { epoch, flushes, info, marker, acknowledged })
 }
 
 fn info_of(reply: Reply) -> Option<Result<Arc<str>, Failure>> {
@@ -195,15 +232,17 @@ mod tests {
                 flushes: 2,
                 info: info.map(|it| Ok(it.into())),
                 marker,
+                acknowledged: None,
             })
         };
-        let read = |before, marker| super::read(before, marker, None, 3, (2, 2));
+        let read = |before, marker| super::read(before, (marker, None), None, 3, (2, 2));
         let info = bytes("txt:# Server\r\n");
         assert_eq!(read(info, text("m")), seen(Some("# Server\r\n"), text("m")));
         assert_eq!(read(None, MarkerSeen::NotAsked), seen(None, MarkerSeen::NotAsked));
         assert_eq!(read(Some(Reply::Okay), MarkerSeen::NotAsked), None);
         // The data were replaced after the server sent `INFO`, so `INFO` does not count.
-        let replaced = super::read(bytes("# Server\r\n"), text("m"), Some(Ok(())), 3, (1, 2));
+        let replaced =
+            super::read(bytes("# Server\r\n"), (text("m"), None), Some(Ok(())), 3, (1, 2));
         assert_eq!(replaced, seen(None, text("m")));
         let marker = |reply| marker_of(&reply, &Exchange::default());
         assert_eq!(marker(Reply::Bytes(b"m".to_vec())), Some(text("m")));
@@ -212,10 +251,30 @@ mod tests {
     }
 
     #[test]
+    fn an_acknowledgement_counts_only_behind_a_write_that_succeeded() {
+        let key = Key::from("quorlock:replicated");
+        let asked = ask_acknowledgement(&key, 1, Duration::from_micros(1));
+        assert!(asked.ends_with(b"\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$1\r\n1\r\n"), "at least 1 ms");
+        let error = || Reply::Error("READONLY You can't write against a read only replica.".into());
+        let read = |write: Reply, wait: Reply| acknowledged(acknowledged(None, &write)?, &wait)?;
+        assert_eq!(read(Reply::Okay, Reply::Int(1)), Some(Ok(1)));
+        assert_eq!(read(Reply::Okay, Reply::Int(0)), Some(Ok(0)));
+        let kind = |write, wait| read(write, wait).unwrap().unwrap_err().kind();
+        assert_eq!(kind(error(), Reply::Int(1)), FailureKind::ReadOnly);
+        assert_eq!(kind(Reply::Okay, error()), FailureKind::ReadOnly);
+        assert_eq!(acknowledged(None, &Reply::Nil), None, "out of step");
+    }
+
+    #[test]
     fn who_lacks_a_right_is_told_which_and_what_to_do() {
         let error = "NOPERM this user has no permissions to run the 'info' command";
-        let read =
-            read(Some(Reply::Error(error.to_owned())), MarkerSeen::NotAsked, None, 1, (0, 0));
+        let read = read(
+            Some(Reply::Error(error.to_owned())),
+            (MarkerSeen::NotAsked, None),
+            None,
+            1,
+            (0, 0),
+        );
         let Some(Evidence::Seen { info: Some(Err(failure)), .. }) = read else {
             panic!("an error")
         };

@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::admin::{AdminConnection, failure_of};
-pub use self::commands::{BESIDE, KEY, RIGHTS, Right, Weight};
+pub use self::commands::{BESIDE, KEY, REPLICAS_RIGHT, RIGHTS, Right, Weight};
 pub(crate) use self::direct::Direct;
 pub use self::redis_cli::RedisCli;
 pub use self::registration::Do;
@@ -94,6 +94,12 @@ impl RedisNode {
     #[doc(hidden)]
     pub fn redis_cli(&self) -> &RedisCli {
         &self.server.redis_cli
+    }
+
+    /// The number of replicas that must acknowledge each vote.
+    #[doc(hidden)]
+    pub fn replicas(&self) -> u32 {
+        self.server.dialer.target.replica_count()
     }
 
     pub(crate) fn database(&self) -> u32 {

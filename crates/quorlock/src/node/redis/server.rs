@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use quorlock_core::{Failure, NodeState, Session, Supervisor};
+use quorlock_core::{Failure, FailureKind, NodeState, Session, Supervisor};
 use tokio::time::timeout;
 
 use super::codec::Capabilities;
@@ -20,6 +20,7 @@ use super::scripts::Scripts;
 use super::tls::Encryption;
 use super::wire::Wire;
 use crate::node::{NodeConfig, NodeConfigError, PushSink};
+use crate::own_keys::{REPLICATED, own_key, prefix_of_marker};
 
 pub(super) struct Server {
     pub(super) name: String,
@@ -103,6 +104,11 @@ impl Server {
     /// Connects. Fails if the server lacks a command that locks need.
     pub(super) async fn connect(&self, push_sink: &PushSink) -> Result<Connection, Failure> {
         let connection = self.open(push_sink).await?;
+        if self.dialer.target.replica_count() > 0 && !connection.capabilities.watches {
+            let detail = "a node with replicas needs RESP3 and the right +client|tracking: without pushes a client does \
+                          not notice that a replica's data replaced the node's";
+            return Err(Failure::unsent(FailureKind::UnsafeNode).with_detail(detail));
+        }
         // A client that only inspects locks registers nothing, and needs no `INFO`.
         match connection.capabilities.lacking.no_locks(push_sink.registers()) {
             Some(failure) => Err(failure),
@@ -116,6 +122,12 @@ impl Server {
         let made = timeout(self.connect_timeout, self.connect_somehow(push_sink)).await;
         let (wire, capabilities) =
             made.unwrap_or_else(|_| Err(self.dialer.timed_out(self.connect_timeout)))?;
+        let replicas = self.dialer.target.replica_count();
+        let acknowledgement = push_sink.marker().filter(|_| replicas > 0).and_then(|marker| {
+            let key = own_key(prefix_of_marker(marker)?, REPLICATED);
+            // Three quarters of a node timeout: the answer comes while the attempt still waits for it.
+            Some(evidence::ask_acknowledgement(&key, replicas, self.silence / 4))
+        });
         Ok(Connection {
             is_unregistered: false,
             epoch,
@@ -127,7 +139,9 @@ impl Server {
                 .and_then(|marker| Registration::beside(marker, self.dialer.target.database)),
             registers: push_sink.registers(),
             is_durable: push_sink.is_durable(),
-            session: Session::new(push_sink.marker().is_some()),
+            session: Session::new(push_sink.marker().is_some())
+                .replicated(acknowledgement.is_some()),
+            acknowledgement,
         })
     }
 

@@ -17,6 +17,8 @@ pub(in crate::node) struct Target {
     pub(super) database: u32,
     /// The name that the server's certificate must have; `None` means the host.
     pub(super) tls_server_name: Option<String>,
+    /// The number of replicas that must acknowledge each vote.
+    pub(super) replicas: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,16 +87,18 @@ impl Target {
             return Err(format!("{host} stands for all addresses; name one of them"));
         }
         let encrypted = matches!(url.scheme(), "rediss" | "valkeys");
-        let mut tls_server_name = None;
+        let (mut tls_server_name, mut replicas) = (None, 0);
         for (name, value) in url.query_pairs() {
             match &*name {
+                "replicas" => replicas = replica_count(&value)?,
                 "tls-server-name" if encrypted => tls_server_name = Some(value.into_owned()),
                 "tls-server-name" => {
                     return Err("tls-server-name is for rediss:// and valkeys://".to_owned());
                 }
                 _ => {
                     return Err(
-                        "its only parameter is tls-server-name; the database is the path, as in /3"
+                        "its parameters are replicas and tls-server-name; the database is the path, \
+                         as in /3"
                             .to_owned(),
                     );
                 }
@@ -113,6 +117,7 @@ impl Target {
             password: decoded("password", url.password())?,
             database: database(url.path().trim_matches('/'))?,
             tls_server_name,
+            replicas,
         })
     }
 
@@ -127,13 +132,15 @@ impl Target {
             password: None,
             database: 0,
             tls_server_name: None,
+            replicas: 0,
         };
         for (name, value) in url.query_pairs() {
             match &*name {
                 "user" => target.username = Some(value.into_owned()),
                 "pass" => target.password = Some(value.into_owned()),
                 "db" => target.database = database(&value)?,
-                _ => return Err("its parameters are user, pass and db".to_owned()),
+                "replicas" => target.replicas = replica_count(&value)?,
+                _ => return Err("its parameters are user, pass, db and replicas".to_owned()),
             }
         }
         Ok(target)
@@ -161,6 +168,14 @@ impl Target {
 
     pub(in crate::node) fn tls_server_name(&mut self) -> &mut Option<String> {
         &mut self.tls_server_name
+    }
+
+    pub(in crate::node) const fn replica_count(&self) -> u32 {
+        self.replicas
+    }
+
+    pub(in crate::node) const fn set_replicas(&mut self, replicas: u32) {
+        self.replicas = replicas;
     }
 
     pub(in crate::node) fn set_username(&mut self, username: &str) {
@@ -208,6 +223,10 @@ fn database(text: &str) -> Result<u32, String> {
     }
 }
 
+fn replica_count(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "replicas is a number, such as 1".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,6 +245,15 @@ mod tests {
             assert_eq!(target.username.as_deref(), username, "{url}");
             assert_eq!(target.password.as_deref(), password, "{url}");
             assert_eq!(target.database, database, "{url}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_replicas_is_read_from_each_kind_of_url() {
+        for (url, replicas) in
+            [("redis://h", 0), ("redis://h/3?replicas=1", 1), ("unix:///a?db=2&replicas=2", 2)]
+        {
+            assert_eq!(Target::parse(url).unwrap().replicas, replicas, "{url}");
         }
     }
 
@@ -261,6 +289,9 @@ mod tests {
             "redis+unix://a/b",
             "redis://h?tls-server-name=a",
             "rediss://h?sni=a",
+            "redis://h?replicas=-1",
+            "redis://h?replicas=",
+            "unix:///a?replicas=x",
             "redis://h,h2",
         ] {
             assert!(Target::parse(url).is_err(), "{url}");

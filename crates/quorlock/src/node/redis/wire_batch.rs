@@ -2,11 +2,11 @@
 
 use std::iter::once;
 
-use quorlock_core::{Answer, BatchId, Command, Commands, Exchange, Form, MarkerSeen};
+use quorlock_core::{Answer, BatchId, Command, Commands, Exchange, Failure, Form, MarkerSeen};
 
 use super::codec::{Encoding, decode, decode_in_place, encode, is_out_of_protocol, replies_to};
 use super::commands::Lacking;
-use super::evidence::{Beside, marker_of};
+use super::evidence::{Beside, acknowledged, marker_of};
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
 
@@ -22,6 +22,10 @@ pub(super) struct WireBatch {
     /// The replies that precede the replies to the commands.
     pub(super) before: Vec<Reply>,
     pub(super) marker: MarkerSeen,
+    /// The number of replicas that acknowledged the batch, or the error of the write or of `WAIT` behind the marker.
+    pub(super) acknowledged: Option<Result<u32, Failure>>,
+    /// Number of replies so far that follow the replies to the commands.
+    behind: usize,
     /// The replies so far to a command that gets several.
     parts: Vec<Reply>,
     /// The batch is the first on its connection.
@@ -57,6 +61,7 @@ impl WireBatch {
         self.before.clear();
         self.parts.clear();
         (self.marker, self.in_step) = (MarkerSeen::NotAsked, true);
+        (self.acknowledged, self.behind) = (None, 0);
         self.pass_over();
     }
 
@@ -76,11 +81,7 @@ impl WireBatch {
             return;
         }
         let Some(command) = self.exchange.awaited() else {
-            match marker_of(&reply, &self.exchange) {
-                Some(marker) => self.marker = marker,
-                None => self.in_step = false,
-            }
-            return;
+            return self.take_behind(&reply);
         };
         let count = replies_to(command, self.encoding);
         let answer = if count == 1 {
@@ -94,6 +95,22 @@ impl WireBatch {
         };
         self.answer(answer);
         self.pass_over();
+    }
+
+    /// Takes the marker, or a reply behind the marker that is about the node's replicas.
+    fn take_behind(&mut self, reply: &Reply) {
+        self.behind += 1;
+        if self.beside.has_acknowledgement() && (self.behind > 1 || !self.beside.has_marker()) {
+            match acknowledged(self.acknowledged.take(), reply) {
+                Some(acknowledged) => self.acknowledged = acknowledged,
+                None => self.in_step = false,
+            }
+            return;
+        }
+        match marker_of(reply, &self.exchange) {
+            Some(marker) => self.marker = marker,
+            None => self.in_step = false,
+        }
     }
 
     /// Takes replies from the beginning of the input while each is an answer of a few bytes, or a short marker.

@@ -1,0 +1,246 @@
+//! A node that is a master with a replica: a vote counts only if the replica acknowledges it.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{ONCE, PATIENCE, UNEXTENDED, all_servers, eventually, get, run};
+use quorlock::{
+    AcquireError, BuildError, Client, ClientBuilder, LeaseError, LockOptions, NodeTrustState,
+    RestartGuard,
+};
+use quorlock_servers::proxy::Door;
+use quorlock_servers::{Listen, Nodes, Reply, Server, ServerBinary, ServerOptions};
+
+const TTL: Duration = Duration::from_millis(800);
+
+/// The message of a vote that the replica has not acknowledged.
+const MISSING: &str = "not acknowledged by its replicas in time: 0 of 1 replicas have it";
+
+/// The message of a vote that the node has not confirmed in time, because it waits for the replica.
+const WAITS: &str = "no answer in time: a vote waits until every replica has it";
+
+/// The node timeout is long, so that a busy machine does not look like a missing replica.
+fn builder(url: &str) -> ClientBuilder {
+    Client::builder()
+        .nodes([format!("a={url}?replicas=1")])
+        .options(LockOptions::new().ttl(TTL).node_timeout(TTL / 4).wait(PATIENCE))
+        .max_ttl(TTL)
+}
+
+fn client(url: &str) -> Client {
+    builder(url).build().unwrap()
+}
+
+/// A master, its replica, and further replicas.
+async fn master_and(replicas: usize, binary: &ServerBinary) -> Nodes {
+    let args = ["--repl-diskless-sync-delay", "0"].map(str::to_owned).to_vec();
+    let options = ServerOptions { args, listen: Listen::Tcp, ..ServerOptions::default() };
+    let nodes = Nodes::start(binary, 1 + replicas, options).unwrap();
+    for replica in &nodes[1..] {
+        follow(replica, &nodes[0]).await;
+    }
+    nodes
+}
+
+async fn follow(replica: &Server, master: &Server) {
+    let (_, port) =
+        master.address().rsplit_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    run(replica, &["REPLICAOF", "127.0.0.1", &port]);
+    // The master counts a replica's acknowledgements only from this state on.
+    eventually("the replica is online", || {
+        run(master, &["SET", "x", "1", "PX", "1"]);
+        matches!(run(replica, &["INFO", "replication"]), Reply::Bulk(Some(info))
+            if String::from_utf8_lossy(&info).contains("master_link_status:up"))
+            && matches!(run(master, &["INFO", "replication"]), Reply::Bulk(Some(info))
+            if String::from_utf8_lossy(&info).contains("state=online"))
+    })
+    .await;
+}
+
+async fn trusted(client: &Client) {
+    let guard = client.acquire("warming up").await.unwrap();
+    assert!(guard.release().await.is_released());
+    assert_eq!(client.stats().nodes[0].trust_state, NodeTrustState::Trusted);
+}
+
+fn missing(error: &AcquireError) {
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    assert!(names_the_replica(error), "{error}");
+}
+
+fn names_the_replica(error: &impl std::fmt::Display) -> bool {
+    let error = error.to_string();
+    error.contains(MISSING) || error.contains(WAITS)
+}
+
+#[tokio::test]
+async fn votes_of_every_kind_count_once_the_replica_has_them() {
+    for binary in all_servers() {
+        let nodes = master_and(1, &binary).await;
+        let (master, replica) = (&nodes[0], &nodes[1]);
+        let client = client(&master.url());
+        trusted(&client).await;
+        let guard = client.acquire("plain").await.unwrap();
+        assert!(get(replica, "plain").is_some(), "the replica has the lock when it is granted");
+        guard.extend().await.unwrap();
+        let guard = client.acquire_shared("shared").await.map(|reader| (reader, guard)).unwrap();
+        drop(guard);
+        let fenced = client.acquire_fenced("fenced").await.unwrap();
+        assert!(get(replica, "quorlock:fence:fenced").is_some());
+        assert!(fenced.release().await.is_released());
+        let writer = client.acquire("downgraded").await.unwrap();
+        assert!(writer.downgrade().is_valid());
+        let several = client.acquire(["one", "two"]).await.unwrap();
+        let lease = several.detach().await.unwrap();
+        let lease = client.extend_lease(&lease).await.unwrap();
+        assert!(client.attach(&lease).await.unwrap().is_valid());
+        let taken = client.take("taken", "value", TTL).await.unwrap();
+        taken.extend().await.unwrap();
+        // A new client needs no wait: the marker shows that the master is the same.
+        assert!(self::client(&master.url()).acquire("new").options(ONCE).await.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn without_its_replica_a_node_gives_no_vote_and_keeps_no_key() {
+    for binary in all_servers() {
+        let nodes = master_and(1, &binary).await;
+        let (master, replica) = (&nodes[0], &nodes[1]);
+        let client = client(&master.url());
+        trusted(&client).await;
+        let held = client.acquire("held").options(UNEXTENDED).await.unwrap();
+        replica.pause().unwrap();
+        let error = held.extend().await.unwrap_err();
+        assert!(names_the_replica(&error), "{error}");
+        drop(held);
+        missing(&client.acquire("plain").options(ONCE).await.unwrap_err());
+        missing(&client.acquire_fenced("fenced").options(ONCE).await.unwrap_err());
+        missing(&client.acquire_shared("shared").options(ONCE).await.unwrap_err());
+        missing(&client.take("taken", "value", TTL).await.unwrap_err());
+        // The failed votes are released, although they did not count.
+        for key in ["plain", "shared", "taken", "held"] {
+            eventually("no key is left", || run(master, &["EXISTS", key]) == Reply::Int(0)).await;
+        }
+        replica.resume().unwrap();
+        // The locks are free: no ttl and no quarantine passes.
+        for key in ["plain", "shared", "taken", "held"] {
+            let guard = client.acquire(key).await.unwrap();
+            assert!(guard.is_valid());
+        }
+    }
+}
+
+/// A master that was stopped while its replica was promoted grants again when it continues, but not to a client that
+/// waits for the replica's acknowledgement.
+#[tokio::test]
+async fn a_master_that_was_stopped_during_a_failover_grants_nothing_that_counts() {
+    for binary in all_servers() {
+        let nodes = master_and(1, &binary).await;
+        let (master, replica) = (&nodes[0], &nodes[1]);
+        let name = Door::open(master, |mut client, server| async move {
+            let Some(mut server) = server else { return };
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+        });
+        let name = name.await.unwrap();
+        let (old, other) = (client(&name.url()), client(&name.url()));
+        trusted(&old).await;
+        trusted(&other).await;
+        let held = old.acquire("held").await.unwrap();
+        master.pause().unwrap();
+        run(replica, &["REPLICAOF", "NO", "ONE"]);
+        name.lead_to(replica);
+        // The promoted replica waits, and then gives no vote before it has a replica of its own.
+        let new = client(&name.url());
+        let error = new.acquire("other").options(LockOptions::new().wait(TTL)).await.unwrap_err();
+        assert!(error.to_string().contains("quarantined: was a replica"), "{error}");
+        eventually("the lock is lost", || !held.is_valid()).await;
+        drop(held);
+        master.resume().unwrap();
+        // The old connections still lead to the old master, which grants to others.
+        let granted = run(master, &["SET", "foreign", "x", "NX", "PX", "5000"]);
+        assert_eq!(granted, Reply::Simple("OK".to_owned()));
+        let started = tokio::time::Instant::now();
+        while started.elapsed() < TTL {
+            for client in [&old, &other] {
+                assert!(client.acquire("held").options(ONCE).await.is_err());
+            }
+        }
+        // The old master becomes a replica. Then the promoted server votes, also for the old clients: their
+        // connections notice, and resolve the name again.
+        follow(master, replica).await;
+        for client in [new, old, other] {
+            let guard = client.acquire("held").await.unwrap();
+            assert!(get(replica, "held").is_some() && guard.is_valid());
+            assert!(guard.release().await.is_released());
+        }
+    }
+}
+
+/// On a new connection, the old master confirms an extension without a write. Then Valkey, and Redis from 7.2 on, answer
+/// `WAIT` as if the replica had everything. So the client writes a key of its own before `WAIT`.
+#[tokio::test]
+async fn a_vote_that_needs_no_write_counts_only_if_the_replica_has_what_it_rests_on() {
+    for binary in all_servers() {
+        let nodes = master_and(1, &binary).await;
+        let (master, replica) = (&nodes[0], &nodes[1]);
+        let first = client(&master.url());
+        trusted(&first).await;
+        let lease = first.acquire("orders").await.unwrap().detach().await.unwrap();
+        let second = client(&master.url());
+        trusted(&second).await;
+        // The replica acknowledges all earlier writes, also those of the second client.
+        let mut connection = master.connect().unwrap();
+        connection.command(&["SET", "x", "1"]).unwrap();
+        assert_eq!(connection.command(&["WAIT", "1", "5000"]).unwrap(), Reply::Int(1));
+        replica.pause().unwrap();
+        // Another client's write, which the replica does not have.
+        run(master, &["PEXPIRE", "orders", "60000"]);
+        let error = second.extend_lease(&lease).await.unwrap_err();
+        assert!(matches!(error, LeaseError::Unconfirmed { .. }), "{error}");
+        assert!(names_the_replica(&error), "{error}");
+        replica.resume().unwrap();
+        let lease = first.extend_lease(&lease).await.unwrap();
+        assert!(first.release_lease(&lease).await.unwrap().is_released());
+    }
+}
+
+#[tokio::test]
+async fn a_node_with_more_replicas_than_its_url_says_is_refused_with_the_remedy() {
+    for binary in all_servers() {
+        let nodes = master_and(2, &binary).await;
+        let error = client(&nodes[0].url()).acquire("orders").options(ONCE).await.unwrap_err();
+        let remedy = "it has 2 replicas, but this client expects 1; set replicas=2 in all clients";
+        assert!(error.to_string().contains(remedy), "{error}");
+        eventually("no lock is left", || get(&nodes[0], "orders").is_none()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_with_replicas_needs_pushes() {
+    for binary in all_servers() {
+        let nodes = master_and(1, &binary).await;
+        run(&nodes[0], &["ACL", "SETUSER", "default", "-client"]);
+        let error = client(&nodes[0].url()).acquire("orders").options(ONCE).await.unwrap_err();
+        assert!(
+            error.to_string().contains("needs RESP3 and the right +client|tracking"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn replicas_need_the_restart_guard_and_exclude_durable_nodes() {
+    let url = "redis://127.0.0.1:1";
+    for builder in [
+        builder(url).restart_guard(RestartGuard::Off),
+        builder(url).restart_guard(RestartGuard::Observe),
+        builder(url).durable_nodes(["a"]),
+    ] {
+        let error = builder.build().unwrap_err();
+        assert!(matches!(error, BuildError::Replicas { .. }), "{error}");
+    }
+    assert!(builder(url).build().is_ok());
+}
