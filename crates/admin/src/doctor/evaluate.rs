@@ -58,6 +58,7 @@ impl Case<'_> {
             Ok(info) => {
                 report.uptime_s = Some(info.uptime_s);
                 findings.extend(self.kind(facts, info));
+                findings.extend(self.replicas(facts));
                 findings.extend(self.duplicates(info));
                 findings.extend(Self::database(facts));
                 let (votes, trust_state) = self.trust_state(facts, info);

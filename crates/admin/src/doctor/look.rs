@@ -24,6 +24,8 @@ pub(crate) struct Looked {
     pub(crate) name: Arc<str>,
     pub(crate) address: String,
     pub(crate) redis_cli: RedisCli,
+    /// The number of replicas that the client's settings give the node.
+    pub(crate) replicas: u32,
     /// The facts, or the failure if the node could not be examined.
     pub(crate) facts: Result<Facts, Failure>,
 }
@@ -118,6 +120,7 @@ pub(crate) async fn look_at_all(
             name: server.name().into(),
             address: server.address().to_owned(),
             redis_cli: server.redis_cli().clone(),
+            replicas: server.replicas(),
             facts,
         }
     });
@@ -158,8 +161,11 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
     };
     let elsewhere = connection.register(&topology.rules.marker, Do::Look).await.err();
     let times = times(&connection).await?;
-    let rights =
-        if thorough { rights::test(&connection, topology).await? } else { Rights::default() };
+    let rights = if thorough {
+        rights::test(&connection, topology, server.replicas() > 0).await?
+    } else {
+        Rights::default()
+    };
     let (leftovers, unscanned) = match thorough {
         true => leftovers(topology, server).await,
         false => (Vec::new(), None),

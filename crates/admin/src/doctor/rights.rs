@@ -3,7 +3,9 @@
 //! Each command is tried on a key that no other client uses, because the server's answer to the command says more than
 //! its answer to a question about rights. Few users who may lock are also allowed to ask about rights.
 
-use quorlock::admin::{AdminConnection, KEY, RIGHTS, Reply, Right, Topology, Weight};
+use quorlock::admin::{
+    AdminConnection, KEY, REPLICAS_RIGHT, RIGHTS, Reply, Right, Topology, Weight,
+};
 use quorlock_core::shown::{LINE_MAX, shown};
 use quorlock_core::{Failure, Token};
 
@@ -23,11 +25,19 @@ pub(crate) struct Rights {
     pub(crate) missing: Vec<(&'static str, Weight)>,
     /// Whether the keys are in a database other than the first, so that the user needs the right to SELECT.
     selects: bool,
+    /// Whether the node has replicas, so that the user needs the right to `WAIT`.
+    waits: bool,
+}
+
+/// The rights that a client needs. `waits`: on a node with replicas.
+fn needed(waits: bool) -> impl Iterator<Item = &'static Right> {
+    RIGHTS.iter().chain(waits.then_some(&REPLICAS_RIGHT))
 }
 
 pub(crate) async fn test(
     connection: &AdminConnection,
     topology: &Topology,
+    waits: bool,
 ) -> Result<Rights, Failure> {
     let mut random = [0; Token::BYTES];
     // Without random bytes two examinations may use the same key, which causes no error. So a failure is ignored.
@@ -37,14 +47,15 @@ pub(crate) async fn test(
         let word = |word: &&str| if *word == KEY { key.to_string() } else { (*word).to_owned() };
         right.2.iter().map(word).collect()
     };
-    let replies = connection.ask(&RIGHTS.iter().map(call).collect::<Vec<_>>()).await?;
-    Ok(Rights { selects: connection.selects(), ..Rights::read(&replies, connection.own_delete()) })
+    let replies = connection.ask(&needed(waits).map(call).collect::<Vec<_>>()).await?;
+    let rights = Rights { selects: connection.selects(), waits, ..Rights::default() };
+    Ok(rights.read(&replies, connection.own_delete()))
 }
 
 impl Rights {
-    fn read(replies: &[Reply], own_delete: Option<&str>) -> Self {
-        let mut rights = Self::default();
-        for ((right, weight, call), reply) in RIGHTS.iter().zip(replies) {
+    fn read(self, replies: &[Reply], own_delete: Option<&str>) -> Self {
+        let mut rights = self;
+        for ((right, weight, call), reply) in needed(rights.waits).zip(replies) {
             let Reply::Error(error) = reply else { continue };
             // The right to a native compare-and-delete command matters only if the server has reported this command.
             let is_own = matches!(*right, "+delifeq" | "+delex");
@@ -78,7 +89,7 @@ impl Rights {
 
     /// The least rights with which everything works on this server.
     pub(crate) fn acl(&self, prefix: &str) -> String {
-        let known = RIGHTS.iter().map(|(right, ..)| *right);
+        let known = needed(self.waits).map(|(right, ..)| *right);
         let known = known.filter(|right| !self.unknown.contains(right));
         acl::rules(prefix, known.chain(self.selects.then_some("+select")))
     }

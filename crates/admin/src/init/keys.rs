@@ -1,8 +1,11 @@
-use quorlock::admin::{AdminConnection, Do, RedisNode, Reply, Topology};
+use quorlock::admin::{AdminConnection, Do, REPLICATED, RedisNode, Reply, Topology};
 use quorlock_core::marker::Adoption;
 use quorlock_core::shown::{LINE_MAX, shown};
 
 const SCRIPT: &str = include_str!("keys.lua");
+
+/// The time for which a change waits for the node's replicas, in milliseconds.
+const PATIENCE_MS: &str = "500";
 
 /// A change of a node's marker and adoption (the text that starts a wait) in one atomic step. An empty text: no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,10 +47,34 @@ impl Change {
         registered.map_err(|failure| failure.to_string())?;
         let replies = connection.ask(&[call]).await.map_err(|failure| failure.to_string())?;
         match replies.first() {
-            Some(Reply::Int(1)) => Ok(()),
+            Some(Reply::Int(1)) => acknowledged(topology, server).await,
             Some(Reply::Int(0)) => Err("somebody else has changed it meanwhile".to_owned()),
             Some(Reply::Error(error)) => Err(shown(error, LINE_MAX)),
             _ => Err("an answer that does not fit".to_owned()),
         }
+    }
+}
+
+/// Waits until the node's replicas have all changes, because the replica that is promoted next must have them too.
+///
+/// # Errors
+/// The reason why a replica may lack a change.
+pub(super) async fn acknowledged(topology: &Topology, server: &RedisNode) -> Result<(), String> {
+    let replicas = server.replicas();
+    if replicas == 0 {
+        return Ok(());
+    }
+    let connection = AdminConnection::open(server).await.map_err(|failure| failure.to_string())?;
+    // `WAIT` is only about the writes of its own connection.
+    let write = vec!["SET".to_owned(), topology.own_key(REPLICATED).to_string(), "1".to_owned()];
+    let wait = vec!["WAIT".to_owned(), replicas.to_string(), PATIENCE_MS.to_owned()];
+    let replies = connection.ask(&[write, wait]).await.map_err(|failure| failure.to_string())?;
+    match &*replies {
+        [Reply::Okay, Reply::Int(count)] if *count >= i64::from(replicas) => Ok(()),
+        [Reply::Okay, Reply::Int(count)] => Err(format!(
+            "{count} of {replicas} replicas have the change; run the same command again"
+        )),
+        [Reply::Error(error), _] | [_, Reply::Error(error)] => Err(shown(error, LINE_MAX)),
+        _ => Err("an answer that does not fit".to_owned()),
     }
 }

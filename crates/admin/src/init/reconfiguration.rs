@@ -24,7 +24,7 @@ use quorlock_core::shown::shown_text;
 use quorlock_core::{BootTime, Rules};
 
 use self::settings::{BECOMES, Settings, enough_of, old_settings};
-use super::keys::Change;
+use super::keys::{Change, acknowledged};
 use super::{
     ChangedNode, InitError, Initialized, NodeChange, check, floor, is_of_this_version, known,
     written,
@@ -406,7 +406,8 @@ async fn each(
         async move {
             match change {
                 None => Err("it did not answer; it joins later, by a second run".to_owned()),
-                Some(None) => Ok(None),
+                // An earlier run may have ended before the replicas had its change.
+                Some(None) => acknowledged(topology, server).await.map(|()| None),
                 Some(Some(change)) => {
                     change.make(topology, server, Do::Register).await.map(|()| Some(change))
                 }

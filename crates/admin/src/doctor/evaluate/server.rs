@@ -125,7 +125,7 @@ impl Case<'_> {
                 ),
             );
         }
-        if more.replicas > 0 {
+        if more.replicas > 0 && self.node.replicas == 0 {
             warning(
                 "replicas",
                 format!("it has {} replica(s)", more.replicas),
@@ -157,6 +157,40 @@ impl Case<'_> {
             );
         }
         findings
+    }
+}
+
+impl Case<'_> {
+    /// Reports what keeps the votes of a node with replicas from counting.
+    pub(super) fn replicas(&self, facts: &Facts) -> Option<Finding> {
+        let (declared, connected) = (u64::from(self.node.replicas), facts.more.replicas);
+        let (what, why, fix) = if declared == 0 {
+            return None;
+        } else if !facts.speaks_resp3 {
+            (
+                "it has replicas, and speaks RESP2 only".to_owned(),
+                "without pushes a client does not notice that a replica's data replaced the node's",
+                "connect to the server itself, not to a proxy".to_owned(),
+            )
+        } else if connected > declared {
+            (
+                format!("it has {connected} replicas, but its URL says replicas={declared}"),
+                "a replica that has not acknowledged a vote may be promoted",
+                format!("set replicas={connected} in all clients, or remove the other replicas"),
+            )
+        } else if connected < declared {
+            (
+                format!("it has {connected} of {declared} replicas"),
+                "a vote counts only if every replica acknowledges it",
+                format!(
+                    "start the replica, or connect it again; this shows those that are there: {}",
+                    self.cli("INFO replication")
+                ),
+            )
+        } else {
+            return None;
+        };
+        Some(Finding { severity: Error, check: "replicas", what, why, fix })
     }
 }
 

@@ -6,7 +6,7 @@ use quorlock_core::marker::{Adoption, Cluster, Marker};
 
 use super::*;
 use crate::doctor::ClockOffset;
-use crate::doctor::Severity::Note;
+use crate::doctor::Severity::{self, Note};
 use crate::doctor::look::{Facts, More, Settings, Times};
 use crate::doctor::rights::Rights;
 
@@ -57,6 +57,10 @@ fn found(durable: bool, change: impl FnOnce(&mut Facts)) -> Vec<&'static str> {
 }
 
 fn report(durable: bool, change: impl FnOnce(&mut Facts)) -> NodeReport {
+    report_of(durable, 0, change)
+}
+
+fn report_of(durable: bool, replicas: u32, change: impl FnOnce(&mut Facts)) -> NodeReport {
     let mut facts = facts();
     change(&mut facts);
     let settings = Client::builder().nodes(["a=redis://a"]);
@@ -66,9 +70,27 @@ fn report(durable: bool, change: impl FnOnce(&mut Facts)) -> NodeReport {
         name: "a".into(),
         address: "a:6379".to_owned(),
         redis_cli: topology.servers[0].redis_cli().clone(),
+        replicas,
         facts: Ok(facts),
     };
     evaluate(&topology, &[node]).remove(0)
+}
+
+#[test]
+fn a_node_with_replicas_has_as_many_as_its_url_says() {
+    let found = |declared, connected| {
+        let report = report_of(false, declared, |facts| facts.more.replicas = connected);
+        let found = report.findings.into_iter().filter(|finding| finding.severity > Note);
+        found.map(|finding| (finding.severity, finding.what)).collect::<Vec<_>>()
+    };
+    let error = |what: &str| vec![(Severity::Error, what.to_owned())];
+    assert_eq!(found(1, 1), []);
+    assert_eq!(found(1, 0), error("it has 0 of 1 replicas"));
+    assert_eq!(found(1, 2), error("it has 2 replicas, but its URL says replicas=1"));
+    assert_eq!(found(0, 1), [(Severity::Warning, "it has 1 replica(s)".to_owned())]);
+    let old = report_of(false, 1, |facts| facts.speaks_resp3 = false);
+    assert_eq!(old.findings[0].check, "replicas");
+    assert_eq!(old.votes, Votes::DoNotCount);
 }
 
 /// No test can produce these faults on a real server, so this test evaluates invented facts.
