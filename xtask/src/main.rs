@@ -52,7 +52,9 @@ cargo xtask COMMAND
                 --list: print the names. It installs what is absent: packages of Python, Node.js and
                 Rust into target/bench-rivals; PHP, pip and npm as root with apt-get
   matrix        run every test three times on one loaded core, then once with each server version.
-                --loaded N: only N loaded runs; --server NAME: only this server version
+                --loaded N: only N loaded runs; --server NAME: only this server version;
+                --commands: no tests, only the commands that locks use on each version.
+                It writes the table of docs/servers.md
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
   mutants       switch on every known mistake (a mutant), one at a time, and check that the simulator
                 or a test catches it; run each negative model (a model of the protocol without one of

@@ -1,5 +1,7 @@
 //! `cargo xtask matrix`: runs every test on one loaded core, then with each version of the server.
 
+mod profile;
+
 use std::env;
 use std::ffi::OsString;
 use std::hint;
@@ -16,19 +18,22 @@ use crate::runner::{Conditions, Suite, Totals};
 use crate::server_wheels;
 use crate::test::at_a_time;
 
-const USAGE: &str = "cargo xtask matrix [--loaded N] [--server NAME]...
+const USAGE: &str = "cargo xtask matrix [--loaded N] [--server NAME]... [--commands]
 
   --loaded N     run every test N times on one core that a busy loop shares
   --server NAME  run every test with this version as the only server, such as redis-7.0. It is the one that
                  is installed, or one of `cargo xtask servers`
+  --commands     run no test with the servers: only find out which commands locks use on them
 
-Without an option: --loaded 3, and each of these servers. A missing server is fetched.
+Without an option: --loaded 3, and each of these servers. A missing server is fetched. The results of the servers go
+into target/matrix.json, and into the table of docs/servers.md.
 ";
 
 #[derive(Debug, PartialEq, Eq)]
 struct Parts {
     loaded: u32,
     servers: Vec<String>,
+    only_commands: bool,
 }
 
 /// Builds the tests once, runs each part, and prints a table.
@@ -44,19 +49,25 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
             return ExitCode::from(2);
         }
     };
-    let suite = match Suite::build(workspace) {
+    let built = match parts.only_commands {
+        true => profile::build(workspace).map(|()| None),
+        false => Suite::build(workspace).map(Some),
+    };
+    let suite = match built {
         Ok(suite) => suite,
         Err(why) => {
             eprintln!("xtask: {why}");
             return ExitCode::FAILURE;
         }
     };
+    let run = |conditions| suite.as_ref().map(|suite| suite.run(conditions)).transpose();
+    let mut profiles = Vec::new();
     let mut rows = Vec::new();
     for number in 1..=parts.loaded {
         let name = format!("one loaded core, run {number}");
         println!("\nxtask: {name}");
         let conditions = Conditions { server: Some(&server.path), at_a_time: 2, threads: Some(2) };
-        rows.push((name, on_one_loaded_core(|| suite.run(conditions))));
+        rows.push((name, on_one_loaded_core(|| run(conditions)).map(Option::unwrap_or_default)));
     }
     let absent =
         if parts.servers.is_empty() { Vec::new() } else { server_wheels::fetch_all(workspace) };
@@ -64,22 +75,34 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
     for name in parts.servers {
         println!("\nxtask: {name}");
         let outcome = match servers.iter().find(|server| server_wheels::name(server) == name) {
-            Some(server) => suite.run(Conditions {
-                server: Some(&server.path),
-                at_a_time: at_a_time(),
-                threads: None,
-            }),
+            Some(server) => {
+                let conditions = Conditions {
+                    server: Some(&server.path),
+                    at_a_time: at_a_time(),
+                    threads: None,
+                };
+                run(conditions).and_then(|totals| {
+                    let profile = profile::of(workspace, server)?;
+                    profiles.push((name.clone(), profile, totals.as_ref().map(Totals::counts)));
+                    Ok(totals.unwrap_or_default())
+                })
+            }
             None => Err(absent.iter().map(|(line, _)| format!("\n{line}")).collect()),
         };
         rows.push((name, outcome));
+    }
+    if let Err(why) = profile::write(workspace, profiles) {
+        rows.push(("docs/servers.md".to_owned(), Err(why)));
     }
     report(rows)
 }
 
 impl Parts {
     fn parse(args: &[OsString], known: Vec<String>) -> Result<Self, String> {
-        let mut parts = Self { loaded: 0, servers: Vec::new() };
-        for pair in args.chunks(2) {
+        let (flags, pairs): (Vec<_>, Vec<_>) = args.iter().partition(|arg| *arg == "--commands");
+        let only_commands = !flags.is_empty();
+        let mut parts = Self { loaded: 0, servers: Vec::new(), only_commands };
+        for pair in pairs.chunks(2) {
             match pair.iter().map(|word| word.to_str()).collect::<Vec<_>>()[..] {
                 [Some("--loaded"), Some(count)] => {
                     parts.loaded = count.parse().map_err(|_| format!("{count}: not a number"))?;
@@ -93,7 +116,11 @@ impl Parts {
                 _ => return Err(format!("{pair:?}: not an option and its value")),
             }
         }
-        Ok(if args.is_empty() { Self { loaded: 3, servers: known } } else { parts })
+        if parts.servers.is_empty() && (args.is_empty() || only_commands) {
+            parts.servers = known;
+            parts.loaded = if only_commands { parts.loaded } else { 3 };
+        }
+        Ok(parts)
     }
 }
 
@@ -154,10 +181,12 @@ mod tests {
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
             Parts::parse(&words, known.to_vec())
         };
-        assert_eq!(parse("").unwrap(), Parts { loaded: 3, servers: known.to_vec() });
+        let all = |loaded, only_commands| Parts { loaded, servers: known.to_vec(), only_commands };
+        assert_eq!(parse("").unwrap(), all(3, false));
+        assert_eq!(parse("--commands").unwrap(), all(0, true));
         let servers = vec!["valkey-9.1".to_owned(), "redis-6.2".to_owned()];
         let chosen = parse("--server valkey-9.1 --loaded 1 --server redis-6.2").unwrap();
-        assert_eq!(chosen, Parts { loaded: 1, servers });
+        assert_eq!(chosen, Parts { loaded: 1, servers, only_commands: false });
         for wrong in ["seeds", "--loaded", "--loaded x", "--server redis-5.0"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use quorlock_servers::{NOT_FOR, REQUIRE_VARIABLE, SERVER_VARIABLE, SKIP_LOG_VARIABLE};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::program::{self, Ended};
 use crate::{cargo, install};
@@ -82,6 +82,12 @@ impl Totals {
         println!("{ignored} tests ignored, {not_for} not for this server");
         println!("xtask: {passed} passed, {failed} failed, {skipped} skipped");
         if self.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    /// The numbers for a document.
+    pub(crate) fn counts(&self) -> Value {
+        let Self { passed, failed, not_for, .. } = self;
+        json!({"passed": passed, "failed": failed, "not_for": not_for})
     }
 
     fn add(&mut self, job: &Job, took: Duration, ended: Result<Ended, String>) {

@@ -101,7 +101,7 @@ pub enum Command {
         ttl_ms: u64,
         /// The lock's counters.
         counter: Counter,
-        /// The number that the client proposes.
+        /// The client's proposal for c.
         proposal: u64,
     },
     /// Sets the counters to `to` if the keys hold this value and no counter is above `to`, in one atomic step (S19).

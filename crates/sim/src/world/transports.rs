@@ -228,8 +228,8 @@ impl World {
             if let Some(sent) = exchange.sent_at().filter(|_| is_active(Mutant::VoteFromOldEpoch)) {
                 given_up.insert(*id, (sent, exchange.tickets().collect()));
             }
-            // Repeats until no command of the batch would be sent again. If a part of the batch was sent again already,
-            // the other commands have answers. Those answers stay.
+            // A session may ask for another exchange of the same batch, for example because the server forgot a script.
+            // No exchange follows on a broken wire, so each of them fails at once. Answers that have arrived stay.
             loop {
                 exchange.fail(failure);
                 if !session.conclude(exchange, Evidence::NotRequired) {

@@ -18,7 +18,8 @@ pub(super) struct Beside {
     evidence_request: EvidenceRequest,
     /// Whether to read, with `INFO`, the settings that show whether the server loses writes when it stops.
     settings: bool,
-    /// The registered database: read with `INFO`, and written with a marker.
+    /// Whether the batch also reads or writes the registration, the server's record of the database that has the locks.
+    /// `None` if it does neither.
     registration: Option<Do>,
     /// Number of replies that precede the replies to the commands.
     pub(super) before: usize,

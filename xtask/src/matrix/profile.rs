@@ -1,0 +1,184 @@
+//! What quorlock uses of a server: the commands of each kind of lock, and how a waiting client learns of a release.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use quorlock_servers::{Nodes, Reply, ServerBinary, ServerOptions};
+use serde_json::{Value, json};
+
+use crate::cargo;
+
+/// The kinds of locks, and the arguments of `quorlock run` for each.
+const KINDS: [(&str, &[&str]); 4] = [
+    ("exclusive", &[]),
+    ("fenced", &["--fenced"]),
+    ("shared", &["--shared"]),
+    ("several keys", &["--also", "other"]),
+];
+
+/// Commands that a client sends when it connects. What it sends for a lock follows.
+const AT_CONNECT: [&str; 5] = ["CLIENT", "COMMAND", "HELLO", "PING", "SCRIPT"];
+
+/// The text that ends a recording.
+const END: &str = "the recording ends";
+
+/// The table in `docs/servers.md` stands between these lines.
+const TABLE: [&str; 2] =
+    ["<!-- `cargo xtask matrix` writes this table. -->\n", "<!-- The table ends here. -->\n"];
+
+/// Builds `quorlock`.
+pub(super) fn build(workspace: &Path) -> Result<(), String> {
+    let built = cargo(workspace).args(["build", "--package", "quorlock-cli"]).status();
+    match built {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err("quorlock could not be built".to_owned()),
+        Err(why) => Err(format!("cargo build: {why}")),
+    }
+}
+
+/// Locks on three servers of this version with the built `quorlock`.
+pub(super) fn of(workspace: &Path, binary: &ServerBinary) -> Result<Value, String> {
+    let nodes = Nodes::start(binary, 3, ServerOptions::default()).map_err(|why| why.to_string())?;
+    let quorlock = |args: &[&str]| {
+        let mut command = Command::new(workspace.join("target/debug/quorlock"));
+        command.args(args).env("QUORLOCK_NODES", nodes.urls().join(","));
+        command.env("QUORLOCK_RESTART_GUARD", "off").stdin(Stdio::null());
+        command
+    };
+    let ask = |words: &[&str]| match nodes[0].command(words) {
+        Ok(Reply::Bulk(Some(text))) => Ok(String::from_utf8_lossy(&text).into_owned()),
+        Ok(_) => Ok(String::new()),
+        Err(why) => Err(format!("{words:?}: {why}")),
+    };
+    let mut commands = BTreeMap::new();
+    for (kind, options) in KINDS {
+        let run = || {
+            let mut run = quorlock(&[&["run", "lock"], options, &["--", "true"]].concat());
+            match run.status() {
+                Ok(status) if status.success() => Ok(()),
+                Ok(status) => Err(format!("quorlock run, {kind}: {status}")),
+                Err(why) => Err(why.to_string()),
+            }
+        };
+        // The server then knows the scripts, as it does but for the first lock.
+        run()?;
+        let mut monitor = nodes[0].connect().map_err(|why| why.to_string())?;
+        monitor.command(&["MONITOR"]).map_err(|why| why.to_string())?;
+        run()?;
+        ask(&["ECHO", END])?;
+        let mut used = Vec::new();
+        loop {
+            match monitor.reply().map_err(|why| why.to_string())? {
+                Reply::Simple(line) if line.contains(END) => break,
+                Reply::Simple(line) => match sent(&line) {
+                    Some(name) if AT_CONNECT.contains(&&*name) => used.clear(),
+                    name => used.extend(name),
+                },
+                other => return Err(format!("MONITOR: {other:?}")),
+            }
+        }
+        used.dedup();
+        commands.insert(kind, used);
+    }
+    let mut holder = quorlock(&["run", "lock", "--", "sh", "-c", "echo held; cat"]);
+    holder.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut holder = holder.spawn().map_err(|why| why.to_string())?;
+    let mut line = String::new();
+    let said = holder.stdout.take().map(|out| BufReader::new(out).read_line(&mut line));
+    let clients = ask(&["CLIENT", "LIST"])?;
+    // This closes the command's input, so the command ends.
+    let ended = holder.wait().map_err(|why| why.to_string())?;
+    if !ended.success() || said.is_none_or(|said| said.is_err()) {
+        return Err(format!("quorlock run with a command that waits: {ended}"));
+    }
+    let is_pushed = clients.lines().any(|client| {
+        let flags = client.split(' ').find_map(|field| field.strip_prefix("flags="));
+        flags.is_some_and(|flags| flags.contains('t'))
+    });
+    let notified = if is_pushed { "push" } else { "polling" };
+    Ok(
+        json!({"server": format!("{} {}", binary.flavor, binary.version), "notified": notified, "commands": commands}),
+    )
+}
+
+/// The command in a line of `MONITOR`; `None` if a script called it.
+fn sent(line: &str) -> Option<String> {
+    let (client, words) = line.split_once("] \"")?;
+    let name = words.split('"').next()?.to_uppercase();
+    (!client.ends_with(" lua")).then_some(name)
+}
+
+/// Adds the results to `target/matrix.json`, and writes the table in `docs/servers.md`.
+pub(super) fn write(
+    workspace: &Path,
+    results: Vec<(String, Value, Option<Value>)>,
+) -> Result<(), String> {
+    let path = workspace.join("target/matrix.json");
+    let known = fs::read_to_string(&path).ok().and_then(|text| serde_json::from_str(&text).ok());
+    let mut servers: BTreeMap<String, Value> = known.unwrap_or_default();
+    for (name, mut profile, totals) in results {
+        profile["tests"] = match totals {
+            Some(totals) => totals,
+            None => servers.get(&name).map(|known| known["tests"].clone()).unwrap_or_default(),
+        };
+        servers.insert(name, profile);
+    }
+    let text = serde_json::to_string_pretty(&servers).map_err(|why| why.to_string())?;
+    fs::write(&path, text + "\n").map_err(|why| format!("{}: {why}", path.display()))?;
+    let path = workspace.join("docs/servers.md");
+    let page = fs::read_to_string(&path).map_err(|why| format!("{}: {why}", path.display()))?;
+    let parts = page.split_once(TABLE[0]).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(TABLE[1])?;
+        Some((before, after))
+    });
+    let (before, after) = parts.ok_or("docs/servers.md: the place of the table is missing")?;
+    let page = [before, TABLE[0], &table(&servers), TABLE[1], after].concat();
+    fs::write(&path, page).map_err(|why| format!("{}: {why}", path.display()))
+}
+
+fn table(servers: &BTreeMap<String, Value>) -> String {
+    let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
+    let heads = [&["server", "tests passed", "not for it", "notified by"], &kinds[..]].concat();
+    let mut table = format!("| {} |\n|{}\n", heads.join(" | "), "---|".repeat(heads.len()));
+    for profile in servers.values() {
+        let tests = &profile["tests"];
+        let (passed, not_for) = match tests["failed"].as_u64() {
+            Some(0) => (tests["passed"].to_string(), tests["not_for"].to_string()),
+            Some(failed) => (format!("**{failed} failed**"), tests["not_for"].to_string()),
+            None => ("not run".to_owned(), String::new()),
+        };
+        let commands = kinds.iter().map(|kind| {
+            let names = profile["commands"][*kind].as_array().into_iter().flatten();
+            names.filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
+        });
+        let text = |field: &str| profile[field].as_str().unwrap_or_default().to_owned();
+        let mut row = vec![text("server"), passed, not_for, text("notified")];
+        row.extend(commands);
+        table += &format!("| {} |\n", row.join(" | "));
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_of_scripts_are_not_listed() {
+        let sent = |line| sent(&format!("1764065000.123456 [0 {line}"));
+        assert_eq!(sent(r#"unix:/r.sock] "SET" "lock" "] \"x\"""#).as_deref(), Some("SET"));
+        assert_eq!(sent(r#"127.0.0.1:1] "evalsha" "ab" "1" "lock""#).as_deref(), Some("EVALSHA"));
+        assert_eq!(sent(r#"lua] "DEL" "lock""#), None);
+    }
+
+    #[test]
+    fn a_server_whose_tests_did_not_run_says_so() {
+        let profile = json!({"server": "Redis 7.0.15", "notified": "push",
+                             "commands": {"exclusive": ["EVALSHA", "SET"]}});
+        let table = table(&BTreeMap::from([("redis-7.0".to_owned(), profile)]));
+        assert!(table.contains("| Redis 7.0.15 | not run |  | push | EVALSHA, SET |"), "{table}");
+    }
+}
