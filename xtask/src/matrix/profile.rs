@@ -19,7 +19,7 @@ const KINDS: [(&str, &[&str]); 4] = [
     ("several keys", &["--also", "other"]),
 ];
 
-/// Commands that a client sends when it connects. What it sends for a lock follows.
+/// Commands that a client sends when it connects, before those of a lock.
 const AT_CONNECT: [&str; 5] = ["CLIENT", "COMMAND", "HELLO", "PING", "SCRIPT"];
 
 /// The text that ends a recording.
