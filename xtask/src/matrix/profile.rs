@@ -1,4 +1,4 @@
-//! What quorlock uses of a server: the commands of each kind of lock, and how a waiting client learns of a release.
+//! Finds out the commands that quorlock uses for each kind of lock on a server, and how a waiting client learns of a release.
 
 use std::collections::BTreeMap;
 use std::fs;
