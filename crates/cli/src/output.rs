@@ -178,13 +178,18 @@ pub(crate) fn is_stdout_closed() -> bool {
     is_null && fcntl_getfl(stdout).is_ok_and(|flags| flags.contains(OFlags::RDWR))
 }
 
+/// Writes the text to standard output.
+pub(crate) fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
+}
+
 /// Writes the result to standard output. It is no error if the reader has closed the pipe.
 ///
 /// # Errors
 /// Standard output cannot be written for another reason, such as a full disk.
 pub(crate) fn print(text: &str) -> Result<(), Refused> {
-    let mut out = io::stdout();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match write(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Refused {
             message: format!("cannot write to standard output: {error}"),
             code: ExitCode::Internal,

@@ -11,29 +11,17 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use common::leases::{
-    acquire, acquire_json, is_free, nothing_is_sent, quorum_holds, script, servers,
+    acquire, acquire_json, await_end_of, await_free, is_free, nothing_is_sent, quorum_holds,
+    script, servers,
 };
 use common::{Running, Testbed, boot, code, eventually, json_lines, stderr, stdout};
 use quorlock_servers::Reply;
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-
-fn await_free(testbed: &Testbed, key: &str) {
-    eventually("the lock is free", || is_free(testbed, key).then_some(()));
-}
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Ends a keeper, and waits until no process has its number. An unreaped process counts as ended.
 fn kill(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     await_end_of(pid);
-}
-
-fn await_end_of(pid: i32) {
-    let is_dead = || {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let gone = test_kill_process(Pid::from_raw(pid).unwrap()).is_err();
-        (gone || stat.contains(") Z ")).then_some(())
-    };
-    eventually("the keeper ends", is_dead);
 }
 
 #[test]

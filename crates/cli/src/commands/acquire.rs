@@ -1,11 +1,13 @@
 //! `quorlock acquire KEY`: takes a lock for a shell script, and prints its lease.
 
 use std::io::{self, Write as _};
+use std::process::ChildStdin;
+use std::thread;
 use std::time::Duration;
 
 use quorlock::{AcquireError, DetachError, Lease, LockOptions, Waiting};
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::caller::Caller;
 use super::keeper::{self, Watched};
@@ -135,7 +137,12 @@ impl Giver<'_> {
     /// Starts the keeper, writes the file, and prints the lease. The lock is given back if one of these fails.
     async fn give(&mut self, lease: Lease, watched: Option<Watched>) -> Result<(), ExitCode> {
         let mut given = lease;
-        let Err((code, message)) = self.try_give(&mut given, watched).await else { return Ok(()) };
+        let mut unprinted = None;
+        let Err((code, message)) = self.try_give(&mut given, watched, &mut unprinted).await else {
+            // A keeper that was killed reads nothing.
+            let _ = unprinted.map(|mut keeper| keeper.write_all(b"\n"));
+            return Ok(());
+        };
         if let Some(message) = message {
             self.say_failed(&message);
         }
@@ -145,11 +152,19 @@ impl Giver<'_> {
         Err(code)
     }
 
-    async fn try_give(&mut self, lease: &mut Lease, watched: Option<Watched>) -> Result<(), Fault> {
+    async fn try_give(
+        &mut self,
+        lease: &mut Lease,
+        watched: Option<Watched>,
+        unprinted: &mut Option<ChildStdin>,
+    ) -> Result<(), Fault> {
         let fault = |message: String| (ExitCode::Internal, Some(message));
         if let Some(watched) = watched {
             match keeper::start(lease, &watched, self.args.on_lost) {
-                Ok(keeper) => *lease = lease.clone().kept_by(keeper),
+                Ok((keeper, pipe)) => {
+                    *lease = lease.clone().kept_by(keeper);
+                    *unprinted = Some(pipe);
+                }
                 // Ctrl-C also ends a keeper that has no session of its own yet.
                 Err(why) => match self.caller.interrupted(CTRL_C).await {
                     Some(code) => return Err((code, None)),
@@ -171,9 +186,12 @@ impl Giver<'_> {
         if let Some(code) = self.caller.interrupted(Duration::ZERO).await {
             return taken_back((code, None));
         }
-        if lease.remaining().is_zero() {
+        let late = || {
             let message = "the time of the lock was up before the lease could be printed";
-            return taken_back((ExitCode::Lost, Some(message.to_owned())));
+            (ExitCode::Lost, Some(message.to_owned()))
+        };
+        if lease.remaining().is_zero() {
+            return taken_back(late());
         }
         self.say_acquired(lease);
         let text = match (self.format.json, self.format.quiet) {
@@ -181,10 +199,27 @@ impl Giver<'_> {
             (false, true) if self.args.lease_file.is_some() => return Ok(()),
             (false, _) => format!("{lease}\n"),
         };
-        let mut out = io::stdout();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Ok(()) => Ok(()),
-            Err(error) => taken_back(fault(format!("cannot print the lease: {error}"))),
+        let failed = |error| fault(format!("cannot print the lease: {error}"));
+        let (sender, printed) = oneshot::channel();
+        // The reader of a full pipe delays only this thread, and not the response to a signal or to the end of the lock.
+        let printer = thread::Builder::new().name("printer".into());
+        if let Err(error) = printer.spawn(move || sender.send(output::write(&text))) {
+            return taken_back(failed(error));
+        }
+        let is_kept = lease.keeper().is_some();
+        let patience = if is_kept { Duration::MAX } else { lease.remaining() };
+        tokio::select! {
+            biased;
+            result = printed => match result {
+                Ok(Ok(())) if is_kept || !lease.remaining().is_zero() => Ok(()),
+                Ok(Ok(())) => taken_back(late()),
+                Ok(Err(error)) => taken_back(failed(error)),
+                // The thread has panicked.
+                Err(error) => taken_back(failed(io::Error::other(error))),
+            },
+            signal = self.caller.interrupted(patience) => {
+                taken_back(signal.map_or_else(late, |code| (code, None)))
+            }
         }
     }
 

@@ -2,7 +2,9 @@
 //!
 //! `acquire` starts the keeper as `quorlock __keeper`, and writes a [`Job`] to its standard input: the words of the
 //! command line and the lease. So no other user reads them with `ps`. The keeper answers on its standard output when it
-//! can do its work, and then detaches itself from the session, the folder and all descriptors of the script.
+//! can do its work, and then detaches itself from the session, the folder and all descriptors of the script. Its standard
+//! input stays open until `acquire` has printed the lease. If `acquire` ends before that, the keeper releases the lock,
+//! because no process has the lease.
 //!
 //! ```text
 //!  script ──$( )── acquire ──pipes── keeper
@@ -17,13 +19,14 @@ mod watched;
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::process::{self, Command, Stdio};
+use std::process::{self, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use quorlock::{Client, Keeper, Lease, LeaseError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
@@ -59,8 +62,13 @@ struct Job {
 /// The keeper's start time, or the reason why it cannot do its work.
 type Answer = Result<u64, String>;
 
-/// Starts a keeper, and waits until it can do its work. After an error none is left.
-pub(super) fn start(lease: &Lease, watched: &Watched, on_lost: OnLost) -> Result<Keeper, String> {
+/// Starts a keeper, and waits until it can do its work. After an error none is left. If the pipe closes before a byte is
+/// written, the keeper releases the lock.
+pub(super) fn start(
+    lease: &Lease,
+    watched: &Watched,
+    on_lost: OnLost,
+) -> Result<(Keeper, ChildStdin), String> {
     let job = Job {
         typed: std::env::args_os().collect(),
         lease: lease.to_string(),
@@ -70,7 +78,7 @@ pub(super) fn start(lease: &Lease, watched: &Watched, on_lost: OnLost) -> Result
     };
     let mut child = spawn().map_err(|error| error.to_string())?;
     match ask(&mut child, &job) {
-        Ok(started) => Ok(Keeper { pid: child.id(), started }),
+        Ok((started, input)) => Ok((Keeper { pid: child.id(), started }, input)),
         Err(why) => {
             // The keeper is a child and was not reaped, so its number belongs to no other process.
             let _ = child.kill();
@@ -90,19 +98,22 @@ fn spawn() -> io::Result<process::Child> {
         .spawn()
 }
 
-fn ask(child: &mut process::Child, job: &Job) -> Answer {
+fn ask(child: &mut process::Child, job: &Job) -> Result<(u64, ChildStdin), String> {
     let told = |error: io::Error| error.to_string();
-    let (Some(input), Some(mut output)) = (child.stdin.take(), child.stdout.take()) else {
+    let (Some(mut input), Some(mut output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err("it has no pipes".to_owned());
     };
-    serde_json::to_writer(input, job).map_err(|error| told(error.into()))?;
+    let job = serde_json::to_string(job).map_err(|error| told(error.into()))?;
+    writeln!(input, "{job}").map_err(told)?;
     let mut answer = [PollFd::new(&output, PollFlags::IN)];
-    if poll(&mut answer, Some(&START_MAX)).map_err(|errno| told(errno.into()))? == 0 {
+    let answered = retry_on_intr(|| poll(&mut answer, Some(&START_MAX)));
+    if answered.map_err(|errno| told(errno.into()))? == 0 {
         return Err("it does not answer".to_owned());
     }
     let mut text = String::new();
     output.read_to_string(&mut text).map_err(told)?;
-    serde_json::from_str(&text).unwrap_or_else(|_| Err("it was killed".to_owned()))
+    let answer: Answer = serde_json::from_str(&text).map_err(|_| "it was killed".to_owned())?;
+    Ok((answer?, input))
 }
 
 /// Ends the keeper of a lease, if there is one and it still runs, and waits for its end for at most this time.
@@ -134,7 +145,6 @@ pub(super) fn main() -> process::ExitCode {
     match Watch::new() {
         Ok((watch, started)) => {
             answer(&Ok(started));
-            // The answer was the last use of the pipes to `acquire`.
             if detach().is_ok() {
                 watch.keep();
             }
@@ -149,7 +159,7 @@ pub(super) fn main() -> process::ExitCode {
 
 fn answer(answer: &Answer) {
     let mut out = io::stdout();
-    // An `acquire` that was killed reads no answer, and its lock ends by itself.
+    // An `acquire` that was killed reads no answer, and has closed the keeper's standard input.
     let _ = serde_json::to_writer(&mut out, answer).map(|()| out.flush());
 }
 
@@ -175,13 +185,20 @@ fn leave_the_script() -> io::Result<()> {
     Ok(())
 }
 
-/// Closes the pipes to `acquire`.
+/// Closes the pipes to `acquire`, except for standard input, and makes reads from standard input non-blocking.
 fn detach() -> io::Result<()> {
-    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
-    rustix::stdio::dup2_stdin(&null)?;
+    let null = std::fs::File::options().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    Ok(())
+    Ok(rustix::io::ioctl_fionbio(rustix::stdio::stdin(), true)?)
+}
+
+/// Whether `acquire` has printed the lease; `None` while it runs and has not.
+fn is_printed() -> Option<bool> {
+    match rustix::io::read(rustix::stdio::stdin(), &mut [0]) {
+        Err(Errno::AGAIN | Errno::INTR) => None,
+        read => Some(read == Ok(1)),
+    }
 }
 
 /// A lock that is extended while a process lives.
@@ -197,7 +214,9 @@ impl Watch {
     /// Reads the job. Also returns this process's start time.
     fn new() -> Result<(Self, u64), String> {
         let told = |error: io::Error| error.to_string();
-        let job: Job = serde_json::from_reader(io::stdin())
+        let mut job = String::new();
+        io::stdin().read_line(&mut job).map_err(told)?;
+        let job: Job = serde_json::from_str(&job)
             .map_err(|_| "only `quorlock acquire` starts this program".to_owned())?;
         let lease = job.lease.parse::<Lease>().map_err(|error| error.to_string())?;
         let process = Watched::open(job.pid).map_err(told)?;
@@ -222,7 +241,7 @@ impl Watch {
         Ok((Self { client, runtime, lease, process, on_lost }, me.started))
     }
 
-    /// Extends the lock until the process ends or the lock is lost.
+    /// Extends the lock until the process ends, `acquire` fails to print the lease, or the lock is lost.
     fn keep(mut self) {
         let alarm = Alarm::new();
         let ttl = self.lease.ttl();
@@ -230,11 +249,16 @@ impl Watch {
         let notice = self.on_lost.map_or(Duration::ZERO, |_| ttl / 5);
         let mut end = self.end();
         let mut next = end.before(nanos(ttl * 2 / 3));
+        let mut printed = None;
         loop {
             let is_over = |now: Moment| end.before(nanos(notice)).has_come(now);
-            alarm.wait(next.min(end.before(nanos(notice))), &[self.process.descriptor()]);
+            let sources = [self.process.descriptor(), rustix::stdio::stdin()];
+            // A pipe that is closed stays readable.
+            let count = if printed.is_none() { 2 } else { 1 };
+            alarm.wait(next.min(end.before(nanos(notice))), &sources[..count]);
             let now = Moment::now();
-            if self.process.has_ended() {
+            printed = printed.or_else(is_printed);
+            if self.process.has_ended() || printed == Some(false) {
                 return self.release();
             }
             if is_over(now) {

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::process::Command;
 
 use quorlock_servers::Reply;
+use rustix::process::{Pid, test_kill_process};
 use serde_json::Value;
 
-use super::{Testbed, code, json_lines, stdout, through};
+use super::{Testbed, code, eventually, json_lines, stdout, through};
 
 /// Servers, and a configuration file with a node timeout for a busy machine. The keeper reads the file again.
 pub(crate) fn servers(count: usize) -> Option<Testbed> {
@@ -71,4 +72,18 @@ pub(crate) fn nothing_is_sent(testbed: &Testbed, run: impl FnOnce()) {
             assert!(!line.contains(r#"k""#), "{line}");
         }
     }
+}
+
+pub(crate) fn await_free(testbed: &Testbed, key: &str) {
+    eventually("the lock is free", || is_free(testbed, key).then_some(()));
+}
+
+/// Waits until no process has this number. An unreaped process counts as ended.
+pub(crate) fn await_end_of(pid: i32) {
+    let is_dead = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let gone = test_kill_process(Pid::from_raw(pid).unwrap()).is_err();
+        (gone || stat.contains(") Z ")).then_some(())
+    };
+    eventually("the process ends", is_dead);
 }

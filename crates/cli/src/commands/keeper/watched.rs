@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, Signal, test_kill_process};
 #[cfg(target_os = "linux")]
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
@@ -76,7 +76,7 @@ impl Watched {
     pub(super) fn await_end(&self, patience: Duration) -> bool {
         let timeout = Timespec::try_from(patience).ok();
         let mut descriptors = [PollFd::new(&self.descriptor, PollFlags::IN)];
-        poll(&mut descriptors, timeout.as_ref()).is_ok_and(|ready| ready > 0)
+        retry_on_intr(|| poll(&mut descriptors, timeout.as_ref())).is_ok_and(|ready| ready > 0)
     }
 
     /// Signals the process. A process that has ended, or belongs to another user, gets no signal.
