@@ -5,9 +5,9 @@
 mod common;
 
 use std::io::{PipeReader, Write as _};
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 
-use common::leases::{await_end_of, is_free, servers};
+use common::leases::{acquire, await_end_of, is_free, script, servers};
 use common::{Running, Testbed, code, json_lines, stderr, stdout};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::Signal;
@@ -71,4 +71,32 @@ fn signals_that_end_nothing_do_not_keep_a_keeper_from_starting() {
     let output = starting.end();
     code(&output, 0);
     code(&testbed.output(&["release", stdout(&output).trim_end()]), 0);
+}
+
+/// The new lease is lost, so the exit code is not 0.
+#[test]
+fn an_extension_whose_lease_cannot_be_printed_is_an_error_that_names_the_earlier_lease() {
+    let Some(testbed) = servers(3) else { return };
+    let lease = acquire(&testbed, &[]);
+    let extend = format!("quorlock extend '{lease}'");
+    let is_extended = |output: &Output| {
+        code(output, 70);
+        let said = stderr(output);
+        assert!(said.contains("the lock is extended, and the earlier lease can still"), "{said}");
+    };
+    for to in [">&-", "> /dev/full"] {
+        let output = script(&testbed, "sh", &format!("{extend} {to}")).output().unwrap();
+        is_extended(&output);
+        let json = script(&testbed, "sh", &format!("{extend} --json {to}")).output().unwrap();
+        is_extended(&json);
+        let event = json_lines(&stderr(&json)).pop().unwrap();
+        assert_eq!(event["event"], "extended", "{event}");
+    }
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut unread = script(&testbed, "sh", &extend);
+    let unread = unread.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    is_extended(&unread.wait_with_output().unwrap());
+    code(&testbed.output(&["release", &lease]), 0);
+    assert!(is_free(&testbed, "k"));
 }

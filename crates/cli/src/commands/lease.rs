@@ -145,23 +145,35 @@ pub(crate) fn extend(args: &Extend, format: OutputArgs) -> Result<ExitCode, Refu
                 Ok(lease) => lease,
                 Err(error) => return Ok(held.refused(&error, &mut output)),
             };
-            let written = args.lease.lease_file.as_ref().map(|path| {
-                lease_file::write(path, &lease).map_err(|error| Refused {
-                    message: format!(
-                        "{}: {error}; the lock is extended, and the file has the earlier lease",
-                        path.display()
-                    ),
-                    code: ExitCode::Internal,
-                })
+            let file = args.lease.lease_file.as_ref();
+            let mut fault = file.and_then(|path| {
+                let (path, error) = (path.display(), lease_file::write(path, &lease).err()?);
+                Some(format!(
+                    "{path}: {error}; the lock is extended, and the file has the earlier lease"
+                ))
             });
-            if format.json {
-                output::print(&format!("{}\n", lease_json(&lease)))?;
-            } else if !format.quiet || written.is_none() {
-                output::print(&format!("{lease}\n"))?;
+            if format.json || !format.quiet || file.is_none() {
+                let printed = match format.json {
+                    _ if file.is_none() && output::is_stdout_closed() => {
+                        Err(io::Error::other("standard output is closed"))
+                    }
+                    true => output::write(&format!("{}\n", lease_json(&lease))),
+                    false => output::write(&format!("{lease}\n")),
+                };
+                if let Err(error) = printed {
+                    fault.get_or_insert(format!(
+                        "cannot print the new lease: {error}; the lock is extended, and the earlier lease can \
+                         still release it"
+                    ));
+                }
             }
-            written.transpose()?;
             let mut event = held.event("extended");
             add_lease(&mut event, &lease);
+            if let Some(message) = fault {
+                event["message"] = json!(message);
+                output.error(event, &message);
+                return Ok(ExitCode::Internal);
+            }
             let end = format!("{} ends {} unless it is extended", held.title(), clock(&lease));
             output.event(event, Some(&*end).filter(|_| lease.keeper().is_none()));
         }
