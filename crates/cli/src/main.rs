@@ -31,8 +31,7 @@ fn main() -> ExitCode {
     match settings::parse(&typed) {
         Ok(cli) => run(cli).into(),
         Err(Stop::Clap(error)) => {
-            // A closed standard error cannot be reported anywhere.
-            let _ = error.print();
+            output::clap(&error);
             match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Code::Success.into(),
                 _ => Code::Usage.into(),

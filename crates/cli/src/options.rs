@@ -12,6 +12,7 @@ use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest, Resources};
 
 use crate::args::{LockArgs, NodeArgs};
 use crate::exit_code::ExitCode;
+use crate::output;
 use crate::settings::{self, Origin};
 
 /// The reason why quorlock does not start. Nothing was sent.
@@ -86,6 +87,9 @@ pub(crate) fn check_lock(lock: &LockArgs, args: &NodeArgs) -> Result<(), Refused
 
 /// Refuses a key that cannot be locked, before a client connects.
 pub(crate) fn check_key(key: &str, args: &NodeArgs) -> Result<(), Refused> {
+    if key.starts_with(output::LEASE) {
+        return Err(Refused::usage("this is a lease, not the name of a lock"));
+    }
     Resources::check_name(key).map_err(|error| {
         // The command line calls a resource KEY.
         let told =

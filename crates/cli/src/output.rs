@@ -115,9 +115,9 @@ impl Output {
 
     fn write(&self, event: &Value, line: Option<&str>) {
         if self.args.json {
-            self.stderr.line(format!("{event}\n"));
+            self.stderr.line(without_leases(&format!("{event}\n")));
         } else if let Some(line) = line {
-            self.stderr.line(format!("quorlock: {line}\n"));
+            self.stderr.line(without_leases(&format!("quorlock: {line}\n")));
         }
     }
 
@@ -208,7 +208,34 @@ pub(crate) fn warning(json: bool, message: &str) {
     say(json, "warning", message);
 }
 
+/// The start of the text of a lease.
+pub(crate) const LEASE: &str = "quorlock1:";
+
+/// The text without the secrets of leases.
+fn without_leases(text: &str) -> String {
+    let mut parts = text.split(LEASE);
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    let is_of_lease = |c: char| c.is_ascii_alphanumeric() || "=,%._:@/-".contains(c);
+    for part in parts {
+        let rest = part.trim_start_matches(is_of_lease);
+        let mark = if rest.len() < part.len() { "…" } else { "" };
+        shown.extend([LEASE, mark, rest]);
+    }
+    shown
+}
+
+/// Prints an error of clap, or the help.
+pub(crate) fn clap(error: &clap::Error) {
+    let text = error.render().to_string();
+    // A closed standard error cannot be reported anywhere.
+    let _ = match text.contains(LEASE) {
+        true => io::stderr().write_all(without_leases(&text).as_bytes()),
+        false => error.print(),
+    };
+}
+
 fn say(json: bool, event: &str, message: &str) {
+    let message = without_leases(message);
     // A closed standard error cannot be reported anywhere.
     let _ = if json {
         writeln!(io::stderr(), "{}", json!({ "event": event, "message": message }))

@@ -218,6 +218,50 @@ fn a_missing_password_is_told_apart_from_a_quorum_that_is_down() {
     }
 }
 
+/// The text of a lease is a secret, and messages end up in the logs of jobs.
+#[test]
+fn a_lease_in_a_wrong_place_is_refused_and_not_repeated() {
+    let Some(testbed) = servers(3) else { return };
+    let lease = &acquire(&testbed, &["--label", "l"]);
+    let refused = |args: &[&str], expected: i32| {
+        let output = testbed.output(args);
+        code(&output, expected);
+        let said = stderr(&output) + &stdout(&output);
+        assert!(!said.contains("key=k"), "{args:?}: {said}");
+        said
+    };
+    for args in [
+        &["query", lease][..],
+        &["status", lease],
+        &["acquire", lease],
+        &["acquire", "l", "--also", lease],
+        &["run", lease, "--", "true"],
+        &["extend", lease, "--value", "v"],
+    ] {
+        nothing_is_sent(&testbed, || {
+            let said = refused(args, 64);
+            assert!(said.contains("this is a lease, not the name of a lock"), "{args:?}: {said}");
+        });
+    }
+    let long = &format!("{lease}{}", "a".repeat(300));
+    for (args, expected, text) in [
+        (&["extend", lease, lease][..], 64, "unexpected argument 'quorlock1:…' found"),
+        (&["extend", lease, "--ttl", lease], 64, "invalid value 'quorlock1:…' for"),
+        (&["release", "--lease-file", long], 64, "File name too long"),
+        (&["acquire", "l", "--lease-file", long], 64, "File name too long"),
+        (&["acquire", "l", "--lease-file", long, "--json"], 64, "File name too long"),
+        (&["run", "l", "--", long], 126, "quorlock1:…"),
+    ] {
+        let said = refused(args, expected);
+        assert!(said.contains(text), "{args:?}: {said}");
+    }
+    let mut variable = testbed.quorlock(&["query", "k"]);
+    let output = variable.env("QUORLOCK_TTL", lease).output().unwrap();
+    code(&output, 78);
+    assert!(!stderr(&output).contains("kind="), "{}", stderr(&output));
+    code(&testbed.output(&["release", lease]), 0);
+}
+
 /// Asserts that the last line on standard error is an event with these fields, and returns the event.
 fn event(output: &std::process::Output, name: &str, fields: &[&str]) -> Value {
     let event = json_lines(&stderr(output)).pop().unwrap();
