@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use self::files::{Completions, Man};
 pub(crate) use self::lease::{Acquire, Extend, LeaseArgs, Query, Release};
-pub(crate) use self::lock::{LockArgs, Run};
+pub(crate) use self::lock::{LockArgs, Run, Times};
 use self::nodes::ConfigArg;
 pub(crate) use self::nodes::{NodeArgs, OutputArgs};
 pub(crate) use self::values::{IfHeld, OnLost, WaitArg};

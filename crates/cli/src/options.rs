@@ -4,13 +4,14 @@
 //! file.
 
 use std::io;
+use std::time::Duration;
 
-use quorlock::admin::explained;
+use quorlock::admin::{exactly, explained};
 use quorlock::env::{self, Deployment, SettingError};
 use quorlock::node::NodeConfig;
 use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest, Resources};
 
-use crate::args::{LockArgs, NodeArgs};
+use crate::args::{LockArgs, NodeArgs, Times};
 use crate::exit_code::ExitCode;
 use crate::output;
 use crate::settings::{self, Origin};
@@ -61,6 +62,21 @@ impl From<io::Error> for Refused {
         let message = format!("cannot run on this machine: {}", explained(&error));
         Self { message, code: ExitCode::Internal }
     }
+}
+
+/// The ttl, unless it leaves no time to stop a command or a script.
+pub(crate) fn stoppable_ttl(times: &Times, args: &NodeArgs) -> Result<Duration, Refused> {
+    const MIN: Duration = Duration::from_millis(500);
+    let ttl = times.ttl(args);
+    if ttl >= MIN {
+        return Ok(ttl);
+    }
+    // Without --ttl, the ttl is this short only because --max-ttl is, so the message names --max-ttl.
+    let name = if times.ttl.is_some() { "ttl" } else { "max-ttl" };
+    let ttl = exactly(ttl);
+    let message =
+        format!("{name} ({ttl}) must be at least {MIN:?}, so that there is time to stop a command");
+    Err(Refused::about(&[name], message, args))
 }
 
 /// Refuses keys that cannot be locked and kinds that do not go together, before a client connects.

@@ -62,6 +62,9 @@ fn the_exit_codes_of_acquire_are_those_of_run() {
     refused(&["k", "--on-lost", "TERM"], 64);
     refused(&["k", "--hold-by", "1", "--on-lost", "NOSUCH"], 64);
     refused(&["k", "--hold-by", "0"], 64);
+    let pid = &std::process::id().to_string();
+    let said = refused(&["k", "--hold-by", pid, "--on-lost", "none", "--ttl", "499ms"], 64);
+    assert!(said.contains("--ttl (499ms) must be at least 500ms"), "{said}");
     let said = refused(&["k", "--hold-by", "2147483647"], 64);
     assert!(said.contains("there is no process 2147483647"), "{said}");
     assert!(is_free(&testbed, "k"));
@@ -193,6 +196,11 @@ fn a_client_whose_times_do_not_fit_the_lease_is_refused_with_the_value_to_use() 
         code(&output, 64);
         assert!(stderr(&output).contains("--ttl: a lease keeps the ttl of its acquire, here 5s"));
     });
+    let limited = acquire_json(&testbed, &["l", "--max-hold", "10s", "--ttl", "10s"]);
+    let output = testbed.output(&["extend", limited["lease"].as_str().unwrap()]);
+    code(&output, 79);
+    let said = stderr(&output);
+    assert!(said.contains("past --max-hold of its acquire; it ends at "), "{said}");
     let by_value = testbed.output(&["extend", "k", "--value", "v", "--ttl", "1h"]);
     code(&by_value, 64);
     let mut ttl = testbed.quorlock(&["extend", &lease]);
@@ -215,6 +223,7 @@ fn a_missing_password_is_told_apart_from_a_quorum_that_is_down() {
         let output = testbed.output(args);
         code(&output, 77);
         assert!(stderr(&output).contains("a password is needed"), "{}", stderr(&output));
+        assert!(!stderr(&output).contains("try again"), "{}", stderr(&output));
     }
 }
 

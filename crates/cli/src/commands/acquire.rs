@@ -46,6 +46,9 @@ pub(crate) fn main(args: &Acquire, format: OutputArgs) -> Result<ExitCode, Refus
         }
         None => {}
     }
+    if args.hold_by.is_some() {
+        options::stoppable_ttl(&lock.times, &args.nodes)?;
+    }
     let watched = args.hold_by.map(|pid| Watched::find(pid, args.on_lost, &args.nodes));
     let watched = watched.transpose()?;
     let label = match (&lock.label, args.hold_by) {

@@ -109,6 +109,15 @@ impl Held {
                 let nodes = confirmations(nodes, *needed);
                 format!("no quorum of nodes has this value at {title}: {nodes}")
             }
+            (_, LeaseError::Unconfirmed { nodes, needed, .. }) if code == ExitCode::NotAllowed => {
+                let nodes = confirmations(nodes, *needed);
+                format!("{title} is not confirmed; quorlock doctor says what is missing; {nodes}")
+            }
+            (Self::Lease(lease), LeaseError::HoldLimit { .. }) => format!(
+                "{title} is not extended, because that would reach past --max-hold of its acquire; it ends {}; then acquire \
+                 it again",
+                clock(lease)
+            ),
             _ => error.to_string(),
         };
         if !error.nodes().is_empty() {

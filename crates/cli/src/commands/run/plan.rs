@@ -10,11 +10,8 @@ use crate::args::{Run, WaitArg};
 use crate::child::{Deadlines, Killed, Why};
 use crate::guardian::clock::{Moment, NEVER_NS};
 use crate::guardian::mutants::{Mutant, is_active};
-use crate::options::Refused;
+use crate::options::{self, Refused};
 use crate::output::nanos;
-
-/// The shortest ttl that leaves time to stop a command.
-const TTL_MIN: Duration = Duration::from_millis(500);
 
 pub(super) struct RunPlan {
     pub(super) ttl: Duration,
@@ -32,19 +29,8 @@ pub(super) struct RunPlan {
 impl RunPlan {
     pub(super) fn new(args: &Run) -> Result<Self, Refused> {
         let times = &args.lock.times;
-        let ttl = times.ttl(&args.nodes);
+        let ttl = options::stoppable_ttl(times, &args.nodes)?;
         let refuse = |options: &[&str], message| Err(Refused::about(options, message, &args.nodes));
-        if ttl < TTL_MIN {
-            // Without --ttl, the ttl is this short only because --max-ttl is, so the message names --max-ttl.
-            let name = if times.ttl.is_some() { "ttl" } else { "max-ttl" };
-            return refuse(
-                &[name],
-                format!(
-                    "{name} ({}) must be at least {TTL_MIN:?}, so that there is time to stop a command",
-                    exactly(ttl)
-                ),
-            );
-        }
         let term_before = args.kill_after.unwrap_or(ttl / 5);
         if term_before >= ttl / 3 {
             return refuse(
