@@ -56,6 +56,7 @@ impl Beside {
     }
 
     /// Writes the questions before the commands.
+    #[inline]
     pub(super) fn say_before(
         self,
         sections: bool,

@@ -32,22 +32,26 @@ pub(super) const REPLY_MAX: usize = 128 * 1024;
 
 const DEPTH_MAX: usize = 8;
 
+#[inline]
 pub(super) fn write(out: &mut Vec<u8>, words: &[&[u8]]) {
     out.reserve(words.iter().map(|word| word.len() + 16).sum::<usize>() + 16);
     start(out, words.len());
     words.iter().for_each(|text| word(out, text));
 }
 
+#[inline]
 pub(super) fn start(out: &mut Vec<u8>, words: usize) {
     write_length(out, b'*', words);
 }
 
+#[inline]
 pub(super) fn word(out: &mut Vec<u8>, text: &[u8]) {
     write_length(out, b'$', text.len());
     out.extend_from_slice(text);
     out.extend_from_slice(b"\r\n");
 }
 
+#[inline]
 fn write_length(out: &mut Vec<u8>, mark: u8, length: usize) {
     // The fast path for lengths of at most two digits, which nearly all words have.
     if let Ok(length @ ..100) = u8::try_from(length) {
