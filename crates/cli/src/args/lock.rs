@@ -131,7 +131,7 @@ impl LockArgs {
 /// How long a command waits for the lock and holds it
 #[derive(Debug, Args)]
 pub(crate) struct Times {
-    /// How long nodes keep the lock without an extension; with run and --hold-by at least 500ms. A
+    /// How long nodes keep the lock without an extension; with run or a keeper at least 500ms. A
     /// crashed holder blocks others for this time [default: 10s, or --max-ttl if that is shorter]
     #[arg(long, env = "QUORLOCK_TTL", value_parser = duration, value_name = "TIME")]
     pub(crate) ttl: Option<Duration>,
