@@ -154,8 +154,8 @@ impl Output {
 
     fn status(&self, event: &Value) {
         match &self.status {
-            Some(EventTarget::Own(sink)) => sink.line(format!("{event}\n")),
-            Some(EventTarget::Stderr) => self.stderr.line(format!("{event}\n")),
+            Some(EventTarget::Own(sink)) => sink.line(without_leases(&format!("{event}\n"))),
+            Some(EventTarget::Stderr) => self.stderr.line(without_leases(&format!("{event}\n"))),
             None => {}
         }
     }

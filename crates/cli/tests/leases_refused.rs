@@ -259,7 +259,7 @@ fn a_lease_in_a_wrong_place_is_refused_and_not_repeated() {
         (&["release", "--lease-file", long], 64, "File name too long"),
         (&["acquire", "l", "--lease-file", long], 64, "File name too long"),
         (&["acquire", "l", "--lease-file", long, "--json"], 64, "File name too long"),
-        (&["run", "l", "--", long], 126, "quorlock1:…"),
+        (&["run", "l", "--status-fd", "1", "--", long], 126, "quorlock1:…"),
     ] {
         let said = refused(args, expected);
         assert!(said.contains(text), "{args:?}: {said}");
