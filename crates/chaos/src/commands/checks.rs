@@ -21,6 +21,9 @@ pub(crate) struct Run {
     /// The names of the run's events, in order. Some have a detail after a colon, such as `lost:expired`.
     pub(crate) events: Vec<String>,
     pub(crate) is_heard: bool,
+    /// Whether the keeper of a script did not answer within five seconds, so that `acquire` gave the lock back. On a busy
+    /// machine this needs no fault.
+    pub(crate) is_keeper_late: bool,
     /// The run's exit code; `None` if a signal ended the keeper.
     pub(crate) code: Option<i32>,
 }
@@ -131,12 +134,14 @@ const BREATH: Time = 50 * MS;
 /// Describes how an exit code contradicts the events, if it does.
 pub(crate) fn misfit(run: &Run) -> Option<String> {
     if run.is_script {
-        // A signal, also of its keeper, may end a script. A keeper that was killed before its answer makes the code 70.
+        // A signal, also of its keeper, may end a script. A keeper that was killed before its answer, or answers late,
+        // makes the code 70.
         let kills_keeper = [Fault::KillGuardian, Fault::TermGuardian, Fault::KillBoth];
         let is_keeper_killed = run.fault.is_some_and(|fault| kills_keeper.contains(&fault));
+        let may_lack_keeper = is_keeper_killed || run.is_keeper_late;
         let is_known = run
             .code
-            .is_none_or(|code| [0, 69, 75, 79].contains(&code) || (code == 70 && is_keeper_killed));
+            .is_none_or(|code| [0, 69, 75, 79].contains(&code) || (code == 70 && may_lack_keeper));
         return (!is_known)
             .then(|| format!("exit code {:?} is none that a script can have", run.code));
     }
@@ -244,6 +249,7 @@ mod tests {
         assert_eq!(misfit(&script(Some(Fault::KillGuardian))), None);
         for fault in [None, Some(Fault::KillKeeper), Some(Fault::StopGuardian)] {
             assert!(misfit(&script(fault)).is_some(), "{fault:?}");
+            assert_eq!(misfit(&Run { is_keeper_late: true, ..script(fault) }), None);
         }
     }
 }

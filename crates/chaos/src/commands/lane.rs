@@ -166,6 +166,8 @@ fn one(context: &Arc<RoundContext>, machine: usize, random: &mut Random) {
     let entry = &mut book.runs[id];
     entry.run.code = status.code();
     entry.run.is_heard = ended.is_heard;
+    entry.run.is_keeper_late =
+        ended.errors.contains("the keeper does not start: it does not answer");
     let misfit = super::checks::misfit(&entry.run);
     drop(book);
     context.note(format!("run {id} of {} ({}): ended with {status}", KEYS[key], kind.name()));
