@@ -6,6 +6,7 @@ mod bench;
 mod chaos;
 mod debian;
 mod demo;
+mod generated;
 mod install;
 mod instructions;
 mod interop;

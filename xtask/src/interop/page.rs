@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::libraries::{LIBRARIES, Library};
 use super::share::{Form, Share, Turns};
 use super::tests::Cell;
+use crate::generated;
 
 const PAGE: &str = "docs/interop.md";
 const JSON: &str = "target/interop.json";
@@ -127,11 +128,7 @@ pub(crate) fn write(workspace: &Path, rows: &[Value], absent: &[Value]) -> Resul
     let (rows, absent) = (merge("libraries", rows), merge("not_run", absent));
     let json = json!({ "libraries": rows, "not_run": absent });
     fs::write(&file, format!("{json:#}\n")).map_err(io)?;
-    let page = fs::read_to_string(workspace.join(PAGE)).map_err(io)?;
-    let parts = page.split_once(BEGIN).zip(page.split_once(END));
-    let ((before, _), (_, after)) = parts.ok_or_else(|| format!("{PAGE} lacks its marks"))?;
-    let page = format!("{before}{BEGIN}{}{END}{after}", tables(&rows, &absent));
-    fs::write(workspace.join(PAGE), page).map_err(io)
+    generated::replace(workspace, PAGE, [BEGIN, END], &tables(&rows, &absent))
 }
 
 /// Returns the lines of the first table that the page does not have.

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use quorlock_servers::{Nodes, Reply, ServerBinary, ServerOptions};
 use serde_json::{Value, json};
 
-use crate::cargo;
+use crate::{cargo, generated};
 
 /// The kinds of locks, and the arguments of `quorlock run` for each.
 const KINDS: [(&str, &[&str]); 4] = [
@@ -128,15 +128,7 @@ pub(super) fn write(
     }
     let text = serde_json::to_string_pretty(&servers).map_err(|why| why.to_string())?;
     fs::write(&path, text + "\n").map_err(|why| format!("{}: {why}", path.display()))?;
-    let path = workspace.join("docs/servers.md");
-    let page = fs::read_to_string(&path).map_err(|why| format!("{}: {why}", path.display()))?;
-    let parts = page.split_once(TABLE[0]).and_then(|(before, rest)| {
-        let (_, after) = rest.split_once(TABLE[1])?;
-        Some((before, after))
-    });
-    let (before, after) = parts.ok_or("docs/servers.md: the place of the table is missing")?;
-    let page = [before, TABLE[0], &table(&servers), TABLE[1], after].concat();
-    fs::write(&path, page).map_err(|why| format!("{}: {why}", path.display()))
+    generated::replace(workspace, "docs/servers.md", TABLE, &table(&servers))
 }
 
 fn table(servers: &BTreeMap<String, Value>) -> String {
