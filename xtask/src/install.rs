@@ -61,11 +61,16 @@ fn server_with_pip(workspace: &Path) -> Result<ServerBinary, String> {
     wheel.fetch(workspace)
 }
 
-/// Installs packages of the distribution, separated by spaces, unless a program runs without an error.
-fn apt_unless(works: &[&str], packages: &str) -> Result<(), String> {
-    let mut command = Command::new(works[0]);
-    command.args(&works[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    if command.status().is_ok_and(|status| status.success()) {
+/// Whether a program runs without an error.
+fn works(words: &[&str]) -> bool {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Installs packages of the distribution, separated by spaces, unless a program works already.
+fn apt_unless(program: &[&str], packages: &str) -> Result<(), String> {
+    if works(program) {
         return Ok(());
     }
     let script = format!(
@@ -96,9 +101,7 @@ fn apt(packages: &str, script: &str) -> Result<(), String> {
 /// count as skipped.
 pub(crate) fn redis_py(workspace: &Path) -> Option<PathBuf> {
     let import = ["python3", "-c", "import redis"];
-    let mut command = Command::new(import[0]);
-    command.args(&import[1..]).stdin(Stdio::null()).stderr(Stdio::null());
-    if command.status().is_ok_and(|status| status.success()) {
+    if works(&import) {
         return None;
     }
     python_packages(workspace, "").map(Some).unwrap_or_else(|why| {

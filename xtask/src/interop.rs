@@ -53,6 +53,9 @@ impl Options {
                 _ => return Err(format!("no option {word}")),
             }
         }
+        if options.check && !options.exclusion {
+            return Err("--check compares exclusion, which --share does not measure".to_owned());
+        }
         let known = |name: &String| LIBRARIES.iter().any(|library| library.name == name);
         match options.only.iter().find(|name| !known(name)) {
             Some(name) => Err(format!("no library {name}; --list prints all of them")),

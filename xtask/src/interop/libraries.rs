@@ -11,7 +11,7 @@ pub(crate) struct Library {
     /// The name for `--only`.
     pub(crate) name: &'static str,
     pub(crate) language: &'static str,
-    /// The beginning of the library's key. quorlock locks this and the library's name of the lock.
+    /// The text that the library puts before the name of a lock. quorlock's name of the lock begins with it too.
     pub(crate) prefix: &'static str,
     /// The value of the key.
     pub(crate) value: &'static str,
