@@ -9,11 +9,10 @@ use std::time::Duration;
 use quorlock::admin::{exactly, explained};
 use quorlock::env::{self, Deployment, SettingError};
 use quorlock::node::NodeConfig;
-use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest, Resources};
+use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest, Lease, Resources};
 
 use crate::args::{LockArgs, NodeArgs, Times};
 use crate::exit_code::ExitCode;
-use crate::output;
 use crate::settings::{self, Origin};
 
 /// The reason why quorlock does not start. Nothing was sent.
@@ -103,7 +102,7 @@ pub(crate) fn check_lock(lock: &LockArgs, args: &NodeArgs) -> Result<(), Refused
 
 /// Refuses a key that cannot be locked, before a client connects.
 pub(crate) fn check_key(key: &str, args: &NodeArgs) -> Result<(), Refused> {
-    if key.starts_with(output::LEASE) {
+    if key.starts_with(Lease::START) {
         return Err(Refused::usage("this is a lease, not the name of a lock"));
     }
     Resources::check_name(key).map_err(|error| {

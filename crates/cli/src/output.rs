@@ -14,6 +14,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::time::{Duration, SystemTime};
 
+use quorlock::Lease;
 #[cfg(target_os = "linux")]
 use rustix::fs::fcntl_setfl;
 use rustix::fs::{OFlags, fcntl_getfl, fstat, stat};
@@ -208,18 +209,15 @@ pub(crate) fn warning(json: bool, message: &str) {
     say(json, "warning", message);
 }
 
-/// The start of the text of a lease.
-pub(crate) const LEASE: &str = "quorlock1:";
-
 /// The text without the secrets of leases.
 fn without_leases(text: &str) -> String {
-    let mut parts = text.split(LEASE);
+    let mut parts = text.split(Lease::START);
     let mut shown = parts.next().unwrap_or_default().to_owned();
     let is_of_lease = |c: char| c.is_ascii_alphanumeric() || "=,%._:@/-".contains(c);
     for part in parts {
         let rest = part.trim_start_matches(is_of_lease);
         let mark = if rest.len() < part.len() { "…" } else { "" };
-        shown.extend([LEASE, mark, rest]);
+        shown.extend([Lease::START, mark, rest]);
     }
     shown
 }
@@ -228,7 +226,7 @@ fn without_leases(text: &str) -> String {
 pub(crate) fn clap(error: &clap::Error) {
     let text = error.render().to_string();
     // A closed standard error cannot be reported anywhere.
-    let _ = match text.contains(LEASE) {
+    let _ = match text.contains(Lease::START) {
         true => io::stderr().write_all(without_leases(&text).as_bytes()),
         false => error.print(),
     };

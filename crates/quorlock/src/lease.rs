@@ -83,6 +83,10 @@ pub struct Keeper {
 }
 
 impl Lease {
+    /// The start of each lease's text.
+    #[doc(hidden)]
+    pub const START: &str = format::START;
+
     /// Returns the name of the locked resource. Several names are sorted and separated by commas.
     pub fn resource(&self) -> &str {
         &self.title

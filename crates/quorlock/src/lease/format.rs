@@ -20,7 +20,7 @@ use crate::client::Client;
 use crate::resources::Resources;
 
 /// The start of each text: the library, and the version of the format.
-const START: &str = "quorlock1:";
+pub(super) const START: &str = "quorlock1:";
 
 const CHECK: &str = ",check=";
 
