@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_fails_for_a_fault_of_the_machine_only_if_its_keeper_was_killed() {
+    fn a_script_fails_for_a_fault_of_the_machine_only_if_its_keeper_was_killed_or_late() {
         let script = |fault| Run { is_script: true, fault, code: Some(70), ..Run::default() };
         assert_eq!(misfit(&script(Some(Fault::KillGuardian))), None);
         for fault in [None, Some(Fault::KillKeeper), Some(Fault::StopGuardian)] {
