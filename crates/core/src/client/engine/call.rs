@@ -217,14 +217,17 @@ impl Call {
             return None;
         }
         let seen = inspection.asked().filter_map(|node| inspection.seen(node));
-        let held = seen.flat_map(Holding::each).filter(|holding| **holding != Holding::Free);
-        let held: Vec<&Holding> = held.collect();
-        if !held.is_empty() {
-            self.contention.skips_gap = held.iter().any(|holding| gap::is_foreign(holding));
+        let (mut is_held, mut is_foreign, mut latest) = (false, false, None);
+        for holding in seen.flat_map(Holding::each).filter(|holding| **holding != Holding::Free) {
+            is_held = true;
+            is_foreign |= gap::is_foreign(holding);
+            latest = latest.max(gap::foreign_seen(holding, now));
         }
-        let seen = held.iter().filter_map(|holding| gap::foreign_seen(holding, now)).max();
-        self.contention.foreign_seen = self.contention.foreign_seen.max(seen);
-        seen
+        if is_held {
+            self.contention.skips_gap = is_foreign;
+        }
+        self.contention.foreign_seen = self.contention.foreign_seen.max(latest);
+        latest
     }
 
     /// Whether the remaining wait suffices for a look at the lock, a back-off, a second look and an attempt. The
