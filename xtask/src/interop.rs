@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 use crate::cargo;
 use libraries::{LIBRARIES, Library};
 use share::{Form, Share};
-use site::{Programs, Site};
+pub(crate) use site::Programs;
+use site::Site;
 
 /// The options of the command line.
 #[derive(Debug)]
@@ -111,7 +112,7 @@ fn compare(
         return Ok(absent.is_empty());
     }
     println!("\n{}", page::tables(&rows, &absent));
-    let exact = rows.iter().filter(|row| page::is_exact(row)).count();
+    let exact = rows.iter().filter(|row| page::inexact(row).is_empty()).count();
     let count = rows.len();
     println!(
         "xtask: exclusion is exact with {exact} of {count} libraries, {} not run",
@@ -127,6 +128,22 @@ fn compare(
         page::write(workspace, &rows, &absent)?;
     }
     Ok(agrees && exact == count)
+}
+
+/// Runs the tests of mutual exclusion between redlock-py and quorlock on five servers.
+///
+/// # Errors
+/// The tests that were not exact, or the reason why none ran.
+pub(crate) fn exclusion(
+    workspace: &Path,
+    programs: &Programs,
+    server: &ServerBinary,
+) -> Result<(), String> {
+    let options = Options { only: Vec::new(), exclusion: true, share: None, check: false };
+    let library = &LIBRARIES[0];
+    let inexact = page::inexact(&measure(workspace, library, programs, server, &options)?);
+    let failed = || format!("beside {}: {}", library.name, inexact.join("; "));
+    if inexact.is_empty() { Ok(()) } else { Err(failed()) }
 }
 
 fn measure(
@@ -178,7 +195,10 @@ fn measure(
 }
 
 /// Builds the command line, and the benchmark, which contains workers.
-fn build(workspace: &Path) -> Result<Programs, String> {
+///
+/// # Errors
+/// A message for the user.
+pub(crate) fn build(workspace: &Path) -> Result<Programs, String> {
     let mut cargo = cargo(workspace);
     cargo.args(["build", "--quiet", "--package", "quorlock-cli", "--package", "quorlock-bench"]);
     match cargo.status().map_err(|error| format!("cargo: {error}"))? {

@@ -52,9 +52,10 @@ cargo xtask COMMAND
                 --no-shares: only exclusion; --share TIME: only shares, each for this long;
                 --list: print the names. It installs what is absent: packages of Python, Node.js and
                 Rust into target/bench-rivals; PHP, pip and npm as root with apt-get
-  matrix        run every test three times on one loaded core, then once with each server version.
+  matrix        run every test three times on one loaded core, then once with each server version, and
+                with each version redlock-py beside quorlock.
                 --loaded N: only N loaded runs; --server NAME: only this server version;
-                --commands: no tests, only the commands that locks use on each version.
+                --no-suite: with each version, only redlock-py and the commands that locks use.
                 It writes the table of docs/servers.md
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
   mutants       switch on every known mistake (a mutant), one at a time, and check that the simulator

@@ -13,27 +13,30 @@ use std::thread;
 
 use quorlock_servers::{SERVER_VARIABLE, ServerBinary, find_all};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde_json::{Value, json};
 
+use crate::interop;
 use crate::runner::{Conditions, Suite, Totals};
 use crate::server_wheels;
 use crate::test::at_a_time;
 
-const USAGE: &str = "cargo xtask matrix [--loaded N] [--server NAME]... [--commands]
+const USAGE: &str = "cargo xtask matrix [--loaded N] [--server NAME]... [--no-suite]
 
   --loaded N     run every test N times on one core that a busy loop shares
   --server NAME  run every test with this version as the only server, such as redis-7.0. It is the one that
-                 is installed, or one of `cargo xtask servers`
-  --commands     run no test with the servers: only find out which commands locks use on them
+                 is installed, or one of `cargo xtask servers`. Then run the tests of mutual exclusion of
+                 `cargo xtask interop` with one library, and find out which commands locks use
+  --no-suite     do not run every test with the servers, only the rest
 
-Without an option: --loaded 3, and each of these servers. A missing server is fetched. The results of the servers go
-into target/matrix.json, and into the table of docs/servers.md.
+Without an option: --loaded 3, and each of these servers. A missing server is fetched. The results of each server go
+into target/matrix.json and the table of docs/servers.md as soon as they are known.
 ";
 
 #[derive(Debug, PartialEq, Eq)]
 struct Parts {
     loaded: u32,
     servers: Vec<String>,
-    only_commands: bool,
+    no_suite: bool,
 }
 
 /// Builds the tests once, runs each part, and prints a table.
@@ -49,59 +52,79 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
             return ExitCode::from(2);
         }
     };
-    let built = match parts.only_commands {
-        true => profile::build(workspace).map(|()| None),
-        false => Suite::build(workspace).map(Some),
-    };
-    let suite = match built {
-        Ok(suite) => suite,
+    // The suite is built last, because its tests run the `quorlock` that is built with them.
+    let built = interop::build(workspace).and_then(|programs| {
+        let suite = if parts.no_suite { None } else { Some(Suite::build(workspace)?) };
+        Ok((programs, suite))
+    });
+    let (programs, suite) = match built {
+        Ok(built) => built,
         Err(why) => {
             eprintln!("xtask: {why}");
             return ExitCode::FAILURE;
         }
     };
     let run = |conditions| suite.as_ref().map(|suite| suite.run(conditions)).transpose();
-    let mut profiles = Vec::new();
     let mut rows = Vec::new();
     for number in 1..=parts.loaded {
         let name = format!("one loaded core, run {number}");
         println!("\nxtask: {name}");
         let conditions = Conditions { server: Some(&server.path), at_a_time: 2, threads: Some(2) };
-        rows.push((name, on_one_loaded_core(|| run(conditions)).map(Option::unwrap_or_default)));
+        let outcome = on_one_loaded_core(|| run(conditions)).map(Option::unwrap_or_default);
+        rows.push((name, outcome.unwrap_or_else(Totals::failed)));
     }
     let absent =
         if parts.servers.is_empty() { Vec::new() } else { server_wheels::fetch_all(workspace) };
     let servers = find_all(Some(workspace)).unwrap_or_default();
     for name in parts.servers {
         println!("\nxtask: {name}");
-        let outcome = match servers.iter().find(|server| server_wheels::name(server) == name) {
+        let totals = match servers.iter().find(|server| server_wheels::name(server) == name) {
             Some(server) => {
                 let conditions = Conditions {
                     server: Some(&server.path),
                     at_a_time: at_a_time(),
                     threads: None,
                 };
-                run(conditions).and_then(|totals| {
-                    let profile = profile::of(workspace, server)?;
-                    profiles.push((name.clone(), profile, totals.as_ref().map(Totals::counts)));
-                    Ok(totals.unwrap_or_default())
-                })
+                let tests = run(conditions).unwrap_or_else(|why| Some(Totals::failed(why)));
+                let exclusion = interop::exclusion(workspace, &programs, server);
+                let profile = profile::of(&programs.quorlock, server);
+                add_row(workspace, &name, server, tests, exclusion, profile)
             }
-            None => Err(absent.iter().map(|(line, _)| format!("\n{line}")).collect()),
+            None => Totals::failed(absent.iter().map(|(line, _)| format!("\n{line}")).collect()),
         };
-        rows.push((name, outcome));
-    }
-    if let Err(why) = profile::write(workspace, profiles) {
-        rows.push(("docs/servers.md".to_owned(), Err(why)));
+        rows.push((name, totals));
     }
     report(rows)
 }
 
+/// Writes the row of a server. Returns the totals of its tests, with the failures of the other parts.
+fn add_row(
+    workspace: &Path,
+    name: &str,
+    server: &ServerBinary,
+    tests: Option<Totals>,
+    exclusion: Result<(), String>,
+    profile: Result<Value, String>,
+) -> Totals {
+    let mut row = json!({ "server": format!("{} {}", server.flavor, server.version) });
+    row["exclusion"] = if exclusion.is_ok() { "exact" } else { "**failed**" }.into();
+    if let Some(tests) = &tests {
+        row["tests"] = tests.for_document();
+    }
+    if let Ok(profile) = &profile {
+        row["profile"] = profile.clone();
+    }
+    let written = profile::write(workspace, name, row);
+    let mut totals = tests.unwrap_or_default();
+    totals.failures.extend([exclusion.err(), profile.err(), written.err()].into_iter().flatten());
+    totals
+}
+
 impl Parts {
     fn parse(args: &[OsString], known: Vec<String>) -> Result<Self, String> {
-        let (flags, pairs): (Vec<_>, Vec<_>) = args.iter().partition(|arg| *arg == "--commands");
-        let only_commands = !flags.is_empty();
-        let mut parts = Self { loaded: 0, servers: Vec::new(), only_commands };
+        let (flags, pairs): (Vec<_>, Vec<_>) = args.iter().partition(|arg| *arg == "--no-suite");
+        let no_suite = !flags.is_empty();
+        let mut parts = Self { loaded: 0, servers: Vec::new(), no_suite };
         for pair in pairs.chunks(2) {
             match pair.iter().map(|word| word.to_str()).collect::<Vec<_>>()[..] {
                 [Some("--loaded"), Some(count)] => {
@@ -116,9 +139,12 @@ impl Parts {
                 _ => return Err(format!("{pair:?}: not an option and its value")),
             }
         }
-        if parts.servers.is_empty() && (args.is_empty() || only_commands) {
+        if parts.no_suite && parts.loaded > 0 {
+            return Err("--loaded runs the suite, and --no-suite does not".to_owned());
+        }
+        if parts.servers.is_empty() && (args.is_empty() || no_suite) {
             parts.servers = known;
-            parts.loaded = if only_commands { parts.loaded } else { 3 };
+            parts.loaded = if no_suite { parts.loaded } else { 3 };
         }
         Ok(parts)
     }
@@ -156,11 +182,10 @@ fn bind_to_one_core() -> io::Result<()> {
     Ok(sched_setaffinity(None, &one)?)
 }
 
-fn report(rows: Vec<(String, Result<Totals, String>)>) -> ExitCode {
+fn report(rows: Vec<(String, Totals)>) -> ExitCode {
     println!("\n| run | result | passed | failed | not for it |\n|---|---|---|---|---|");
     let mut failures = Vec::new();
-    for (name, outcome) in rows {
-        let totals = outcome.unwrap_or_else(Totals::failed);
+    for (name, totals) in rows {
         let result = if totals.failures.is_empty() { "passed" } else { "**failed**" };
         let Totals { passed, failed, not_for, .. } = totals;
         println!("| {name} | {result} | {passed} | {failed} | {not_for} |");
@@ -181,13 +206,13 @@ mod tests {
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
             Parts::parse(&words, known.to_vec())
         };
-        let all = |loaded, only_commands| Parts { loaded, servers: known.to_vec(), only_commands };
+        let all = |loaded, no_suite| Parts { loaded, servers: known.to_vec(), no_suite };
         assert_eq!(parse("").unwrap(), all(3, false));
-        assert_eq!(parse("--commands").unwrap(), all(0, true));
+        assert_eq!(parse("--no-suite").unwrap(), all(0, true));
         let servers = vec!["valkey-9.1".to_owned(), "redis-6.2".to_owned()];
         let chosen = parse("--server valkey-9.1 --loaded 1 --server redis-6.2").unwrap();
-        assert_eq!(chosen, Parts { loaded: 1, servers, only_commands: false });
-        for wrong in ["seeds", "--loaded", "--loaded x", "--server redis-5.0"] {
+        assert_eq!(chosen, Parts { loaded: 1, servers, no_suite: false });
+        for wrong in ["seeds", "--loaded", "--loaded 1 --no-suite", "--server redis-5.0"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

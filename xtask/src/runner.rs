@@ -84,10 +84,10 @@ impl Totals {
         if self.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
-    /// The numbers for a document.
-    pub(crate) fn counts(&self) -> Value {
-        let Self { passed, failed, not_for, .. } = self;
-        json!({"passed": passed, "failed": failed, "not_for": not_for})
+    /// The part for a document.
+    pub(crate) fn for_document(&self) -> Value {
+        let Self { passed, not_for, failures, .. } = self;
+        json!({"passed": passed, "not_for": not_for, "failures": failures})
     }
 
     fn add(&mut self, job: &Job, took: Duration, ended: Result<Ended, String>) {

@@ -50,8 +50,10 @@ fn list<'a>(row: &'a Value, name: &str) -> &'a [Value] {
     row[name].as_array().map_or(&[], Vec::as_slice)
 }
 
-pub(crate) fn is_exact(row: &Value) -> bool {
-    list(row, "tests").iter().all(|test| test["exact"] == true)
+/// The tests that were not exact, each with the reason.
+pub(crate) fn inexact(row: &Value) -> Vec<String> {
+    let inexact = list(row, "tests").iter().filter(|test| test["exact"] != true);
+    inexact.map(|test| format!("{}: {}", test["test"], test["remark"])).collect()
 }
 
 /// Returns whether a test was exact, and its remark.

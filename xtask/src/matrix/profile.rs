@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use quorlock_servers::{Nodes, Reply, ServerBinary, ServerOptions};
 use serde_json::{Value, json};
 
-use crate::{cargo, generated};
+use crate::generated;
 
 /// The kinds of locks, and the arguments of `quorlock run` for each.
 const KINDS: [(&str, &[&str]); 4] = [
@@ -29,21 +29,11 @@ const END: &str = "the recording ends";
 const TABLE: [&str; 2] =
     ["<!-- `cargo xtask matrix` writes this table. -->\n", "<!-- The table ends here. -->\n"];
 
-/// Builds `quorlock`.
-pub(super) fn build(workspace: &Path) -> Result<(), String> {
-    let built = cargo(workspace).args(["build", "--package", "quorlock-cli"]).status();
-    match built {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err("quorlock could not be built".to_owned()),
-        Err(why) => Err(format!("cargo build: {why}")),
-    }
-}
-
-/// Locks on three servers of this version with the built `quorlock`.
-pub(super) fn of(workspace: &Path, binary: &ServerBinary) -> Result<Value, String> {
+/// Locks on three servers of this version with the program `quorlock`.
+pub(super) fn of(program: &Path, binary: &ServerBinary) -> Result<Value, String> {
     let nodes = Nodes::start(binary, 3, ServerOptions::default()).map_err(|why| why.to_string())?;
     let quorlock = |args: &[&str]| {
-        let mut command = Command::new(workspace.join("target/debug/quorlock"));
+        let mut command = Command::new(program);
         command.args(args).env("QUORLOCK_NODES", nodes.urls().join(","));
         command.env("QUORLOCK_RESTART_GUARD", "off").stdin(Stdio::null());
         command
@@ -99,9 +89,7 @@ pub(super) fn of(workspace: &Path, binary: &ServerBinary) -> Result<Value, Strin
         flags.is_some_and(|flags| flags.contains('t'))
     });
     let notified = if is_pushed { "push" } else { "polling" };
-    Ok(
-        json!({"server": format!("{} {}", binary.flavor, binary.version), "notified": notified, "commands": commands}),
-    )
+    Ok(json!({"notified": notified, "commands": commands}))
 }
 
 /// The command in a line of `MONITOR`; `None` if a script called it.
@@ -111,20 +99,15 @@ fn sent(line: &str) -> Option<String> {
     (!client.ends_with(" lua")).then_some(name)
 }
 
-/// Adds the results to `target/matrix.json`, and writes the table in `docs/servers.md`.
-pub(super) fn write(
-    workspace: &Path,
-    results: Vec<(String, Value, Option<Value>)>,
-) -> Result<(), String> {
+/// Puts the results of a server into `target/matrix.json`, and writes the table in `docs/servers.md`. All that this run
+/// did not measure stays as it is.
+pub(super) fn write(workspace: &Path, name: &str, results: Value) -> Result<(), String> {
     let path = workspace.join("target/matrix.json");
     let known = fs::read_to_string(&path).ok().and_then(|text| serde_json::from_str(&text).ok());
     let mut servers: BTreeMap<String, Value> = known.unwrap_or_default();
-    for (name, mut profile, totals) in results {
-        profile["tests"] = match totals {
-            Some(totals) => totals,
-            None => servers.get(&name).map(|known| known["tests"].clone()).unwrap_or_default(),
-        };
-        servers.insert(name, profile);
+    let row = servers.entry(name.to_owned()).or_default();
+    for (part, result) in results.as_object().into_iter().flatten() {
+        row[part] = result.clone();
     }
     let text = serde_json::to_string_pretty(&servers).map_err(|why| why.to_string())?;
     fs::write(&path, text + "\n").map_err(|why| format!("{}: {why}", path.display()))?;
@@ -133,23 +116,26 @@ pub(super) fn write(
 
 fn table(servers: &BTreeMap<String, Value>) -> String {
     let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
-    let heads = [&["server", "tests passed", "not for it", "notified by"], &kinds[..]].concat();
+    let heads = ["server", "tests passed", "not for it", "beside redlock-py", "notified by"];
+    let heads = [&heads, &kinds[..]].concat();
     let mut table = format!("| {} |\n|{}\n", heads.join(" | "), "---|".repeat(heads.len()));
-    for profile in servers.values() {
-        let tests = &profile["tests"];
-        let (passed, not_for) = match tests["failed"].as_u64() {
-            Some(0) => (tests["passed"].to_string(), tests["not_for"].to_string()),
-            Some(failed) => (format!("**{failed} failed**"), tests["not_for"].to_string()),
-            None => ("not run".to_owned(), String::new()),
+    for row in servers.values() {
+        let (tests, profile) = (&row["tests"], &row["profile"]);
+        let passed = match tests["failures"].as_array() {
+            Some(failures) if failures.is_empty() => tests["passed"].to_string(),
+            Some(failures) => format!("**{} failed**", failures.len()),
+            None => "not run".to_owned(),
         };
-        let commands = kinds.iter().map(|kind| {
+        let not_for = tests["not_for"].as_u64().map_or(String::new(), |count| count.to_string());
+        let text = |value: &Value| value.as_str().unwrap_or("not run").to_owned();
+        let exclusion = text(&row["exclusion"]);
+        let mut cells = vec![text(&row["server"]), passed, not_for, exclusion];
+        cells.push(text(&profile["notified"]));
+        cells.extend(kinds.iter().map(|kind| {
             let names = profile["commands"][*kind].as_array().into_iter().flatten();
             names.filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
-        });
-        let text = |field: &str| profile[field].as_str().unwrap_or_default().to_owned();
-        let mut row = vec![text("server"), passed, not_for, text("notified")];
-        row.extend(commands);
-        table += &format!("| {} |\n", row.join(" | "));
+        }));
+        table += &format!("| {} |\n", cells.join(" | "));
     }
     table
 }
@@ -167,10 +153,25 @@ mod tests {
     }
 
     #[test]
-    fn a_server_whose_tests_did_not_run_says_so() {
-        let profile = json!({"server": "Redis 7.0.15", "notified": "push",
-                             "commands": {"exclusive": ["EVALSHA", "SET"]}});
-        let table = table(&BTreeMap::from([("redis-7.0".to_owned(), profile)]));
-        assert!(table.contains("| Redis 7.0.15 | not run |  | push | EVALSHA, SET |"), "{table}");
+    fn a_row_keeps_the_parts_that_a_run_did_not_measure() {
+        let folder = tempfile::tempdir().unwrap();
+        let page = folder.path().join("docs/servers.md");
+        for name in ["docs", "target"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        fs::write(&page, TABLE.concat()).unwrap();
+        let row_after = |results| {
+            write(folder.path(), "redis-7.0", results).unwrap();
+            fs::read_to_string(&page).unwrap().lines().nth(3).unwrap().to_owned()
+        };
+        let commands = json!({"notified": "push", "commands": {"exclusive": ["SET", "EVALSHA"]}});
+        let row = row_after(json!({"server": "Redis 7.0.15", "profile": commands}));
+        assert_eq!(row, "| Redis 7.0.15 | not run |  | not run | push | SET, EVALSHA |  |  |  |");
+        // A program that crashes is a failure without a failed test.
+        let tests = json!({"passed": 5, "not_for": 1, "failures": ["cargo test --test crash"]});
+        let row = row_after(json!({"tests": tests, "exclusion": "exact"}));
+        assert!(
+            row.starts_with("| Redis 7.0.15 | **1 failed** | 1 | exact | push | SET, EVALSHA |")
+        );
     }
 }
