@@ -18,8 +18,9 @@ fn a_text_that_is_no_lease_of_these_nodes_is_refused_and_nothing_is_sent() {
     let Some(testbed) = servers(5) else { return };
     let lease = acquire(&testbed, &[]);
     let edited = lease.replacen("key=k", "key=m", 1);
+    let indented = format!(" {lease}");
     nothing_is_sent(&testbed, || {
-        for text in [&lease[..lease.len() - 1], &lease[1..], &edited, "", "nonsense"] {
+        for text in [&lease[..lease.len() - 1], &lease[1..], &edited, &indented, "", "nonsense"] {
             for command in ["extend", "release"] {
                 let output = testbed.output(&[command, text]);
                 code(&output, 65);

@@ -22,7 +22,7 @@ pub(super) fn check(path: &Path, nodes: &NodeArgs) -> Result<(), Refused> {
         Err(Refused::about(&["lease-file"], message, nodes))
     };
     match text_of(path) {
-        Ok(text) if text.trim().is_empty() || text.trim().parse::<Lease>().is_ok() => Ok(()),
+        Ok(text) if text.trim().is_empty() || text.parse::<Lease>().is_ok() => Ok(()),
         Ok(_) => refuse("the file holds no lease, and is not overwritten".to_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => refuse(error.to_string()),
@@ -61,8 +61,7 @@ pub(super) fn read(path: &Path, nodes: &NodeArgs) -> Result<Lease, Refused> {
 
 /// Reads a lease; `origin` names the place of the text for a message.
 pub(super) fn parse(text: &str, origin: &str) -> Result<Lease, Refused> {
-    text.trim()
-        .parse()
+    text.parse()
         .map_err(|error| Refused { message: format!("{origin}: {error}"), code: ExitCode::Data })
 }
 
