@@ -2,7 +2,7 @@ use std::pin::pin;
 use std::sync::Mutex;
 use std::task::{Context, Wake, Waker};
 
-use quorlock_core::{Hold, LockId, Mode, Quorum, Validity};
+use quorlock_core::{Hold, LockId, Mode, Outcome, Quorum, Validity};
 use tokio::time::{advance, timeout};
 
 use super::*;
