@@ -11,6 +11,7 @@
 mod bounds;
 mod delivery;
 mod rare;
+mod replica;
 mod scenarios;
 mod shared;
 mod steps;
@@ -63,6 +64,13 @@ enum Action {
         key: usize,
     },
     Restart(NodeIndex),
+    /// The replica gets the master's data.
+    Replicate,
+    Promote,
+    /// The client connects to the promoted server.
+    Move(ClientId),
+    /// The time of `WAIT` is over.
+    Unacknowledged(ClientId),
     /// Time passes. The second array marks the clients that are paused.
     Tick([Pace; CLIENTS], [bool; CLIENTS]),
 }
@@ -90,6 +98,9 @@ impl Model for Timed {
         }
         for client in 0..self.bounds.clients {
             self.client_actions(world, client, actions);
+        }
+        if self.bounds.replica.is_some() {
+            self.replica_actions(world, actions);
         }
         for node in 0..NODES {
             if world.flushes > 0 && is_surplus(world, node) {
@@ -139,12 +150,16 @@ impl Timed {
             Action::Execute { client, node, fast } => step.execute(client, node, fast),
             Action::Zombie(client, node) => step.execute_zombie(client, node),
             Action::Bury(client, node) => step.bury(client, node),
-            Action::Deliver(client, node) => step.deliver(client, node),
+            Action::Deliver(client, node) => step.deliver(client, node, self.bounds.acknowledged()),
             Action::Cut(client, node) => step.cut(client, node),
             Action::Wake(client) => step.wake(client),
             Action::Flush(node) => step.flush(node),
             Action::Vanish { node, key } => step.vanish(node, key),
             Action::Restart(node) => step.restart(node),
+            Action::Replicate => step.replicate(),
+            Action::Promote => step.promote(),
+            Action::Move(client) => step.move_on(client),
+            Action::Unacknowledged(client) => step.deliver(client, 0, Some(0)),
             Action::Tick(paces, paused) => step.tick(paces, paused),
         }
         step.done()
@@ -194,7 +209,7 @@ impl Timed {
             actions.push(Action::Wake(client));
         }
         for (node, link) in world.links[client].iter().enumerate() {
-            let in_order = self.is_in_order(world, client, node);
+            let in_order = self.is_in_order(world, client, node) && self.is_open(link);
             if in_order && !link.commands.is_empty() {
                 actions.push(Action::Execute { client, node, fast: false });
                 let fast = ticks(self.bounds.node_fast);
@@ -202,7 +217,7 @@ impl Timed {
                     actions.push(Action::Execute { client, node, fast: true });
                 }
             }
-            if !link.answers.is_empty() {
+            if !link.answers.is_empty() && !link.lags {
                 actions.push(Action::Deliver(client, node));
             }
             if !link.zombies.is_empty() {

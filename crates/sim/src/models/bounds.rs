@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use quorlock_core::marker::Cluster;
 use quorlock_core::{
-    Counter, Delay, DetachedFrom, Key, Keys, Mode, NodeSet, Origin, Request, RestartGuard, Retry,
-    Rules, TakenFrom, Timing, TimingOptions, Value, Wait, Words,
+    Counter, Delay, DetachedFrom, Key, Keys, Mode, NodeSet, Origin, Quorum, Request, RestartGuard,
+    Retry, Rules, TakenFrom, Timing, TimingOptions, Value, Wait, Words,
 };
 
-use super::world::{CLIENTS, RESOURCES};
+use super::replica::Replica;
+use super::world::{CLIENTS, NODES, RESOURCES};
 use crate::ledger::Drift;
 use crate::time::{MS, SECOND, Time};
 
@@ -69,6 +70,8 @@ pub(crate) struct Bounds {
     /// Clients with the same mode are interchangeable, so they are numbered in the order of their first commands.
     pub(crate) alike: bool,
     pub(crate) verbs: Verbs,
+    /// If set, there is only one node, which has this replica.
+    pub(crate) replica: Option<Replica>,
 }
 
 /// The way in which clients get and release their locks.
@@ -117,6 +120,7 @@ pub(super) const M1: Bounds = Bounds {
     vanishing: None,
     alike: true,
     verbs: Verbs::Plain,
+    replica: None,
 };
 
 pub(super) const NETWORK: Bounds =
@@ -206,6 +210,34 @@ pub(super) const TAKES: Bounds = Bounds {
     ..M1
 };
 
+/// One node with a replica that is promoted. The longest ttl is three ticks, and a quarantine is four ticks.
+pub(super) const FAILOVER: Bounds = Bounds {
+    ttl: 3,
+    drift: 0,
+    node_fast: 0,
+    attempts: [1, 2, 1],
+    extensions: [1, 0, 0],
+    command_age: 1,
+    answer_age: 1,
+    slow_links: 1,
+    zombie_age: 1,
+    guard: RestartGuard::Strict,
+    alike: false,
+    replica: Some(Replica { own_write: true }),
+    ..M1
+};
+
+/// The first client's connection breaks, and the client extends its lock on the old and on the new connection.
+pub(super) const RECONNECTS: Bounds = Bounds {
+    extensions: [2, 0, 0],
+    command_age: 0,
+    answer_age: 0,
+    slow_links: 0,
+    breaks: 1,
+    in_turn: true,
+    ..FAILOVER
+};
+
 impl Bounds {
     /// The request of a client. If there is a `lease`, the client attaches it.
     pub(crate) fn request(&self, client: usize, lease: Option<&DetachedFrom>) -> Request {
@@ -275,22 +307,30 @@ impl Bounds {
         Keys::new(keys).unwrap_or_else(|| unreachable!("there are keys, and all differ"))
     }
 
+    pub(crate) fn quorum(&self) -> Quorum {
+        match Quorum::majority(if self.replica.is_some() { 1 } else { NODES }) {
+            Ok(quorum) => quorum,
+            Err(error) => unreachable!("there are nodes: {error}"),
+        }
+    }
+
     /// The rules by which clients decide whether they trust a node.
-    pub(crate) fn rules(&self, nodes: usize, needed: usize) -> Rules {
-        let names: Vec<_> = (0..nodes).map(|node| format!("n{node}").into()).collect();
+    pub(crate) fn rules(&self) -> Rules {
+        let quorum = self.quorum();
+        let names: Vec<_> = (0..quorum.nodes()).map(|node| format!("n{node}").into()).collect();
         let max_ttl_ms = u64::from(self.ttl) * (TICK / MS).unsigned_abs();
-        let cluster = Cluster::new(&names, needed, max_ttl_ms);
+        let cluster = Cluster::new(&names, quorum.needed(), max_ttl_ms);
         let (marker, adoption) = ("quorlock:node".into(), "quorlock:adopt".into());
         let durable = NodeSet::default();
         let words = Words::default();
-        let replicas = Vec::new();
+        let replicas = self.replica.iter().map(|_| 1).collect();
         Rules { guard: self.guard, cluster, names, marker, adoption, replicas, durable, words }
     }
 
     /// The uptime in seconds that ends a quarantine (a restarted node's wait), rounded up to whole ticks. Models count
     /// a node's uptime up to this value, so that nodes with longer uptimes are one state.
     pub(crate) fn grown_s(&self) -> i64 {
-        let quarantine = self.rules(1, 1).quarantine().as_nanos();
+        let quarantine = self.rules().quarantine().as_nanos();
         let ticks = quarantine.div_ceil(TICK.unsigned_abs().into());
         i64::try_from(ticks).unwrap_or(i64::MAX) * (TICK / SECOND)
     }

@@ -10,9 +10,10 @@ use quorlock_core::{
 
 use super::bounds::Verbs;
 use super::rare::Rare;
+use super::replica::OLD;
 use super::shared::Shared;
 use super::steps::Step;
-use super::world::{Call, HANDED_OUT, LOCK, ModelWorld, NODES, NOW, quorum, token};
+use super::world::{Call, HANDED_OUT, LOCK, ModelWorld, NODES, NOW, token};
 use crate::checker::Moment;
 use crate::count::Counts;
 use crate::driver::Driver;
@@ -51,7 +52,7 @@ impl Driver for Step<'_> {
             trace.push(fact.to_string());
         }
         let ModelWorld { watch, nodes, .. } = &mut self.world;
-        let (terms, around) = (Terms::sound(quorum()), &Nodes(nodes));
+        let (terms, around) = (Terms::sound(self.bounds.quorum()), &Nodes(nodes));
         let moment = Moment { now: 0, reading: Some(NOW), terms, around };
         let verdict = watch.change().note(fact, moment, &mut Counts::default(), |_, _| {});
         if let Err(violation) = verdict {
@@ -73,6 +74,7 @@ impl Driver for Step<'_> {
 
     fn order(&mut self, client: ClientId, node: NodeIndex, (ticket, command): TicketedCommand) {
         self.note(&Fact::Sent { client, node, ticket, command: &command });
+        let server = self.server(client, node);
         let said = match ticket.verb {
             // Without `looks`, inspections fail. To answer them would only multiply the states: they change nothing on
             // the nodes, and the retry delay is fixed.
@@ -80,11 +82,11 @@ impl Driver for Step<'_> {
                 (Answer::Failed(Failure::new(FailureKind::Rejected)), Evidence::NotRequired)
             }
             // Commands about trust take no time, unless the connection has other commands in flight.
-            Verb::Trust if self.world.links[client][node].is_empty() => {
-                self.carry_out_proved(client, node, ticket, &command)
+            Verb::Trust if self.world.links[client][server].is_empty() => {
+                self.carry_out_proved(client, server, ticket, &command)
             }
             _ => {
-                let link = self.world.links[client][node].change();
+                let link = self.world.links[client][server].change();
                 return link.commands.push_back((NOW, ticket, command));
             }
         };
@@ -221,6 +223,10 @@ impl Step<'_> {
         }
         if attempts > 1 {
             self.seen.add(Rare::Retry);
+        }
+        if self.world.promoted {
+            let is_old = self.world.clients[client].server == OLD;
+            self.seen.add(if is_old { Rare::GrantedByOld } else { Rare::GrantedByNew });
         }
         let its =
             self.world.watch.guards.of(id).map(|it| (it.request.keys.clone(), it.hold.mode()));

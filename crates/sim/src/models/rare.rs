@@ -48,6 +48,11 @@ rare! {
     Split "an attach fails, and each of two clients has a vote",
     RivalAcquires "a client acquires the lock after its lease has ended",
     EqualKept "a release leaves the equal value of another client",
+    Promoted "the replica is promoted",
+    Acknowledged "the replica has acknowledged a vote",
+    Unacknowledged "a vote does not count, because the replica has not acknowledged it",
+    GrantedByOld "the old master grants a lock after the promotion",
+    GrantedByNew "the promoted server grants a lock that counts",
 }
 
 impl Rare {

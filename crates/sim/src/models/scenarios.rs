@@ -4,8 +4,10 @@ use quorlock_core::{Mode, RestartGuard};
 use stateright::Path;
 
 use super::bounds::{
-    ATTACHES, DOWNGRADES, M1, M2, M3, M4, M5, M6, NETWORK, PAUSES, RIVAL, SETS, TAKES,
+    ATTACHES, DOWNGRADES, FAILOVER, M1, M2, M3, M4, M5, M6, NETWORK, PAUSES, RECONNECTS, RIVAL,
+    SETS, TAKES,
 };
+use super::replica::Replica;
 use super::*;
 use crate::invariants::{fencing, mutual_exclusion};
 
@@ -241,6 +243,42 @@ pub fn positives() -> Vec<Scenario> {
             (236_801, 929_295),
             &[Rare::InTurn, Rare::Contended, Rare::EqualKept, Rare::LostExpired],
         ),
+        new(
+            "M9 failover",
+            "a node with a replica: the replica is promoted, and the old master goes on",
+            FAILOVER,
+            (608_536, 1_606_622),
+            &[
+                Rare::InTurn,
+                Rare::Extended,
+                Rare::Promoted,
+                Rare::Acknowledged,
+                Rare::Unacknowledged,
+                Rare::GrantedByOld,
+                Rare::GrantedByNew,
+                Rare::Adopted,
+                Rare::LostExpired,
+            ],
+        ),
+        new(
+            "M9 reconnects",
+            "a node with a replica: a connection breaks, and its commands come later",
+            RECONNECTS,
+            (817_799, 2_781_115),
+            &[
+                Rare::InTurn,
+                Rare::Extended,
+                Rare::Promoted,
+                Rare::Acknowledged,
+                Rare::Unacknowledged,
+                Rare::GrantedByOld,
+                Rare::GrantedByNew,
+                Rare::Adopted,
+                Rare::Break,
+                Rare::Reordered,
+                Rare::LostExpired,
+            ],
+        ),
     ]
 }
 
@@ -280,6 +318,13 @@ pub fn negatives() -> Vec<Scenario> {
             Bounds { verbs: Verbs::Take { by_value: true }, ..TAKES },
             14,
         ),
+        new(
+            "no own write",
+            "clients write nothing before WAIT, and a server waits for the connection's own writes",
+            None,
+            Bounds { replica: Some(Replica { own_write: false }), ..RECONNECTS },
+            23,
+        ),
     ];
     if cfg!(quorlock_mutants) {
         all.push(new(
@@ -288,6 +333,13 @@ pub fn negatives() -> Vec<Scenario> {
             Some("no clock check after the quorum"),
             PAUSES,
             14,
+        ));
+        all.push(new(
+            "no acknowledgement",
+            "a vote counts without the replica's acknowledgement",
+            Some("counts a vote without the replica's acknowledgement"),
+            FAILOVER,
+            17,
         ));
         all.push(new(
             "what is free",
@@ -338,7 +390,10 @@ impl Scenario {
             bounds: self.bounds,
             only: match self.bounds.vanishing {
                 Some(_) => Some(fencing::NAME),
-                None => overlaps.then_some(mutual_exclusion::NAME),
+                None => {
+                    let one = overlaps || self.bounds.replica.is_some();
+                    one.then_some(mutual_exclusion::NAME)
+                }
             },
             seen: Witnesses::default(),
             failed: AtomicBool::new(false),

@@ -11,7 +11,7 @@ use quorlock_core::{
 use super::bounds::{Bounds, TICK, Verbs};
 use super::rare::{Rare, Witnesses};
 use super::world::{
-    CLIENTS, Call, LOCK, ModelLink, ModelWorld, NODES, NOW, Pace, RESOURCES, Sent, engine, quorum,
+    CLIENTS, Call, LOCK, ModelLink, ModelWorld, NODES, NOW, Pace, RESOURCES, Sent, engine,
 };
 use crate::driver::Driver;
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
@@ -51,9 +51,9 @@ impl Step<'_> {
         let ModelWorld { clients, links, watch, .. } = &mut self.world;
         let is_idle = links[client].iter().all(|link| link.is_empty());
         if clients[client].call == Call::Over && is_idle {
-            let rules = self.bounds.rules(NODES, quorum().needed());
-            *clients[client].engine.change() = engine(rules);
+            *clients[client].engine.change() = engine(self.bounds);
             links[client].iter_mut().for_each(|link| *link.change() = ModelLink::default());
+            clients[client].server = 0;
             watch.change().ledger.forget(client);
         }
     }
@@ -89,7 +89,7 @@ impl Step<'_> {
         }
         for node in 0..if unanswered { last } else { NODES } {
             self.execute(0, node, false);
-            self.deliver(0, node);
+            self.deliver(0, node, None);
         }
         self.detach(GuardId { client: 0, lock: LOCK });
         self.tell_all(0);
@@ -154,7 +154,9 @@ impl Step<'_> {
         let Some((sent, ticket, command)) = link.commands.pop_front() else { return };
         // Zombies are commands still in flight on an old connection. This command arrives before them.
         let overtakes = !link.zombies.is_empty();
+        let before = self.bounds.replica.map(|_| (*self.world.nodes[node]).clone());
         let answer = self.carry_out_proved(client, node, ticket, &command);
+        self.executed(client, node, &command, before);
         if overtakes {
             self.seen.add(Rare::Reordered);
         }
@@ -188,7 +190,7 @@ impl Step<'_> {
         let info = info.map(|text| text.map(|text| text.replace(TIME, "").into()));
         let answer = self.serve(client, node, ticket, command, false);
         let marker = if info.is_some() || command.is_about_votes() {
-            let key = self.bounds.rules(NODES, quorum().needed()).marker;
+            let key = self.bounds.rules().marker;
             self.world.nodes[node].change().marker(ConnectionId(client as u64), &key, 0)
         } else {
             MarkerSeen::NotAsked
@@ -241,7 +243,7 @@ impl Step<'_> {
         let uptime = -self.world.nodes[node].run.started_s * SECOND;
         let early = uptime < Time::from(self.bounds.ttl) * TICK / 100 * 101;
         self.note(&Fact::Executed {
-            node,
+            node: self.bounds.name(node),
             client,
             ticket,
             command,
@@ -253,16 +255,22 @@ impl Step<'_> {
         answer.clone()
     }
 
-    pub(crate) fn deliver(&mut self, client: ClientId, node: NodeIndex) {
+    pub(crate) fn deliver(&mut self, client: ClientId, node: NodeIndex, by: Option<u32>) {
         self.go_on(client);
-        if let Some(answer) = self.world.links[client][node].change().answers.pop_front() {
+        if let Some(mut answer) = self.world.links[client][node].change().answers.pop_front() {
+            if let Evidence::Seen { acknowledged, .. } = &mut answer.2.1 {
+                *acknowledged = by.map(Ok);
+                if let Some(by) = by {
+                    self.seen.add(if by > 0 { Rare::Acknowledged } else { Rare::Unacknowledged });
+                }
+            }
             self.answer(client, node, answer);
         }
     }
 
     fn answer(&mut self, client: ClientId, node: NodeIndex, answer: Sent<(Answer, Evidence)>) {
         let (sent, ticket, (answer, evidence)) = answer;
-        let node = NodeId::new(node);
+        let node = NodeId::new(self.bounds.name(node));
         self.tell(
             client,
             Event::Answered { node, sent, evidence, answers: vec![(ticket, answer)] },
@@ -274,7 +282,12 @@ impl Step<'_> {
     pub(crate) fn cut(&mut self, client: ClientId, node: NodeIndex) {
         self.seen.add(Rare::Break);
         self.world.breaks -= 1;
-        self.note(&Fact::FaultEvent(FaultEvent::Reset { client, node }));
+        self.reconnect(client, node);
+    }
+
+    pub(super) fn reconnect(&mut self, client: ClientId, node: NodeIndex) {
+        let reset = FaultEvent::Reset { client, node: self.bounds.name(node) };
+        self.note(&Fact::FaultEvent(reset));
         let link = self.world.links[client][node].change();
         let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
         let answers = std::mem::take(&mut link.answers);
@@ -283,6 +296,9 @@ impl Step<'_> {
         let lost: Vec<_> =
             answers.chain(commands.iter().map(|(sent, ticket, _)| (*sent, *ticket))).collect();
         link.zombies.extend(commands);
+        if self.bounds.replica.is_some() {
+            (link.epoch, link.identified, link.lags) = (link.epoch + 1, false, false);
+        }
         for (sent, ticket) in lost {
             self.answer(client, node, (sent, ticket, (failed.clone(), Evidence::NotRequired)));
         }

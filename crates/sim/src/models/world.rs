@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use quorlock_core::marker::Marker;
 use quorlock_core::{
-    Answer, Command, DetachedFrom, Engine, Evidence, LockId, Quorum, Reading, RestartGuard, Ticket,
-    Token,
+    Answer, Command, DetachedFrom, Engine, Evidence, LockId, Reading, RestartGuard, Ticket, Token,
 };
 
 use super::bounds::{Bounds, TICK};
@@ -54,6 +53,8 @@ pub(crate) struct ModelWorld {
     pub(crate) breaks: u8,
     pub(crate) suspends: u8,
     pub(crate) pauses: u8,
+    /// The replica was promoted.
+    pub(crate) promoted: bool,
     /// The violated invariant, if any. A state with a violation has no successors.
     pub(crate) violation: Option<&'static str>,
 }
@@ -70,6 +71,8 @@ pub(crate) struct Client {
     pub(crate) held: bool,
     /// The number of ticks for which the client has been paused.
     pub(crate) paused: u8,
+    /// If the node has a replica: the server that the client's connection leads to.
+    pub(crate) server: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -92,6 +95,8 @@ pub(crate) struct ModelLink {
     /// The number of the connection, and whether the node was identified on it.
     pub(crate) epoch: u64,
     pub(crate) identified: bool,
+    /// If the node has a replica: the replica lacks the write that a `WAIT` on this connection would cover.
+    pub(crate) lags: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,15 +121,8 @@ impl Pace {
     }
 }
 
-pub(crate) fn quorum() -> Quorum {
-    match Quorum::majority(NODES) {
-        Ok(quorum) => quorum,
-        Err(error) => unreachable!("there are nodes: {error}"),
-    }
-}
-
-pub(crate) fn engine(rules: quorlock_core::Rules) -> Engine {
-    Engine::guarded(quorum(), rules).with_fixed_round_trip(Duration::ZERO)
+pub(crate) fn engine(bounds: &Bounds) -> Engine {
+    Engine::guarded(bounds.quorum(), bounds.rules()).with_fixed_round_trip(Duration::ZERO)
 }
 
 pub(crate) fn token(client: ClientId, attempt: u8) -> Token {
@@ -141,9 +139,9 @@ impl ModelWorld {
     }
 
     fn new(bounds: &Bounds, only: Option<&str>, fresh: Option<NodeIndex>) -> Self {
-        let rules = bounds.rules(NODES, quorum().needed());
+        let rules = bounds.rules();
         let client = Client {
-            engine: Shared::new(engine(rules.clone())),
+            engine: Shared::new(engine(bounds)),
             call: Call::NotYet,
             attempts: 0,
             extensions: 0,
@@ -151,6 +149,7 @@ impl ModelWorld {
             steady_for: 0,
             held: false,
             paused: 0,
+            server: 0,
         };
         // The worst kind of node for a client: a key expires as early as allowed.
         let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: bounds.looks };
@@ -169,8 +168,8 @@ impl ModelWorld {
         let link = Shared::new(ModelLink::default());
         let evidence_log = EvidenceLog::new(&rules, Modes::default());
         let watch = Checker::new(
-            Ledger::new(quorum(), bounds.assumed(), evidence_log),
-            Invariants::new(NODES, only.map(str::to_owned)),
+            Ledger::new(bounds.quorum(), bounds.assumed(), evidence_log),
+            Invariants::new(bounds.quorum().nodes(), only.map(str::to_owned)),
         );
         Self {
             clients: std::array::from_fn(|_| client.clone()),
@@ -184,6 +183,7 @@ impl ModelWorld {
             breaks: bounds.breaks,
             suspends: bounds.suspends,
             pauses: bounds.pauses,
+            promoted: false,
             violation: None,
         }
     }
