@@ -128,6 +128,29 @@ fn replicas_evicting_and_silent_servers_are_named() {
 }
 
 #[test]
+fn behind_sentinel_the_address_and_the_remedies_are_those_of_the_master() {
+    let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
+    let Some(testbed) = Testbed::with(1, options.clone()) else { return };
+    let options = ServerOptions { args: vec!["--sentinel".to_owned()], ..options };
+    let sentinel = Server::start(testbed.nodes[0].binary(), options).unwrap();
+    let (master, watcher) = (testbed.nodes[0].address(), sentinel.address());
+    let (host, port) = master.rsplit_once(':').unwrap();
+    command(&sentinel, &["SENTINEL", "MONITOR", "locks", host, port, "1"]);
+    let url = format!("redis+sentinel://{watcher}/locks?replicas=1");
+    let at = ["-n", &url, "--restart-guard", "strict"];
+    let (examined, exit) = examine(&testbed, &at);
+    assert_eq!((&examined["nodes"][0]["address"], exit), (&master.clone().into(), 2));
+    assert_eq!(what(&examined, 0, "replicas"), "it has 0 of 1 replicas");
+    assert!(examined.to_string().contains(&format!("-h {host} -p {port} INFO")), "{examined}");
+    let at = [at[0], &url.replace("/locks", "/lock"), at[2], at[3]];
+    let (examined, _) = examine(&testbed, &at);
+    assert!(what(&examined, 0, "reach").contains("it knows no master"), "{examined}");
+    let (host, port) = watcher.rsplit_once(':').unwrap();
+    let remedy = format!("redis-cli -h {host} -p {port} SENTINEL MASTERS");
+    assert!(examined.to_string().contains(&remedy), "{examined}");
+}
+
+#[test]
 fn the_exit_code_reports_warnings() {
     let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
     let Some(testbed) = Testbed::with(5, options) else { return };

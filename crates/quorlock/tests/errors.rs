@@ -251,7 +251,8 @@ async fn node_lists_without_a_quorum_are_refused() {
 
 #[tokio::test]
 async fn invalid_urls_are_refused_without_showing_their_secrets() {
-    let schemes = "use redis://, rediss://, valkey://, valkeys:// or redis+unix://";
+    let schemes =
+        "use redis://, rediss://, valkey://, valkeys://, redis+unix:// or redis+sentinel://";
     for (url, shown, reason) in [
         ("", "", "it is empty"),
         ("6379", "6379", "malformed: a URL starts with a scheme, such as redis://"),

@@ -6,13 +6,14 @@ mod common;
 
 use std::time::Duration;
 
+use common::replication::{follow, master_and};
 use common::{ONCE, PATIENCE, UNEXTENDED, all_servers, eventually, get, run};
 use quorlock::{
     AcquireError, BuildError, Client, ClientBuilder, LeaseError, LockOptions, NodeTrustState,
     RestartGuard,
 };
+use quorlock_servers::Reply;
 use quorlock_servers::proxy::Door;
-use quorlock_servers::{Listen, Nodes, Reply, Server, ServerBinary, ServerOptions};
 
 const TTL: Duration = Duration::from_millis(800);
 
@@ -32,32 +33,6 @@ fn builder(url: &str) -> ClientBuilder {
 
 fn client(url: &str) -> Client {
     builder(url).build().unwrap()
-}
-
-/// A master, its replica, and further replicas.
-async fn master_and(replicas: usize, binary: &ServerBinary) -> Nodes {
-    let args = ["--repl-diskless-sync-delay", "0"].map(str::to_owned).to_vec();
-    let options = ServerOptions { args, listen: Listen::Tcp, ..ServerOptions::default() };
-    let nodes = Nodes::start(binary, 1 + replicas, options).unwrap();
-    for replica in &nodes[1..] {
-        follow(replica, &nodes[0]).await;
-    }
-    nodes
-}
-
-async fn follow(replica: &Server, master: &Server) {
-    let (_, port) =
-        master.address().rsplit_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
-    run(replica, &["REPLICAOF", "127.0.0.1", &port]);
-    // The master counts a replica's acknowledgements only from this state on.
-    eventually("the replica is online", || {
-        run(master, &["SET", "x", "1", "PX", "1"]);
-        matches!(run(replica, &["INFO", "replication"]), Reply::Bulk(Some(info))
-            if String::from_utf8_lossy(&info).contains("master_link_status:up"))
-            && matches!(run(master, &["INFO", "replication"]), Reply::Bulk(Some(info))
-            if String::from_utf8_lossy(&info).contains("state=online"))
-    })
-    .await;
 }
 
 async fn trusted(client: &Client) {
@@ -176,6 +151,28 @@ async fn a_master_that_was_stopped_during_a_failover_grants_nothing_that_counts(
             assert!(get(replica, "held").is_some() && guard.is_valid());
             assert!(guard.release().await.is_released());
         }
+    }
+}
+
+/// The old master can be reached, and stays a master, because only its link to the other servers is cut.
+#[tokio::test]
+async fn clients_of_a_master_without_its_replica_resolve_its_name_again() {
+    for binary in all_servers() {
+        let nodes = master_and(2, &binary).await;
+        let [master, replica, spare] = &nodes[..] else { panic!("three servers") };
+        run(spare, &["REPLICAOF", "NO", "ONE"]);
+        let name = Door::open(master, |mut client, server| async move {
+            let Some(mut server) = server else { return };
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+        });
+        let name = name.await.unwrap();
+        let client = client(&name.url());
+        trusted(&client).await;
+        run(replica, &["REPLICAOF", "NO", "ONE"]);
+        follow(spare, replica).await;
+        name.lead_to(replica);
+        let guard = client.acquire("orders").await.unwrap();
+        assert!(get(replica, "orders").is_some() && guard.is_valid());
     }
 }
 

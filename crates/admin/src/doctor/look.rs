@@ -118,8 +118,8 @@ pub(crate) async fn look_at_all(
         let facts = look(topology, server, thorough).await;
         Looked {
             name: server.name().into(),
-            address: server.address().to_owned(),
-            redis_cli: server.redis_cli().clone(),
+            address: server.located(),
+            redis_cli: server.redis_cli(),
             replicas: server.replicas(),
             facts,
         }

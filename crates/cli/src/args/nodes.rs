@@ -16,9 +16,11 @@ use crate::settings::Origins;
 #[command(next_help_heading = "Nodes")]
 pub(crate) struct NodeArgs {
     /// A node, repeatable: redis://, rediss://, valkey://, valkeys:// or redis+unix://, with
-    /// `[user][:password@]host[:port][/db]`; NAME= before it names it. Other users can see it with
-    /// ps, so put passwords into QUORLOCK_NODES (comma separated), QUORLOCK_PASSWORD or
-    /// --password-file. Without --node, QUORLOCK_NODES is used, then the file's nodes
+    /// `[user][:password@]host[:port][/db]`; NAME= before it names it. With one replica:
+    /// `?replicas=1`. Behind Sentinel: `redis+sentinel://HOST[:port]/MASTER?replicas=1`, and
+    /// `&sentinel=HOST[:port]` for each further Sentinel. Other users can see it with ps, so put
+    /// passwords into QUORLOCK_NODES (comma separated), QUORLOCK_PASSWORD or --password-file.
+    /// Without --node, QUORLOCK_NODES is used, then the file's nodes
     #[arg(long = "node", short = 'n', env = "QUORLOCK_NODES", value_name = "[NAME=]URL")]
     pub(crate) node: Vec<String>,
 

@@ -18,7 +18,14 @@ use crate::text::printable;
 /// certificate has another name than the host: `rediss://host?tls-server-name=NAME`. For a server with one replica that
 /// may take its place: `redis://host?replicas=1` ([`NodeConfig::replicas`]).
 ///
-/// Messages show the name of the node; without a name, `host:port` or the path. `Debug` and errors never show the password.
+/// `redis+sentinel://host1:26379/NAME?sentinel=host2:26379&sentinel=host3:26379&replicas=1` is the master that these
+/// Sentinels, at most nine, call `NAME`; with `rediss+sentinel://`, TLS is used to the Sentinels and to the master. At each
+/// connect the client asks one Sentinel after the other for the master's address. They share the connect timeout with the
+/// connection to the master in equal parts. `replicas` is required. The URL's user and password are the master's;
+/// `sentinel-user` and `sentinel-password` are the Sentinels', and `db` is the database.
+///
+/// Messages show the name of the node; without a name, `host:port` or the path, or the Sentinels' name for the master.
+/// `Debug` and errors never show a password.
 ///
 /// ```
 /// # use quorlock::node::NodeConfig;
@@ -60,7 +67,7 @@ impl NodeConfig {
         let target = Target::parse(url).map_err(|Reason { text, source }| {
             NodeConfigError::Url { url: redacted(url), reason: text, source }
         })?;
-        let name = name.map_or_else(|| target.address(), str::to_owned);
+        let name = name.map_or_else(|| target.name(), str::to_owned);
         Ok(Self { name, target, tls: None, credentials: None })
     }
 
@@ -69,12 +76,12 @@ impl NodeConfig {
         &self.name
     }
 
-    /// Returns `host:port`, or the path of the socket.
+    /// Returns `host:port`, the path of the socket, or the first Sentinel and its name for the master: `host:port/NAME`.
     pub fn address(&self) -> String {
         self.target.address()
     }
 
-    /// Whether the URL contains a password.
+    /// Whether the URL contains a password for the server.
     pub fn has_password(&self) -> bool {
         self.target.has_password()
     }
@@ -291,7 +298,7 @@ pub enum NodeConfigError {
     },
 }
 
-fn is_name(name: &str) -> bool {
+pub(super) fn is_name(name: &str) -> bool {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     (1..=64).contains(&name.len()) && name.chars().all(good)
 }

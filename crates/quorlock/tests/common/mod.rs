@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![expect(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
+pub(crate) mod replication;
 pub(crate) mod resp;
 
 use std::time::Duration;

@@ -63,6 +63,16 @@ impl Case<'_> {
     /// The remedy if the server cannot be reached or refuses the login.
     fn to_reach(&self, failure: &Failure) -> String {
         let says = |words: &str| failure.detail().is_some_and(|detail| detail.contains(words));
+        if says("sentinel-password") {
+            return "give the user and password of the Sentinels: sentinel-user and sentinel-password in the node's URL"
+                .to_owned();
+        }
+        if failure.detail().is_some_and(|detail| detail.starts_with("Sentinel ")) {
+            return format!(
+                "start the Sentinel, or correct the node's URL, until this lists the master: {}",
+                self.cli("SENTINEL MASTERS")
+            );
+        }
         if failure.kind() == FailureKind::Unauthenticated {
             return "give the user and password: --username, QUORLOCK_PASSWORD or --password-file"
                 .to_owned();

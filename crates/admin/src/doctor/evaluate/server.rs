@@ -27,11 +27,15 @@ impl Case<'_> {
                 "role",
                 "it is a replica".to_owned(),
                 "it repeats another server's votes and has none of its own",
-                format!(
-                    "list its master{} in its place; only if it is meant to be a node of its own, and nobody needs the copy: {}",
-                    facts.more.master.as_ref().map(|at| format!(" {at}")).unwrap_or_default(),
-                    self.cli("REPLICAOF NO ONE")
-                ),
+                if self.node.replicas > 0 {
+                    "wait until the failover has ended; then look again: quorlock doctor".to_owned()
+                } else {
+                    format!(
+                        "list its master{} in its place; only if it is meant to be a node of its own, and nobody needs the copy: {}",
+                        facts.more.master.as_ref().map(|at| format!(" {at}")).unwrap_or_default(),
+                        self.cli("REPLICAOF NO ONE")
+                    )
+                },
             );
         }
         if info.is_cluster {

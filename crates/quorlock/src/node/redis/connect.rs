@@ -24,16 +24,35 @@ pub(super) enum NotConnected {
     Because(Failure),
 }
 
-impl From<io::Error> for NotConnected {
-    fn from(error: io::Error) -> Self {
-        let kind = match exhausted(&error) {
-            Some(_) => FailureKind::Exhausted,
-            None => FailureKind::Unreachable,
-        };
-        let said = explained(&error);
-        let detail = for_people(&said) + certificate_hint(&said);
-        Self::Because(Failure::unsent(kind).with_detail(detail))
+impl From<Failure> for NotConnected {
+    fn from(failure: Failure) -> Self {
+        Self::Because(failure)
     }
+}
+
+/// The failure if no socket was opened.
+pub(super) fn not_dialled(error: io::Error) -> Failure {
+    let kind = match exhausted(&error) {
+        Some(_) => FailureKind::Exhausted,
+        None => FailureKind::Unreachable,
+    };
+    let said = explained(&error);
+    let detail = for_people(&said) + certificate_hint(&said);
+    Failure::unsent(kind).with_detail(detail)
+}
+
+/// The failure of a wire, with a hint if the wire was closed before the first reply.
+pub(super) fn hinted(failure: Failure, wire: &Wire, dialer: &Dialer) -> Failure {
+    if !wire.broke_unanswered() {
+        return failure;
+    }
+    let said = failure.detail().unwrap_or("connection lost");
+    let hint = match certificate_hint(said) {
+        "" => dialer.scheme_hint(),
+        hint => hint,
+    };
+    let hinted = format!("{said}{hint}");
+    failure.with_detail(hinted)
 }
 
 pub(super) async fn connect(
@@ -43,18 +62,12 @@ pub(super) async fn connect(
     resp2: bool,
     push_sink: &PushSink,
 ) -> Result<(Wire, Capabilities), NotConnected> {
-    let mut wire = Wire::new(dialer.dial().await?, push_sink.clone());
+    let socket = dialer.dial(&target.address, &dialer.resolver).await.map_err(not_dialled)?;
+    let mut wire = Wire::new(socket, push_sink.clone());
     match handshake(&mut wire, target, scripts, resp2).await {
-        Err(NotConnected::Because(failure)) if wire.broke_unanswered() => {
-            let said = failure.detail().unwrap_or("connection lost");
-            let hint = match certificate_hint(said) {
-                "" => dialer.scheme_hint(),
-                hint => hint,
-            };
-            let hinted = format!("{said}{hint}");
-            Err(NotConnected::Because(failure.with_detail(hinted)))
-        }
-        handshake => Ok((wire, handshake?)),
+        Ok(capabilities) => Ok((wire, capabilities)),
+        Err(NotConnected::Because(failure)) => Err(hinted(failure, &wire, dialer).into()),
+        Err(only_resp2) => Err(only_resp2),
     }
 }
 
@@ -150,13 +163,13 @@ impl Handshake {
                     return Err(NotConnected::OnlyResp2);
                 }
                 (Purpose::Login, Reply::Error(error)) => {
-                    return Err(not_logged_in(&error, logs_in));
+                    return Err(not_logged_in(&error, logs_in).into());
                 }
                 (Purpose::LoggedIn, Reply::Error(error)) if code(&error) == "NOAUTH" => {
-                    return Err(not_logged_in(&error, logs_in));
+                    return Err(not_logged_in(&error, logs_in).into());
                 }
                 // The connection is useless, because the same keys in another database are different locks.
-                (Purpose::Database, Reply::Error(error)) => return Err(refused(&error)),
+                (Purpose::Database, Reply::Error(error)) => return Err(refused(&error).into()),
                 (Purpose::Login, Reply::List(about)) if !resp2 && speaks_resp3(&about) => {
                     capabilities.sections = tells_sections(&about);
                 }
@@ -197,7 +210,7 @@ impl Handshake {
         });
         let replies = said.await.map_err(|failure| match wire.last_words() {
             Some(error) => refused(error),
-            None => NotConnected::Because(unsent(&failure)),
+            None => unsent(&failure),
         })?;
         Ok((purposes, replies))
     }
@@ -241,19 +254,20 @@ fn is_about_login(error: &str) -> bool {
     error.contains("auth") || error.contains("password")
 }
 
-fn not_logged_in(error: &str, logs_in: bool) -> NotConnected {
+/// The failure if the reply to the log-in is an error.
+pub(super) fn not_logged_in(error: &str, logs_in: bool) -> Failure {
     let detail = match code(error) {
         "NOAUTH" => "a password is needed".to_owned(),
         "WRONGPASS" => for_people(explanation(error)),
         "ERR" if logs_in && is_about_login(error) => for_people(explanation(error)),
         _ => return refused(error),
     };
-    NotConnected::Because(Failure::unsent(FailureKind::Unauthenticated).with_detail(detail))
+    Failure::unsent(FailureKind::Unauthenticated).with_detail(detail)
 }
 
-fn refused(error: &str) -> NotConnected {
+fn refused(error: &str) -> Failure {
     if let Some(missing) = missing_command(error) {
-        return NotConnected::Because(missing);
+        return missing;
     }
     let kind = match kind_of(code(error)) {
         FailureKind::Rejected => FailureKind::Unreachable,
@@ -261,10 +275,10 @@ fn refused(error: &str) -> NotConnected {
     };
     if error.contains("max number of clients") {
         let detail = "the server has no client connection left (its limit is maxclients)";
-        return NotConnected::Because(Failure::unsent(kind).with_detail(detail));
+        return Failure::unsent(kind).with_detail(detail);
     }
     let detail = if code(error) == "ERR" { explanation(error) } else { error };
-    NotConnected::Because(Failure::unsent(kind).with_detail(for_people(detail)))
+    Failure::unsent(kind).with_detail(for_people(detail))
 }
 
 /// The failure of a connection that broke during the handshake, before any command of a caller was sent.

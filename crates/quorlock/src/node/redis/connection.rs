@@ -1,7 +1,8 @@
 //! One connection to a server: sends batches, and decides whether their answers count.
 
 use quorlock_core::info::Info;
-use quorlock_core::{Command, Evidence, Failure, FailureKind, Session};
+use quorlock_core::{Command, Evidence, Failure, FailureKind, Session, Supervisor};
+use tokio::time::Instant;
 
 use super::codec::{Capabilities, count_watches};
 use super::evidence::{self, Beside};
@@ -14,6 +15,7 @@ use super::wire_batch::{Encoder, WireBatch};
 pub(super) struct Connection {
     /// Number of the connection, counted from one for each server.
     pub(super) epoch: u64,
+    pub(super) opened_at: Instant,
     pub(super) wire: Wire,
     pub(super) capabilities: Capabilities,
     /// The bytes that ask for the marker, which shows that no data was lost. `None` without a restart guard.
@@ -88,11 +90,15 @@ impl Connection {
             batch.exchange.fail(&failure);
             Evidence::NotRequired
         });
-        let is_demoted = self.acknowledgement.is_some() && is_of_a_replica(&evidence);
+        let has_replicas = self.acknowledgement.is_some();
+        let is_demoted = has_replicas && is_of_a_replica(&evidence);
+        let is_alone = has_replicas && lacks_a_replica(&evidence, server);
         let again = self.session.conclude(&mut batch.exchange, evidence);
+        // The name may lead to a promoted server by now. The next connection resolves the name again.
         if is_demoted {
-            // The name may lead to the promoted server by now. The next connection resolves the name again.
             self.wire.close(lost("the server has become a replica"));
+        } else if is_alone && self.opened_at.elapsed() >= Supervisor::REPLACE_AFTER {
+            self.wire.close(lost("its replicas are missing, so its name is resolved again"));
         }
         again
     }
@@ -150,6 +156,13 @@ fn is_of_a_replica(evidence: &Evidence) -> bool {
     let is_read_only = |failure: &Failure| failure.kind() == FailureKind::ReadOnly;
     acknowledged.as_ref().is_some_and(|it| it.as_ref().err().is_some_and(is_read_only))
         || matches!(info, Some(Ok(info)) if Info::parse(info).is_ok_and(|info| !info.is_master))
+}
+
+/// Whether the evidence shows that too few replicas have acknowledged the batch, as if the server was cut off while its
+/// replica was promoted.
+fn lacks_a_replica(evidence: &Evidence, server: &Server) -> bool {
+    let Evidence::Seen { acknowledged: Some(Ok(count)), .. } = evidence else { return false };
+    *count < server.dialer.target.replica_count()
 }
 
 /// Whether the command takes the server into use. A client sends such a command only after it has found no reason to

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::net::UnixStream;
 
 use super::resolver::Resolver;
+use super::sentinel::Sentinels;
 use super::target::{Address, Target};
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
@@ -21,6 +22,8 @@ use crate::node::credentials::Provider;
 pub(super) struct Dialer {
     pub(super) target: Target,
     pub(super) credentials: Option<Provider>,
+    /// The Sentinels that know the server's address.
+    pub(super) sentinels: Option<Sentinels>,
     pub(super) resolver: Resolver,
     #[cfg(feature = "tls")]
     pub(super) encryption: Option<Encryption>,
@@ -56,26 +59,44 @@ impl Dialer {
             ""
         };
         let detail = format!("nothing within {after:?}{hint}");
-        Failure::unsent(FailureKind::ConnectTimeout).with_detail(detail)
+        self.placed(Failure::unsent(FailureKind::ConnectTimeout).with_detail(detail))
     }
 
-    /// The target with the credentials for one connection.
-    pub(super) async fn logged_in(&self) -> Result<Cow<'_, Target>, Failure> {
-        let Some(credentials) = &self.credentials else { return Ok(Cow::Borrowed(&self.target)) };
-        self.awaits_credentials.store(true, Ordering::Relaxed);
-        let mut target = self.target.clone();
-        let answer = credentials.log_in(&mut target).await;
-        self.awaits_credentials.store(false, Ordering::Relaxed);
-        answer.map(|()| Cow::Owned(target))
+    /// The failure with the address that a Sentinel gave, because the URL does not have that address.
+    pub(super) fn placed(&self, failure: Failure) -> Failure {
+        let Some(address) = self.sentinels.as_ref().and_then(Sentinels::found) else {
+            return failure;
+        };
+        let said = failure.detail().unwrap_or_default();
+        let detail = format!("the master at {address}: {said}");
+        failure.with_detail(detail)
+    }
+
+    /// The target with the address and the credentials for one connection.
+    pub(super) async fn look_up(&self) -> Result<Cow<'_, Target>, Failure> {
+        let mut target = Cow::Borrowed(&self.target);
+        if let Some(sentinels) = &self.sentinels {
+            target = Cow::Owned(sentinels.locate(self).await?);
+        }
+        if let Some(credentials) = &self.credentials {
+            self.awaits_credentials.store(true, Ordering::Relaxed);
+            let answer = credentials.log_in(target.to_mut()).await;
+            self.awaits_credentials.store(false, Ordering::Relaxed);
+            answer?;
+        }
+        Ok(target)
     }
 
     /// Resolves the name and connects.
-    pub(super) async fn dial(&self) -> io::Result<Box<dyn Socket>> {
-        match &self.target.address {
+    pub(super) async fn dial(
+        &self,
+        address: &Address,
+        resolver: &Resolver,
+    ) -> io::Result<Box<dyn Socket>> {
+        match address {
             Address::Port { host, port, encrypted } => {
                 self.awaits_tls.store(false, Ordering::Relaxed);
-                let stream =
-                    TcpStream::connect(&*self.resolver.resolve(host, *port).await?).await?;
+                let stream = TcpStream::connect(&*resolver.resolve(host, *port).await?).await?;
                 self.set_up(&stream)?;
                 self.awaits_tls.store(*encrypted, Ordering::Relaxed);
                 let socket = match encrypted {

@@ -8,7 +8,7 @@
 //! The modules, from the lowest layer up: [`resp`] reads and writes RESP. [`wire`] is a socket with the batches that
 //! await its replies. [`codec`] encodes commands and decodes replies, with [`scripts`]. [`evidence`] asks for proof
 //! that the answers count. A [`wire_batch`] is a batch on the wire. A [`connection`] sends batches and decides whether
-//! their answers count. [`connect`] makes a connection to an address ([`target`], [`tls`]) of a [`server`]. A [`link`]
+//! their answers count. [`connect`] makes a connection to an address ([`target`], [`sentinel`], [`tls`]) of a [`server`]. A [`link`]
 //! keeps a server connected, as the core's [`Supervisor`](quorlock_core::Supervisor) decides. Two tasks own links: the
 //! driver ([`direct`]), and the task of a node that another node wraps ([`wrapped`]). An [`admin`] connection has none.
 
@@ -28,6 +28,7 @@ mod registration;
 mod resolver;
 mod resp;
 mod scripts;
+mod sentinel;
 mod server;
 pub(super) mod target;
 #[cfg(feature = "tls")]
@@ -46,6 +47,7 @@ pub(crate) use self::direct::Direct;
 pub use self::redis_cli::RedisCli;
 pub use self::registration::Do;
 pub use self::resp::Reply;
+use self::sentinel::Sentinels;
 use self::server::Server;
 pub(crate) use self::wire_batch::Encoder;
 use self::wrapped::Batches;
@@ -85,15 +87,23 @@ impl RedisNode {
         Ok(Self { server, batches: Batches::new() })
     }
 
-    /// `host:port`, or the path of the socket.
+    /// `host:port`, the path of the socket, or the first Sentinel and the name of its master: `host:port/NAME`.
     pub fn address(&self) -> &str {
         &self.server.address
     }
 
-    /// The `redis-cli` command line with which a person reaches the server.
+    /// The address of the server. Behind Sentinel, the address that a Sentinel gave at the last connect.
     #[doc(hidden)]
-    pub fn redis_cli(&self) -> &RedisCli {
-        &self.server.redis_cli
+    pub fn located(&self) -> String {
+        let found = self.server.dialer.sentinels.as_ref().and_then(Sentinels::found);
+        found.unwrap_or_else(|| self.server.address.clone())
+    }
+
+    /// The `redis-cli` command line with which a person reaches the server or, before a Sentinel has named the server,
+    /// the first Sentinel.
+    #[doc(hidden)]
+    pub fn redis_cli(&self) -> RedisCli {
+        self.server.redis_cli()
     }
 
     /// The number of replicas that must acknowledge each vote.

@@ -1,4 +1,4 @@
-//! Looks up the host name of a node. If the system's resolver hangs, at most one thread per node waits for it.
+//! Looks up the host name of a node. If the system's resolver hangs, at most one thread per node and host waits for it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -10,13 +10,13 @@ use tokio::sync::{Mutex, oneshot};
 type Addresses = io::Result<Vec<SocketAddr>>;
 
 pub(super) struct Resolver {
-    /// The newest look-up. It continues even if the attempt to connect that started it has timed out.
-    look_up: Mutex<oneshot::Receiver<Addresses>>,
+    /// The newest look-up, and its host. It continues even if the attempt to connect that started it has timed out.
+    look_up: Mutex<(String, oneshot::Receiver<Addresses>)>,
 }
 
 impl Default for Resolver {
     fn default() -> Self {
-        Self { look_up: Mutex::new(oneshot::channel().1) }
+        Self { look_up: Mutex::new((String::new(), oneshot::channel().1)) }
     }
 }
 
@@ -25,21 +25,26 @@ impl Resolver {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(vec![(address, port).into()]);
         }
-        let host = host.to_owned();
-        self.with(move || (&*host, port).to_socket_addrs().map(Iterator::collect)).await
+        let name = host.to_owned();
+        self.with(host, move || (&*name, port).to_socket_addrs().map(Iterator::collect)).await
     }
 
-    /// Waits for the look-up in progress. If there is none, starts one on a thread of its own, because tokio panics if
-    /// it cannot start a thread. Drops an answer that no attempt has awaited, because it may be old by now.
-    async fn with(&self, look_up: impl FnOnce() -> Addresses + Send + 'static) -> Addresses {
+    /// Waits for the look-up of this host if it is in progress. Otherwise starts one on a thread of its own, because
+    /// tokio panics if it cannot start a thread. Drops an answer that no attempt has awaited, because it may be old by
+    /// now.
+    async fn with(
+        &self,
+        host: &str,
+        look_up: impl FnOnce() -> Addresses + Send + 'static,
+    ) -> Addresses {
         let mut newest = self.look_up.lock().await;
-        if !matches!(newest.try_recv(), Err(TryRecvError::Empty)) {
+        if newest.0 != host || !matches!(newest.1.try_recv(), Err(TryRecvError::Empty)) {
             let (tell, addresses) = oneshot::channel();
             let look_up = move || drop(tell.send(look_up()));
             thread::Builder::new().name("resolve".to_owned()).spawn(look_up)?;
-            *newest = addresses;
+            *newest = (host.to_owned(), addresses);
         }
-        (&mut *newest).await.map_err(io::Error::other)?
+        (&mut newest.1).await.map_err(io::Error::other)?
     }
 }
 
@@ -71,28 +76,34 @@ mod tests {
         let resolver = Resolver::default();
         let (end, look_up) = hanging(1);
         let short = Duration::from_millis(1);
-        timeout(short, resolver.with(look_up)).await.expect_err("it hangs");
+        timeout(short, resolver.with("h", look_up)).await.expect_err("it hangs");
         for _ in 0..3 {
-            timeout(short, resolver.with(never)).await.expect_err("it still hangs");
+            timeout(short, resolver.with("h", never)).await.expect_err("it still hangs");
         }
-        let (answered, ()) = tokio::join!(resolver.with(never), async { drop(end) });
+        let (answered, ()) = tokio::join!(resolver.with("h", never), async { drop(end) });
         assert_eq!(answered.unwrap()[0].port(), 1, "the answer to the first look-up");
         let (end, look_up) = hanging(2);
         drop(end);
-        assert_eq!(resolver.with(look_up).await.unwrap()[0].port(), 2, "names change");
+        assert_eq!(resolver.with("h", look_up).await.unwrap()[0].port(), 2, "names change");
+        let (_end, look_up) = hanging(3);
+        timeout(short, resolver.with("h", look_up)).await.expect_err("it hangs");
+        let (end, look_up) = hanging(4);
+        drop(end);
+        let other = resolver.with("other", look_up).await;
+        assert_eq!(other.unwrap()[0].port(), 4, "another host does not wait for the first");
     }
 
     #[tokio::test]
     async fn an_answer_that_came_when_no_attempt_waited_is_not_used() {
         let resolver = Resolver::default();
         let (end, look_up) = hanging(1);
-        timeout(Duration::from_millis(1), resolver.with(look_up)).await.expect_err("it hangs");
+        timeout(Duration::from_millis(1), resolver.with("h", look_up)).await.expect_err("it hangs");
         drop(end);
-        while resolver.look_up.lock().await.is_empty() {
+        while resolver.look_up.lock().await.1.is_empty() {
             tokio::task::yield_now().await;
         }
         let (end, look_up) = hanging(2);
         drop(end);
-        assert_eq!(resolver.with(look_up).await.unwrap()[0].port(), 2);
+        assert_eq!(resolver.with("h", look_up).await.unwrap()[0].port(), 2);
     }
 }

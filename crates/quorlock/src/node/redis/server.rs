@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use quorlock_core::{Failure, FailureKind, NodeState, Session, Supervisor};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::codec::Capabilities;
 use super::connect::{self, NotConnected};
@@ -16,6 +16,7 @@ use super::redis_cli::RedisCli;
 use super::registration::Registration;
 use super::resolver::Resolver;
 use super::scripts::Scripts;
+use super::sentinel::Sentinels;
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
 use super::wire::Wire;
@@ -25,7 +26,7 @@ use crate::own_keys::{REPLICATED, own_key, prefix_of_marker};
 pub(super) struct Server {
     pub(super) name: String,
     pub(super) address: String,
-    pub(super) redis_cli: RedisCli,
+    redis_cli: RedisCli,
     pub(super) dialer: Dialer,
     /// Whether connections use RESP2, because the server does not speak RESP3.
     pub(super) resp2: AtomicBool,
@@ -54,6 +55,17 @@ impl Server {
                     .to_owned();
             return Err(NodeConfigError::Tls { node: name, reason, source: None });
         }
+        if target.sentinels.is_some() && target.replicas == 0 {
+            let reason =
+                "Sentinel promotes replicas, so replicas=1 belongs to the URL, or how many replicas the master has"
+                    .to_owned();
+            return Err(NodeConfigError::Url {
+                url: format!("\"{address}\""),
+                reason,
+                source: None,
+            });
+        }
+        let sentinels = Sentinels::of(&target, tls.as_ref(), connect_timeout);
         #[cfg(not(feature = "tls"))]
         drop(tls);
         #[cfg(feature = "tls")]
@@ -69,6 +81,7 @@ impl Server {
         let dialer = Dialer {
             target,
             credentials,
+            sentinels,
             resolver: Resolver::default(),
             #[cfg(feature = "tls")]
             encryption,
@@ -88,6 +101,13 @@ impl Server {
             epochs: AtomicU64::new(0),
             scripts: Scripts::new(),
         })
+    }
+
+    /// The command line with which a person reaches the server.
+    pub(super) fn redis_cli(&self) -> RedisCli {
+        let Self { dialer, redis_cli, .. } = self;
+        let sentinels = dialer.sentinels.as_ref();
+        sentinels.map_or_else(|| redis_cli.clone(), |it| it.redis_cli(redis_cli))
     }
 
     pub(super) fn state(&self) -> NodeState {
@@ -130,6 +150,7 @@ impl Server {
         });
         Ok(Connection {
             is_unregistered: false,
+            opened_at: Instant::now(),
             epoch,
             wire,
             capabilities,
@@ -147,12 +168,12 @@ impl Server {
 
     /// Connects with RESP3, or with RESP2 if the server speaks no RESP3.
     async fn connect_somehow(&self, push_sink: &PushSink) -> Result<(Wire, Capabilities), Failure> {
-        let target = self.dialer.logged_in().await?;
+        let target = self.dialer.look_up().await?;
         loop {
             let resp2 = self.resp2.load(Ordering::Relaxed);
             match connect::connect(&self.dialer, &target, &self.scripts, resp2, push_sink).await {
                 Ok(made) => return Ok(made),
-                Err(NotConnected::Because(failure)) => return Err(failure),
+                Err(NotConnected::Because(failure)) => return Err(self.dialer.placed(failure)),
                 Err(NotConnected::OnlyResp2) => self.resp2.store(true, Ordering::Relaxed),
             }
         }

@@ -6,8 +6,14 @@ use std::path::PathBuf;
 use url::{Host, Url};
 
 use crate::error::Reason;
+use crate::node::config::is_name;
 
 const DEFAULT_PORT: u16 = 6379;
+
+const SENTINEL_PORT: u16 = 26379;
+
+/// The most Sentinels of a node, because each gets a part of the connect timeout.
+const SENTINELS_MAX: usize = 9;
 
 #[derive(Clone)]
 pub(in crate::node) struct Target {
@@ -19,6 +25,8 @@ pub(in crate::node) struct Target {
     pub(super) tls_server_name: Option<String>,
     /// The number of replicas that must acknowledge each vote.
     pub(super) replicas: u32,
+    /// The Sentinels' name for the master, and the Sentinels. `address` is then that of the first Sentinel.
+    pub(super) sentinels: Option<(String, Vec<Target>)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,14 +47,15 @@ impl Target {
             return Err("malformed: a URL starts with a scheme, such as redis://".into());
         };
         let known = ["redis", "rediss", "valkey", "valkeys", "redis+unix", "valkey+unix", "unix"];
-        if !known.contains(&scheme) {
+        let of_master = scheme.strip_suffix("+sentinel").filter(|it| known[..4].contains(it));
+        if !known.contains(&scheme) && of_master.is_none() {
             return Err(Reason::from(format!(
-                "unknown scheme {:?}; use redis://, rediss://, valkey://, valkeys:// or \
-                 redis+unix://",
+                "unknown scheme {:?}; use redis://, rediss://, valkey://, valkeys://, redis+unix:// or \
+                 redis+sentinel://",
                 scheme.chars().take(20).collect::<String>()
             )));
         }
-        if cfg!(not(feature = "tls")) && matches!(scheme, "rediss" | "valkeys") {
+        if cfg!(not(feature = "tls")) && is_encrypted(scheme) {
             return Err("this build has no TLS (feature \"tls\")".into());
         }
         // The error does not repeat the unreadable part, which may belong to a password.
@@ -72,28 +81,37 @@ impl Target {
     }
 
     fn of_port(url: &Url) -> Result<Self, String> {
-        let host = match url.host() {
-            Some(Host::Domain(name)) if name.contains(',') => {
-                return Err(
-                    "one URL names one node; a comma in a password is written %2C".to_owned()
-                );
-            }
-            Some(Host::Domain(name)) if !name.is_empty() => name.to_lowercase(),
-            Some(Host::Ipv4(address)) => address.to_string(),
-            Some(Host::Ipv6(address)) => address.to_string(),
-            Some(Host::Domain(_)) | None => return Err("a host is missing".to_owned()),
+        let encrypted = is_encrypted(url.scheme());
+        let is_sentinel = url.scheme().ends_with("+sentinel");
+        let port = if is_sentinel { SENTINEL_PORT } else { DEFAULT_PORT };
+        let address = address(url, port, encrypted)?;
+        let path = url.path().trim_matches('/');
+        let username = Some(url.username()).filter(|name| !name.is_empty());
+        let mut target = Self {
+            database: if is_sentinel { 0 } else { database(path)? },
+            username: decoded("user name", username)?,
+            password: decoded("password", url.password())?,
+            ..Self::at(address)
         };
-        if matches!(&*host, "0.0.0.0" | "::") {
-            return Err(format!("{host} stands for all addresses; name one of them"));
-        }
-        let encrypted = matches!(url.scheme(), "rediss" | "valkeys");
-        let (mut tls_server_name, mut replicas) = (None, 0);
+        let mut sentinels = vec![Self::at(target.address.clone())];
+        let (mut sentinel_user, mut sentinel_password) = (None, None);
         for (name, value) in url.query_pairs() {
             match &*name {
-                "replicas" => replicas = replica_count(&value)?,
-                "tls-server-name" if encrypted => tls_server_name = Some(value.into_owned()),
+                "replicas" => target.replicas = replica_count(&value)?,
+                "tls-server-name" if encrypted => target.tls_server_name = Some(value.into_owned()),
                 "tls-server-name" => {
                     return Err("tls-server-name is for rediss:// and valkeys://".to_owned());
+                }
+                "db" if is_sentinel => target.database = database(&value)?,
+                "sentinel-user" if is_sentinel => sentinel_user = Some(value.into_owned()),
+                "sentinel-password" if is_sentinel => sentinel_password = Some(value.into_owned()),
+                "sentinel" if is_sentinel => sentinels.push(Self::at(sentinel(&value, encrypted)?)),
+                _ if is_sentinel => {
+                    return Err(
+                        "its parameters are sentinel, replicas, db, sentinel-user, sentinel-password and \
+                         tls-server-name"
+                            .to_owned(),
+                    );
                 }
                 _ => {
                     return Err(
@@ -104,21 +122,39 @@ impl Target {
                 }
             }
         }
-        let username = Some(url.username()).filter(|name| !name.is_empty());
-        let decoded = |what: &str, text: Option<&str>| {
-            let decode = |text| percent_encoding::percent_decode_str(text).decode_utf8();
-            let text = text.map(decode).transpose();
-            text.map(|text| text.map(String::from))
-                .map_err(|_| format!("the {what} is not UTF-8 text"))
-        };
-        Ok(Self {
-            address: Address::Port { host, port: url.port().unwrap_or(DEFAULT_PORT), encrypted },
-            username: decoded("user name", username)?,
-            password: decoded("password", url.password())?,
-            database: database(url.path().trim_matches('/'))?,
-            tls_server_name,
-            replicas,
-        })
+        if is_sentinel {
+            if !is_name(path) {
+                return Err(
+                    "the path is the Sentinels' name for the master: redis+sentinel://HOST:26379/NAME?replicas=1"
+                        .to_owned(),
+                );
+            }
+            if sentinels.len() > SENTINELS_MAX {
+                return Err(format!(
+                    "{} Sentinels are given; at most {SENTINELS_MAX} are possible",
+                    sentinels.len()
+                ));
+            }
+            for sentinel in &mut sentinels {
+                sentinel.username.clone_from(&sentinel_user);
+                sentinel.password.clone_from(&sentinel_password);
+            }
+            target.sentinels = Some((path.to_owned(), sentinels));
+        }
+        Ok(target)
+    }
+
+    /// The target at an address, without any option.
+    const fn at(address: Address) -> Self {
+        Self {
+            address,
+            username: None,
+            password: None,
+            database: 0,
+            tls_server_name: None,
+            replicas: 0,
+            sentinels: None,
+        }
     }
 
     fn of_socket(url: &Url) -> Result<Self, String> {
@@ -126,14 +162,7 @@ impl Target {
         let path = url.to_file_path().ok().filter(|_| !is_rootless);
         let path =
             path.ok_or_else(|| format!("a socket has an absolute path: {}:///path", url.scheme()))?;
-        let mut target = Self {
-            address: Address::Socket(path),
-            username: None,
-            password: None,
-            database: 0,
-            tls_server_name: None,
-            replicas: 0,
-        };
+        let mut target = Self::at(Address::Socket(path));
         for (name, value) in url.query_pairs() {
             match &*name {
                 "user" => target.username = Some(value.into_owned()),
@@ -146,12 +175,18 @@ impl Target {
         Ok(target)
     }
 
+    /// The name of a node that the user has given none.
+    pub(in crate::node) fn name(&self) -> String {
+        self.sentinels.as_ref().map_or_else(|| self.address(), |(master, _)| master.clone())
+    }
+
     pub(in crate::node) fn address(&self) -> String {
-        match &self.address {
+        let address = match &self.address {
             Address::Port { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
             Address::Port { host, port, .. } => format!("{host}:{port}"),
             Address::Socket(path) => path.display().to_string(),
-        }
+        };
+        self.sentinels.as_ref().map_or(address.clone(), |(master, _)| format!("{address}/{master}"))
     }
 
     pub(super) fn is_encrypted(&self) -> bool {
@@ -192,6 +227,41 @@ impl Target {
             }
         }
     }
+}
+
+/// Host and port of a URL.
+fn address(url: &Url, default_port: u16, encrypted: bool) -> Result<Address, String> {
+    let host = match url.host() {
+        Some(Host::Domain(name)) if name.contains(',') => {
+            return Err("one URL names one node; a comma in a password is written %2C".to_owned());
+        }
+        Some(Host::Domain(name)) if !name.is_empty() => name.to_lowercase(),
+        Some(Host::Ipv4(address)) => address.to_string(),
+        Some(Host::Ipv6(address)) => address.to_string(),
+        Some(Host::Domain(_)) | None => return Err("a host is missing".to_owned()),
+    };
+    if matches!(&*host, "0.0.0.0" | "::") {
+        return Err(format!("{host} stands for all addresses; name one of them"));
+    }
+    Ok(Address::Port { host, port: url.port().unwrap_or(default_port), encrypted })
+}
+
+/// The address of a further Sentinel: `host` or `host:port`.
+fn sentinel(text: &str, encrypted: bool) -> Result<Address, String> {
+    let url = Url::parse(&format!("redis://{text}")).ok();
+    let url = url.filter(|_| is_bare(text) && !text.contains('/'));
+    let url = url.ok_or("sentinel is the address of a Sentinel: HOST or HOST:PORT")?;
+    address(&url, SENTINEL_PORT, encrypted)
+}
+
+fn is_encrypted(scheme: &str) -> bool {
+    matches!(scheme.split('+').next(), Some("rediss" | "valkeys"))
+}
+
+fn decoded(what: &str, text: Option<&str>) -> Result<Option<String>, String> {
+    let decode = |text| percent_encoding::percent_decode_str(text).decode_utf8();
+    let text = text.map(decode).transpose();
+    text.map(|text| text.map(String::from)).map_err(|_| format!("the {what} is not UTF-8 text"))
 }
 
 /// `host` or `host:port`, without a scheme. A number alone is no host: it may be meant as a port. `unix:` and `redis:`
@@ -240,6 +310,7 @@ mod tests {
             ("valkey://u@h", Some("u"), None, 0),
             ("redis://u%3a:p@h/1", Some("u:"), Some("p"), 1),
             ("redis+unix:///a?user=u&pass=p%26&db=2", Some("u"), Some("p&"), 2),
+            ("redis+sentinel://u:p@h/locks?db=2&sentinel-password=s", Some("u"), Some("p"), 2),
         ] {
             let target = Target::parse(url).unwrap();
             assert_eq!(target.username.as_deref(), username, "{url}");
@@ -258,12 +329,33 @@ mod tests {
     }
 
     #[test]
+    fn the_sentinels_are_read_with_their_own_login() {
+        let url = "valkey+sentinel://:p@h:1/locks?sentinel=[::1]:2&sentinel=g&sentinel-user=u&sentinel-password=s%26";
+        let target = Target::parse(url).unwrap();
+        assert_eq!(target.name(), "locks");
+        let (master, sentinels) = target.sentinels.unwrap();
+        assert_eq!(master, "locks");
+        let addresses: Vec<_> = sentinels.iter().map(Target::address).collect();
+        assert_eq!(addresses, ["h:1", "[::1]:2", "g:26379"]);
+        for sentinel in sentinels {
+            assert_eq!(sentinel.login(), Some((Some("u"), "s&")));
+        }
+        let plain = Target::parse("redis+sentinel://:p@h/locks").unwrap();
+        assert_eq!(
+            plain.sentinels.unwrap().1[0].login(),
+            None,
+            "the master's password is not sent to a Sentinel"
+        );
+    }
+
+    #[test]
     fn addresses_are_written_as_they_are_read() {
         for (url, address) in [
             ("redis://H.Example", "h.example:6379"),
             ("redis://127.0.0.1:1", "127.0.0.1:1"),
             ("redis://[::1]", "[::1]:6379"),
             ("unix:///run/a%20b", "/run/a b"),
+            ("redis+sentinel://h/locks?sentinel=g", "h:26379/locks"),
         ] {
             assert_eq!(Target::parse(url).unwrap().address(), address);
         }
@@ -293,6 +385,20 @@ mod tests {
             "redis://h?replicas=",
             "unix:///a?replicas=x",
             "redis://h,h2",
+            "redis://h/0?sentinel=g",
+            "redis+sentinel://h",
+            "redis+sentinel://h/a/b?replicas=1",
+            "redis+sentinel://h/a?replicas=x",
+            "redis+sentinel://h/a?sentinel=",
+            "redis+sentinel://h/a?sentinel=redis://g",
+            "redis+sentinel://h/a?sentinel=u:p%40g",
+            "redis+sentinel://h/a?sentinel=0.0.0.0",
+            "redis+sentinel://h/a?user=u",
+            "redis+sentinel://h/a?tls-server-name=b",
+            "redis+sentinel://h/a?sentinel=b&sentinel=b&sentinel=b&sentinel=b&sentinel=b&sentinel=b&sentinel=b&sentinel=b\
+             &sentinel=b",
+            "redis+unix+sentinel://h/a",
+            "unix+sentinel://h/a",
         ] {
             assert!(Target::parse(url).is_err(), "{url}");
         }

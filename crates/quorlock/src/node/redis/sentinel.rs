@@ -1,0 +1,196 @@
+//! Sentinels: servers that know which server is the master of a name at present.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use quorlock_core::{Failure, FailureKind, NodeId};
+use tokio::time::timeout;
+
+use super::commands::missing_command;
+use super::connect::{hinted, not_dialled, not_logged_in};
+use super::dialer::Dialer;
+use super::redis_cli::RedisCli;
+use super::resolver::Resolver;
+use super::resp::{self, Reply};
+use super::target::{Address, Target, looks_like_a_host};
+use super::wire::Wire;
+use crate::node::{Inbox, Tls};
+
+/// The Sentinels of a node. The client asks them at each connect.
+pub(super) struct Sentinels {
+    /// The Sentinels' name for the master.
+    master: String,
+    each: Vec<(Target, Resolver)>,
+    /// Place of the Sentinel that is asked first. Each connect begins with another one, because a Sentinel that is cut
+    /// off from the others may name an old master.
+    next: AtomicUsize,
+    /// The time for one Sentinel.
+    patience: Duration,
+    /// The newest answer.
+    found: Mutex<Option<String>>,
+    redis_cli: RedisCli,
+}
+
+impl Sentinels {
+    /// `None` if the target is a server. The connect timeout is divided among the Sentinels and the master.
+    pub(super) fn of(
+        target: &Target,
+        tls: Option<&Tls>,
+        connect_timeout: Duration,
+    ) -> Option<Self> {
+        let (master, sentinels) = target.sentinels.as_ref()?;
+        let first = sentinels.first()?.clone();
+        let first = Target { tls_server_name: target.tls_server_name.clone(), ..first };
+        let parts = u32::try_from(sentinels.len() + 1).unwrap_or(u32::MAX);
+        Some(Self {
+            master: master.clone(),
+            next: AtomicUsize::new(0),
+            patience: connect_timeout / parts,
+            found: Mutex::new(None),
+            redis_cli: RedisCli::new(&first, tls),
+            each: sentinels.iter().map(|it| (it.clone(), Resolver::default())).collect(),
+        })
+    }
+
+    /// The master's `host:port` by the newest answer. `None` if no Sentinel has answered yet.
+    pub(super) fn found(&self) -> Option<String> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The command line for the master or, if no Sentinel has named it yet, for the first Sentinel.
+    pub(super) fn redis_cli(&self, for_master: &RedisCli) -> RedisCli {
+        self.found().map_or_else(|| self.redis_cli.clone(), |address| for_master.at(&address))
+    }
+
+    /// Asks one Sentinel after the other for the master's address, until one names it. Returns the dialer's target with
+    /// that address.
+    ///
+    /// # Errors
+    /// The failure of the last Sentinel that answered or, if none did, of the last Sentinel.
+    pub(super) async fn locate(&self, dialer: &Dialer) -> Result<Target, Failure> {
+        let first = self.next.fetch_add(1, Ordering::Relaxed) % self.each.len();
+        let (later, sooner) = self.each.split_at(first);
+        let mut failures = Vec::new();
+        for (sentinel, resolver) in sooner.iter().chain(later) {
+            let asked = timeout(self.patience, self.ask(dialer, sentinel, resolver)).await;
+            let replies = asked.unwrap_or_else(|_| {
+                let bound = format!("nothing within {:?}", self.patience);
+                Err(Failure::unsent(FailureKind::ConnectTimeout).with_detail(bound))
+            });
+            let has_answered = replies.is_ok();
+            match replies.and_then(|replies| self.read(replies, sentinel)) {
+                Ok((host, port)) => {
+                    let encrypted = dialer.target.is_encrypted();
+                    let address = Address::Port { host, port, encrypted };
+                    let located = Target { address, sentinels: None, ..dialer.target.clone() };
+                    *self.found.lock().unwrap_or_else(PoisonError::into_inner) =
+                        Some(located.address());
+                    return Ok(located);
+                }
+                Err(failure) => {
+                    let said = failure.detail().unwrap_or_default();
+                    let remedy = match failure.kind() {
+                        _ if !has_answered => "; start it, or correct its address in the URL",
+                        FailureKind::Unauthenticated => {
+                            "; check sentinel-user and sentinel-password in the URL"
+                        }
+                        _ => "",
+                    };
+                    let detail = format!("Sentinel {}: {said}{remedy}", sentinel.address());
+                    failures.push((has_answered, failure.with_detail(detail)));
+                }
+            }
+        }
+        let last = failures.into_iter().max_by_key(|(has_answered, _)| *has_answered);
+        Err(last.map_or(Failure::unsent(FailureKind::Unreachable), |(_, failure)| failure))
+    }
+
+    /// Connects to one Sentinel, and asks it. Returns its replies, which may be errors.
+    async fn ask(
+        &self,
+        dialer: &Dialer,
+        sentinel: &Target,
+        resolver: &Resolver,
+    ) -> Result<Vec<Reply>, Failure> {
+        let socket = dialer.dial(&sentinel.address, resolver).await.map_err(not_dialled)?;
+        // A Sentinel pushes nothing to a connection that subscribes to nothing.
+        let mut wire = Wire::new(socket, Inbox::new(1).push_sink(NodeId::new(0)));
+        let login = sentinel.login();
+        let replies = wire.ask(|out| {
+            if let Some((user, password)) = login {
+                let words = [Some("AUTH"), user, Some(password)].into_iter().flatten();
+                resp::write(out, &words.map(str::as_bytes).collect::<Vec<_>>());
+            }
+            let master = self.master.as_bytes();
+            resp::write(out, &[b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", master]);
+            1 + usize::from(login.is_some())
+        });
+        replies.await.map_err(|failure| match wire.last_words() {
+            Some(error) => not_logged_in(error, login.is_some()),
+            None => hinted(failure, &wire, dialer),
+        })
+    }
+
+    /// Reads the master's address in a Sentinel's replies.
+    fn read(&self, replies: Vec<Reply>, sentinel: &Target) -> Result<(String, u16), Failure> {
+        let no_sentinel = || {
+            let detail = "this is no Sentinel; correct its port, which is usually 26379";
+            Failure::unsent(FailureKind::Unreachable).with_detail(detail)
+        };
+        let lacks =
+            |reply: &Reply| matches!(reply, Reply::Error(it) if missing_command(it).is_some());
+        if replies.iter().any(lacks) {
+            return Err(no_sentinel());
+        }
+        for reply in replies {
+            match reply {
+                Reply::Okay => {}
+                Reply::Error(error) => {
+                    return Err(not_logged_in(&error, sentinel.login().is_some()));
+                }
+                Reply::Nil => {
+                    let detail = format!(
+                        "it knows no master {:?}; correct the name in the URL, SENTINEL MASTERS lists the names",
+                        self.master
+                    );
+                    return Err(Failure::unsent(FailureKind::Unreachable).with_detail(detail));
+                }
+                Reply::List(words) => return address(&words).ok_or_else(no_sentinel),
+                _ => return Err(no_sentinel()),
+            }
+        }
+        Err(no_sentinel())
+    }
+}
+
+/// Host and port in a reply. The host of a valid reply is an IP address or a name.
+fn address(words: &[Reply]) -> Option<(String, u16)> {
+    let [Reply::Bytes(host), Reply::Bytes(port)] = words else { return None };
+    let [host, port] = [host, port].map(|word| std::str::from_utf8(word).ok());
+    let host = host.filter(|it| it.parse::<IpAddr>().is_ok() || looks_like_a_host(it))?;
+    let port = port?.parse().ok().filter(|port| *port > 0)?;
+    (!host.is_empty()).then(|| (host.to_owned(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_none_is_not_used() {
+        let read = |host: &str, port: &str| {
+            address(&[host, port].map(|word| Reply::Bytes(word.as_bytes().to_vec())))
+        };
+        assert_eq!(read("10.0.0.1", "6379"), Some(("10.0.0.1".to_owned(), 6379)));
+        assert_eq!(read("::1", "6379"), Some(("::1".to_owned(), 6379)));
+        assert_eq!(read("redis-1.internal", "1"), Some(("redis-1.internal".to_owned(), 1)));
+        for (host, port) in [("", "1"), ("a b", "1"), ("a", "0"), ("a", "65536"), ("\x1b[2J", "1")]
+        {
+            assert_eq!(read(host, port), None, "{host}:{port}");
+        }
+        assert_eq!(address(&[Reply::Nil, Reply::Int(1)]), None);
+        assert_eq!(address(&[]), None);
+    }
+}
