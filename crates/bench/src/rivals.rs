@@ -20,7 +20,8 @@
 //! `cargo xtask bench` installs pinned versions of the libraries into `target/bench-rivals`. The report lists a library
 //! that is missing or cannot run as `not run: why`.
 
-mod process;
+#[path = "../../../xtask/src/program.rs"]
+mod program;
 
 use std::path::Path;
 use std::process::Command;
@@ -31,7 +32,6 @@ use serde::Deserialize;
 
 use crate::sample::Sample;
 use crate::subjects::Subject;
-use crate::testbed;
 
 /// Additional time for a program to start, warm up and report.
 const GRACE: Duration = Duration::from_secs(15);
@@ -147,14 +147,10 @@ impl Rival {
     /// # Errors
     /// If the packages are not installed, or the library cannot lock on this number of nodes.
     pub(crate) fn on(self, servers: &[Server]) -> Result<External, String> {
-        self.at(&testbed::urls(servers))
-    }
-
-    fn at(self, urls: &[String]) -> Result<External, String> {
-        if self.single_node_only && urls.len() != 1 {
+        if self.single_node_only && servers.len() != 1 {
             return Err("it locks on one server only".to_owned());
         }
-        let nodes = urls.iter().map(|url| address(url)).collect::<Result<_, _>>()?;
+        let nodes = servers.iter().map(Server::address).collect();
         self.language.command()?;
         Ok(External { rival: self, nodes })
     }
@@ -197,9 +193,14 @@ impl Subject for External {
         command
             .args(["--concurrency", &lockers.to_string()])
             .args(["--seconds", &time.as_secs_f64().to_string()]);
-        let output = process::run(&mut command, time + GRACE)?;
-        let report: Pairs = serde_json::from_str(&output)
-            .map_err(|why| format!("its report cannot be read: {why}: {output}"))?;
+        let ended = program::run(&mut command, time + GRACE)?;
+        if !ended.is_success() {
+            // The last line, in which Python and Node.js write the reason.
+            let last = ended.errors.trim().lines().last().unwrap_or("it wrote no error");
+            return Err(last.to_owned());
+        }
+        let report: Pairs = serde_json::from_str(&ended.output)
+            .map_err(|why| format!("its report cannot be read: {why}: {}", ended.output))?;
         let seconds = |value: f64| {
             Duration::try_from_secs_f64(value).map_err(|why| format!("its report: {why}"))
         };
@@ -214,36 +215,9 @@ impl Subject for External {
     }
 }
 
-/// Returns the `host:port` of a node. The programs of other libraries accept nothing else.
-fn address(url: &str) -> Result<String, String> {
-    let address = ["redis://", "valkey://"].iter().find_map(|scheme| url.strip_prefix(scheme));
-    let address = address.unwrap_or(url).trim_end_matches('/');
-    let port = address.rsplit_once(':').map(|(_, port)| port.parse::<u16>().is_ok());
-    if port == Some(true) && !address.contains(['/', '@', ',']) {
-        Ok(address.to_owned())
-    } else {
-        // The message does not quote the URL, which may contain a password.
-        Err("programs of other languages are given plain TCP nodes without a password".to_owned())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use quorlock_servers::{Listen, Nodes, ServerOptions, find_or_skip};
-
     use super::*;
-    use crate::handover_stats::Turn;
-    use crate::workers::Workers;
-
-    #[test]
-    fn nodes_are_plain_tcp_addresses() {
-        assert_eq!(address("redis://127.0.0.1:7001").unwrap(), "127.0.0.1:7001");
-        assert_eq!(address("127.0.0.1:7001").unwrap(), "127.0.0.1:7001");
-        for refused in ["redis+unix:///tmp/s", "redis://:pw@h:1", "rediss://h:1", "h", "h:70000"] {
-            let why = address(refused).unwrap_err();
-            assert!(!why.contains("pw"), "{why}");
-        }
-    }
 
     /// The versions in the tables are the installed versions.
     #[test]
@@ -279,45 +253,5 @@ mod tests {
     #[test]
     fn every_rival_is_a_subject() {
         assert_eq!(RIVALS.map(|rival| rival.name), crate::subjects::EXTERNAL);
-    }
-
-    #[test]
-    fn one_server_is_all_that_redis_py_can_do() {
-        let nodes = ["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
-        let why = find("redis-py").unwrap().at(&nodes).unwrap_err();
-        assert_eq!(why, "it locks on one server only");
-    }
-
-    /// Run by hand after `cargo xtask bench`: `cargo test -p quorlock-bench every_rival -- --ignored --nocapture`.
-    #[test]
-    #[ignore = "needs packages that `cargo xtask bench` installs"]
-    fn every_rival_does_its_work() {
-        let Some(binary) = find_or_skip("the rivals' programs") else { return };
-        let options = ServerOptions { listen: Listen::Tcp, ..Default::default() };
-        let servers = Nodes::start(&binary, 5, options).unwrap();
-        for rival in RIVALS {
-            println!("{} {}", rival.name, rival.version);
-            for count in if rival.single_node_only { vec![1] } else { vec![1, 5] } {
-                let mut external = rival.on(&servers[..count]).unwrap();
-                for lockers in [1, 64] {
-                    let sample = external.pairs(lockers, Duration::from_secs(1)).unwrap();
-                    println!("  N={count} c={lockers}: {:.0} pairs/s, {sample:?}", sample.rate());
-                    assert!(sample.pairs > 0 && !sample.cpu.is_zero());
-                    assert!(sample.p50_us <= sample.p99_us && sample.p99_us <= sample.p999_us);
-                }
-                let worker = || external.worker("bench:test", Duration::from_millis(5));
-                let workers = Workers::of(worker, 2).unwrap();
-                let turns: Vec<Vec<Turn>> = workers.work(Duration::from_secs(1)).unwrap();
-                println!(
-                    "  N={count}, 2 processes: {:?} turns",
-                    turns.iter().map(Vec::len).collect::<Vec<_>>()
-                );
-                let mut held: Vec<_> =
-                    turns.iter().flatten().filter_map(|turn| turn.1.zip(turn.2)).collect();
-                assert!(!held.is_empty());
-                held.sort_unstable();
-                assert!(held.windows(2).all(|pair| pair[0].1 <= pair[1].0), "two holders at once");
-            }
-        }
     }
 }

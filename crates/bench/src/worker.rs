@@ -4,7 +4,6 @@
 //! END, in nanoseconds of the monotonic clock. Then it prints its results as lines of JSON. If its input ends, the
 //! benchmark has ended, and the worker exits.
 
-use std::future::Future;
 use std::io::{self, BufRead as _, Write as _};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use tokio::runtime::Runtime;
 use crate::clock::{self, nanos};
 use crate::handover_stats::Turn;
 use crate::held;
+use crate::subjects::closed_loop::Locker;
 use crate::subjects::quorlock::builder;
 use crate::subjects::{Flavor, TTL};
 
@@ -22,7 +22,7 @@ use crate::subjects::{Flavor, TTL};
 pub(crate) struct Job {
     pub(crate) subject: String,
     pub(crate) urls: Vec<String>,
-    pub(crate) flavor: String,
+    pub(crate) flavor: Flavor,
     pub(crate) task: Task,
 }
 
@@ -41,8 +41,7 @@ pub(crate) enum Task {
 pub(crate) fn main(job: &str) -> Result<(), String> {
     let job: Job = serde_json::from_str(job)
         .map_err(|_| "a worker is started by the benchmark itself, not by hand".to_owned())?;
-    let flavor = <Flavor as clap::ValueEnum>::from_str(&job.flavor, true)?;
-    let runtime = flavor.runtime()?;
+    let runtime = job.flavor.runtime()?;
     match (&job.task, job.subject.as_str()) {
         (Task::Contend { key, hold_us }, "quorlock") => {
             let locker = client(&runtime, &job.urls, TTL)?;
@@ -68,46 +67,12 @@ pub(crate) fn main(job: &str) -> Result<(), String> {
 fn client(runtime: &Runtime, urls: &[String], ttl: Duration) -> Result<Client, String> {
     let _inside = runtime.enter();
     builder(urls.to_vec())
-        .options(LockOptions::new().ttl(ttl))
+        .options(LockOptions::new().ttl(ttl).wait_forever())
         .build()
         .map_err(|error| error.to_string())
 }
 
-trait Contender: Send + Sync + 'static {
-    type Guard: Send;
-    fn acquire(&self, key: &str) -> impl Future<Output = Result<Self::Guard, String>> + Send;
-    fn release(guard: Self::Guard) -> impl Future<Output = ()> + Send;
-}
-
-impl Contender for Client {
-    type Guard = quorlock::Guard;
-
-    async fn acquire(&self, key: &str) -> Result<Self::Guard, String> {
-        self.acquire(key)
-            .options(LockOptions::new().wait_forever())
-            .await
-            .map_err(|error| error.to_string())
-    }
-
-    async fn release(guard: Self::Guard) {
-        // The outcome does not matter: an overlap of two holders shows in the recorded times.
-        let _ = guard.release().await;
-    }
-}
-
-impl Contender for rslock::LockManager {
-    type Guard = rslock::LockGuard;
-
-    async fn acquire(&self, key: &str) -> Result<Self::Guard, String> {
-        self.acquire(key, TTL).await.map_err(|error| error.to_string())
-    }
-
-    async fn release(guard: Self::Guard) {
-        guard.release().await;
-    }
-}
-
-fn contend<C: Contender>(
+fn contend<C: Locker>(
     runtime: &Runtime,
     locker: C,
     key: &str,
@@ -117,7 +82,7 @@ fn contend<C: Contender>(
     let turns = runtime.block_on(async move {
         let work = async move {
             // This pair opens the connections, so that the first turn does not include their opening.
-            C::release(locker.acquire(&own_key).await?).await;
+            locker.pair(&own_key).await?;
             let end = await_go()?;
             let mut turns = Vec::new();
             while clock::now() < end {
@@ -130,7 +95,7 @@ fn contend<C: Contender>(
     tell(&turns)
 }
 
-async fn turn<C: Contender>(
+async fn turn<C: Locker>(
     locker: &C,
     key: &str,
     hold: Duration,
@@ -145,7 +110,8 @@ async fn turn<C: Contender>(
     let acquired = clock::now();
     tokio::time::sleep(hold).await;
     let released = clock::now();
-    C::release(guard).await;
+    // The outcome does not matter: an overlap of two holders shows in the recorded times.
+    let _ = C::release(guard).await;
     Ok(Turn(nanos(asked), Some(nanos(acquired)), Some(nanos(released))))
 }
 

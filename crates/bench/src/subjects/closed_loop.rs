@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
@@ -17,7 +18,7 @@ use crate::sample::{Latencies, Sample, Started};
 const PILE: usize = 50_000;
 
 /// The tokio runtime of async subjects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub(crate) enum Flavor {
     /// One thread per core, as with `#[tokio::main]`.
     #[default]
@@ -37,8 +38,18 @@ impl Flavor {
 
 /// An async client.
 pub(crate) trait Locker: Clone + Send + Sync + 'static {
+    type Guard: Send;
+
+    fn acquire(&self, key: &str) -> impl Future<Output = Result<Self::Guard, String>> + Send;
+
+    /// # Errors
+    /// If the lock was lost before.
+    fn release(guard: Self::Guard) -> impl Future<Output = Result<(), String>> + Send;
+
     /// Acquires the lock of this key and releases it.
-    fn pair(&self, key: &str) -> impl Future<Output = Result<(), String>> + Send;
+    fn pair(&self, key: &str) -> impl Future<Output = Result<(), String>> + Send {
+        async move { Self::release(self.acquire(key).await?).await }
+    }
 }
 
 /// An async subject: its client and its runtime.

@@ -1,6 +1,6 @@
 //! The async client with its default settings, on the runtime of its callers.
 
-use ::quorlock::{Client, ClientBuilder, LockOptions, Outcome, RestartGuard};
+use ::quorlock::{Client, ClientBuilder, Guard, LockOptions, Outcome, RestartGuard};
 use quorlock_servers::Server;
 
 use super::closed_loop::{AsyncSubject, Locker};
@@ -8,9 +8,14 @@ use super::{Flavor, TTL};
 use crate::testbed;
 
 impl Locker for Client {
-    async fn pair(&self, key: &str) -> Result<(), String> {
-        let guard = self.acquire(key).await.map_err(|error| error.to_string())?;
-        went_well(key, guard.release().await.outcome)
+    type Guard = Guard;
+
+    async fn acquire(&self, key: &str) -> Result<Guard, String> {
+        Self::acquire(self, key).await.map_err(|error| error.to_string())
+    }
+
+    async fn release(guard: Guard) -> Result<(), String> {
+        went_well("its key", guard.release().await.outcome)
     }
 }
 

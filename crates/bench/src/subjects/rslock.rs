@@ -1,6 +1,6 @@
 //! rslock with its default settings.
 
-use ::rslock::LockManager;
+use ::rslock::{LockGuard, LockManager};
 use quorlock_servers::Server;
 
 use super::closed_loop::{AsyncSubject, Locker};
@@ -8,8 +8,13 @@ use super::{Flavor, TTL};
 use crate::testbed;
 
 impl Locker for LockManager {
-    async fn pair(&self, key: &str) -> Result<(), String> {
-        let guard = self.acquire(key, TTL).await.map_err(|error| error.to_string())?;
+    type Guard = LockGuard;
+
+    async fn acquire(&self, key: &str) -> Result<LockGuard, String> {
+        Self::acquire(self, key, TTL).await.map_err(|error| error.to_string())
+    }
+
+    async fn release(guard: LockGuard) -> Result<(), String> {
         guard.release().await;
         Ok(())
     }

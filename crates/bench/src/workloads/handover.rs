@@ -3,7 +3,6 @@
 use std::thread;
 use std::time::Duration;
 
-use clap::ValueEnum as _;
 use quorlock_servers::Server;
 
 use super::{Bench, ping, progress};
@@ -51,11 +50,10 @@ pub(crate) fn once(bench: &mut Bench, contention: Contention<'_>) {
 fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> {
     let Contention { subject, nodes, processes, time, frozen } = contention;
     let servers = bench.testbed.first(nodes);
-    let flavor = bench.flavor.to_possible_value();
     let job = Job {
         subject: subject.to_owned(),
         urls: testbed::urls(servers),
-        flavor: flavor.map_or_else(String::new, |value| value.get_name().to_owned()),
+        flavor: bench.flavor,
         task: Task::Contend {
             // Each run has its own key, because a process that was killed in an earlier round may have left its lock.
             key: format!("bench:{NAME}:{}", clock::nanos(clock::now())),

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use clap::ValueEnum as _;
-
 use super::{Bench, progress};
 use crate::held::HeldFigures;
 use crate::report::Cell;
@@ -39,11 +37,10 @@ fn measure(
     locks: usize,
     time: Duration,
 ) -> Result<HeldFigures, String> {
-    let flavor = bench.flavor.to_possible_value();
     let job = Job {
         subject: "quorlock".to_owned(),
         urls: testbed::urls(bench.testbed.first(nodes)),
-        flavor: flavor.map_or_else(String::new, |value| value.get_name().to_owned()),
+        flavor: bench.flavor,
         task: Task::Hold { locks, ttl_ms: TTL_MS },
     };
     let told: Vec<Vec<HeldFigures>> = Workers::start(&job, 1)?.work(time)?;

@@ -55,7 +55,7 @@ struct KindLocker {
 }
 
 impl KindLocker {
-    async fn acquire(&self, key: &str, options: LockOptions) -> Result<Guard, String> {
+    async fn acquire_with(&self, key: &str, options: LockOptions) -> Result<Guard, String> {
         let call = match self.kind {
             Kind::Plain => self.client.acquire(key),
             Kind::Fenced => {
@@ -73,9 +73,14 @@ impl KindLocker {
 }
 
 impl Locker for KindLocker {
-    async fn pair(&self, key: &str) -> Result<(), String> {
-        let guard = self.acquire(key, LockOptions::new()).await?;
-        went_well(key, guard.release().await.outcome)
+    type Guard = Guard;
+
+    async fn acquire(&self, key: &str) -> Result<Guard, String> {
+        self.acquire_with(key, LockOptions::new()).await
+    }
+
+    async fn release(guard: Guard) -> Result<(), String> {
+        <Client as Locker>::release(guard).await
     }
 }
 
@@ -182,7 +187,7 @@ async fn hold_again(locker: KindLocker, until: Duration) -> Result<Latencies, St
     while clock::now() < until {
         let asked = clock::now();
         let options = LockOptions::new().wait(Duration::from_secs(60));
-        let guard = locker.acquire(&key(WRITER, 0), options).await?;
+        let guard = locker.acquire_with(&key(WRITER, 0), options).await?;
         waits.record(clock::now() - asked);
         tokio::time::sleep(HOLD).await;
         went_well(WRITER, guard.release().await.outcome)?;
