@@ -6,11 +6,12 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
+use crate::Outcome;
 use crate::program;
 use crate::runner::clock;
 use crate::special_build::{MUTANTS, STEPPED, Special, UNOPTIMIZED};
@@ -30,30 +31,23 @@ const MINUTES_OF_ALL: u32 = 1;
 const GRACE: Duration = Duration::from_secs(180);
 
 /// Replaces this process by chaos (exec), which gets its signals. Returns only if exec fails.
-pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
+pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> Outcome {
     if args.first().is_some_and(|first| first == "--mutants") {
         return mutants(workspace, server, &args[1..]);
     }
-    let program = match build(workspace) {
-        Ok(program) => program,
-        Err(code) => return code,
-    };
+    let program = build(workspace)?;
     let error = Command::new(&program).args(args).env(SERVER_VARIABLE, &server.path).exec();
-    eprintln!("xtask: {}: {error}", program.display());
-    ExitCode::from(2)
+    Err(format!("{}: {error}", program.display()))
 }
 
 /// Builds chaos and the command line under test, both with a wall clock that tests can set forward or back.
-pub(crate) fn build(workspace: &Path) -> Result<PathBuf, ExitCode> {
+pub(crate) fn build(workspace: &Path) -> Result<PathBuf, String> {
     build_so(workspace, &STEPPED)
 }
 
-fn build_so(workspace: &Path, so: &Special) -> Result<PathBuf, ExitCode> {
+fn build_so(workspace: &Path, so: &Special) -> Result<PathBuf, String> {
     let build = [&["build", "--quiet"], UNOPTIMIZED, PROGRAMS].concat();
-    so.program(workspace, &build, "quorlock-chaos").map_err(|why| {
-        eprintln!("xtask: {why}");
-        ExitCode::FAILURE
-    })
+    so.program(workspace, &build, "quorlock-chaos")
 }
 
 /// Mutants that chaos must find, each with the kind of round (`--only`) that finds it.
@@ -67,11 +61,8 @@ const KNOWN: [(&str, &str); 5] = [
 
 /// Runs chaos with one mutant after the other on new seeds, and prints the time until chaos finds each. Chaos must find
 /// the mutants in `KNOWN`. With `--all` it runs all mutants of library and engine instead.
-fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> ExitCode {
-    let program = match build_so(workspace, &MUTANTS) {
-        Ok(program) => program,
-        Err(code) => return code,
-    };
+fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> Outcome {
+    let program = build_so(workspace, &MUTANTS)?;
     let (options, only): (Vec<&OsString>, Vec<&OsString>) =
         words.iter().partition(|word| *word == "--all");
     let is_all = !options.is_empty();
@@ -89,15 +80,9 @@ fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> ExitC
         let row = |name| hunt(&program, server, name, "library", MINUTES_OF_ALL);
         Ok(names.filter(|name| wanted(name)).map(row).collect::<Vec<MutantResult>>())
     };
-    let rows = match hunted() {
-        Ok(rows) => rows,
-        Err(why) => {
-            eprintln!("xtask: {why}");
-            return ExitCode::from(2);
-        }
-    };
+    let rows = hunted()?;
     if rows.is_empty() {
-        eprintln!("xtask: no mistake has that name");
+        return Err("no mistake has that name".to_owned());
     }
     println!("\n| mistake | found after | by |\n|---|---|---|");
     for MutantResult { mutant, after, by } in &rows {
@@ -108,11 +93,7 @@ fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> ExitC
         println!("| {mutant} | {} | {by} |", clock(*after));
     }
     let is_found = |row: &MutantResult| row.by.as_ref().is_ok_and(|by| is_all || by.is_some());
-    if !rows.is_empty() && rows.iter().all(is_found) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    Ok(rows.iter().all(is_found))
 }
 
 struct MutantResult {

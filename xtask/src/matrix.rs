@@ -7,7 +7,6 @@ use std::ffi::OsString;
 use std::hint;
 use std::io;
 use std::path::Path;
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -15,10 +14,10 @@ use quorlock_servers::{SERVER_VARIABLE, ServerBinary, find_all};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
 
-use crate::interop;
 use crate::runner::{Conditions, Suite, Totals};
 use crate::server_wheels;
 use crate::test::at_a_time;
+use crate::{Outcome, interop};
 
 const USAGE: &str = "cargo xtask matrix [--loaded N] [--server NAME]... [--no-suite]
 
@@ -40,30 +39,15 @@ struct Parts {
 }
 
 /// Builds the tests once, runs each part, and prints a table.
-pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
-    let parts = match Parts::parse(args, server_wheels::names(server)) {
-        Ok(_) if env::var_os(SERVER_VARIABLE).is_some_and(|value| !value.is_empty()) => {
-            eprintln!("xtask: {SERVER_VARIABLE} is set; use --server instead");
-            return ExitCode::from(2);
-        }
-        Ok(parts) => parts,
-        Err(why) => {
-            eprint!("xtask: {why}\n\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
+pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> Outcome {
+    let parts = Parts::parse(args, server_wheels::names(server));
+    let parts = parts.map_err(|why| format!("{why}\n\n{USAGE}"))?;
+    if env::var_os(SERVER_VARIABLE).is_some_and(|value| !value.is_empty()) {
+        return Err(format!("{SERVER_VARIABLE} is set; use --server instead"));
+    }
     // The suite is built last, because its tests run the `quorlock` that is built with them.
-    let built = interop::build(workspace).and_then(|programs| {
-        let suite = if parts.no_suite { None } else { Some(Suite::build(workspace)?) };
-        Ok((programs, suite))
-    });
-    let (programs, suite) = match built {
-        Ok(built) => built,
-        Err(why) => {
-            eprintln!("xtask: {why}");
-            return ExitCode::FAILURE;
-        }
-    };
+    let programs = interop::build(workspace)?;
+    let suite = if parts.no_suite { None } else { Some(Suite::build(workspace)?) };
     let run = |conditions| suite.as_ref().map(|suite| suite.run(conditions)).transpose();
     let mut rows = Vec::new();
     for number in 1..=parts.loaded {
@@ -94,7 +78,7 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
         };
         rows.push((name, totals));
     }
-    report(rows)
+    Ok(report(rows))
 }
 
 /// Writes the row of a server. Returns the totals of its tests, with the failures of the other parts.
@@ -182,7 +166,8 @@ fn bind_to_one_core() -> io::Result<()> {
     Ok(sched_setaffinity(None, &one)?)
 }
 
-fn report(rows: Vec<(String, Totals)>) -> ExitCode {
+/// Prints the table. Returns whether nothing failed.
+fn report(rows: Vec<(String, Totals)>) -> bool {
     println!("\n| run | result | passed | failed | not for it |\n|---|---|---|---|---|");
     let mut failures = Vec::new();
     for (name, totals) in rows {
@@ -192,7 +177,7 @@ fn report(rows: Vec<(String, Totals)>) -> ExitCode {
         failures.extend(totals.failures.into_iter().map(|what| format!("{name}: {what}")));
     }
     failures.iter().for_each(|line| println!("FAILED {line}"));
-    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    failures.is_empty()
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, ServerBinary};
 
-use crate::cargo;
 use crate::special_build::UNOPTIMIZED;
+use crate::{Outcome, cargo};
 
 /// The commit of release 0.1.0.
 const COMMIT: &str = "b92b7e3";
@@ -18,14 +18,9 @@ const FOLDER: &str = "target/old-version";
 const NAME: &str = "quorlock-old";
 
 /// Builds 0.1.0 if necessary, and runs the tests that use both versions.
-pub(crate) fn run(workspace: &Path, server: &ServerBinary, _args: &[OsString]) -> ExitCode {
-    match build(workspace).and_then(|old| test(workspace, server, &old)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("xtask mixed: {why}");
-            ExitCode::FAILURE
-        }
-    }
+pub(crate) fn run(workspace: &Path, server: &ServerBinary, _args: &[OsString]) -> Outcome {
+    let old = build(workspace)?;
+    test(workspace, server, &old).map(|()| true)
 }
 
 fn build(workspace: &Path) -> Result<PathBuf, String> {

