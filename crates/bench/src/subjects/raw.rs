@@ -46,9 +46,14 @@ impl Release {
     pub(crate) fn observed(server: &Server) -> Result<Self, String> {
         let client =
             builder([server.url()]).blocking().build().map_err(|error| error.to_string())?;
+        let pair = || {
+            let guard = client.acquire("bench:observed").call();
+            guard.map_err(|error| error.to_string()).map(|guard| guard.release())
+        };
+        // The first pair also sends what a new connection needs, such as the marker's script.
+        let _ = pair()?;
         let before = Commands::read(std::slice::from_ref(server))?;
-        let guard = client.acquire("bench:observed").call().map_err(|error| error.to_string())?;
-        let _ = guard.release();
+        let _ = pair()?;
         let did = Commands::read(std::slice::from_ref(server))?.since(&before);
         let uses = |name| did.calls(name) > 0;
         match (uses("delifeq"), uses("delex"), uses("evalsha") || uses("eval")) {
