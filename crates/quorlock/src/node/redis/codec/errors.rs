@@ -18,7 +18,17 @@ pub(in crate::node::redis) fn rejected(error: &str) -> Failure {
         let detail = format!("{}; quorlock doctor names the right", for_people(error));
         return Failure::new(FailureKind::Forbidden).with_detail(detail);
     }
+    let error = without_script(error);
     Failure::new(kind_of(code(error))).with_detail(for_people(error))
+}
+
+/// The error of the command inside a script, without the words that Redis 6.2 puts in front of it.
+fn without_script(error: &str) -> &str {
+    let inner = error.rsplit_once("@user_script: ").and_then(|(_, rest)| rest.split_once(": -"));
+    match inner {
+        Some((line, inner)) if line.bytes().all(|byte| byte.is_ascii_digit()) => inner,
+        _ => error,
+    }
 }
 
 /// The failure for an error in answer to a command that sets a lock. A server replies with a known error before it
@@ -69,6 +79,27 @@ mod tests {
         );
         assert_eq!((code("ERR"), explanation("ERR")), ("ERR", ""));
     }
+
+    #[test]
+    fn an_error_inside_a_script_of_redis_6_is_known_and_the_script_may_have_written() {
+        for (error, kind) in [
+            (
+                "@user_script: 101: -OOM command not allowed when used memory > 'maxmemory'",
+                FailureKind::OutOfMemory,
+            ),
+            (
+                "ERR Error running script (call to f_f1): @user_script:27: @user_script: 27: -MISCONF Redis \
+                 is configured to save RDB snapshots",
+                FailureKind::CannotPersist,
+            ),
+        ] {
+            let failure = not_set(error);
+            assert_eq!(failure.kind(), kind);
+            assert!(failure.may_have_been_executed());
+            assert!(!failure.to_string().contains("user_script"), "{failure}");
+        }
+    }
+
     #[test]
     fn what_a_script_may_not_do_is_forbidden_whatever_the_server() {
         for error in [
