@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quorlock::{Guard, LockOptions, NodeTrustState, RestartGuard};
-use quorlock_servers::{Server, ServerOptions};
+use quorlock_servers::{Server, ServerOptions, find};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -123,9 +123,12 @@ async fn the_guard_costs_one_command_per_batch_and_one_per_connection() {
     let client = strict(&nodes).options(UNEXTENDED).build().unwrap();
     let guard = client.try_acquire("orders").await.unwrap();
     eventually("all have voted", || guard.votes() == 3).await;
+    // The script that looks for missing rights calls the commands on Redis 6, which has no other way.
+    let looks = u64::from(find().unwrap().version.major < 7);
     for node in &nodes {
-        // One of the two `GET` commands reads the registration of the database.
-        assert_eq!(counts(node), [1, 1, 1, 2], "{}", node.address());
+        // One of the `GET` commands reads the registration of the database.
+        let expected = [1 + looks, 1, 1 + looks, 2 + looks];
+        assert_eq!(counts(node), expected, "{}", node.address());
     }
     assert!(guard.release().await.is_released());
     eventually("all have released", || client.stats().releases_owed == 0).await;
