@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::plan::{self, BenchPlan, Scope, WORKLOADS};
@@ -108,7 +108,7 @@ struct Common {
     server: Option<String>,
 
     /// Number of rounds; every subject is measured once per round
-    #[arg(long, default_value_t = 5, value_parser = rounds)]
+    #[arg(long, default_value_t = 5, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000))]
     rounds: usize,
 
     /// Duration of one measurement, 10ms to 60s [default: 800ms, quick: 500ms]
@@ -120,14 +120,7 @@ struct Common {
     runtime: Flavor,
 }
 
-const ROUNDS: RangeInclusive<usize> = 1..=1000;
 const SAMPLE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
-
-fn rounds(text: &str) -> Result<usize, String> {
-    let rounds = text.parse().map_err(|_| "a number is needed".to_owned())?;
-    let fits = ROUNDS.contains(&rounds);
-    if fits { Ok(rounds) } else { Err(format!("must be {} to {}", ROUNDS.start(), ROUNDS.end())) }
-}
 
 fn sample(text: &str) -> Result<Duration, String> {
     let sample = humantime::parse_duration(text).map_err(|error| error.to_string())?;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::sample::Sample;
+
 /// A run of the benchmark. Documents and plots depend on the names of the fields in JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
@@ -106,6 +108,14 @@ impl Figures {
         sorted.sort_by(f64::total_cmp);
         row.median = median(&sorted);
         (row.min, row.max) = (sorted[0], sorted[sorted.len() - 1]);
+    }
+
+    /// Adds the figures of pairs of acquire and release in a round.
+    pub(crate) fn add_pairs(&mut self, cell: Cell<'_>, sample: &Sample) {
+        self.add(cell, "pairs_per_s", sample.rate());
+        self.add(cell, "p50_us", sample.p50_us);
+        self.add(cell, "p99_us", sample.p99_us);
+        self.add(cell, "cpu_us_per_pair", sample.cpu_us_per_pair());
     }
 
     /// Records a measurement that was not possible. A repeated record changes nothing.

@@ -103,7 +103,7 @@ fn a_missed_target_is_told_and_the_exit_code_says_so() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     let wrong: &[(&[&str], &str)] = &[
-        (&["--rounds", "0"], "must be 1 to 1000"),
+        (&["--rounds", "0"], "0 is not in 1..=1000"),
         (&["--sample", "1ms"], "must be 10ms to 60s"),
         (&["--sample", "1"], "time unit needed"),
         (&["--only", "nothing"], "possible values"),

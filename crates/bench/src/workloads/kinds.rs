@@ -111,11 +111,13 @@ pub(crate) fn run(bench: &mut Bench) {
         bench.interleave(NAME, subjects, |bench, subject| {
             subject.pairs(lockers, bench.warm_up())?;
             let sample = subject.pairs(lockers, bench.sample)?;
-            add(bench, NAME, subject.name(), lockers, &sample);
+            let concurrency = lockers as u64;
+            let cell = Cell { workload: NAME, subject: subject.name(), nodes: NODES, concurrency };
+            bench.figures.add_pairs(cell, &sample);
             if subject.name() == "shared" {
                 subject.contended(lockers, bench.warm_up())?;
                 let sample = subject.contended(lockers, bench.sample)?;
-                add(bench, ONE_KEY, subject.name(), lockers, &sample);
+                bench.figures.add_pairs(Cell { workload: ONE_KEY, ..cell }, &sample);
             }
             Ok(())
         });
@@ -126,20 +128,6 @@ pub(crate) fn run(bench: &mut Bench) {
             return bench.figures.not_run("quorlock", WRITER, why);
         }
     }
-}
-
-fn add(
-    bench: &mut Bench,
-    workload: &str,
-    subject: &str,
-    lockers: usize,
-    sample: &crate::sample::Sample,
-) {
-    let cell = Cell { workload, subject, nodes: NODES, concurrency: lockers as u64 };
-    bench.figures.add(cell, "pairs_per_s", sample.rate());
-    bench.figures.add(cell, "p50_us", sample.p50_us);
-    bench.figures.add(cell, "p99_us", sample.p99_us);
-    bench.figures.add(cell, "cpu_us_per_pair", sample.cpu_us_per_pair());
 }
 
 /// Readers and a writer take turns with the lock, and each acquires again as soon as it has released. Each has its own

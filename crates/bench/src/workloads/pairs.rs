@@ -28,13 +28,9 @@ fn turn(
 
     let concurrency = lockers as u64;
     let cell = Cell { workload: NAME, subject: subject.name(), nodes, concurrency };
-    let mut add = |metric, value| bench.figures.add(cell, metric, value);
-    add("pairs_per_s", sample.rate());
-    add("p50_us", sample.p50_us);
-    add("p99_us", sample.p99_us);
-    add("cpu_us_per_pair", sample.cpu_us_per_pair());
+    bench.figures.add_pairs(cell, &sample);
     if !subject.is_external() {
-        add("commands_per_pair", sent as f64 / sample.pairs as f64);
+        bench.figures.add(cell, "commands_per_pair", sent as f64 / sample.pairs as f64);
     }
     Ok(())
 }

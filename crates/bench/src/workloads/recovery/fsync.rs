@@ -83,9 +83,7 @@ fn turn(
 
     let concurrency = lockers as u64;
     let cell = Cell { workload: NAME, subject: subject.name(), nodes: NODES, concurrency };
-    bench.figures.add(cell, "pairs_per_s", sample.rate());
-    bench.figures.add(cell, "p50_us", sample.p50_us);
-    bench.figures.add(cell, "p99_us", sample.p99_us);
+    bench.figures.add_pairs(cell, &sample);
     bench.figures.add(cell, "appends_per_pair", appends / sample.pairs as f64);
     Ok(())
 }

@@ -55,10 +55,7 @@ fn turn(bench: &mut Bench, subject: &mut dyn Subject, lockers: usize) -> Result<
 
     let concurrency = lockers as u64;
     let cell = Cell { workload: NAME, subject: subject.name(), nodes: NODES, concurrency };
-    bench.figures.add(cell, "pairs_per_s", sample.rate());
-    bench.figures.add(cell, "p50_us", sample.p50_us);
-    bench.figures.add(cell, "p99_us", sample.p99_us);
-    bench.figures.add(cell, "cpu_us_per_pair", sample.cpu_us_per_pair());
+    bench.figures.add_pairs(cell, &sample);
     bench.figures.add(cell, "commands_per_pair", sent as f64 / sample.pairs as f64);
     Ok(())
 }
