@@ -135,7 +135,11 @@ impl Case<'_> {
                 format!("it has {} replica(s)", more.replicas),
                 "a replica that takes its place has not seen all votes; if a tool may do that by itself, locks depend on the quarantine alone",
                 format!(
-                    "take this server out of Sentinel (SENTINEL REMOVE), or forbid to promote its replicas: {}",
+                    "if a replica may take its place under its name, add replicas={0} to its URL in all clients \
+                     (…{1}?replicas={0}); otherwise take this server out of Sentinel (SENTINEL REMOVE), or forbid to \
+                     promote its replicas: {2}",
+                    more.replicas,
+                    self.node.address,
                     unpromoted(&self.node.redis_cli, &more.replica_addresses)
                 ),
             );
