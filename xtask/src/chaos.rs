@@ -51,12 +51,13 @@ fn build_so(workspace: &Path, so: &Special) -> Result<PathBuf, String> {
 }
 
 /// Mutants that chaos must find, each with the kind of round (`--only`) that finds it.
-const KNOWN: [(&str, &str); 5] = [
+const KNOWN: [(&str, &str); 6] = [
     ("deadlines only grow", "commands"),
     ("terminate only unless expired", "commands"),
     ("take-over of the leader's group only", "commands"),
     ("one kill in a guardian's place", "commands"),
     ("release before the group is gone", "commands"),
+    ("counts a vote without the replica's acknowledgement", "replicas"),
 ];
 
 /// Runs chaos with one mutant after the other on new seeds, and prints the time until chaos finds each. Chaos must find

@@ -34,6 +34,9 @@ pub(crate) enum Kind {
     Evict,
     Drift,
     Jump,
+    MasterStops,
+    MasterCutOff,
+    MasterKilled,
 }
 
 pub(crate) type Places = Vec<usize>;
@@ -77,6 +80,23 @@ pub(crate) enum Act {
     Step(usize, Time),
     Run(usize, i64),
     SetRight(usize),
+    Failover(Failover),
+    OldMasterContinues(Failover),
+    /// The old master becomes a replica of the promoted server, or ends if there is a third server.
+    OldMasterLeaves(Failover),
+}
+
+/// The failure of a master whose replica takes its place under the same name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failover {
+    pub(crate) kind: Kind,
+    pub(crate) node: usize,
+    /// For these processes the name leads to the old master until the old master leaves.
+    pub(crate) stale: Places,
+    /// The other processes' connections to the old master are closed.
+    pub(crate) closes: bool,
+    /// A third server becomes the replica of the promoted server at once.
+    pub(crate) third: bool,
 }
 
 /// An act and its time, relative to the start of the round.
@@ -114,6 +134,9 @@ impl Kind {
             Self::Evict => "maxmemory-policy allkeys-lru and back",
             Self::Drift => "wall clock stepped and slewed as is allowed",
             Self::Jump => "wall clock set wrong by seconds or hours",
+            Self::MasterStops => "SIGSTOP a master, promote its replica, SIGCONT",
+            Self::MasterCutOff => "promote a replica while its master goes on",
+            Self::MasterKilled => "kill -9 a master, promote its replica",
         }
     }
 
@@ -214,6 +237,18 @@ impl fmt::Display for Act {
                 write!(f, "node {}: wall clock runs {ppm} ppm fast", node_name(*node))
             }
             Self::SetRight(node) => write!(f, "node {}: wall clock set right", node_name(*node)),
+            Self::Failover(Failover { kind, node, stale, third, .. }) => {
+                let third = if *third { ", which has a replica" } else { "" };
+                let stale: Vec<_> = stale.iter().map(|place| format!("p{place}")).collect();
+                let (node, stale) = (node_name(*node), stale.join(" "));
+                write!(f, "node {node}: {}{third}; still to the old one: {stale}", kind.name())
+            }
+            Self::OldMasterContinues(failover) => {
+                write!(f, "node {}: old master: SIGCONT", node_name(failover.node))
+            }
+            Self::OldMasterLeaves(failover) => {
+                write!(f, "node {}: the old master is none any more", node_name(failover.node))
+            }
         }
     }
 }

@@ -117,15 +117,19 @@ fn rounds(
 ) -> Result<ExitCode, String> {
     let start = now();
     let end = start + (args.minutes * 60.0 * SECOND as f64) as i64;
-    let kinds = args.only.map_or(vec![RoundKind::Library, RoundKind::Commands], |kind| vec![kind]);
+    let kinds = args
+        .only
+        .map_or(vec![RoundKind::Library, RoundKind::Commands, RoundKind::Replicas], |kind| {
+            vec![kind]
+        });
     let quorlock = match kinds.contains(&RoundKind::Commands) {
         true => find_quorlock(args)?,
         false => PathBuf::new(),
     };
-    let (mut library, mut commands) = (Totals::default(), Totals::default());
+    let (mut library, mut commands, mut replicas) = <(Totals, Totals, Totals)>::default();
     let mut longest_round = 0;
     'all: for seed in (0..=u64::MAX - first).map(|round| first + round) {
-        for kind in &kinds {
+        for kind in kinds.iter().filter(|kind| args.only.is_some() || kind.is_of(seed)) {
             let began = now();
             match kind {
                 RoundKind::Library => {
@@ -134,6 +138,13 @@ fn rounds(
                     let outcome = round::run(&plan, binary, shim, interrupt)?;
                     tell(args, &plan, &outcome);
                     library.add(&outcome.totals);
+                }
+                RoundKind::Replicas => {
+                    let plan = RoundPlan::replicated(seed);
+                    announce(&plan);
+                    let outcome = round::run(&plan, binary, None, interrupt)?;
+                    tell(args, &plan, &outcome);
+                    replicas.add(&outcome.totals);
                 }
                 RoundKind::Commands => {
                     let plan = RoundPlan::commands(seed, shim.is_some());
@@ -144,7 +155,8 @@ fn rounds(
                 }
             }
             longest_round = longest_round.max(now() - began);
-            let is_over = args.stop_at_first && library.violations + commands.violations > 0;
+            let is_over = args.stop_at_first
+                && library.violations + commands.violations + replicas.violations > 0;
             if is_over || interrupt.load(Ordering::Relaxed) {
                 break 'all;
             }
@@ -164,6 +176,7 @@ fn rounds(
             commands::needed(cfg!(quorlock_stepped_clock), has_leases),
             ENOUGH,
         ),
+        (RoundKind::Replicas, &replicas, round::needed_with_replicas(), SEEDS_FOR_ALL),
     ] {
         if kinds.contains(&kind) {
             println!("\n{}: {totals}", kind.name());
@@ -179,10 +192,11 @@ fn rounds(
     }
     println!("{} in all, against {} {}", seconds(now() - start), binary.flavor, binary.version);
     println!(
-        "rounds: {} library, {} commands; first seed {first}",
-        library.rounds, commands.rounds
+        "rounds: {} library, {} commands, {} replicas; first seed {first}",
+        library.rounds, commands.rounds, replicas.rounds
     );
-    let json = serde_json::to_string(&[&library, &commands]).map_err(|error| error.to_string())?;
+    let json = serde_json::to_string(&[&library, &commands, &replicas])
+        .map_err(|error| error.to_string())?;
     println!("totals: {json}");
     Ok(match failed {
         true => ExitCode::FAILURE,
@@ -338,7 +352,8 @@ fn tell(args: &Args, plan: &RoundPlan, outcome: &Outcome) {
         nonzero(totals, round::ORACLES),
         healed(totals)
     );
-    tell_violations(args, plan.seed, RoundKind::Library, &outcome.findings);
+    let kind = if plan.replicas() > 0 { RoundKind::Replicas } else { RoundKind::Library };
+    tell_violations(args, plan.seed, kind, &outcome.findings);
 }
 
 fn nonzero(totals: &Totals, section: &str) -> String {

@@ -99,12 +99,8 @@ impl Nemesis {
             Act::MasterAgain(node) => self.stand_alone(*node)?,
             Act::Follow(node) => servers.follow_with_spare(*node)?,
             Act::Promote(node) => {
-                let new = servers.promote(*node)?;
-                for proxies in &self.proxies {
-                    proxies[*node].lead_to(new);
-                    // Closes the connections that still lead to the old server, even if their messages are held back.
-                    proxies[*node].strike(Blow::Close);
-                }
+                servers.promote(*node)?;
+                self.lead(*node, 0..PROCESSES, true);
             }
             Act::Evict(node) => {
                 servers.command(*node, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"])?;
@@ -115,9 +111,31 @@ impl Nemesis {
             Act::Step(node, by) => servers.step(*node, *by)?,
             Act::Run(node, ppm) => servers.run(*node, *ppm)?,
             Act::SetRight(node) => servers.set_right(*node)?,
+            Act::Failover(failover) => {
+                servers.fail_over(failover)?;
+                let is_moved = |process: &usize| !failover.stale.contains(process);
+                self.lead(failover.node, (0..PROCESSES).filter(is_moved), failover.closes);
+            }
+            Act::OldMasterContinues(failover) => servers.continue_old_master(failover)?,
+            Act::OldMasterLeaves(failover) => {
+                self.lead(failover.node, 0..PROCESSES, true);
+                self.servers.end_failover(failover)?;
+            }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Leads new connections of these processes to the node's present server. If `closes`, also closes the connections
+    /// that lead to the old server, even if their messages are held back.
+    fn lead(&self, node: usize, processes: impl Iterator<Item = usize>, closes: bool) {
+        for process in processes {
+            let proxy = &self.proxies[process][node];
+            proxy.lead_to(self.servers.node(node));
+            if closes {
+                proxy.strike(Blow::Close);
+            }
+        }
     }
 
     fn each(&self, ways: &Ways, what: impl Fn(&Proxy)) {

@@ -4,6 +4,8 @@
 //! Each seed includes all kinds of one of three fixed lists, the next seed those of the next list. So three consecutive
 //! seeds use all kinds.
 
+pub(crate) mod failover;
+
 use quorlock_servers::proxy::{Blow, Direction, Traffic};
 use quorlock_sim::Random;
 use quorlock_sim::time::{MS, SECOND, Time, US};
@@ -203,6 +205,9 @@ impl Draw {
     /// The number of faults of a kind. Faults that stop nodes for seconds are few, because they hide other faults.
     fn count(&mut self, kind: Kind) -> u64 {
         match kind {
+            Kind::MasterStops | Kind::MasterCutOff | Kind::MasterKilled => {
+                1 + self.random.below(self.nodes as u64)
+            }
             Kind::Promote | Kind::Jump | Kind::Flush | Kind::Forget | Kind::Amnesia => 1,
             kind if kind.loses_data() => 1 + self.random.below(2),
             // Frequent, because one of these faults may find no message in flight, and then has no effect.
@@ -295,6 +300,7 @@ impl Draw {
             }
             Kind::Drift => self.drift(kind, at),
             Kind::Jump => self.jump(kind, at),
+            Kind::MasterStops | Kind::MasterCutOff | Kind::MasterKilled => self.failover(kind),
         }
     }
 

@@ -20,6 +20,7 @@ use crate::ledger::{
 };
 use crate::nemesis::Nemesis;
 use crate::oracles::{Keys, late};
+use crate::plan::failover::FAILOVERS;
 use crate::plan::{KINDS, PROCESSES, RoundPlan, nanos, over};
 use crate::protocol::{CLIENTS, ControllerMessage, Job, RESOURCES};
 use crate::servers::Servers;
@@ -103,6 +104,12 @@ pub(crate) fn needed(has_clocks: bool) -> Vec<(&'static str, &'static str)> {
         .map(|name| (CALLS, name)),
     );
     needed
+}
+
+/// The same for rounds in which nodes have replicas.
+pub(crate) fn needed_with_replicas() -> Vec<(&'static str, &'static str)> {
+    let failovers = FAILOVERS.iter().map(|kind| (FAULTS, kind.name()));
+    failovers.chain([(SEEN, WRITES), (SEEN, FENCED_WRITES)]).collect()
 }
 
 /// A flag that a signal handler sets to end the program.
@@ -414,7 +421,12 @@ fn in_disorder(Pair { first: before, second: hold, resource }: Pair<'_>) -> Viol
 }
 
 fn jobs(plan: &RoundPlan, proxies: &[Vec<Proxy>]) -> Vec<Job> {
-    let url = |(node, proxy): (usize, &Proxy)| format!("{}={}", node_name(node), proxy.url());
+    let replicas = match plan.replicas() {
+        0 => String::new(),
+        count => format!("?replicas={count}"),
+    };
+    let url =
+        |(node, proxy): (usize, &Proxy)| format!("{}={}{replicas}", node_name(node), proxy.url());
     let job = |(place, proxies): (usize, &Vec<Proxy>)| Job {
         urls: proxies.iter().enumerate().map(url).collect(),
         // Callers draw random numbers from this seed. It is not the plan's seed, so their draws differ from the plan's.

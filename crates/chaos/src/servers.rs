@@ -10,7 +10,7 @@ use std::time::Duration;
 use quorlock_servers::{Listen, Nodes, Reply, Server, ServerBinary, ServerOptions};
 use quorlock_sim::time::{SECOND, Time};
 
-use crate::act::{Kind, node_name};
+use crate::act::{Failover, Kind, node_name};
 use crate::clock::now;
 use crate::plan::RoundPlan;
 use crate::shim::{ServerClock, Shim};
@@ -21,7 +21,8 @@ const SYNC: Time = 5 * SECOND;
 /// The servers of a round. A node keeps its index even if another server takes its place.
 pub(crate) struct Servers {
     nodes: Arc<Nodes>,
-    /// The server of each node, and the spare server at the end.
+    /// The server of each node, and the spare server at the end. If nodes have replicas: the servers of all nodes, their
+    /// replicas, and a third server for each.
     at: Vec<usize>,
     places: usize,
     clocks: Vec<ServerClock>,
@@ -33,7 +34,10 @@ impl Servers {
         binary: &ServerBinary,
         shim: Option<&Shim>,
     ) -> Result<Self, String> {
-        let count = plan.nodes + usize::from(plan.has(Kind::Promote));
+        let count = match plan.replicas() {
+            0 => plan.nodes + usize::from(plan.has(Kind::Promote)),
+            _ => 3 * plan.nodes,
+        };
         let options = options(plan, binary, shim);
         let nodes = Nodes::start(binary, count, options).map_err(|error| error.to_string())?;
         let nodes = Arc::new(nodes);
@@ -43,7 +47,11 @@ impl Servers {
         };
         let clocks = clocks.map_err(|error| format!("a server's clock: {error}"))?;
         let at = (0..count).collect();
-        Ok(Self { nodes, at, places: plan.nodes, clocks })
+        let servers = Self { nodes, at, places: plan.nodes, clocks };
+        for node in (0..plan.nodes).filter(|_| plan.replicas() > 0) {
+            servers.synchronise(servers.places + node, node)?;
+        }
+        Ok(servers)
     }
 
     pub(crate) const fn places(&self) -> usize {
@@ -118,10 +126,13 @@ impl Servers {
 
     /// Makes the spare server a replica of this node, and waits until the replica has the data.
     pub(crate) fn follow_with_spare(&self, of: usize) -> Result<(), String> {
-        let spare = self.spare();
-        self.replicate(spare, of)?;
+        self.synchronise(self.spare(), of)
+    }
+
+    fn synchronise(&self, server: usize, of: usize) -> Result<(), String> {
+        self.replicate(server, of)?;
         let deadline = now() + SYNC;
-        while !self.is_synced(spare)? {
+        while !self.is_synced(server)? {
             if now() >= deadline {
                 return Err("a replica does not receive its master's data".to_owned());
             }
@@ -151,12 +162,50 @@ impl Servers {
         self.command(place, &["REPLICAOF", "NO", "ONE"])
     }
 
-    pub(crate) fn promote(&mut self, place: usize) -> Result<&Server, String> {
+    pub(crate) fn promote(&mut self, place: usize) -> Result<(), String> {
         let (old, spare) = (self.at[place], self.spare());
         self.nodes[old].kill().map_err(|error| error.to_string())?;
         ask(&self.nodes[spare], &["REPLICAOF", "NO", "ONE"])?;
         self.at[place] = spare;
-        Ok(&self.nodes[spare])
+        Ok(())
+    }
+
+    /// Lets the master of a node fail, and promotes its replica.
+    pub(crate) fn fail_over(&mut self, failover: &Failover) -> Result<(), String> {
+        let Failover { kind, node, third, .. } = *failover;
+        let [master, replica, spare] = [0, 1, 2].map(|role| role * self.places + node);
+        let old = &self.nodes[self.at[master]];
+        match kind {
+            Kind::MasterStops => old.pause(),
+            Kind::MasterKilled => old.kill(),
+            _ => Ok(()),
+        }
+        .map_err(|error| error.to_string())?;
+        ask(&self.nodes[self.at[replica]], &["REPLICAOF", "NO", "ONE"])?;
+        self.at.swap(master, replica);
+        if third {
+            self.at.swap(replica, spare);
+            self.replicate(self.at[replica], node)?;
+        }
+        Ok(())
+    }
+
+    fn old_master(&self, failover: &Failover) -> usize {
+        self.at[if failover.third { 2 } else { 1 } * self.places + failover.node]
+    }
+
+    pub(crate) fn continue_old_master(&self, failover: &Failover) -> Result<(), String> {
+        self.nodes[self.old_master(failover)].resume().map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn end_failover(&self, failover: &Failover) -> Result<(), String> {
+        let old = self.old_master(failover);
+        match failover.kind {
+            _ if failover.third => self.nodes[old].kill().map_err(|error| error.to_string())?,
+            Kind::MasterKilled => self.nodes[old].restart().map_err(|error| error.to_string())?,
+            _ => {}
+        }
+        if failover.third { Ok(()) } else { self.replicate(old, failover.node) }
     }
 
     fn spare(&self) -> usize {

@@ -1,4 +1,6 @@
+use super::failover::FAILOVERS;
 use super::*;
+use crate::act::Failover;
 
 fn plans() -> impl Iterator<Item = RoundPlan> {
     (0..500).map(|seed| RoundPlan::draw(seed, true))
@@ -96,4 +98,34 @@ fn a_plan_is_within_the_assumptions_or_says_so() {
         assert!(plan.outside.is_none() || jumped);
     }
     assert!(inside > 50 && outside > 20, "{inside} {outside}");
+}
+
+/// Three consecutive seeds use every failure of a master, and every old master leaves.
+#[test]
+fn rounds_with_replicas_end_every_failover() {
+    for from in 0..200 {
+        let plans = (from..from + 3).map(RoundPlan::replicated);
+        let mut kinds: Vec<Kind> = plans.clone().map(|plan| plan.kinds[0]).collect();
+        kinds.sort_unstable();
+        assert_eq!(kinds, FAILOVERS, "seeds from {from}");
+        for plan in plans {
+            let mut failing: Vec<&Failover> = Vec::new();
+            for Event { act, at, .. } in &plan.events {
+                match act {
+                    Act::Failover(failover) => {
+                        assert!(failing.iter().all(|other| other.node != failover.node));
+                        assert!(!failover.stale.is_empty() && failover.stale.len() < PROCESSES);
+                        failing.push(failover);
+                    }
+                    Act::OldMasterContinues(failover) => assert!(failing.contains(&failover)),
+                    Act::OldMasterLeaves(failover) => {
+                        assert!(*at < plan.faults, "seed {}", plan.seed);
+                        failing.retain(|other| *other != failover);
+                    }
+                    _ => {}
+                }
+            }
+            assert!(failing.is_empty() && plan.outside.is_none(), "seed {}", plan.seed);
+        }
+    }
 }
