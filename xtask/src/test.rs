@@ -50,6 +50,7 @@ fn all(workspace: &Path, server: &ServerBinary) -> Outcome {
         "cargo xtask mixed",
         "cargo xtask interop --only redlock-py,rslock --no-shares --check",
         "cargo xtask stepped",
+        "cargo xtask sentinel --failovers 2",
         "cargo xtask chaos",
     ];
     let nice = ["nice", "-n", "19"];

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::sentinel::{Job, SentinelArgs};
 use crate::workers::WORKER;
 
 /// Breaks real servers, connections and processes under quorlock, and watches the locks
@@ -106,6 +107,9 @@ pub(crate) enum Command {
         /// The worker's job
         job: String,
     },
+    Sentinel(SentinelArgs),
+    #[command(hide = true)]
+    SentinelWorker(Job),
 }
 
 const MINUTES_MAX: f64 = 20_160.0;

@@ -19,6 +19,7 @@ mod oracles;
 mod plan;
 mod protocol;
 mod round;
+mod sentinel;
 mod servers;
 mod shim;
 mod totals;
@@ -62,6 +63,8 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let result = match &args.command {
         Some(Command::Worker { job }) => worker::main(job).map(|()| ExitCode::SUCCESS),
+        Some(Command::Sentinel(args)) => sentinel::main(args),
+        Some(Command::SentinelWorker(job)) => sentinel::work(job).map(|()| ExitCode::SUCCESS),
         None => chaos(&args),
     };
     result.unwrap_or_else(|why| {
