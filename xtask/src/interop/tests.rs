@@ -200,13 +200,9 @@ fn library_is_stopped(site: &Site<'_>) -> Result<String, String> {
 fn quorlock_is_stopped(site: &Site<'_>) -> Result<String, String> {
     let key = site.key("8");
     let mut worker = site.worker()?;
-<<<<<<< Updated upstream
     let mut holder = Holder::start(site, &key, &["--ttl", "2s"])?;
     holder.excludes(&mut worker, "8")?;
-=======
-    ensure(!worker.acquire("8", TTL_MS)?, "the library has a lock that quorlock holds")?;
     let expiring = values(site, &key)?;
->>>>>>> Stashed changes
     holder.run.signal(Signal::STOP)?;
     until_held(&mut worker, "8", TTL_MS)?;
     ensure(!holder.command_lives(), "the command of quorlock run overlaps the library")?;
