@@ -94,6 +94,7 @@ pub enum Mutant {
     ReadersIgnored,
     WriterStays,
     UnacknowledgedCounts,
+    GapNeverEnds,
 }
 
 /// Every mutant of the engine: its description, the mutant, and the invariant of the simulator that must catch it.
@@ -171,6 +172,7 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
         Mutant::UnacknowledgedCounts,
         "mutual exclusion",
     ),
+    ("a gap for clients that poll never ends", Mutant::GapNeverEnds, "fault tolerance"),
 ];
 
 /// Every mutant of a server's scripts: its description, the mutant, and the invariant of the simulator that must catch
