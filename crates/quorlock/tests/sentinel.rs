@@ -4,13 +4,16 @@
 
 mod common;
 
+use std::path::Path;
 use std::time::Duration;
 
 use common::replication::master_and;
 use common::{ONCE, PATIENCE, all_servers, eventually, get, run};
-use quorlock::node::NodeConfig;
+use quorlock::node::{NodeConfig, Tls};
 use quorlock::{AcquireError, Client, ClientBuilder, LockOptions, NodeTrustState};
-use quorlock_servers::{Listen, Nodes, Reply, ServerBinary, ServerOptions};
+use quorlock_servers::{
+    Listen, Nodes, Reply, Server, ServerBinary, ServerOptions, StartError, TlsFiles,
+};
 use tokio::time::Instant;
 
 const TTL: Duration = Duration::from_millis(800);
@@ -160,4 +163,36 @@ async fn a_sentinel_url_needs_the_number_of_replicas() {
     assert!(Client::builder().node(config.clone().replicas(1)).build().is_ok());
     let shown = format!("{:?}", NodeConfig::parse(&format!("{url}?sentinel-password=hunter2")));
     assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[tokio::test]
+async fn with_tls_the_certificates_of_sentinel_and_master_are_checked() {
+    let file =
+        |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../servers/tests/tls").join(name);
+    let [cert, key, ca] = ["node.pem", "node.key", "ca.pem"].map(file);
+    let tls = Tls::new().ca_pem(std::fs::read(&ca).unwrap());
+    let files = Some(TlsFiles { cert, key, ca, client_auth: false });
+    for binary in all_servers() {
+        let options = ServerOptions { tls: files.clone(), ..ServerOptions::default() };
+        let sentinel = ServerOptions { args: vec!["--sentinel".to_owned()], ..options.clone() };
+        let server = match Server::start(&binary, options) {
+            Err(StartError::NoTls { .. }) => continue,
+            server => server.unwrap(),
+        };
+        let sentinel = Server::start(&binary, sentinel).unwrap();
+        let (address, watcher) = (server.address(), sentinel.address());
+        let (host, port) = address.rsplit_once(':').unwrap();
+        run(&sentinel, &["SENTINEL", "MONITOR", "locks", host, port, "1"]);
+        let url = format!("rediss+sentinel://{watcher}/locks?replicas=1");
+        let look = |client: Client| async move {
+            format!("{:?}", client.inspect("orders").await.unwrap().nodes[0])
+        };
+        let trusting = builder(&url).tls(tls.clone()).build().unwrap();
+        let said = look(trusting).await;
+        assert!(said.contains(" free"), "{said}");
+        let said = look(client(&url)).await;
+        assert!(said.contains(&format!("Sentinel {watcher}: invalid peer certificate")), "{said}");
+        let said = look(client(&url.replace("rediss", "redis"))).await;
+        assert!(said.contains("if this port is for TLS, its URL begins with rediss"), "{said}");
+    }
 }
