@@ -354,11 +354,9 @@ mod unit {
 
     #[test]
     fn a_holder_may_gain_a_key_and_lose_none_of_its_own() {
-        let [old, new, none] = [Some("old"), Some("new"), None]
-            .map(|value| Reply::Bulk(value.map(|text| text.as_bytes().to_vec())));
-        let kept = |before: &Reply, after: &Reply| {
-            are_kept(&[old.clone()], &[before.clone()], &[after.clone()])
-        };
+        let one = |value: Option<&str>| [Reply::Bulk(value.map(|text| text.into()))];
+        let (old, new, none) = (one(Some("old")), one(Some("new")), one(None));
+        let kept = |before, after| are_kept(&old, before, after);
         assert!(kept(&new, &new) && kept(&none, &new) && kept(&old, &none));
         assert!(!kept(&new, &none) && !kept(&new, &old));
     }
