@@ -7,6 +7,7 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -58,7 +59,10 @@ fn the_quick_start_ends_in_a_held_lock() {
     let folder = tempfile::tempdir().unwrap();
     let programs = folder.path().join("programs");
     fs::create_dir(&programs).unwrap();
-    std::os::unix::fs::symlink(&server.path, programs.join("redis-server")).unwrap();
+    // A server may be a script that finds its files beside itself, so a link to the server would not do.
+    let start = format!("#!/bin/sh\nexec '{}' \"$@\"\n", server.path.display());
+    fs::write(programs.join("redis-server"), start).unwrap();
+    fs::set_permissions(programs.join("redis-server"), fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_quorlock"), programs.join("quorlock")).unwrap();
     let script = script.replace("/tmp ", &format!("{} ", folder.path().display()));
 
