@@ -168,6 +168,11 @@ pub(crate) fn blamed(error: BuildError, args: &NodeArgs) -> Refused {
     }
 }
 
+/// Whether a node has replicas, so that its votes need the restart guard.
+pub(crate) fn has_replicas(args: &NodeArgs) -> Result<bool, Refused> {
+    Ok(nodes(args)?.iter().any(|node| node.replica_count() > 0))
+}
+
 fn nodes(args: &NodeArgs) -> Result<Vec<NodeConfig>, Refused> {
     if args.node.is_empty() {
         // `quorlock run` sets this variable for its command, and removes those about nodes. The message says that.

@@ -2,14 +2,16 @@
 //!
 //! - the nodes that a builder describes, without a client
 //! - a connection to a node for questions that are not about locks
+//! - a client that reads nodes only
 //! - the names of exhausted resources
 //! - lists that show nodes with the same answer in one entry
 
 use std::time::Duration;
 
 pub use quorlock_core::shown::exactly;
-use quorlock_core::{Holding, Value};
+use quorlock_core::{Holding, RestartGuard, Value};
 
+use crate::ClientBuilder;
 pub use crate::builder::Topology;
 use crate::error::Holder;
 pub use crate::error::{confirmations, group, list_nodes, names};
@@ -24,6 +26,11 @@ pub use crate::own_keys::{DATABASE, MARKER, REPLICATED, RESERVED, prefix_of_mark
 /// The time, by the clock that clients read.
 pub fn now() -> quorlock_core::Reading {
     crate::Clock::System.now()
+}
+
+/// The builder of a client that reads nodes and writes nothing to them. It must acquire no locks.
+pub fn reader(builder: ClientBuilder, is_unguarded: bool) -> ClientBuilder {
+    builder.only_inspects(if is_unguarded { RestartGuard::Off } else { RestartGuard::Observe })
 }
 
 /// Waits for this time.

@@ -172,6 +172,12 @@ impl<C> ClientBuilder<C> {
         self
     }
 
+    /// Makes a client that reads nodes and writes nothing to them, also to nodes with replicas. It must acquire no locks.
+    pub(crate) fn only_inspects(mut self, guard: RestartGuard) -> Self {
+        self.settings.trust.only_inspects = true;
+        self.restart_guard(guard)
+    }
+
     /// Declares that the nodes with these names lose no data when they stop: they run with `appendonly yes` and
     /// `appendfsync always`, and did so before they last stopped. They vote at once after a restart. All other checks apply
     /// to them too.

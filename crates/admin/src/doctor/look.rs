@@ -99,6 +99,8 @@ pub(crate) struct More {
     pub(crate) replicas: u64,
     /// Addresses of replicas, as far as the server knows them.
     pub(crate) replica_addresses: Vec<String>,
+    /// Number of connected replicas that are not synchronised, or have acknowledged nothing for some seconds.
+    pub(crate) silent_replicas: usize,
     /// Address of this server's master.
     pub(crate) master: Option<String>,
 }
@@ -265,12 +267,21 @@ fn setting(reply: Reply) -> Option<String> {
     text(parts.into_iter().nth(1)?).ok()
 }
 
-/// The address in a line of `INFO` such as `slave0:ip=127.0.0.1,port=6380,state=online,…`.
-fn replica_address(line: &str) -> Option<String> {
+/// A field of a line of `INFO` such as `slave0:ip=127.0.0.1,port=6380,state=online,offset=14,lag=0`.
+fn of_replica<'a>(line: &'a str, field: &str) -> Option<&'a str> {
     let (number, told) = line.strip_prefix("slave")?.split_once(':')?;
     number.parse::<u32>().ok()?;
-    let find = |name: &str| told.split(',').find_map(|part| part.trim().strip_prefix(name));
-    address(find("ip=")?, find("port=")?)
+    told.split(',').find_map(|part| part.trim().strip_prefix(field)?.strip_prefix('='))
+}
+
+fn replica_address(line: &str) -> Option<String> {
+    address(of_replica(line, "ip")?, of_replica(line, "port")?)
+}
+
+/// A replica acknowledges once per second, so a lag of several seconds means that it does not run or is cut off.
+fn is_silent_replica(line: &str) -> bool {
+    let lag = of_replica(line, "lag").and_then(|lag| lag.parse().ok()).unwrap_or(0_u64);
+    of_replica(line, "state").is_some_and(|state| state != "online" || lag > 3)
 }
 
 /// The address that a server has reported. `None` for any other text, because people paste commands with the address.
@@ -303,6 +314,7 @@ impl More {
             evicted_keys: number("evicted_keys"),
             replicas: number("connected_slaves"),
             replica_addresses: info.lines().filter_map(replica_address).collect(),
+            silent_replicas: info.lines().filter(|line| is_silent_replica(line)).count(),
             master: find("master_host")
                 .zip(find("master_port"))
                 .and_then(|(host, port)| address(host, port)),
@@ -322,6 +334,10 @@ mod tests {
              slave2:ip=-x,port=7\r\nslave3:ip=a,port=7;reboot\r\nmaster_host:a`reboot`\r\nmaster_port:6379\r\n",
         );
         assert_eq!(more.replica_addresses, ["::1:6380"]);
+        let silent = |line: &str| More::parse(line).silent_replicas;
+        assert_eq!(silent("slave0:ip=::1,port=1,state=online,offset=5,lag=1"), 0);
+        assert_eq!(silent("slave0:ip=::1,port=1,state=online,offset=5,lag=21"), 1);
+        assert_eq!(silent("slave0:ip=::1,port=1,state=send_bulk,offset=5,lag=0"), 1);
         assert_eq!(more.master, None);
         assert_eq!(more.software.as_deref(), Some("Redis 7.0\\u{1b}]0;x"));
     }

@@ -15,7 +15,7 @@ use crate::options::{self, Refused};
 use crate::output::{self, Output, columns, time};
 
 pub(crate) fn main(args: &Bench, format: OutputArgs) -> Result<ExitCode, Refused> {
-    let guarded = args.nodes.restart_guard.is_some();
+    let guarded = args.nodes.restart_guard.is_some() || options::has_replicas(&args.nodes)?;
     let build = || {
         let builder = options::builder(&args.nodes)?;
         // No program relies on these locks, so they need no restart guard. With it, new nodes would not vote yet.

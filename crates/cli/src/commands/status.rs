@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use quorlock::admin::{AdminConnection, Reply, Topology, group, names};
+use quorlock::admin::{self, AdminConnection, Reply, Topology, group, names};
 use quorlock::node::{Failure, Holding};
 use quorlock::{
     Client, ClientBuilder, Holder, HolderKind, Inspection, NodeAnswer, NodeOutcome, NodeStats,
@@ -35,11 +35,8 @@ pub(crate) fn main(args: &Status, format: OutputArgs) -> Result<ExitCode, Refuse
 
 /// The settings of a client that only reads. With the strict restart guard, a client writes markers to nodes.
 pub(super) fn reader(nodes: &NodeArgs) -> Result<ClientBuilder, Refused> {
-    let builder = options::builder(nodes)?;
-    Ok(match nodes.restart_guard {
-        Some(RestartGuard::Off) => builder,
-        _ => builder.restart_guard(RestartGuard::Observe),
-    })
+    let is_unguarded = nodes.restart_guard == Some(RestartGuard::Off);
+    Ok(admin::reader(options::builder(nodes)?, is_unguarded))
 }
 
 async fn show(

@@ -45,6 +45,8 @@ pub(crate) struct Settings {
 #[derive(Clone, Default)]
 pub(super) struct Trust {
     pub(super) guard: RestartGuard,
+    /// Whether the client acquires no locks, so that no vote counts.
+    pub(super) only_inspects: bool,
     /// The names of the nodes that the user declares durable: they never lose data.
     pub(super) durable: Vec<String>,
 }
@@ -148,7 +150,7 @@ impl Settings {
             return Ok(Vec::new());
         }
         for (place, config) in configs().enumerate().filter(|(_, it)| it.replica_count() > 0) {
-            let reason = if self.trust.guard != RestartGuard::Strict {
+            let reason = if self.trust.guard != RestartGuard::Strict && !self.trust.only_inspects {
                 "which needs the restart guard in mode strict: only that keeps a promoted replica from voting too early"
             } else if durable.contains(NodeId::new(place)) {
                 "so it cannot be durable: a promoted replica waits in any case; declare it as one of both"
@@ -183,7 +185,7 @@ impl Settings {
             // After one node timeout an attempt stops waiting for the server. After three of them the server is suspended
             // (`quorlock_core::Supervisor`), so one late answer is not enough for that.
             let silence = 3 * node_timeout;
-            servers.push(RedisNode::new(config, connect_timeout, silence)?);
+            servers.push(RedisNode::of_client(config, connect_timeout, silence)?);
         }
         Ok(servers)
     }

@@ -174,7 +174,8 @@ impl NodeConfig {
         self
     }
 
-    pub(crate) const fn replica_count(&self) -> u32 {
+    /// The number of replicas whose acknowledgement a vote needs.
+    pub const fn replica_count(&self) -> u32 {
         self.target.replica_count()
     }
 

@@ -195,6 +195,15 @@ impl Case<'_> {
                     self.cli("INFO replication")
                 ),
             )
+        } else if facts.more.silent_replicas > 0 {
+            (
+                format!("{} of its replicas do not acknowledge", facts.more.silent_replicas),
+                "a vote counts only if every replica acknowledges it",
+                format!(
+                    "start or continue the replica until this shows state=online and a lag of 0 or 1: {}",
+                    self.cli("INFO replication")
+                ),
+            )
         } else {
             return None;
         };

@@ -88,6 +88,11 @@ fn a_node_with_replicas_has_as_many_as_its_url_says() {
     assert_eq!(found(1, 0), error("it has 0 of 1 replicas"));
     assert_eq!(found(1, 2), error("it has 2 replicas, but its URL says replicas=1"));
     assert_eq!(found(0, 1), [(Severity::Warning, "it has 1 replica(s)".to_owned())]);
+    let silent = report_of(false, 1, |facts| {
+        (facts.more.replicas, facts.more.silent_replicas) = (1, 1);
+    });
+    assert_eq!(silent.findings[0].what, "1 of its replicas do not acknowledge");
+    assert_eq!(silent.votes, Votes::DoNotCount);
     let unnamed = report_of(false, 0, |facts| facts.more.replicas = 1);
     let remedy = "add replicas=1 to its URL in all clients (…a:6379?replicas=1)";
     assert!(unnamed.findings[0].fix.contains(remedy), "{}", unnamed.findings[0].fix);

@@ -158,11 +158,12 @@ fn is_of_a_replica(evidence: &Evidence) -> bool {
         || matches!(info, Some(Ok(info)) if Info::parse(info).is_ok_and(|info| !info.is_master))
 }
 
-/// Whether the evidence shows that too few replicas have acknowledged the batch, as if the server was cut off while its
-/// replica was promoted.
+/// Whether the evidence lacks the replicas' acknowledgement of the batch, as if the server was cut off while its replica
+/// was promoted. With `min-replicas-to-write`, such a server answers with an error.
 fn lacks_a_replica(evidence: &Evidence, server: &Server) -> bool {
-    let Evidence::Seen { acknowledged: Some(Ok(count)), .. } = evidence else { return false };
-    *count < server.dialer.target.replica_count()
+    let Evidence::Seen { acknowledged: Some(acknowledged), .. } = evidence else { return false };
+    let needed = server.dialer.target.replica_count();
+    !acknowledged.as_ref().is_ok_and(|count| *count >= needed)
 }
 
 /// Whether the command takes the server into use. A client sends such a command only after it has found no reason to

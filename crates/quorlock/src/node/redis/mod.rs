@@ -77,8 +77,22 @@ impl RedisNode {
     /// an answer the node is suspended.
     ///
     /// # Errors
-    /// If a certificate or key cannot be used, or a server name is set without TLS. Nothing is sent.
+    /// If a certificate or key cannot be used, a server name is set without TLS, or the node has replicas: a client
+    /// requires their acknowledgement only from the nodes that it makes itself. Nothing is sent.
     pub fn new(
+        config: NodeConfig,
+        connect_timeout: Duration,
+        silence: Duration,
+    ) -> Result<Self, NodeConfigError> {
+        if config.replica_count() > 0 {
+            let reason = "a node with replicas cannot be wrapped; use ClientBuilder::node";
+            let url = format!("\"{}\"", config.address());
+            return Err(NodeConfigError::Url { url, reason: reason.to_owned(), source: None });
+        }
+        Self::of_client(config, connect_timeout, silence)
+    }
+
+    pub(crate) fn of_client(
         config: NodeConfig,
         connect_timeout: Duration,
         silence: Duration,

@@ -1,5 +1,6 @@
 //! Sentinels: servers that know which server is the master of a name at present.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +15,7 @@ use super::dialer::Dialer;
 use super::redis_cli::RedisCli;
 use super::resolver::Resolver;
 use super::resp::{self, Reply};
-use super::target::{Address, Target, looks_like_a_host};
+use super::target::{Address, Target};
 use super::wire::Wire;
 use crate::node::{Inbox, Tls};
 
@@ -23,8 +24,8 @@ pub(super) struct Sentinels {
     /// The Sentinels' name for the master.
     master: String,
     each: Vec<(Target, Resolver)>,
-    /// Place of the Sentinel that is asked first. Each connect begins with another one, because a Sentinel that is cut
-    /// off from the others may name an old master.
+    /// Place of the Sentinel that is asked first. It is random, and each connect begins with another one, because a
+    /// Sentinel that is cut off from the others may name an old master.
     next: AtomicUsize,
     /// The time for one Sentinel.
     patience: Duration,
@@ -46,7 +47,7 @@ impl Sentinels {
         let parts = u32::try_from(sentinels.len() + 1).unwrap_or(u32::MAX);
         Some(Self {
             master: master.clone(),
-            next: AtomicUsize::new(0),
+            next: AtomicUsize::new(random_place()),
             patience: connect_timeout / parts,
             found: Mutex::new(None),
             redis_cli: RedisCli::new(&first, tls),
@@ -68,7 +69,8 @@ impl Sentinels {
     /// that address.
     ///
     /// # Errors
-    /// The failure of the last Sentinel that answered or, if none did, of the last Sentinel.
+    /// The failure of the last Sentinel that answered or, if none did, of the last Sentinel. A refused login only if
+    /// all Sentinels refuse it.
     pub(super) async fn locate(&self, dialer: &Dialer) -> Result<Target, Failure> {
         let first = self.next.fetch_add(1, Ordering::Relaxed) % self.each.len();
         let (later, sooner) = self.each.split_at(first);
@@ -103,7 +105,12 @@ impl Sentinels {
                 }
             }
         }
-        let last = failures.into_iter().max_by_key(|(has_answered, _)| *has_answered);
+        // A refused login ends the waits of calls, so it counts only if no Sentinel has another failure.
+        let rank = |(has_answered, failure): &(bool, Failure)| match failure.kind() {
+            FailureKind::Unauthenticated | FailureKind::Forbidden => 0,
+            _ => 1 + u8::from(*has_answered),
+        };
+        let last = failures.into_iter().max_by_key(rank);
         Err(last.map_or(Failure::unsent(FailureKind::Unreachable), |(_, failure)| failure))
     }
 
@@ -165,13 +172,22 @@ impl Sentinels {
     }
 }
 
+/// A random number, because all clients and all short-lived processes would otherwise ask the same Sentinel first.
+fn random_place() -> usize {
+    usize::try_from(RandomState::new().hash_one(()) >> 33).unwrap_or(0)
+}
+
 /// Host and port in a reply. The host of a valid reply is an IP address or a name.
 fn address(words: &[Reply]) -> Option<(String, u16)> {
     let [Reply::Bytes(host), Reply::Bytes(port)] = words else { return None };
     let [host, port] = [host, port].map(|word| std::str::from_utf8(word).ok());
-    let host = host.filter(|it| it.parse::<IpAddr>().is_ok() || looks_like_a_host(it))?;
+    // The address stands in messages and in commands that people paste, so it contains nothing else.
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let is_name =
+        |it: &str| (1..=255).contains(&it.len()) && it.chars().all(good) && !it.starts_with('-');
+    let host = host.filter(|it| it.parse::<IpAddr>().is_ok() || is_name(it))?;
     let port = port?.parse().ok().filter(|port| *port > 0)?;
-    (!host.is_empty()).then(|| (host.to_owned(), port))
+    Some((host.to_owned(), port))
 }
 
 #[cfg(test)]
@@ -186,8 +202,15 @@ mod tests {
         assert_eq!(read("10.0.0.1", "6379"), Some(("10.0.0.1".to_owned(), 6379)));
         assert_eq!(read("::1", "6379"), Some(("::1".to_owned(), 6379)));
         assert_eq!(read("redis-1.internal", "1"), Some(("redis-1.internal".to_owned(), 1)));
-        for (host, port) in [("", "1"), ("a b", "1"), ("a", "0"), ("a", "65536"), ("\x1b[2J", "1")]
-        {
+        for (host, port) in [
+            ("", "1"),
+            ("a b", "1"),
+            ("a/$(reboot)", "1"),
+            ("-x", "1"),
+            ("a", "0"),
+            ("a", "65536"),
+            ("\x1b[2J", "1"),
+        ] {
             assert_eq!(read(host, port), None, "{host}:{port}");
         }
         assert_eq!(address(&[Reply::Nil, Reply::Int(1)]), None);

@@ -169,6 +169,10 @@ impl Server {
     /// Connects with RESP3, or with RESP2 if the server speaks no RESP3.
     async fn connect_somehow(&self, push_sink: &PushSink) -> Result<(Wire, Capabilities), Failure> {
         let target = self.dialer.look_up().await?;
+        if target.replica_count() > 0 {
+            // The name may lead to another server than before.
+            self.resp2.store(false, Ordering::Relaxed);
+        }
         loop {
             let resp2 = self.resp2.load(Ordering::Relaxed);
             match connect::connect(&self.dialer, &target, &self.scripts, resp2, push_sink).await {
