@@ -60,7 +60,7 @@ impl Sentinels {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The command line for the master or, if no Sentinel has named it yet, for the first Sentinel.
+    /// The command line that reaches the master. Before a Sentinel has named the master, it reaches the first Sentinel.
     pub(super) fn redis_cli(&self, for_master: &RedisCli) -> RedisCli {
         self.found().map_or_else(|| self.redis_cli.clone(), |address| for_master.at(&address))
     }
