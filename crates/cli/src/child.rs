@@ -27,7 +27,7 @@ use rustix::net::{Shutdown, shutdown};
 use rustix::process::Signal;
 use tokio::sync::mpsc;
 
-pub(crate) use self::signals::Signals;
+pub(crate) use self::signals::{Signals, ends_a_wait};
 pub(crate) use self::spawn::SpawnError;
 use self::watch::ChildWatch;
 pub(crate) use self::watch::Gone;

@@ -32,6 +32,11 @@ impl Refused {
         Self { message: message.into(), code: ExitCode::Config }
     }
 
+    /// A fault of the machine.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: ExitCode::Internal }
+    }
+
     /// Refuses the values of these options, and names their origins. The exit code is that of the environment or the
     /// file if none of the options was typed.
     pub(crate) fn about(options: &[&str], message: impl Into<String>, args: &NodeArgs) -> Self {
@@ -58,8 +63,7 @@ impl Refused {
 
 impl From<io::Error> for Refused {
     fn from(error: io::Error) -> Self {
-        let message = format!("cannot run on this machine: {}", explained(&error));
-        Self { message, code: ExitCode::Internal }
+        Self::internal(format!("cannot run on this machine: {}", explained(&error)))
     }
 }
 
@@ -163,7 +167,7 @@ pub(crate) fn blamed(error: BuildError, args: &NodeArgs) -> Refused {
         error => error.to_string(),
     };
     match error {
-        BuildError::Thread { .. } => Refused { message, code: ExitCode::Internal },
+        BuildError::Thread { .. } => Refused::internal(message),
         _ => Refused::about(error.settings(), message, args),
     }
 }

@@ -12,6 +12,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 #[cfg(target_os = "linux")]
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use quorlock::Lease;
@@ -22,10 +23,9 @@ use rustix::fs::{OFlags, fcntl_getfl, fstat, stat};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use self::sink::{Sink, Target};
+use self::sink::Sink;
 pub(crate) use self::table::columns;
 use crate::args::OutputArgs;
-use crate::exit_code::ExitCode;
 use crate::guardian::clock::real_ns;
 use crate::options::Refused;
 use crate::window::{Window, cut};
@@ -33,29 +33,13 @@ use crate::window::{Window, cut};
 #[derive(Debug)]
 pub(crate) struct Output {
     args: OutputArgs,
-    stderr: Sink,
-    status: Option<EventTarget>,
+    stderr: Arc<Sink>,
+    /// The sink of the descriptor for scripts. If that is standard error, both share a queue, which keeps messages and
+    /// events in order.
+    status: Option<Arc<Sink>>,
     /// The terminal shows a line that the next one replaces.
     transient: bool,
     terminal: bool,
-}
-
-#[derive(Debug)]
-enum EventTarget {
-    /// Standard error. Events go through the queue of the messages, which keeps both in order.
-    Stderr,
-    Own(Sink),
-}
-
-impl EventTarget {
-    fn open(fd: u32) -> io::Result<Self> {
-        let target = match fd {
-            1 => Target::Stdout,
-            2 => return Ok(Self::Stderr),
-            _ => Target::File(open_anew(fd)?.into()),
-        };
-        Ok(Self::Own(Sink::new(target, dropped_event)?))
-    }
 }
 
 /// Opens the file of a descriptor again through `/dev/fd`, which needs no unsafe code. The new descriptor has its own
@@ -92,9 +76,14 @@ impl Output {
     /// # Errors
     /// The descriptor is not open for writing, or no thread can be started.
     pub(crate) fn new(args: OutputArgs, status_fd: Option<u32>) -> io::Result<Self> {
-        let status = status_fd.map(EventTarget::open).transpose()?;
         let dropped = if args.json { dropped_event } else { dropped_lines };
-        let stderr = Sink::new(Target::Stderr, dropped)?;
+        let stderr = Arc::new(Sink::new(io::stderr(), dropped)?);
+        let status = match status_fd {
+            None => None,
+            Some(1) => Some(Arc::new(Sink::new(io::stdout(), dropped_event)?)),
+            Some(2) => Some(Arc::clone(&stderr)),
+            Some(fd) => Some(Arc::new(Sink::new(open_anew(fd)?, dropped_event)?)),
+        };
         Ok(Self { args, stderr, status, transient: false, terminal: io::stderr().is_terminal() })
     }
 
@@ -154,10 +143,8 @@ impl Output {
     }
 
     fn status(&self, event: &Value) {
-        match &self.status {
-            Some(EventTarget::Own(sink)) => sink.line(without_leases(&format!("{event}\n"))),
-            Some(EventTarget::Stderr) => self.stderr.line(without_leases(&format!("{event}\n"))),
-            None => {}
+        if let Some(sink) = &self.status {
+            sink.line(without_leases(&format!("{event}\n")));
         }
     }
 }
@@ -191,10 +178,9 @@ pub(crate) fn write(text: &str) -> io::Result<()> {
 /// Standard output cannot be written for another reason, such as a full disk.
 pub(crate) fn print(text: &str) -> Result<(), Refused> {
     match write(text) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Refused {
-            message: format!("cannot write to standard output: {error}"),
-            code: ExitCode::Internal,
-        }),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Refused::internal(format!("cannot write to standard output: {error}")))
+        }
         _ => Ok(()),
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
+use quorlock::LockOptions;
 use quorlock::env::{default_ttl, duration};
 
 use super::values::number;
@@ -149,6 +150,10 @@ pub(crate) struct Times {
 impl Times {
     pub(crate) fn ttl(&self, nodes: &NodeArgs) -> Duration {
         self.ttl.unwrap_or_else(|| default_ttl(nodes.max_ttl))
+    }
+
+    pub(crate) fn max_hold(&self) -> Duration {
+        self.max_hold.unwrap_or(LockOptions::DEFAULT_MAX_HOLD)
     }
 
     pub(crate) fn wait(&self) -> WaitArg {

@@ -44,6 +44,28 @@ impl Signals {
             None => std::future::pending().await,
         }
     }
+
+    /// Waits for a signal that ends a wait.
+    ///
+    /// # Cancel safety
+    /// No such signal is lost.
+    pub(crate) async fn ending(&mut self) -> Signal {
+        loop {
+            let signal = self.next().await;
+            if ends_a_wait(signal) {
+                return signal;
+            }
+        }
+    }
+}
+
+/// Whether a signal ends a wait. SIGTSTP stops quorlock itself instead.
+pub(crate) fn ends_a_wait(signal: Signal) -> bool {
+    if signal == Signal::TSTP {
+        // Quorlock catches this signal to pass it on to the command. While no command runs, quorlock stops itself.
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+    }
+    !matches!(signal, Signal::TSTP | Signal::CONT | Signal::WINCH)
 }
 
 impl Drop for Signals {

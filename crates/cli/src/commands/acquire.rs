@@ -5,7 +5,7 @@ use std::process::ChildStdin;
 use std::thread;
 use std::time::Duration;
 
-use quorlock::{AcquireError, DetachError, Lease, LockOptions, Waiting};
+use quorlock::{AcquireError, DetachError, Lease, Waiting};
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
@@ -13,8 +13,7 @@ use super::caller::Caller;
 use super::keeper::{self, Watched};
 use super::lease::{add_lease, clock, lease_json};
 use super::lease_file;
-use crate::args::{Acquire, IfHeld, OutputArgs};
-use crate::child::Signals;
+use crate::args::{Acquire, OutputArgs};
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
 use crate::output::{self, Output};
@@ -42,7 +41,7 @@ pub(crate) fn main(args: &Acquire, format: OutputArgs) -> Result<ExitCode, Refus
         None if output::is_stdout_closed() => {
             let message = "standard output is closed, so nobody would get the lease; use --lease-file PATH, or \
                            >/dev/null if no release is to end the lock";
-            return Err(Refused { message: message.to_owned(), code: ExitCode::Internal });
+            return Err(Refused::internal(message));
         }
         None => {}
     }
@@ -56,26 +55,7 @@ pub(crate) fn main(args: &Acquire, format: OutputArgs) -> Result<ExitCode, Refus
         (None, Some(pid)) => format!("kept for pid {pid}"),
         (None, None) => "acquire".to_owned(),
     };
-    let options = LockOptions::new()
-        .ttl(lock.times.ttl(&args.nodes))
-        .max_hold(lock.times.max_hold.unwrap_or(LockOptions::DEFAULT_MAX_HOLD))
-        .process_owner(&label);
-    let builder = options::builder(&args.nodes)?.options(options);
-    let output = Output::new(format, None)?;
-    // Signals are caught from here on, even before a task reads them.
-    let signals = Signals::catch()?;
-    let client = options::build(builder, &args.nodes)?;
-    let caller = Caller {
-        lock,
-        nodes: &args.nodes,
-        wait: lock.times.wait(),
-        if_held: IfHeld::Fail,
-        held: ExitCode::Held,
-        output,
-        signals,
-        client,
-        waited: None,
-    };
+    let caller = Caller::new(lock, &args.nodes, Output::new(format, None)?, &label)?;
     let giver = Giver { args, format, caller };
     Ok(super::runtime()?.block_on(giver.run(watched)))
 }

@@ -40,25 +40,18 @@ pub(crate) fn main(args: &Bench, format: OutputArgs) -> Result<ExitCode, Refused
             output::print(&text)?;
             Ok(ExitCode::Success)
         }
-        Err(Failed::Build(refused)) => Err(refused),
+        Err(Failed::Refused(refused)) => Err(refused),
         Err(Failed::Nodes(error)) => {
-            not_measured(&mut output, &error.to_string());
+            let message = error.to_string();
+            output.error(json!({ "event": "not_measured", "message": message }), &message);
             Ok(if error.is_permission_denied() { ExitCode::NotAllowed } else { ExitCode::NoQuorum })
-        }
-        Err(Failed::Internal(why)) => {
-            not_measured(&mut output, &why);
-            Ok(ExitCode::Internal)
         }
     }
 }
 
-fn not_measured(output: &mut Output, message: &str) {
-    output.error(json!({ "event": "not_measured", "message": message }), message);
-}
-
 fn as_json(measured: &Measured) -> Result<String, Refused> {
-    let json = serde_json::to_string(measured)
-        .map_err(|error| Refused { message: error.to_string(), code: ExitCode::Internal })?;
+    let json =
+        serde_json::to_string(measured).map_err(|error| Refused::internal(error.to_string()))?;
     Ok(format!("{json}\n"))
 }
 

@@ -7,7 +7,6 @@ use quorlock::node::Failure;
 use quorlock::{
     AcquireError, Client, Guard, LockOptions, NodeAnswer, Resources, RestartGuard, Waiting,
 };
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -18,12 +17,12 @@ use crate::args::{IfHeld, LockArgs, NodeArgs, WaitArg};
 use crate::child::Signals;
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::{boot_ns, real_ns};
+use crate::options::{self, Refused};
 use crate::output::{Output, millis, time};
 
 pub(super) struct Caller<'a> {
     pub(super) lock: &'a LockArgs,
     pub(super) nodes: &'a NodeArgs,
-    pub(super) wait: WaitArg,
     pub(super) if_held: IfHeld,
     /// The exit code if others hold the lock.
     pub(super) held: ExitCode,
@@ -34,9 +33,28 @@ pub(super) struct Caller<'a> {
     pub(super) waited: Option<Duration>,
 }
 
+impl<'a> Caller<'a> {
+    /// Starts the client of a call that fails if others hold the lock. `label` describes this process to them.
+    pub(super) fn new(
+        lock: &'a LockArgs,
+        nodes: &'a NodeArgs,
+        output: Output,
+        label: &str,
+    ) -> Result<Self, Refused> {
+        let (ttl, max_hold) = (lock.times.ttl(nodes), lock.times.max_hold());
+        let options = LockOptions::new().ttl(ttl).max_hold(max_hold).process_owner(label);
+        let builder = options::builder(nodes)?.options(options);
+        // Signals are caught from here on, even before a task reads them.
+        let signals = Signals::catch()?;
+        let client = options::build(builder, nodes)?;
+        let (if_held, held) = (IfHeld::Fail, ExitCode::Held);
+        Ok(Self { lock, nodes, if_held, held, output, signals, client, waited: None })
+    }
+}
+
 impl Caller<'_> {
     pub(super) fn options(&self) -> LockOptions {
-        match self.wait {
+        match self.lock.times.wait() {
             WaitArg::For(wait) => LockOptions::new().wait(wait),
             WaitArg::Forever => LockOptions::new().wait_forever(),
         }
@@ -72,14 +90,8 @@ impl Caller<'_> {
 
     /// The exit code for a signal that has come, or comes within this time, and would have ended the wait.
     pub(super) async fn interrupted(&mut self, within: Duration) -> Option<ExitCode> {
-        let ending = async {
-            loop {
-                if let Some(signal) = ends_the_wait(self.signals.next().await) {
-                    return ExitCode::Signal(signal.as_raw());
-                }
-            }
-        };
-        timeout(within, ending).await.ok()
+        let signal = timeout(within, self.signals.ending()).await.ok()?;
+        Some(ExitCode::Signal(signal.as_raw()))
     }
 
     pub(super) fn refused(&mut self, error: &AcquireError) -> ExitCode {
@@ -174,21 +186,6 @@ impl Caller<'_> {
 
     pub(super) fn lock_event(&self, name: &str) -> Value {
         lock_event(name, self.lock.keys())
-    }
-}
-
-/// Returns the signal if it ends a wait. SIGTSTP stops quorlock itself instead.
-pub(super) fn ends_the_wait(signal: Signal) -> Option<Signal> {
-    match signal {
-        Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM | Signal::USR1 | Signal::USR2 => {
-            Some(signal)
-        }
-        Signal::TSTP => {
-            // Quorlock catches this signal to pass it on to the command. While no command runs, quorlock stops itself.
-            let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
-            None
-        }
-        _ => None,
     }
 }
 

@@ -15,7 +15,6 @@ use quorlock_admin::locks::Incomplete;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::caller::ends_the_wait;
 use super::ls::not_looked_at;
 use super::status::who;
 use crate::args::{Init, OutputArgs};
@@ -269,13 +268,11 @@ async fn moved(
         first = false;
         tokio::select! {
             () = tokio::time::sleep(left.min(Duration::from_millis(500))) => {}
-            signal = signals.next() => {
-                if let Some(signal) = ends_the_wait(signal) {
-                    let line = "interrupted: the nodes keep waiting; the first client with the new settings \
-                                finishes the change, or this command if it is run again";
-                    output.event(json!({ "event": "interrupted" }), Some(line));
-                    return Ok(InitEnd::Signal(signal));
-                }
+            signal = signals.ending() => {
+                let line = "interrupted: the nodes keep waiting; the first client with the new settings finishes \
+                            the change, or this command if it is run again";
+                output.event(json!({ "event": "interrupted" }), Some(line));
+                return Ok(InitEnd::Signal(signal));
             }
         }
     }

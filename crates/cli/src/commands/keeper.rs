@@ -16,6 +16,7 @@
 
 mod watched;
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -83,7 +84,7 @@ pub(super) fn start(
             // The keeper is a child and was not reaped, so its number belongs to no other process.
             let _ = child.kill();
             let _ = child.wait();
-            Err(why)
+            Err(why.to_string())
         }
     }
 }
@@ -98,21 +99,18 @@ fn spawn() -> io::Result<process::Child> {
         .spawn()
 }
 
-fn ask(child: &mut process::Child, job: &Job) -> Result<(u64, ChildStdin), String> {
-    let told = |error: io::Error| error.to_string();
+fn ask(child: &mut process::Child, job: &Job) -> Result<(u64, ChildStdin), Box<dyn Error>> {
     let (Some(mut input), Some(mut output)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err("it has no pipes".to_owned());
+        return Err("it has no pipes".into());
     };
-    let job = serde_json::to_string(job).map_err(|error| told(error.into()))?;
-    writeln!(input, "{job}").map_err(told)?;
+    writeln!(input, "{}", serde_json::to_string(job)?)?;
     let mut answer = [PollFd::new(&output, PollFlags::IN)];
-    let answered = retry_on_intr(|| poll(&mut answer, Some(&START_MAX)));
-    if answered.map_err(|errno| told(errno.into()))? == 0 {
-        return Err("it does not answer".to_owned());
+    if retry_on_intr(|| poll(&mut answer, Some(&START_MAX)))? == 0 {
+        return Err("it does not answer".into());
     }
     let mut text = String::new();
-    output.read_to_string(&mut text).map_err(told)?;
-    let answer: Answer = serde_json::from_str(&text).map_err(|_| "it was killed".to_owned())?;
+    output.read_to_string(&mut text)?;
+    let answer: Answer = serde_json::from_str(&text).map_err(|_| "it was killed")?;
     Ok((answer?, input))
 }
 
@@ -151,7 +149,7 @@ pub(super) fn main() -> process::ExitCode {
             process::ExitCode::SUCCESS
         }
         Err(why) => {
-            answer(&Err(why));
+            answer(&Err(why.to_string()));
             process::ExitCode::FAILURE
         }
     }
@@ -212,14 +210,13 @@ struct Watch {
 
 impl Watch {
     /// Reads the job. Also returns this process's start time.
-    fn new() -> Result<(Self, u64), String> {
-        let told = |error: io::Error| error.to_string();
+    fn new() -> Result<(Self, u64), Box<dyn Error>> {
         let mut job = String::new();
-        io::stdin().read_line(&mut job).map_err(told)?;
+        io::stdin().read_line(&mut job)?;
         let job: Job = serde_json::from_str(&job)
-            .map_err(|_| "only `quorlock acquire` starts this program".to_owned())?;
-        let lease = job.lease.parse::<Lease>().map_err(|error| error.to_string())?;
-        let process = Watched::open(job.pid).map_err(told)?;
+            .map_err(|_| "only `quorlock acquire` starts this program")?;
+        let lease = job.lease.parse::<Lease>()?;
+        let process = Watched::open(job.pid)?;
         let process = process.filter(|process| process.started == job.started);
         let process = process.ok_or_else(|| format!("process {} has ended", job.pid))?;
         let cli = settings::parse(&job.typed).map_err(|stop| match stop {
@@ -227,16 +224,16 @@ impl Watch {
             Stop::Refused(refused, _) => refused.message,
         })?;
         let Parsed::Acquire(args) = cli.command else {
-            return Err("the command line is not that of acquire".to_owned());
+            return Err("the command line is not that of acquire".into());
         };
         let builder = options::builder(&args.nodes).map_err(|refused| refused.message)?;
         let client = options::build(builder, &args.nodes).map_err(|refused| refused.message)?;
-        client.accepts(&lease).map_err(|error| error.to_string())?;
-        let runtime = super::runtime().map_err(told)?;
+        client.accepts(&lease)?;
+        let runtime = super::runtime()?;
         // The files that the options name were read, so their folder is no longer needed, and may be unmounted.
-        rustix::process::chdir("/").map_err(|errno| told(errno.into()))?;
+        rustix::process::chdir("/")?;
         let me = procfs::process(process::id().cast_signed());
-        let me = me.ok_or_else(|| "/proc does not show this process".to_owned())?;
+        let me = me.ok_or("/proc does not show this process")?;
         let on_lost = job.on_lost.and_then(Signal::from_named_raw);
         Ok((Self { client, runtime, lease, process, on_lost }, me.started))
     }

@@ -1,6 +1,6 @@
 //! `quorlock extend` and `quorlock release`: what happens to a lock after `quorlock acquire` has printed its lease.
 
-use std::io;
+use std::{fs, io};
 
 use humantime::format_rfc3339_seconds;
 use quorlock::admin::{confirmations, exactly, names};
@@ -244,9 +244,8 @@ pub(crate) fn release(args: &Release, format: OutputArgs) -> Result<ExitCode, Re
     };
     output.event(event, message.as_deref());
     if let Some(path) = &args.lease.lease_file {
-        lease_file::remove(path).map_err(|error| Refused {
-            message: format!("{}: {error}; the lock is released", path.display()),
-            code: ExitCode::Internal,
+        fs::remove_file(path).map_err(|error| {
+            Refused::internal(format!("{}: {error}; the lock is released", path.display()))
         })?;
     }
     // The release goes on at nodes that have not answered yet, for at most one node timeout.

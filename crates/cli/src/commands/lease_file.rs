@@ -65,10 +65,6 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Lease, Refused> {
         .map_err(|error| Refused { message: format!("{origin}: {error}"), code: ExitCode::Data })
 }
 
-pub(super) fn remove(path: &Path) -> io::Result<()> {
-    fs::remove_file(path)
-}
-
 fn text_of(path: &Path) -> io::Result<String> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("this is no file"));

@@ -44,8 +44,7 @@ pub(crate) fn main(args: &Man) -> Result<ExitCode, Refused> {
 }
 
 fn unwritten(path: &Path, error: &io::Error) -> Refused {
-    let message = format!("cannot write {}: {error}", path.display());
-    Refused { message, code: ExitCode::Internal }
+    Refused::internal(format!("cannot write {}: {error}", path.display()))
 }
 
 /// The page's file name and text. `variables` has the variables of all commands, by their options' long names.

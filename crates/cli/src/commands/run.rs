@@ -11,14 +11,14 @@ mod loss;
 mod plan;
 
 use quorlock::admin::exhausted;
-use quorlock::{AcquireError, LockOptions, Waiting};
+use quorlock::{AcquireError, Waiting};
 use tokio::sync::watch;
 
 use self::lease::Lease;
 use self::plan::RunPlan;
 use super::caller::Caller;
 use crate::args::{OutputArgs, Run};
-use crate::child::{self, Signals};
+use crate::child;
 use crate::exit_code::ExitCode;
 use crate::guardian::mutants::{Mutant, is_active};
 use crate::options::{self, Refused};
@@ -41,24 +41,12 @@ pub(crate) fn main(args: &Run, format: OutputArgs) -> Result<ExitCode, Refused> 
         }
         _ => error.into(),
     })?;
-    let builder = options::builder(&args.nodes)?.options(
-        LockOptions::new().ttl(plan.ttl).max_hold(plan.max_hold).process_owner(&plan.label),
-    );
-    // Signals are caught from here on, even before a task reads them.
-    let signals = Signals::catch()?;
-    let client = options::build(builder, &args.nodes)?;
-    let runtime = super::runtime()?;
     let caller = Caller {
-        lock: &args.lock,
-        nodes: &args.nodes,
-        wait: plan.wait,
         if_held: args.if_held,
         held: args.held_exit_code.map_or(ExitCode::Held, ExitCode::Own),
-        output,
-        signals,
-        client,
-        waited: None,
+        ..Caller::new(&args.lock, &args.nodes, output, &plan.label)?
     };
+    let runtime = super::runtime()?;
     Ok(runtime.block_on(Keeper { args, plan, caller, is_left: false }.run()))
 }
 

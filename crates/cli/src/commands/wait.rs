@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::caller::{Caller, ends_the_wait, time_since};
+use super::caller::{Caller, time_since};
 use super::status::{held_since, node_json, readers};
 use crate::args::{IfHeld, WaitArg};
 use crate::exit_code::ExitCode;
@@ -105,11 +105,7 @@ impl Caller<'_> {
                     self.waited = said.logged.map(|_| time_since(said.since));
                     return result.map_or_else(Waited::Refused, Waited::Acquired);
                 }
-                signal = self.signals.next() => {
-                    if let Some(signal) = ends_the_wait(signal) {
-                        return Waited::Interrupted(signal);
-                    }
-                }
+                signal = self.signals.ending() => return Waited::Interrupted(signal),
                 Ok(()) = waiting.changed() => {
                     let current = waiting.borrow_and_update().clone();
                     if let Some(current) = current.as_ref().filter(|it| self.is_out_of_descriptors(it)) {
@@ -198,7 +194,7 @@ impl Caller<'_> {
         let waited = time_since(said.since);
         event["why"] = json!(why);
         event["waited_ms"] = json!(millis(waited));
-        let patience = match self.wait {
+        let patience = match self.lock.times.wait() {
             WaitArg::Forever => "for ever".to_owned(),
             WaitArg::For(wait) => {
                 let rest = wait.saturating_sub(waited);
@@ -300,7 +296,7 @@ impl Caller<'_> {
                 return ExitCode::Success;
             }
             let waited = time_since(holders.since);
-            let rest = match self.wait {
+            let rest = match self.lock.times.wait() {
                 WaitArg::For(wait) => wait.saturating_sub(waited),
                 WaitArg::Forever => Duration::MAX,
             };
@@ -319,11 +315,9 @@ impl Caller<'_> {
             }
             tokio::select! {
                 () = sleep(pause.min(rest)) => {}
-                signal = self.signals.next() => {
-                    if let Some(signal) = ends_the_wait(signal) {
-                        self.output.clear();
-                        return ExitCode::Signal(signal.as_raw());
-                    }
+                signal = self.signals.ending() => {
+                    self.output.clear();
+                    return ExitCode::Signal(signal.as_raw());
                 }
             }
             pause = (2 * pause).min(LOOK_AGAIN_MAX);

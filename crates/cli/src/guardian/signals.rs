@@ -11,21 +11,14 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 /// Blocks the signals in [`UNHEARD`]. Returns the bits of those that were not blocked before.
 pub(crate) fn block() -> io::Result<u64> {
-    let mut all = SigSet::empty();
-    for signal in UNHEARD {
-        all.add(signal);
-    }
-    let before = all.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let before = SigSet::from_iter(UNHEARD).thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let ours = UNHEARD.iter().filter(|signal| !before.contains(**signal));
     Ok(ours.fold(0, |bits, signal| bits | bit(*signal)))
 }
 
 pub(crate) fn unblock(bits: u64) -> io::Result<()> {
-    let mut ours = SigSet::empty();
-    for signal in UNHEARD.into_iter().filter(|signal| bits & bit(*signal) != 0) {
-        ours.add(signal);
-    }
-    Ok(ours.thread_unblock()?)
+    let ours = UNHEARD.into_iter().filter(|signal| bits & bit(*signal) != 0);
+    Ok(SigSet::from_iter(ours).thread_unblock()?)
 }
 
 fn bit(signal: Signal) -> u64 {

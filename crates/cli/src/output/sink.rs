@@ -7,21 +7,13 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::stdio;
-
-#[derive(Debug)]
-pub(super) enum Target {
-    Stdout,
-    Stderr,
-    File(OwnedFd),
-}
 
 /// A descriptor with its queue and its thread. Dropping the sink waits for a moment until all lines are written.
 #[derive(Debug)]
@@ -59,7 +51,10 @@ impl Sink {
     ///
     /// # Errors
     /// No thread can be started.
-    pub(super) fn new(target: Target, dropped: fn(u64) -> String) -> io::Result<Self> {
+    pub(super) fn new(
+        target: impl AsFd + Send + 'static,
+        dropped: fn(u64) -> String,
+    ) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
         let writers = Arc::clone(&queue);
         let write = move || writers.write_all(&target, dropped);
@@ -110,7 +105,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    fn write_all(&self, target: &Target, dropped: fn(u64) -> String) {
+    fn write_all(&self, target: &impl AsFd, dropped: fn(u64) -> String) {
         let mut state = self.state();
         loop {
             let text = if state.dropped > 0 {
@@ -126,7 +121,7 @@ impl Queue {
             };
             state.is_writing = true;
             drop(state);
-            let written = target.write(text.as_bytes());
+            let written = write(target, text.as_bytes());
             state = self.state();
             state.is_writing = false;
             if written.is_err() {
@@ -144,33 +139,20 @@ impl Queue {
     }
 }
 
-impl Target {
-    fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match rustix::io::write(self, bytes) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => bytes = &bytes[count..],
-                Err(Errno::INTR) => {}
-                // The program that opened the descriptor made it non-blocking, so this thread waits for the reader
-                // here.
-                Err(Errno::AGAIN) => {
-                    let _ = poll(&mut [PollFd::new(self, PollFlags::OUT)], None);
-                }
-                Err(error) => return Err(error.into()),
+fn write(target: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(target, bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            // The program that opened the descriptor made it non-blocking, so this thread waits for the reader here.
+            Err(Errno::AGAIN) => {
+                let _ = poll(&mut [PollFd::new(target, PollFlags::OUT)], None);
             }
-        }
-        Ok(())
-    }
-}
-
-impl AsFd for Target {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Stdout => stdio::stdout(),
-            Self::Stderr => stdio::stderr(),
-            Self::File(file) => file.as_fd(),
+            Err(error) => return Err(error.into()),
         }
     }
+    Ok(())
 }
 
 /// Limit of the queue in bytes, which is enough for the events of some hours of a long-lived lock.
@@ -192,7 +174,7 @@ mod tests {
 
     fn stalled() -> (BufReader<std::io::PipeReader>, Sink) {
         let (reader, writer) = std::io::pipe().unwrap();
-        let sink = Sink::new(Target::File(writer.into()), dropped).unwrap();
+        let sink = Sink::new(writer, dropped).unwrap();
         (BufReader::new(reader), sink)
     }
 

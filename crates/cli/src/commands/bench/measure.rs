@@ -81,11 +81,16 @@ impl Latency {
 }
 
 pub(super) enum Failed {
-    Build(Refused),
+    /// No client was built, or the machine or the measurement has a fault.
+    Refused(Refused),
     /// The first lock was not granted.
     Nodes(AcquireError),
-    /// A fault of the machine or of the measurement.
-    Internal(String),
+}
+
+impl Failed {
+    fn internal(why: String) -> Self {
+        Self::Refused(Refused::internal(why))
+    }
 }
 
 /// Measures the nodes for about `time`, with two clients on a runtime of its own, and releases all keys. A key whose
@@ -96,10 +101,10 @@ pub(super) fn measure(
 ) -> Result<Measured, Failed> {
     let runtime = Builder::new_multi_thread().enable_all().build();
     let runtime =
-        runtime.map_err(|error| Failed::Internal(format!("no tokio runtime: {error}")))?;
+        runtime.map_err(|error| Failed::internal(format!("no tokio runtime: {error}")))?;
     let build = || {
         let _inside = runtime.enter();
-        build().map_err(Failed::Build)
+        build().map_err(Failed::Refused)
     };
     let (first, second) = (build()?, build()?);
     runtime.block_on(async {
@@ -138,7 +143,7 @@ async fn round_trips(
     let mut nodes: Vec<(String, Vec<Duration>, u64)> = Vec::new();
     while Instant::now() < until {
         let inspection = client.inspect(&key).await;
-        let inspection = inspection.map_err(|error| Failed::Internal(error.to_string()))?;
+        let inspection = inspection.map_err(|error| Failed::internal(error.to_string()))?;
         for (index, answer) in inspection.nodes.into_iter().enumerate() {
             if index == nodes.len() {
                 nodes.push((answer.node.to_string(), Vec::new(), 0));
@@ -228,7 +233,7 @@ async fn handover(clients: [&Client; 2], keys: &str, time: Duration) -> Result<H
     };
     let mut latencies = Vec::new();
     for of_one in in_tasks(clients.into_iter().enumerate().map(take_turns)).await? {
-        latencies.extend(of_one.map_err(Failed::Internal)?);
+        latencies.extend(of_one.map_err(Failed::internal)?);
     }
     Ok(Handover { count: latencies.len(), latency: Latency::of(latencies) })
 }
@@ -240,7 +245,7 @@ where
     let tasks: Vec<_> = work.map(tokio::spawn).collect();
     let mut results = Vec::new();
     for task in tasks {
-        results.push(task.await.map_err(|panic| Failed::Internal(panic.to_string()))?);
+        results.push(task.await.map_err(|panic| Failed::internal(panic.to_string()))?);
     }
     Ok(results)
 }

@@ -11,7 +11,6 @@ use rustix::process::{Pid, Signal, test_kill_process};
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use crate::args::{NodeArgs, OnLost};
-use crate::exit_code::ExitCode;
 #[cfg(target_os = "linux")]
 use crate::guardian::procfs;
 use crate::options::Refused;
@@ -35,10 +34,9 @@ impl Watched {
             )),
             Ok(Some(found)) => Ok(found),
             Ok(None) => refuse(format!("there is no process {pid}")),
-            Err(error) => Err(Refused {
-                message: format!("--hold-by: cannot watch process {pid}: {error}"),
-                code: ExitCode::Internal,
-            }),
+            Err(error) => {
+                Err(Refused::internal(format!("--hold-by: cannot watch process {pid}: {error}")))
+            }
         }
     }
 

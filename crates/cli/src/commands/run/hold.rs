@@ -9,14 +9,14 @@ use quorlock::{Health, LossCause, Outcome};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::super::caller::{ends_the_wait, time_since, unix_ms};
+use super::super::caller::{time_since, unix_ms};
 use super::super::events::{add_validity, outcome_name, release_unconfirmed};
 use super::super::status::node_json;
 use super::Keeper;
 use super::health::Announced;
 use super::lease::Lease;
 use super::loss::{Loss, Pulse};
-use crate::child::{Child, ChildEvent, Deadlines, Gone, How, KilledBy, SpawnError};
+use crate::child::{Child, ChildEvent, Deadlines, Gone, How, KilledBy, SpawnError, ends_a_wait};
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::{Moment, boot_ns};
 use crate::guardian::mutants::{Mutant, is_active};
@@ -158,7 +158,7 @@ impl Keeper<'_> {
                     sent.is_sent = false;
                 }
                 signal = self.caller.signals.next() => {
-                    if stubborn && ends_the_wait(signal).is_some() {
+                    if stubborn && ends_a_wait(signal) {
                         return Watched::Left;
                     }
                     child.signal(signal);
@@ -298,11 +298,7 @@ impl Keeper<'_> {
             let pause = (rest - lease.remaining()).min(self.plan.ttl / 3);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                signal = self.caller.signals.next() => {
-                    if ends_the_wait(signal).is_some() {
-                        return;
-                    }
-                }
+                _ = self.caller.signals.ending() => return,
             }
         }
     }

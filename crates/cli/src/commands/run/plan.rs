@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use quorlock::admin::exactly;
-use quorlock::{Guard, LockOptions, LossCause};
+use quorlock::{Guard, LossCause};
 
-use crate::args::{Run, WaitArg};
+use crate::args::Run;
 use crate::child::{Deadlines, Killed, Why};
 use crate::guardian::clock::{Moment, NEVER_NS};
 use crate::guardian::mutants::{Mutant, is_active};
@@ -15,7 +15,6 @@ use crate::output::nanos;
 
 pub(super) struct RunPlan {
     pub(super) ttl: Duration,
-    pub(super) wait: WaitArg,
     pub(super) max_hold: Duration,
     /// Time between SIGTERM and the end of the validity.
     pub(super) term_before: Duration,
@@ -53,7 +52,7 @@ impl RunPlan {
                 ),
             );
         }
-        let max_hold = times.max_hold.unwrap_or(LockOptions::DEFAULT_MAX_HOLD);
+        let max_hold = times.max_hold();
         if let Some(min_hold) = args.min_hold
             && min_hold > max_hold
         {
@@ -71,7 +70,6 @@ impl RunPlan {
         let label = args.lock.label.clone().unwrap_or_else(|| name.to_string_lossy().into_owned());
         Ok(Self {
             ttl,
-            wait: times.wait(),
             max_hold,
             term_before,
             kill_before,

@@ -50,14 +50,6 @@ fn a_wall_clock_that_is_set_ahead_brings_the_deadlines_and_one_set_back_does_not
 }
 
 #[test]
-fn obeying_the_deadline_is_still_being_killed() {
-    let mut kill_policy = KillPolicy::new(DEADLINES);
-    assert_eq!(kill_policy.due(at(100)), Some(Signal::TERM));
-    kill_policy.ended(ZERO, at(110));
-    assert_eq!(kill_policy.result(ZERO), TERMED);
-}
-
-#[test]
 fn a_later_extension_does_not_change_why_the_command_was_ended() {
     let stepped = Moment { boot_ns: 10 * STEP_NS, ..at(1_000 * STEP_NS) };
     for (now, why) in [(at(1_000 * STEP_NS), Why::TimeUp), (stepped, Why::ClockJumped)] {
