@@ -30,6 +30,18 @@ pub enum Severity {
     Error,
 }
 
+impl Severity {
+    fn finding(
+        self,
+        check: &'static str,
+        what: impl Into<String>,
+        why: &'static str,
+        fix: impl Into<String>,
+    ) -> Finding {
+        Finding { severity: self, check, what: what.into(), why, fix: fix.into() }
+    }
+}
+
 impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

@@ -12,7 +12,7 @@ use quorlock::admin::Topology;
 
 use super::Severity::Error;
 use super::look::{Looked, Seen};
-use super::{Finding, NodeReport, Votes};
+use super::{NodeReport, Votes};
 
 pub(super) use together::together;
 
@@ -65,28 +65,27 @@ impl Case<'_> {
                 findings.extend(trust_state);
                 findings.extend(self.memory(facts, info));
                 findings.extend(self.time(facts, info));
-                findings.extend(self.disk(facts, info));
+                findings.extend(self.disk(info));
                 findings.extend(self.leftovers(facts));
                 report.votes = votes;
             }
             // Another finding reports the missing command or right.
             Err(_) if facts.rights.lacks("INFO", "+info") => {}
-            Err(why) => findings.push(Finding {
-                severity: Error,
-                check: "info",
-                what: format!("INFO cannot be used: {why}"),
-                why: "without it nobody knows whether the server was restarted and has forgotten its locks",
-                fix: "connect to the server itself, not to a proxy, and give the user the right +info"
-                    .to_owned(),
-            }),
+            Err(why) => findings.push(Error.finding(
+                "info",
+                format!("INFO cannot be used: {why}"),
+                "without it nobody knows whether the server was restarted and has forgotten its locks",
+                "connect to the server itself, not to a proxy, and give the user the right +info",
+            )),
         }
         findings.extend(self.server(facts));
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         if findings.iter().any(|finding| finding.severity == Error) {
+            // Waiting fixes no error, so for a node with an error, the finding that announces a wait is left out.
+            if !matches!(report.votes, Votes::Count | Votes::DoNotCount) {
+                findings.retain(|finding| !trust_state::WAITS.contains(&finding.check));
+            }
             report.votes = Votes::DoNotCount;
-            // Waiting fixes no error, so for a node with an error, findings that only announce a wait are left out.
-            findings
-                .retain(|finding| !trust_state::WAITS.contains(&(finding.check, finding.severity)));
         }
         report.findings = findings;
         report

@@ -42,7 +42,8 @@ pub(crate) struct Facts {
     pub(crate) elsewhere: Option<Failure>,
     /// Age of the node's adoption: how long the node has waited for a new marker.
     pub(crate) adopted_for: Duration,
-    pub(crate) settings: Settings,
+    /// Whether the server lets everybody send `DEBUG`. False if the user may not read its settings.
+    pub(crate) may_debug: bool,
     pub(crate) rights: Rights,
     pub(crate) times: Times,
     /// Keys that have a lock's value and never expire. Only a thorough examination searches for them.
@@ -61,14 +62,6 @@ impl Facts {
         let mut errors = self.info.as_ref().err().into_iter().chain(keys);
         errors.find(|error| error.starts_with("NOPERM")).map(String::as_str)
     }
-}
-
-/// Settings of the server. `None`: the user may not read them.
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) appendfsync: Option<String>,
-    pub(crate) rests_on_rewrite: Option<bool>,
-    pub(crate) debug: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -135,15 +128,14 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
     if !thorough && let Some(failure) = connection.no_locks() {
         return Err(failure);
     }
-    let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let questions = [
-        words(&["INFO"]),
-        words(&["GET", &topology.rules.marker]),
-        words(&["GET", &topology.rules.adoption]),
-        words(&["PTTL", &topology.rules.adoption]),
-        words(&["CONFIG", "GET", "appendfsync"]),
-        words(&["CONFIG", "GET", "no-appendfsync-on-rewrite"]),
-        words(&["CONFIG", "GET", "enable-debug-command"]),
+        &["INFO"][..],
+        &["GET", &topology.rules.marker],
+        &["GET", &topology.rules.adoption],
+        &["PTTL", &topology.rules.adoption],
+        &["CONFIG", "GET", "appendfsync"],
+        &["CONFIG", "GET", "no-appendfsync-on-rewrite"],
+        &["CONFIG", "GET", "enable-debug-command"],
     ];
     let mut replies = connection.ask(&questions).await?.into_iter();
     let mut next = || replies.next().unwrap_or(Reply::Nil);
@@ -156,11 +148,9 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
         }
         _ => Duration::ZERO,
     };
-    let settings = Settings {
-        appendfsync: setting(next()),
-        rests_on_rewrite: setting(next()).map(|rests| rests == "yes"),
-        debug: setting(next()),
-    };
+    let appendfsync = setting(next()).map(Into::into);
+    let rests_on_rewrite = setting(next()).map(|rests| rests == "yes");
+    let may_debug = setting(next()).as_deref() == Some("yes");
     let elsewhere = connection.register(&topology.rules.marker, Do::Look).await.err();
     let times = times(&connection).await?;
     let rights = if thorough {
@@ -178,17 +168,13 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
         info: info.and_then(|info| {
             let info = Info::parse(&info).map_err(|missing| missing.to_string())?;
             // A client adds these settings to `INFO` in the same way, so the examination decides as a client does.
-            Ok(Info {
-                appendfsync: settings.appendfsync.as_deref().map(Into::into),
-                rests_on_rewrite: settings.rests_on_rewrite,
-                ..info
-            })
+            Ok(Info { appendfsync, rests_on_rewrite, ..info })
         }),
         marker,
         adoption,
         elsewhere,
         adopted_for,
-        settings,
+        may_debug,
         rights,
         times,
         leftovers,

@@ -51,13 +51,9 @@ fn of(weight: Weight, names: &[(&'static str, Weight)]) -> Vec<&'static str> {
 impl Case<'_> {
     pub(super) fn unreached(&self, failure: &Failure) -> Finding {
         let login = failure.kind() == FailureKind::Unauthenticated;
-        Finding {
-            severity: Error,
-            check: if login { "login" } else { "reach" },
-            what: failure.to_string(),
-            why: "its vote is missing from every lock",
-            fix: self.to_reach(failure),
-        }
+        let check = if login { "login" } else { "reach" };
+        let why = "its vote is missing from every lock";
+        Error.finding(check, failure.to_string(), why, self.to_reach(failure))
     }
 
     /// The remedy if the server cannot be reached or refuses the login.
@@ -131,9 +127,8 @@ impl Case<'_> {
     pub(super) fn rights(&self, facts: &Facts) -> Vec<Finding> {
         let rights = &facts.rights;
         let mut findings = Vec::new();
-        let mut denied = |severity, what, why| {
-            let fix = LACKS_RIGHTS.to_owned();
-            findings.push(Finding { severity, check: "rights", what, why, fix });
+        let mut denied = |severity: Severity, what: String, why| {
+            findings.push(severity.finding("rights", what, why, LACKS_RIGHTS));
         };
         if rights.keys {
             let prefix = self.topology.own_key("");
@@ -158,30 +153,26 @@ impl Case<'_> {
             let lines: Vec<String> =
                 names.iter().map(|name| format!("rename-command {name}")).collect();
             let commands = if names.len() == 1 { "command" } else { "commands" };
-            findings.push(Finding {
-                severity,
-                check: "command",
-                what: format!(
-                    "the server has no {commands} {} (renamed or disabled)",
-                    names.join(", ")
-                ),
+            findings.push(severity.finding(
+                "command",
+                format!("the server has no {commands} {} (renamed or disabled)", names.join(", ")),
                 why,
-                fix: format!(
+                format!(
                     "remove what begins with {} from {} and restart it; a service that disables commands cannot be a node",
                     lines.join(" and "),
                     self.configuration_file()
                 ),
-            });
+            ));
         }
         if let Some(error) = &rights.cannot_write {
             let is_reported = facts.info.as_ref().is_ok_and(|info| is_for_its_kind(error, info));
-            findings.push(Finding {
-                severity: if is_reported { Note } else { Error },
-                check: "write",
-                what: format!("nothing can be written: {error}"),
-                why: "a vote is a key that is written",
-                fix: self.to_write(error),
-            });
+            let severity = if is_reported { Note } else { Error };
+            findings.push(severity.finding(
+                "write",
+                format!("nothing can be written: {error}"),
+                "a vote is a key that is written",
+                self.to_write(error),
+            ));
         }
         findings
     }

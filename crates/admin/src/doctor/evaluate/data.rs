@@ -12,17 +12,18 @@ use crate::doctor::look::Facts;
 impl Case<'_> {
     pub(super) fn memory(&self, facts: &Facts, info: &Info) -> Option<Finding> {
         let evicted = facts.more.evicted_keys;
-        (evicted > 0 && info.evicts_by.is_none()).then(|| Finding {
-            severity: Warning,
-            check: "evicted",
-            what: format!(
-                "it has deleted {evicted} keys because its memory was full since it was started"
-            ),
-            why: "locks may have been among them; it does not do so now",
-            fix: format!(
-                "nothing is left to fix; to reset this count: {}",
-                self.cli("CONFIG RESETSTAT")
-            ),
+        (evicted > 0 && info.evicts_by.is_none()).then(|| {
+            Warning.finding(
+                "evicted",
+                format!(
+                    "it has deleted {evicted} keys because its memory was full since it was started"
+                ),
+                "locks may have been among them; it does not do so now",
+                format!(
+                    "nothing is left to fix; to reset this count: {}",
+                    self.cli("CONFIG RESETSTAT")
+                ),
+            )
         })
     }
 
@@ -36,9 +37,9 @@ impl Case<'_> {
     }
 
     /// Reports data that a restart loses.
-    pub(super) fn disk(&self, facts: &Facts, info: &Info) -> Option<Finding> {
-        let rests = facts.settings.rests_on_rewrite == Some(true);
-        let what = match (info.keeps_log, facts.settings.appendfsync.as_deref()) {
+    pub(super) fn disk(&self, info: &Info) -> Option<Finding> {
+        let rests = info.rests_on_rewrite == Some(true);
+        let what = match (info.keeps_log, info.appendfsync.as_deref()) {
             (Some(false), _) => "nothing is kept on disk (appendonly no)".to_owned(),
             (_, Some("always")) if rests => {
                 "writes are on disk before they are answered, but not while the log is rewritten \
@@ -54,34 +55,32 @@ impl Case<'_> {
             }
         };
         if self.is_declared_durable() {
-            return Some(Finding {
-                severity: Error,
-                check: "durable",
-                what: format!("it was declared to forget nothing (--durable), but {what}"),
-                why: "after a restart it would vote at once, and has forgotten locks that are still held",
-                fix: self.set(&self.to_last(facts, info)),
-            });
+            return Some(Error.finding(
+                "durable",
+                format!("it was declared to forget nothing (--durable), but {what}"),
+                "after a restart it would vote at once, and has forgotten locks that are still held",
+                self.set(&to_last(info)),
+            ));
         }
-        Some(Finding {
-            severity: Note,
-            check: "persistence",
+        Some(Note.finding(
+            "persistence",
             what,
-            why: "after a restart it does not vote for as long as any lock may be held, so that does no harm",
-            fix: format!(
+            "after a restart it does not vote for as long as any lock may be held, so that does no harm",
+            format!(
                 "nothing needs to be fixed; for it to vote at once after a restart, {}; then --durable {}",
-                self.set(&self.to_last(facts, info)),
+                self.set(&to_last(info)),
                 self.node.name
             ),
-        })
+        ))
     }
+}
 
-    /// The settings with which the server would keep its data over a restart, and which it does not have.
-    fn to_last(&self, facts: &Facts, info: &Info) -> Vec<&'static str> {
-        let lacks = [
-            (info.keeps_log != Some(true), "appendonly yes"),
-            (facts.settings.appendfsync.as_deref() != Some("always"), "appendfsync always"),
-            (facts.settings.rests_on_rewrite == Some(true), "no-appendfsync-on-rewrite no"),
-        ];
-        lacks.into_iter().filter_map(|(lacks, setting)| lacks.then_some(setting)).collect()
-    }
+/// The settings with which the server would keep its data over a restart, and which it does not have.
+fn to_last(info: &Info) -> Vec<&'static str> {
+    let lacks = [
+        (info.keeps_log != Some(true), "appendonly yes"),
+        (info.appendfsync.as_deref() != Some("always"), "appendfsync always"),
+        (info.rests_on_rewrite == Some(true), "no-appendfsync-on-rewrite no"),
+    ];
+    lacks.into_iter().filter_map(|(lacks, setting)| lacks.then_some(setting)).collect()
 }

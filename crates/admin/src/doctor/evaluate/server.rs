@@ -20,7 +20,7 @@ impl Case<'_> {
     pub(super) fn kind(&self, facts: &Facts, info: &Info) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut error = |check, what: String, why, fix| {
-            findings.push(Finding { severity: Error, check, what, why, fix });
+            findings.push(Error.finding(check, what, why, fix));
         };
         if !info.is_master {
             error(
@@ -73,14 +73,12 @@ impl Case<'_> {
 
     pub(super) fn database(facts: &Facts) -> Option<Finding> {
         let failure = facts.elsewhere.as_ref().filter(|it| it.kind().is_disagreement())?;
-        Some(Finding {
-            severity: Error,
-            check: "database",
-            what: failure.detail().unwrap_or_default().to_owned(),
-            why: "clients in different databases know nothing of each other's locks",
-            fix: "give all clients the same URL; or, if no lock is in use: quorlock init --fresh"
-                .to_owned(),
-        })
+        Some(Error.finding(
+            "database",
+            failure.detail().unwrap_or_default(),
+            "clients in different databases know nothing of each other's locks",
+            "give all clients the same URL; or, if no lock is in use: quorlock init --fresh",
+        ))
     }
 
     pub(super) fn duplicates(&self, info: &Info) -> Option<Finding> {
@@ -90,24 +88,19 @@ impl Case<'_> {
                 && run_id.is_some_and(|other| other.run_id == info.run_id)
         };
         let duplicate = self.looked.iter().find(is_duplicate)?;
-        Some(Finding {
-            severity: Error,
-            check: "same_server",
-            what: format!(
-                "it is the same server as node {} ({})",
-                duplicate.name, duplicate.address
-            ),
-            why: "one server would vote twice, and a majority of votes be no majority of servers",
-            fix: "list it once (-n, QUORLOCK_NODES or the file); if it was cloned, restart it"
-                .to_owned(),
-        })
+        Some(Error.finding(
+            "same_server",
+            format!("it is the same server as node {} ({})", duplicate.name, duplicate.address),
+            "one server would vote twice, and a majority of votes be no majority of servers",
+            "list it once (-n, QUORLOCK_NODES or the file); if it was cloned, restart it",
+        ))
     }
 
     /// Reports an old version, missing features, and settings of the server that endanger locks.
     pub(super) fn server(&self, facts: &Facts) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut warning = |check, what: String, why, fix| {
-            findings.push(Finding { severity: Warning, check, what, why, fix });
+            findings.push(Warning.finding(check, what, why, fix));
         };
         let more = &facts.more;
         if more.version.is_some_and(|version| version < VERSION_MIN) {
@@ -144,7 +137,7 @@ impl Case<'_> {
                 ),
             );
         }
-        if facts.settings.debug.as_deref() == Some("yes") {
+        if facts.may_debug {
             warning(
                 "debug",
                 "everybody may send DEBUG (enable-debug-command yes)".to_owned(),
@@ -207,7 +200,7 @@ impl Case<'_> {
         } else {
             return None;
         };
-        Some(Finding { severity: Error, check: "replicas", what, why, fix })
+        Some(Error.finding("replicas", what, why, fix))
     }
 }
 

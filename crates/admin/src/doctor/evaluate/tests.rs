@@ -7,11 +7,12 @@ use quorlock_core::marker::{Adoption, Cluster, Marker};
 use super::*;
 use crate::doctor::ClockOffset;
 use crate::doctor::Severity::{self, Note};
-use crate::doctor::look::{Facts, More, Settings, Times};
+use crate::doctor::look::{Facts, More, Times};
 use crate::doctor::rights::Rights;
 
 const INFO: &str = "redis_version:7.0.15\r\nrun_id:0d2f\r\nuptime_in_seconds:61\r\n\
-    role:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n";
+    role:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n\
+    appendfsync:always\r\nno-appendfsync-on-rewrite:no\r\n";
 
 fn cluster() -> Cluster {
     Topology::of(&Client::builder().nodes(["a=redis://a"])).unwrap().rules.cluster
@@ -34,11 +35,7 @@ fn facts() -> Facts {
         adopted_for: Duration::ZERO,
         leftovers: Vec::new(),
         unscanned: None,
-        settings: Settings {
-            appendfsync: Some("always".to_owned()),
-            rests_on_rewrite: Some(false),
-            debug: None,
-        },
+        may_debug: false,
         rights: Rights::default(),
         times: Times {
             round_trips: vec![Duration::from_millis(1)],
@@ -173,13 +170,12 @@ fn a_promoted_server_waits_for_what_is_left_of_its_adoption() {
 #[test]
 fn who_was_promised_to_forget_nothing_must_not() {
     let none: [&str; 0] = [];
-    assert_eq!(found(true, |_| ()), none);
-    let every_second = |facts: &mut Facts| facts.settings.appendfsync = Some("everysec".to_owned());
-    assert_eq!(found(true, every_second), ["durable"]);
-    assert_eq!(found(false, every_second), none);
-    assert_eq!(found(true, |facts| facts.settings.rests_on_rewrite = Some(true)), ["durable"]);
-    let no_log = |facts: &mut Facts| {
-        facts.info = Ok(Info::parse(&INFO.replace("aof_enabled:1", "aof_enabled:0")).unwrap());
+    let with = |durable, from, to| {
+        found(durable, |facts| facts.info = Ok(Info::parse(&INFO.replace(from, to)).unwrap()))
     };
-    assert_eq!(found(true, no_log), ["durable"]);
+    assert_eq!(with(true, "", ""), none);
+    assert_eq!(with(true, "appendfsync:always", "appendfsync:everysec"), ["durable"]);
+    assert_eq!(with(false, "appendfsync:always", "appendfsync:everysec"), none);
+    assert_eq!(with(true, "on-rewrite:no", "on-rewrite:yes"), ["durable"]);
+    assert_eq!(with(true, "aof_enabled:1", "aof_enabled:0"), ["durable"]);
 }

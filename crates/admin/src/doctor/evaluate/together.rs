@@ -49,15 +49,10 @@ pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> 
         RestartGuard::Observe | RestartGuard::Off => " under the restart guard",
     };
     let (all, verb) = (nodes.len(), if voting == 1 { "votes" } else { "vote" });
-    Some(Finding {
-        severity: Error,
-        check: "quorum",
-        what: format!(
-            "{voting} of {all} nodes {verb}, but {needed} must vote: no lock can be granted{to_whom} {until}"
-        ),
-        why: "a lock is held by the votes of a quorum",
-        fix: fix.to_owned(),
-    })
+    let what = format!(
+        "{voting} of {all} nodes {verb}, but {needed} must vote: no lock can be granted{to_whom} {until}"
+    );
+    Some(Error.finding("quorum", what, "a lock is held by the votes of a quorum", fix))
 }
 
 #[cfg(test)]

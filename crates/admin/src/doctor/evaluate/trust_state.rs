@@ -9,7 +9,7 @@ use quorlock_core::shown::{SETTINGS_MAX, seconds, shown, shown_text};
 
 use super::Case;
 use super::access::LACKS_RIGHTS;
-use crate::doctor::Severity::{self, Error, Note, Warning};
+use crate::doctor::Severity::{Error, Note, Warning};
 use crate::doctor::look::{Facts, Seen};
 use crate::doctor::{Finding, Votes};
 
@@ -31,16 +31,8 @@ const NOTHING: &str = "nothing needs to be fixed";
 const USE_MENDS: &str =
     "quorlock init --fresh, if no lock is in use; or have a client wait for a lock that long, once";
 
-/// Checks and severities of the findings that only say how long a node waits until it votes.
-pub(super) const WAITS: [(&str, Severity); 7] = [
-    ("restarted", Warning),
-    ("promoted", Warning),
-    ("adoption", Warning),
-    ("unused", Warning),
-    ("marker", Warning),
-    ("promoted", Note),
-    ("adoption", Note),
-];
+/// Checks of the findings that say how long a node waits until it votes.
+pub(super) const WAITS: [&str; 5] = ["restarted", "promoted", "adoption", "unused", "marker"];
 
 /// A marker's floor, below which the node gives out no fencing token, is written ahead of the clock. This is the
 /// largest lead that is not reported: the lead at the time of writing, and one minute.
@@ -63,8 +55,8 @@ impl Case<'_> {
                 None => return (Votes::DoNotCount, vec![self.foreign(key, &quoted(text))]),
             },
         };
-        let mut findings =
-            marker.iter().flat_map(|marker| floor(facts, marker)).collect::<Vec<_>>();
+        let mut findings: Vec<Finding> =
+            marker.iter().filter_map(|marker| floor(facts, marker)).collect();
         let promoted_at = info.promoted_at.unwrap_or(-1);
         let is_of_this_run =
             |old: &Marker| *old.run_id == *info.run_id && old.promoted_at == promoted_at;
@@ -87,17 +79,13 @@ impl Case<'_> {
         if young_for.is_zero() {
             return (Votes::Count, None);
         }
-        let finding = Finding {
-            severity: Warning,
-            check: "restarted",
-            what: format!(
-                "it was restarted {} s ago; its votes count in {} s",
-                info.uptime_s,
-                seconds(young_for)
-            ),
-            why: "it may have forgotten locks that are still held",
-            fix: TIME_MENDS.to_owned(),
-        };
+        let (ago, left) = (info.uptime_s, seconds(young_for));
+        let finding = Warning.finding(
+            "restarted",
+            format!("it was restarted {ago} s ago; its votes count in {left} s"),
+            "it may have forgotten locks that are still held",
+            TIME_MENDS,
+        );
         (Votes::CountIn(young_for), Some(finding))
     }
 
@@ -181,7 +169,7 @@ impl Case<'_> {
                 mended.to_owned(),
             ),
         };
-        (votes, Some(Finding { severity, check, what, why, fix }))
+        (votes, Some(severity.finding(check, what, why, fix)))
     }
 
     /// Whether the operator has declared that the node keeps its data, and no setting of the server contradicts that.
@@ -200,26 +188,23 @@ impl Case<'_> {
 
     fn other(&self, how: &str, theirs: &Cluster) -> Finding {
         let ours = &self.topology.rules.cluster;
-        Finding {
-            severity: Error,
-            check: "configuration",
-            what: format!("{how} {}, but here it is {ours}", shown(&theirs.to_string(), SETTINGS_MAX)),
-            why: "clients that do not agree about nodes, quorum and longest ttl can hold one lock at the same time",
-            fix: "give all clients the same settings; or, to change them, quorlock init --reconfigure"
-                .to_owned(),
-        }
+        Error.finding(
+            "configuration",
+            format!("{how} {}, but here it is {ours}", shown(&theirs.to_string(), SETTINGS_MAX)),
+            "clients that do not agree about nodes, quorum and longest ttl can hold one lock at the same time",
+            "give all clients the same settings; or, to change them, quorlock init --reconfigure",
+        )
     }
 
     /// The finding: a key of the library's own holds a text that no client has written.
     fn foreign(&self, key: &str, what: &str) -> Finding {
         let delete = self.node.redis_cli.line_about("DEL", key.as_bytes());
-        Finding {
-            severity: Error,
-            check: "marker",
-            what: format!("its key {key} holds {what}"),
-            why: OWN_KEY,
-            fix: format!("find out who wrote it; if nobody needs it: {delete}"),
-        }
+        Error.finding(
+            "marker",
+            format!("its key {key} holds {what}"),
+            OWN_KEY,
+            format!("find out who wrote it; if nobody needs it: {delete}"),
+        )
     }
 
     /// The finding: the server did not show the value of a key of the library's own. The key may be a good marker, so
@@ -234,44 +219,39 @@ impl Case<'_> {
             && (facts.rights.keys || facts.rights.is_denied(Weight::Needed)))
             || facts.rights.lacks("GET", "+get")
             || is_for_its_kind(error, info);
-        Finding {
-            severity: if is_told { Note } else { Error },
-            check: "marker",
-            what: format!("its key {key} cannot be read: {error}"),
-            why: OWN_KEY,
-            fix: if lacks_right {
-                LACKS_RIGHTS.to_owned()
+        let severity = if is_told { Note } else { Error };
+        severity.finding(
+            "marker",
+            format!("its key {key} cannot be read: {error}"),
+            OWN_KEY,
+            if lacks_right {
+                LACKS_RIGHTS
             } else {
                 "leave the key as it is; fix what else is found here, and look again: quorlock doctor"
-                    .to_owned()
             },
-        }
+        )
     }
 }
 
-fn floor(facts: &Facts, marker: &Marker) -> Vec<Finding> {
-    let now = facts.times.last_us.and_then(|time| u64::try_from(time).ok());
-    let Some(ahead) = now.and_then(|now| marker.floor.checked_sub(now)) else {
-        return Vec::new();
-    };
-    let minutes = ahead / 60_000_000;
-    let is_far = ahead > FLOOR_AHEAD_US;
-    vec![Finding {
-        severity: if is_far { Warning } else { Note },
-        check: "floor",
-        what: format!("its fences begin {minutes} min ahead of its clock"),
-        why: if is_far {
-            "some clock was far ahead when that was written, or this one is behind; fences still grow, but do not tell the time"
-        } else {
-            "that is so for two hours after a quarantine; fences grow all the same"
-        },
-        fix: if is_far {
-            "see that clocks are right, here and there: chronyc tracking; the fencing counters need no change"
-        } else {
-            "wait; nothing needs to be fixed"
-        }
-        .to_owned(),
-    }]
+fn floor(facts: &Facts, marker: &Marker) -> Option<Finding> {
+    let now = u64::try_from(facts.times.last_us?).ok()?;
+    let ahead = marker.floor.checked_sub(now)?;
+    let what = format!("its fences begin {} min ahead of its clock", ahead / 60_000_000);
+    if ahead > FLOOR_AHEAD_US {
+        Some(Warning.finding(
+            "floor",
+            what,
+            "some clock was far ahead when that was written, or this one is behind; fences still grow, but do not tell the time",
+            "see that clocks are right, here and there: chronyc tracking; the fencing counters need no change",
+        ))
+    } else {
+        Some(Note.finding(
+            "floor",
+            what,
+            "that is so for two hours after a quarantine; fences grow all the same",
+            "wait; nothing needs to be fixed",
+        ))
+    }
 }
 
 /// Whether `error` follows from a state that `INFO` reports: the server is a replica, part of a cluster, or loading.
