@@ -62,15 +62,22 @@ impl Case<'_> {
                 self.set(&to_last(info)),
             ));
         }
-        Some(Note.finding(
-            "persistence",
-            what,
-            "after a restart it does not vote for as long as any lock may be held, so that does no harm",
+        let fix = if self.node.replicas > 0 {
+            "nothing needs to be fixed; a node with replicas is never --durable, because a failover makes it wait as well; \
+             three masters without replicas go on without a wait while one is away"
+                .to_owned()
+        } else {
             format!(
                 "nothing needs to be fixed; for it to vote at once after a restart, {}; then --durable {}",
                 self.set(&to_last(info)),
                 self.node.name
-            ),
+            )
+        };
+        Some(Note.finding(
+            "persistence",
+            what,
+            "after a restart it does not vote for as long as any lock may be held, so that does no harm",
+            fix,
         ))
     }
 }

@@ -123,9 +123,10 @@ impl Case<'_> {
             );
         }
         if more.replicas > 0 && self.node.replicas == 0 {
+            let plural = if more.replicas == 1 { "" } else { "s" };
             warning(
                 "replicas",
-                format!("it has {} replica(s)", more.replicas),
+                format!("it has {} replica{plural}", more.replicas),
                 "a replica that takes its place has not seen all votes; if a tool may do that by itself, locks depend on the quarantine alone",
                 format!(
                     "if a replica may take its place under its name, add replicas={0} to its URL in all clients \
@@ -184,16 +185,18 @@ impl Case<'_> {
                 format!("it has {connected} of {declared} replicas"),
                 "a vote counts only if every replica acknowledges it",
                 format!(
-                    "start the replica, or connect it again; this shows those that are there: {}",
+                    "start each replica that is away, or connect it again; this shows those that are there: {}",
                     self.cli("INFO replication")
                 ),
             )
         } else if facts.more.silent_replicas > 0 {
+            let silent = facts.more.silent_replicas;
+            let verb = if silent == 1 { "does" } else { "do" };
             (
-                format!("{} of its replicas do not acknowledge", facts.more.silent_replicas),
+                format!("{silent} of {connected} replicas {verb} not acknowledge"),
                 "a vote counts only if every replica acknowledges it",
                 format!(
-                    "start or continue the replica until this shows state=online and a lag of 0 or 1: {}",
+                    "start or continue each replica until this shows state=online and a lag of 0 or 1 for it: {}",
                     self.cli("INFO replication")
                 ),
             )

@@ -84,12 +84,16 @@ fn a_node_with_replicas_has_as_many_as_its_url_says() {
     assert_eq!(found(1, 1), []);
     assert_eq!(found(1, 0), error("it has 0 of 1 replicas"));
     assert_eq!(found(1, 2), error("it has 2 replicas, but its URL says replicas=1"));
-    assert_eq!(found(0, 1), [(Severity::Warning, "it has 1 replica(s)".to_owned())]);
-    let silent = report_of(false, 1, |facts| {
-        (facts.more.replicas, facts.more.silent_replicas) = (1, 1);
-    });
-    assert_eq!(silent.findings[0].what, "1 of its replicas do not acknowledge");
-    assert_eq!(silent.votes, Votes::DoNotCount);
+    assert_eq!(found(0, 1), [(Severity::Warning, "it has 1 replica".to_owned())]);
+    assert_eq!(found(0, 2), [(Severity::Warning, "it has 2 replicas".to_owned())]);
+    for (silent, what) in
+        [(1, "1 of 2 replicas does not acknowledge"), (2, "2 of 2 replicas do not acknowledge")]
+    {
+        let report = report_of(false, 2, |facts| {
+            (facts.more.replicas, facts.more.silent_replicas) = (2, silent);
+        });
+        assert_eq!((&*report.findings[0].what, report.votes), (what, Votes::DoNotCount));
+    }
     let unnamed = report_of(false, 0, |facts| facts.more.replicas = 1);
     let remedy = "add replicas=1 to its URL in all clients (…a:6379?replicas=1)";
     assert!(unnamed.findings[0].fix.contains(remedy), "{}", unnamed.findings[0].fix);
@@ -143,6 +147,26 @@ fn a_marker_is_deleted_only_if_it_is_none() {
             assert!(!fix_of(error, is_marker).contains("DEL"), "{error}");
         }
     }
+}
+
+#[test]
+fn the_remedies_for_a_node_with_replicas_fit_it() {
+    let fixes = |replicas| {
+        let info = INFO.replace("role:master", "role:master\r\nsecond_repl_offset:15");
+        let info = info.replace("aof_enabled:1", "aof_enabled:0");
+        let report = report_of(false, replicas, |facts| {
+            facts.info = Ok(Info::parse(&info).unwrap());
+            facts.more.replicas = replicas.into();
+        });
+        let fix = |check| report.findings.iter().find(|it| it.check == check).unwrap().fix.clone();
+        [fix("promoted"), fix("persistence")]
+    };
+    let [promoted, persistence] = fixes(0);
+    assert!(promoted.contains("…a:6379?replicas=1") && promoted.contains("redis+sentinel://"));
+    assert!(persistence.ends_with("; then --durable a"), "{persistence}");
+    let [promoted, persistence] = fixes(1);
+    assert!(promoted.starts_with("a failover has this effect, and all replicas are back"));
+    assert!(persistence.contains("never --durable"), "{persistence}");
 }
 
 #[test]

@@ -141,9 +141,7 @@ impl Case<'_> {
                 "promoted",
                 format!("it was a replica until it was promoted; {when}"),
                 "a replica may not have seen all votes of its master: it waits as a new server does",
-                format!(
-                    "do not fail over to replicas: let the same server come back; now {mended}"
-                ),
+                self.after_promotion(facts, mended),
             ),
             (None, Some(_)) => (
                 bad,
@@ -170,6 +168,22 @@ impl Case<'_> {
             ),
         };
         (votes, Some(severity.finding(check, what, why, fix)))
+    }
+
+    /// The remedy for a node whose server was promoted. If one of its replicas were away, another finding would say so.
+    fn after_promotion(&self, facts: &Facts, mended: &str) -> String {
+        if self.node.replicas > 0 {
+            return format!(
+                "a failover has this effect, and all replicas are back; to find out why the old master failed, see the \
+                 log of Sentinel or of the service; now {mended}"
+            );
+        }
+        let (replicas, address) = (facts.more.replicas.max(1), &self.node.address);
+        format!(
+            "if a replica may take its place again, add replicas={replicas} to its URL in all clients \
+             (…{address}?replicas={replicas}) or, with Sentinel, use redis+sentinel://HOST:26379/NAME?replicas={replicas}; \
+             otherwise prevent failovers, and let the same server come back; now {mended}"
+        )
     }
 
     /// Whether the operator has declared that the node keeps its data, and no setting of the server contradicts that.
