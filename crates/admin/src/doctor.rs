@@ -100,6 +100,8 @@ pub struct NodeReport {
     pub node: Arc<str>,
     /// `host:port`, or the path of the socket.
     pub address: String,
+    /// Whether a Sentinel gave the address, so that a failover changes it.
+    pub is_located: bool,
     /// Name and version of the server, such as `Redis 7.0.15`.
     pub server: Option<String>,
     /// Uptime by the server's own clock, in seconds.

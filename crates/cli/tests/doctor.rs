@@ -142,6 +142,8 @@ fn behind_sentinel_the_address_and_the_remedies_are_those_of_the_master() {
     assert_eq!((&examined["nodes"][0]["address"], exit), (&master.clone().into(), 2));
     assert_eq!(what(&examined, 0, "replicas"), "it has 0 of 1 replicas");
     assert!(examined.to_string().contains(&format!("-h {host} -p {port} INFO")), "{examined}");
+    let text = stdout(&testbed.output(&["doctor", at[0], at[1], at[2], at[3]]));
+    assert!(text.contains(&format!("error    locks ({master})")), "{text}");
     // Commands that only read need no acknowledgement.
     let status = testbed.output(&["status", "k", at[0], at[1], at[2], at[3]]);
     assert!(stdout(&status).starts_with("k: UNKNOWN"), "{}", stderr(&status));

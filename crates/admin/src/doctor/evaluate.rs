@@ -36,6 +36,7 @@ impl Case<'_> {
         let mut report = NodeReport {
             node: self.node.name.clone(),
             address: self.node.address.clone(),
+            is_located: self.node.is_located,
             server: None,
             uptime_s: None,
             latency: None,

@@ -23,6 +23,8 @@ const ROUND_TRIPS: usize = 7;
 pub(crate) struct Looked {
     pub(crate) name: Arc<str>,
     pub(crate) address: String,
+    /// Whether a Sentinel gave the address.
+    pub(crate) is_located: bool,
     pub(crate) redis_cli: RedisCli,
     /// The number of replicas that the client's settings give the node.
     pub(crate) replicas: u32,
@@ -111,9 +113,11 @@ pub(crate) async fn look_at_all(
 ) -> Vec<Looked> {
     let looks = servers.iter().map(|server| async move {
         let facts = look(topology, server, thorough).await;
+        let address = server.located();
         Looked {
             name: server.name().into(),
-            address: server.located(),
+            is_located: address != server.address(),
+            address,
             redis_cli: server.redis_cli(),
             replicas: server.replicas(),
             facts,

@@ -104,7 +104,10 @@ fn row(node: &NodeReport) -> [String; 6] {
         Err(_) => format!("up {seconds}s"),
     });
     [
-        node.node.to_string(),
+        match node.is_located {
+            true => format!("{} ({})", node.node, node.address),
+            false => node.node.to_string(),
+        },
         node.server.clone().unwrap_or_default(),
         up.unwrap_or_default(),
         node.latency

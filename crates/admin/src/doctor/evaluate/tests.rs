@@ -66,6 +66,7 @@ fn report_of(durable: bool, replicas: u32, change: impl FnOnce(&mut Facts)) -> N
     let node = Looked {
         name: "a".into(),
         address: "a:6379".to_owned(),
+        is_located: false,
         redis_cli: topology.servers[0].redis_cli().clone(),
         replicas,
         facts: Ok(facts),

@@ -70,6 +70,7 @@ mod tests {
             let nodes = votes.map(|votes| NodeReport {
                 node: "a".into(),
                 address: "a:6379".to_owned(),
+                is_located: false,
                 server: None,
                 uptime_s: None,
                 latency: None,
