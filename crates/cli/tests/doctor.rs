@@ -153,6 +153,10 @@ fn behind_sentinel_the_address_and_the_remedies_are_those_of_the_master() {
     let (host, port) = watcher.rsplit_once(':').unwrap();
     let remedy = format!("redis-cli -h {host} -p {port} SENTINEL MASTERS");
     assert!(examined.to_string().contains(&remedy), "{examined}");
+    let (examined, _) = examine(&testbed, &["-n", &sentinel.url()]);
+    let url = format!("this is a Sentinel; use redis+sentinel://{watcher}/NAME?replicas=1");
+    assert!(what(&examined, 0, "reach").contains(&url), "{examined}");
+    assert!(examined.to_string().contains(&remedy), "{examined}");
 }
 
 #[test]

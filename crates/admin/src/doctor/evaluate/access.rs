@@ -69,6 +69,12 @@ impl Case<'_> {
                 self.cli("SENTINEL MASTERS")
             );
         }
+        if says("this is a Sentinel") {
+            return format!(
+                "give the master's URL, or that of all Sentinels with the master's name, which this shows: {}",
+                self.cli("SENTINEL MASTERS")
+            );
+        }
         if failure.kind() == FailureKind::Unauthenticated {
             return "give the user and password: --username, QUORLOCK_PASSWORD or --password-file"
                 .to_owned();

@@ -113,7 +113,7 @@ async fn handshake(
     for text in scripts.texts() {
         handshake.say(Purpose::Convenience, &["SCRIPT", "LOAD", text]);
     }
-    handshake.exchange(wire, resp2, login.is_some()).await
+    handshake.exchange(wire, resp2, target).await
 }
 
 /// The commands on a new connection, and the purpose of each.
@@ -150,8 +150,9 @@ impl Handshake {
         self,
         wire: &mut Wire,
         resp2: bool,
-        logs_in: bool,
+        target: &Target,
     ) -> Result<Capabilities, NotConnected> {
+        let logs_in = target.login().is_some();
         let (purposes, replies) = self.answers(wire).await?;
         let mut capabilities = Capabilities::default();
         let (mut known, mut knows_commands, mut rights) = (Vec::new(), true, Vec::new());
@@ -171,6 +172,9 @@ impl Handshake {
                 // The connection is useless, because the same keys in another database are different locks.
                 (Purpose::Database, Reply::Error(error)) => return Err(refused(&error).into()),
                 (Purpose::Login, Reply::List(about)) if !resp2 && speaks_resp3(&about) => {
+                    if field(&about, "mode").as_deref() == Some("sentinel") {
+                        return Err(sentinel(target).into());
+                    }
                     capabilities.sections = tells_sections(&about);
                 }
                 (Purpose::LoggedIn, Reply::Error(_)) => {}
@@ -226,16 +230,20 @@ fn speaks_resp3(about: &[Reply]) -> bool {
     about.chunks_exact(2).any(|pair| is_proto(&pair[0]) && pair[1] == Reply::Int(3))
 }
 
-/// Whether the server can be asked for several sections of its `INFO` at a time, as from version 7.0 on.
-fn tells_sections(about: &[Reply]) -> bool {
+/// A text in the reply to `HELLO`.
+fn field(about: &[Reply], name: &str) -> Option<String> {
     let text = |reply: &Reply| match reply {
         Reply::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Reply::Text(text) => text.clone(),
         _ => String::new(),
     };
-    let mut pairs = about.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1])));
-    let version = pairs.find(|(name, _)| name == "version").map(|(_, version)| version);
-    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    about.chunks_exact(2).find(|pair| text(&pair[0]) == name).map(|pair| text(&pair[1]))
+}
+
+/// Whether the server can be asked for several sections of its `INFO` at a time, as from version 7.0 on.
+fn tells_sections(about: &[Reply]) -> bool {
+    let major =
+        field(about, "version").and_then(|version| version.split('.').next()?.parse::<u32>().ok());
     major.is_some_and(|major| major >= 7)
 }
 
@@ -294,6 +302,16 @@ fn stranger() -> Failure {
     Failure::unsent(FailureKind::Unreachable).with_detail("this is no Redis or Valkey")
 }
 
+/// The failure if the server is a Sentinel, which holds no locks.
+fn sentinel(target: &Target) -> Failure {
+    let scheme = if target.is_encrypted() { "rediss" } else { "redis" };
+    let detail = format!(
+        "SET: this is a Sentinel; use {scheme}+sentinel://{}/NAME?replicas=1, where NAME is its name for the master",
+        target.address()
+    );
+    Failure::unsent(FailureKind::MissingCommand).with_detail(detail)
+}
+
 #[cfg(test)]
 mod tests {
     use quorlock_core::NodeId;
@@ -308,6 +326,7 @@ mod tests {
         let mut wire = Wire::new(Box::new(ours), Inbox::new(1).push_sink(NodeId::new(0)));
         let mut handshake = Handshake::default();
         let login: &[&str] = if resp2 { &["AUTH", "x"] } else { &["HELLO", "3"] };
+        let target = Target::parse(if resp2 { "redis://:x@h" } else { "redis://h" }).unwrap();
         handshake.say(Purpose::Login, login);
         handshake.say(Purpose::LoggedIn, &["PING"]);
         let serve = async {
@@ -318,7 +337,7 @@ mod tests {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            capabilities = handshake.exchange(&mut wire, resp2, resp2) => capabilities,
+            capabilities = handshake.exchange(&mut wire, resp2, &target) => capabilities,
             () = serve => unreachable!(),
         }
     }
@@ -347,6 +366,7 @@ mod tests {
         let mut wire = Wire::new(Box::new(ours), Inbox::new(1).push_sink(NodeId::new(0)));
         let mut handshake = Handshake::default();
         handshake.say(Purpose::Capabilities { names: 3 }, &["COMMAND", "INFO", "A", "B", "C"]);
+        let target = Target::parse("redis://h").unwrap();
         let serve = async {
             let mut said = [0; 4096];
             assert!(server.read(&mut said).await.unwrap() > 0);
@@ -363,7 +383,7 @@ mod tests {
             std::future::pending::<()>().await;
         };
         let capabilities = tokio::select! {
-            capabilities = handshake.exchange(&mut wire, false, false) => capabilities.ok().unwrap(),
+            capabilities = handshake.exchange(&mut wire, false, &target) => capabilities.ok().unwrap(),
             () = serve => unreachable!(),
         };
         assert!(capabilities.delete.is_none());
