@@ -248,6 +248,7 @@ fn invalid_arguments_are_refused_before_a_command_is_sent() {
         "run k -n http://x -- true",
         "run k -n redis://:secret@x#y -- true",
         "run k -n redis://:secret@x:y -- true",
+        "run k -n redis+sentinel://x,y/z?replicas=1 -- true",
         "run k -n a=redis://x -n a=redis://y -- true",
         "run k -n redis://x -n redis://X:6379 -- true",
         "run k --node-timeout 9s -- true",

@@ -178,14 +178,24 @@ pub fn restart_guard(text: &str) -> Result<RestartGuard, String> {
 /// Reads a list of nodes that commas separate.
 pub fn nodes(text: &str) -> Result<Vec<NodeConfig>, Reason> {
     const COMMA: &str = "a comma separates nodes; write a comma in a password as %2C";
-    let parts: Vec<&str> = text.split(',').collect();
+    let mut parts: Vec<String> = Vec::new();
+    for part in text.split(',') {
+        match parts.last_mut() {
+            // The comma is within the URL of Sentinels, so the error is that of the whole URL.
+            Some(url) if url.contains("+sentinel://") && !part.contains("://") => {
+                *url += &format!(",{part}");
+            }
+            _ => parts.push(part.to_owned()),
+        }
+    }
     for (before, part) in parts.iter().zip(&parts[1..]) {
         // No node begins like this part, so the part is the rest of a password with a comma.
         if !part.contains("://") && (part.contains('@') || before.contains('?')) {
             return Err(COMMA.into());
         }
     }
-    let read = |part: &&str| match NodeConfig::parse(part) {
+    let read = |part: &String| match NodeConfig::parse(part) {
+        Ok(_) if part.contains(',') => Err(COMMA.into()),
         Err(_) if part.trim().is_empty() => Err("there is no node before or behind a comma".into()),
         Err(error) if parts.len() > 1 && text.contains('@') => {
             Err(Reason::new(format!("{error} ({COMMA})"), error))
@@ -414,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comma_in_a_password_is_named() {
+    fn a_comma_in_a_password_or_between_sentinels_is_named() {
         let read = |text| nodes(text).map(|nodes| nodes.len()).map_err(|reason| reason.to_string());
         assert_eq!(read("a=redis://h, b=redis://h2:1"), Ok(2));
         assert_eq!(read("redis://u:p%2Cw@h,redis://:x@h2"), Ok(2));
@@ -425,12 +435,25 @@ mod tests {
             "redis://h,redis://:hunter2,7@h2,redis://h3",
             "redis+unix:///r.sock?user=u&pass=a,hunter2",
             "redis://:1,hunter2://@h",
+            "redis+sentinel://:pa,hunter2@h/locks?replicas=1",
+            "redis+sentinel://h/locks?replicas=1&sentinel-password=pa,hunter2",
         ] {
             let reason = read(text).unwrap_err();
             assert!(reason.contains("write a comma in a password as %2C"), "{text}: {reason}");
             assert!(!reason.contains("hunter2"), "{reason}");
         }
         assert_eq!(read("redis://h,"), Err("there is no node before or behind a comma".to_owned()));
+        for (text, url) in [
+            ("redis+sentinel://h:1,g:1/locks?replicas=1", "h:1,g:1/locks"),
+            ("a=redis+sentinel://h/locks?sentinel=g,f&replicas=1", "h/locks"),
+            ("redis+sentinel://:hunter2@h,g/locks?replicas=1", "***"),
+        ] {
+            let reason = read(text).unwrap_err();
+            let start = format!(
+                "node URL \"redis+sentinel://{url}\": the text behind the comma is no node;"
+            );
+            assert!(reason.starts_with(&start) && !reason.contains("%2C"), "{reason}");
+        }
     }
 
     #[cfg(feature = "tls")]

@@ -15,6 +15,10 @@ const SENTINEL_PORT: u16 = 26379;
 /// The most Sentinels of a node, because each gets a part of the connect timeout.
 const SENTINELS_MAX: usize = 9;
 
+/// The error about a comma in the URL of Sentinels.
+const SENTINELS: &str = "the text behind the comma is no node; further Sentinels are parameters: \
+    redis+sentinel://HOST1:26379/NAME?sentinel=HOST2:26379&sentinel=HOST3:26379&replicas=1";
+
 #[derive(Clone)]
 pub(in crate::node) struct Target {
     pub(super) address: Address,
@@ -54,6 +58,9 @@ impl Target {
                  redis+sentinel://",
                 scheme.chars().take(20).collect::<String>()
             )));
+        }
+        if of_master.is_some() && has_comma(text) {
+            return Err(SENTINELS.into());
         }
         if cfg!(not(feature = "tls")) && is_encrypted(scheme) {
             return Err("this build has no TLS (feature \"tls\")".into());
@@ -254,6 +261,13 @@ fn sentinel(text: &str, encrypted: bool) -> Result<Address, String> {
     address(&url, SENTINEL_PORT, encrypted)
 }
 
+/// Whether a comma stands outside of users and passwords.
+fn has_comma(url: &str) -> bool {
+    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    let parameters = query.split('&').filter(|it| !it.starts_with("sentinel-"));
+    place.rsplit('@').take(1).chain(parameters).any(|part| part.contains(','))
+}
+
 fn is_encrypted(scheme: &str) -> bool {
     matches!(scheme.split('+').next(), Some("rediss" | "valkeys"))
 }
@@ -387,6 +401,8 @@ mod tests {
             "redis://h,h2",
             "redis://h/0?sentinel=g",
             "redis+sentinel://h",
+            "redis+sentinel://h:1,g:1/a?replicas=1",
+            "redis+sentinel://h/a?replicas=1&sentinel=g,f",
             "redis+sentinel://h/a/b?replicas=1",
             "redis+sentinel://h/a?replicas=x",
             "redis+sentinel://h/a?sentinel=",
