@@ -53,6 +53,22 @@ fn one_message_names_the_holder_and_one_the_end_of_the_wait() {
 }
 
 #[test]
+fn a_message_reports_a_new_reason_for_the_wait() {
+    let Some(testbed) = Testbed::sized(3) else { return };
+    testbed.on_all(&["SET", "k", "x", "PX", "60000"]);
+    let run = testbed.start(&["run", "k", "--status-fd", "1", "--", "true"]);
+    run.await_line("waiting for ");
+    testbed.nodes[..2].iter().for_each(|node| node.kill().unwrap());
+    run.await_line(": no quorum; node");
+    run.signal(Signal::TERM);
+    let output = run.end();
+    code(&output, 143);
+    let events = json_lines(&stdout(&output)).into_iter();
+    let contended: Vec<_> = events.map(|event| event["contended"].clone()).collect();
+    assert_eq!(contended, [true, false], "{}", stderr(&output));
+}
+
+#[test]
 fn a_message_names_the_nodes_that_are_down_and_the_node_in_quarantine() {
     let Some(mut testbed) = Testbed::sized(3) else { return };
     testbed.guard = "strict";

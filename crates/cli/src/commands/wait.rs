@@ -48,8 +48,9 @@ enum Stored {
 struct Said {
     /// Beginning of the wait, by the boot clock.
     since: u64,
-    /// Time of the last line in a log, by the boot clock. A terminal shows a countdown instead of such lines.
-    logged: Option<u64>,
+    /// The last line in a log: its time by the boot clock, and its reason. A terminal shows a countdown instead of such
+    /// lines.
+    logged: Option<(u64, String)>,
 }
 
 impl Said {
@@ -57,10 +58,13 @@ impl Said {
         Self { since: boot_ns(), logged: None }
     }
 
-    fn is_due(&mut self) -> bool {
-        let is_due = self.logged.is_none_or(|logged| time_since(logged) >= LOG_EVERY);
+    /// Whether a log needs a line now: the first one, one with a new reason, or one that repeats a reason.
+    fn is_due(&mut self, reason: String) -> bool {
+        let is_due = self.logged.as_ref().is_none_or(|(logged, last)| {
+            time_since(*logged) >= if *last == reason { LOG_EVERY } else { LOG_NEWS_EVERY }
+        });
         if is_due {
-            self.logged = Some(boot_ns());
+            self.logged = Some((boot_ns(), reason));
         }
         is_due
     }
@@ -102,7 +106,7 @@ impl Caller<'_> {
                 biased;
                 result = &mut call => {
                     self.output.clear();
-                    self.waited = said.logged.map(|_| time_since(said.since));
+                    self.waited = said.logged.as_ref().map(|_| time_since(said.since));
                     return result.map_or_else(Waited::Refused, Waited::Acquired);
                 }
                 signal = self.signals.ending() => return Waited::Interrupted(signal),
@@ -138,28 +142,37 @@ impl Caller<'_> {
         };
         let without = waiting.nodes.iter().filter(is_such).count();
         let count = waiting.nodes.len();
-        without > 0 && count - without < self.nodes.quorum.unwrap_or(count / 2 + 1)
+        without > 0 && count - without < self.needed(count)
     }
 
-    /// Reports the last attempt, with the time waited until now.
+    /// The quorum of this number of nodes.
+    fn needed(&self, count: usize) -> usize {
+        self.nodes.quorum.unwrap_or(count / 2 + 1)
+    }
+
+    /// Reports the last attempt, with the time waited until now. A call makes no attempt while it waits for a holder, so
+    /// the nodes that have failed meanwhile are those without a connection.
     fn say_waiting(&mut self, waiting: &Waiting, said: &mut Said) {
+        let ((count, down), all) = (self.down_in_words(), waiting.nodes.len());
+        let is_contended = waiting.contended && all - count >= self.needed(all);
         let why = match waiting.holder() {
-            Some(holder) if waiting.contended && self.lock.also.is_empty() => match &holder.kind {
+            Some(holder) if is_contended && self.lock.also.is_empty() => match &holder.kind {
                 quorlock::HolderKind::WaitingWriter(_) => holder.describe(),
                 kind if holder.since.is_none() && holder.remaining.is_some() => {
                     format!("held by {kind}")
                 }
                 kind => format!("held by {kind}, {}", held_since(&holder)),
             },
-            Some(_) if waiting.contended => {
+            Some(_) if is_contended => {
                 list_nodes(waiting.nodes.iter().filter(|node| node.holder().is_some()))
             }
-            _ if waiting.contended => "others hold it or want it".to_owned(),
+            _ if is_contended => "others hold it or want it".to_owned(),
+            _ if waiting.contended => format!("no quorum{down}"),
             _ => self.why_no_quorum(waiting),
         };
         let mut event = self.lock_event("waiting");
         event["attempts"] = json!(waiting.attempts);
-        event["contended"] = json!(waiting.contended);
+        event["contended"] = json!(is_contended);
         event["untrusted"] = json!(waiting.untrusted);
         event["nodes"] = waiting.nodes.iter().map(node_json).collect();
         self.say_progress(event, &why, said);
@@ -168,7 +181,7 @@ impl Caller<'_> {
     /// Why there is no quorum. The times after which votes count come first: the line may be cut at its end.
     fn why_no_quorum(&self, waiting: &Waiting) -> String {
         match self.untrusted_in_words() {
-            Some(untrusted) => untrusted + &self.down_in_words(),
+            Some(untrusted) => untrusted + &self.down_in_words().1,
             None if waiting.untrusted => "nodes are being looked at".to_owned(),
             None => {
                 let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());
@@ -177,8 +190,9 @@ impl Caller<'_> {
         }
     }
 
-    /// The nodes without a connection. The report of an attempt may lack some, because it ended before they had failed.
-    fn down_in_words(&self) -> String {
+    /// The number of nodes without a connection, and their failures. The report of an attempt may lack some, because it
+    /// ended before they had failed.
+    fn down_in_words(&self) -> (usize, String) {
         let nodes = self.client.stats().nodes.into_iter();
         let down = nodes.filter_map(|node| match node.state {
             NodeState::Suspended(failure) | NodeState::Down(failure) => Some((node.name, failure)),
@@ -186,10 +200,11 @@ impl Caller<'_> {
         });
         let groups = group(down, |one, other| one == other);
         let told = groups.iter().map(|(nodes, why)| format!("; {} failed: {why}", names(nodes)));
-        told.collect()
+        (groups.iter().map(|(nodes, _)| nodes.len()).sum(), told.collect())
     }
 
-    /// Writes a line that counts down on a terminal, and a line every half a minute elsewhere.
+    /// Writes a line that counts down on a terminal. Elsewhere, writes a line when the reason changes, and every half a
+    /// minute.
     fn say_progress(&mut self, mut event: Value, why: &str, said: &mut Said) {
         let waited = time_since(said.since);
         event["why"] = json!(why);
@@ -202,7 +217,9 @@ impl Caller<'_> {
                 format!("for {} more", time(rest))
             }
         };
-        let is_due = said.is_due();
+        // All holders are one reason. The numbers in other reasons are times, which change all the time.
+        let is_part = |c: &char| event["contended"] != true && c.is_alphabetic();
+        let is_due = said.is_due(why.chars().filter(is_part).collect());
         if self.if_held == IfHeld::Skip {
             // With `--if-held skip` the wait is reported as an event only.
             if is_due {
@@ -397,8 +414,9 @@ const REASON_COLUMNS: usize = 22;
 /// Columns that a key keeps even if the line becomes too long.
 const TITLE_COLUMNS: usize = 8;
 
-/// Interval of the lines in a log.
+/// Interval of the lines in a log, and the shortest time before a line with another reason.
 const LOG_EVERY: Duration = Duration::from_secs(30);
+const LOG_NEWS_EVERY: Duration = Duration::from_secs(5);
 
 /// Pauses between two inspections of the holders.
 const LOOK_AGAIN_MIN: Duration = Duration::from_millis(50);
