@@ -138,7 +138,6 @@ pub(crate) fn builder(args: &NodeArgs) -> Result<ClientBuilder, Refused> {
         durable: args.durable.clone(),
         node_timeout: args.node_timeout,
         connect_timeout: args.connect_timeout,
-        yield_to_pollers: args.yield_to_pollers,
         username: args.username.clone(),
         password,
         password_file,
@@ -146,6 +145,7 @@ pub(crate) fn builder(args: &NodeArgs) -> Result<ClientBuilder, Refused> {
         tls_cert: args.tls_cert.clone(),
         tls_key: args.tls_key.clone(),
         tls_server_name: args.tls_server_name.clone(),
+        ..Deployment::default()
     };
     let told = |error: SettingError| Refused::about(&[error.setting], error.reason, args);
     deployment.builder().map_err(told)

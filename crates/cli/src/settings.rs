@@ -33,6 +33,7 @@ const LONG_HELP_ONLY: &[&str] = &[
     "on-lost",
     "quiet",
     "status-fd",
+    "yield-to-pollers",
 ];
 
 #[derive(Clone, Debug)]

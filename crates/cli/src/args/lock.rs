@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use quorlock::LockOptions;
-use quorlock::env::{default_ttl, duration};
+use quorlock::env::{boolean, default_ttl, duration};
 
 use super::values::number;
 use super::{IfHeld, NodeArgs, WaitArg};
@@ -140,6 +140,11 @@ pub(crate) struct Times {
     /// How long to try: a time, 0s for a single attempt, or "forever" [default: 60s]
     #[arg(long, short = 'w', env = "QUORLOCK_WAIT", value_name = "TIME")]
     pub(crate) wait: Option<WaitArg>,
+
+    /// Whether the wait leaves gaps for clients that poll, while other libraries used the lock in the
+    /// last ten seconds [default: true]
+    #[arg(long, env = "QUORLOCK_YIELD_TO_POLLERS", value_parser = boolean, value_name = "BOOL")]
+    pub(crate) yield_to_pollers: Option<bool>,
 
     /// The longest time to hold the lock. It is not extended beyond this, ends at most one TTL
     /// before it, and then counts as lost [default: 24h]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use quorlock::RestartGuard;
-use quorlock::env::{boolean, duration, restart_guard};
+use quorlock::env::{duration, restart_guard};
 
 use super::values::number;
 use crate::settings::Origins;
@@ -63,11 +63,6 @@ pub(crate) struct NodeArgs {
     /// How long connecting to a node may take [default: 1s]
     #[arg(long, env = "QUORLOCK_CONNECT_TIMEOUT", value_parser = duration, value_name = "TIME")]
     pub(crate) connect_timeout: Option<Duration>,
-
-    /// Whether a command that waits leaves gaps for clients that poll, while other libraries used the
-    /// lock in the last ten seconds [default: true]
-    #[arg(long, env = "QUORLOCK_YIELD_TO_POLLERS", value_parser = boolean, value_name = "BOOL")]
-    pub(crate) yield_to_pollers: Option<bool>,
 
     /// The ACL user, for all nodes
     #[arg(long, env = "QUORLOCK_USERNAME", value_name = "NAME")]

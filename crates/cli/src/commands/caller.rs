@@ -42,7 +42,10 @@ impl<'a> Caller<'a> {
         label: &str,
     ) -> Result<Self, Refused> {
         let (ttl, max_hold) = (lock.times.ttl(nodes), lock.times.max_hold());
-        let options = LockOptions::new().ttl(ttl).max_hold(max_hold).process_owner(label);
+        let mut options = LockOptions::new().ttl(ttl).max_hold(max_hold).process_owner(label);
+        if let Some(yields) = lock.times.yield_to_pollers {
+            options = options.yield_to_pollers(yields);
+        }
         let builder = options::builder(nodes)?.options(options);
         // Signals are caught from here on, even before a task reads them.
         let signals = Signals::catch()?;
