@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use quorlock::admin::{AdminConnection, Node as _, Topology, holder};
+use quorlock::admin::{Node as _, Topology, holder};
 use quorlock::{BuildError, ClientBuilder, Holder};
 
 pub use crate::scan::Incomplete;
@@ -211,23 +211,14 @@ async fn fences(
         let mut tokens = BTreeMap::new();
         let Some(connection) = &scan.connection else { return tokens };
         for keys in keys.chunks(AT_A_TIME) {
-            let Ok(read) = read_fences(topology, connection, keys).await else { break };
-            tokens.extend(read);
+            let counters: Vec<_> = keys.iter().map(|key| topology.counter(key)).collect();
+            let Ok(replies) = get_ranges(connection, &counters, TOKEN_DIGITS).await else { break };
+            let counters = keys.iter().zip(replies);
+            tokens.extend(counters.filter_map(|(key, reply)| Some((key.clone(), number(&reply)?))));
         }
         tokens
     }))
     .await
-}
-
-async fn read_fences(
-    topology: &Topology,
-    connection: &AdminConnection,
-    keys: &[Arc<str>],
-) -> Result<Vec<(Arc<str>, u64)>, quorlock::node::Failure> {
-    let counters: Vec<_> = keys.iter().map(|key| topology.counter(key)).collect();
-    let replies = get_ranges(connection, &counters, TOKEN_DIGITS).await?;
-    let counters = keys.iter().zip(replies);
-    Ok(counters.filter_map(|(key, reply)| Some((key.clone(), number(&reply)?))).collect())
 }
 
 /// The token that a quorum of nodes has.

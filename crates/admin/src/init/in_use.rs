@@ -91,9 +91,6 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
         };
         incomplete.extend(reason.map(|why| (names[place].clone(), why)));
     }
-    let named = |places: &mut dyn Iterator<Item = usize>| -> Vec<Arc<str>> {
-        places.map(|place| names[place].clone()).collect()
-    };
     let prefix = &*topology.prefix;
     let all = || scans.values().flatten();
     let is_new = !all().any(|(_, scan)| scan.markers.iter().any(|(other, _)| other == prefix));
@@ -125,7 +122,7 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
         let found = merged(scans.iter().map(|(place, scan)| (*place, &scan.scanned.votes)));
         locks.extend(found.into_iter().filter_map(|((key, value), found)| {
             let holder = holder(&value, found.left)?;
-            let nodes = named(&mut found.nodes.into_iter());
+            let nodes = found.nodes.into_iter().map(|place| names[place].clone()).collect();
             Some(LiveLock { key, database: *database, holder, nodes })
         }));
     }

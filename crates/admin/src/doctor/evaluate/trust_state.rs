@@ -116,57 +116,40 @@ impl Case<'_> {
             wait.saturating_sub(facts.adopted_for).max(self.young_for(info))
         });
         let left = seconds(wait);
-        let (votes, when) = match &begun {
-            Some(_) if wait.is_zero() => {
-                (Votes::CountIn(wait), "its votes count at the next use".to_owned())
-            }
-            Some(_) => (Votes::CountIn(wait), format!("its votes count in {left} s")),
-            None => {
-                (Votes::CountAfterUse(wait), format!("its votes count {left} s after the next use"))
-            }
-        };
         // If the wait is over, the next client that locks gets the vote, and nothing needs to be done.
-        let is_over = begun.is_some() && wait.is_zero();
-        let bad = if is_over { Note } else { Warning };
-        let mended = if is_over {
-            NOTHING
-        } else if begun.is_some() {
-            TIME_MENDS
-        } else {
-            USE_MENDS
+        let (votes, when, severity, mended) = match &begun {
+            Some(_) if wait.is_zero() => {
+                (Votes::CountIn(wait), "at the next use".to_owned(), Note, NOTHING)
+            }
+            Some(_) => (Votes::CountIn(wait), format!("in {left} s"), Warning, TIME_MENDS),
+            None => {
+                let when = format!("{left} s after the next use");
+                (Votes::CountAfterUse(wait), when, Warning, USE_MENDS)
+            }
         };
-        let (severity, check, what, why, fix) = match (info.promoted_at, &begun) {
+        let (check, what, why) = match (info.promoted_at, &begun) {
             (Some(_), _) => (
-                bad,
                 "promoted",
-                format!("it was a replica until it was promoted; {when}"),
+                "it was a replica until it was promoted",
                 "a replica may not have seen all votes of its master: it waits as a new server does",
-                self.after_promotion(facts, mended),
             ),
-            (None, Some(_)) => (
-                bad,
-                "adoption",
-                format!("it is in quarantine; {when}"),
-                FORGOTTEN,
-                mended.to_owned(),
-            ),
+            (None, Some(_)) => ("adoption", "it is in quarantine", FORGOTTEN),
             (None, None) if self.unused => (
-                Warning,
                 "unused",
-                format!("it has never been used; {when}"),
+                "it has never been used",
                 "a server that was never used cannot be told from one that has forgotten its locks",
-                mended.to_owned(),
             ),
             (None, None) => (
-                Warning,
                 "marker",
-                format!(
-                    "other nodes have been used, but not this one: it is new, or its data was deleted; {when}"
-                ),
+                "other nodes have been used, but not this one: it is new, or its data was deleted",
                 FORGOTTEN,
-                mended.to_owned(),
             ),
         };
+        let fix = match info.promoted_at {
+            Some(_) => self.after_promotion(facts, mended),
+            None => mended.to_owned(),
+        };
+        let what = format!("{what}; its votes count {when}");
         (votes, Some(severity.finding(check, what, why, fix)))
     }
 
