@@ -303,7 +303,7 @@ enum State {
 
 struct Asked {
     lock: LockId,
-    reply: CallerSide,
+    caller_side: CallerSide,
     progress_feed: Option<ProgressFeed>,
 }
 
@@ -332,16 +332,16 @@ impl<G: LockGuard> Acquiring<G> {
         };
         let request = request?;
         let lock = self.client.new_lock();
-        let (mut call, reply) = LockCell::call(lock, self.resource.clone(), &self.client.common);
+        let (mut driver_side, caller_side) = LockCell::call(lock, self.resource.clone(), &self.client.common);
         let progress_feed = self.progress.take().map(|progress| {
             let (sender, reports) = watch::channel(None);
-            call.progress = Some(sender);
+            driver_side.progress = Some(sender);
             let names = (self.client.common.names.clone(), self.several.clone());
             Box::pin(pass_on(reports, progress, names, self.client.quorum)) as ProgressFeed
         });
         let event = Event::Acquire { lock, request };
-        self.client.common.driver.send_and_drive(event, ReplyTo::Acquire(call));
-        self.state = State::Asked(Asked { lock, reply, progress_feed });
+        self.client.common.driver.send_and_drive(event, ReplyTo::Acquire(driver_side));
+        self.state = State::Asked(Asked { lock, caller_side, progress_feed });
         Ok(())
     }
 
@@ -380,7 +380,7 @@ impl<G: LockGuard> Acquiring<G> {
         let caller = self.client.common.driver.caller();
         self.start()?;
         let State::Asked(asked) = &mut self.state else { unreachable!("started just now") };
-        let reply = caller.wait(&mut asked.reply);
+        let reply = caller.wait(&mut asked.caller_side);
         self.conclude(reply)
     }
 }
@@ -397,7 +397,7 @@ impl<G: LockGuard> Future for Acquiring<G> {
             panic!("polled after it was done");
         };
         // The reply is polled first, so every report that the driver sent before the reply is passed on too.
-        let reply = Pin::new(&mut asked.reply).poll(cx);
+        let reply = Pin::new(&mut asked.caller_side).poll(cx);
         if let Some(feed) = &mut asked.progress_feed
             && feed.as_mut().poll(cx).is_ready()
         {

@@ -56,8 +56,8 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Starts the driver. Must be called inside the driver's runtime.
-    pub(crate) fn start(
+    /// Makes a driver, which [`run`](Self::run) starts. Must be called inside the driver's runtime.
+    pub(crate) fn new(
         (quorum, rules): (Quorum, Rules),
         nodes: &[ClientNode],
         metrics: Arc<Metrics>,

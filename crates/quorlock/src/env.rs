@@ -86,7 +86,7 @@ pub fn class_of(variable: &str) -> Option<Class> {
     VARIABLES.iter().find(|(name, _)| *name == variable).map(|(_, class)| *class)
 }
 
-/// One line about all variables `QUORLOCK_…` that quorlock does not know, if there are any.
+/// One line that lists the variables `QUORLOCK_…` that quorlock does not know, at most ten. `None` if there are none.
 pub fn unknown_variables() -> Option<String> {
     let names = env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
     let mut names: Vec<String> = names

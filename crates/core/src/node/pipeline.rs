@@ -78,7 +78,7 @@ pub struct NodePipeline {
     spare: Vec<Vec<(Ticket, Answer)>>,
 }
 
-/// The batch that waits for a connection; at most one.
+/// The batch that was taken and is not sent yet; at most one. It waits if there is no connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unsent {
     /// Whether the engine was notified that the batch waits for a connection.

@@ -50,7 +50,8 @@ pub struct EvidenceRequest {
 #[derive(Clone, Debug, Default)]
 pub struct Exchange {
     pub(super) id: BatchId,
-    /// The reading before the first byte could leave. `None` while the batch waits for a connection.
+    /// The clock reading that was taken before the first byte of the batch could be sent. `None` while the batch waits for
+    /// a connection.
     pub(super) sent: Option<Reading>,
     /// A list that contains the commands of the batch, and their indexes in this list (`members`).
     commands: Option<Commands>,
@@ -136,7 +137,8 @@ impl Exchange {
         self.id
     }
 
-    /// The reading before the first byte could leave. `None` while the batch waits for a connection.
+    /// The clock reading that was taken before the first byte of the batch could be sent. `None` while the batch waits for
+    /// a connection.
     pub const fn sent_at(&self) -> Option<Reading> {
         self.sent
     }

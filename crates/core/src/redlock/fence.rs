@@ -21,7 +21,7 @@ pub(crate) struct WriteBack {
     number: u64,
     /// Largest number that a voting node has reported.
     largest: u64,
-    /// Nodes whose counter is at the number.
+    /// Nodes whose counter equals `number`. A node with a higher counter does not belong to this set.
     recorded: NodeSet,
     /// Nodes that were asked to raise their counter.
     asked: NodeSet,

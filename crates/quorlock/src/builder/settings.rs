@@ -77,7 +77,7 @@ impl Settings {
             let metrics = metrics.clone();
             move || {
                 let times = (clock, max_ttl);
-                Driver::start((quorum, rules), &nodes, metrics, commands, times).run()
+                Driver::new((quorum, rules), &nodes, metrics, commands, times).run()
             }
         };
         if let Some(thread) = thread {

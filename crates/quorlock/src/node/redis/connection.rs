@@ -30,7 +30,7 @@ pub(super) struct Connection {
     pub(super) is_unregistered: bool,
     /// The operator declared the server durable. Its settings are asked for, and a contradiction is logged.
     pub(super) is_durable: bool,
-    /// Decides which evidence (`INFO`, marker) is requested, and in which form commands are sent.
+    /// Decides which evidence (`INFO`, marker, acknowledgement) is requested, and in which form commands are sent.
     pub(super) session: Session,
 }
 

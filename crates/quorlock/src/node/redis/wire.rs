@@ -51,9 +51,9 @@ pub(super) struct Wire {
     socket: Option<Box<dyn Socket>>,
     outgoing: Outgoing,
     incoming: Incoming,
-    /// WireBatches that await replies, in the order of sending.
+    /// Batches that await replies, in the order of sending.
     in_flight: VecDeque<Box<WireBatch>>,
-    /// WireBatches that have all their replies, or will not get them because the wire was closed.
+    /// Batches that have all their replies, or will not get them because the wire was closed.
     finished: VecDeque<Box<WireBatch>>,
     pushed: Pushed,
     /// Wakes the task that owns the wire.

@@ -10,8 +10,8 @@ use super::evidence::{Beside, acknowledged, marker_of};
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
 
-/// Bytes that are sent together, and the replies so far. A batch gets three groups of replies, in this order: those to
-/// the questions before the commands, those to the commands, and the marker.
+/// Bytes that are sent together, and the replies so far. The replies come in this order: those to the
+/// questions before the commands, those to the commands, the marker, and those about the replicas.
 #[derive(Debug, Default)]
 pub(super) struct WireBatch {
     /// The bytes are no commands of the engine, and the replies are kept as they are.
@@ -114,7 +114,10 @@ impl WireBatch {
     }
 
     /// Takes replies from the beginning of the input while each is an answer of a few bytes, or a short marker.
-    /// `flushes` is the number of announcements of replaced data before them. Returns the number of bytes taken.
+    /// Returns the number of bytes taken.
+    ///
+    /// `flushes` is the number of times that the server announced, on this connection and before these replies, that all
+    /// of its data was deleted or replaced.
     #[inline]
     pub(super) fn take_in_place(&mut self, input: &[u8], flushes: u64) -> usize {
         if self.before.len() < self.beside.before {
