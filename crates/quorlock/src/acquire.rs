@@ -10,14 +10,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quorlock_core::{AttemptReport, Delay, Event, Keys, LockId, Mode, Origin, Quorum, Request};
-use tokio::sync::watch;
+use quorlock_core::{Delay, Event, Keys, LockId, Mode, Origin, Request};
+use tokio::sync::mpsc;
 
 use crate::client::state::ClientState;
-use crate::common::Names;
 use crate::driver::ReplyTo;
 use crate::error::{AcquireError, HoldError, LeaseError};
-use crate::guard::{CallerSide, Guard, LockCell, LockGuard, Reply};
+use crate::guard::{CallerSide, Guard, LockCell, LockGuard, Progress, Reply};
 use crate::options::LockOptions;
 use crate::resources::Resources;
 
@@ -61,7 +60,7 @@ pub struct Acquire<G = Guard> {
     refused: Option<AcquireError>,
     /// The ttl of the lease that the call attaches, and the time until its `max_hold` ends.
     lease: Option<(Duration, Duration)>,
-    progress: Option<watch::Sender<Option<Waiting>>>,
+    progress: Option<mpsc::Sender<Waiting>>,
     guard: PhantomData<fn() -> G>,
 }
 
@@ -132,9 +131,30 @@ impl<G> Acquire<G> {
         self
     }
 
-    /// Sends a report into `progress` after each failed attempt except the last: why the attempt failed. The call sends
-    /// the reports while it is polled. By default nothing is reported.
-    pub fn progress(mut self, progress: watch::Sender<Option<Waiting>>) -> Self {
+    /// Sends a report into `progress` after each failed attempt except the last: why the attempt failed. By default
+    /// nothing is reported.
+    ///
+    /// A report is dropped if the channel is full, so the client never waits for the receiver. The channel closes when the
+    /// call ends.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use quorlock::{Client, node::MemoryNode};
+    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// let (progress, mut reports) = tokio::sync::mpsc::channel(8);
+    /// tokio::spawn(async move {
+    ///     while let Some(waiting) = reports.recv().await {
+    ///         eprintln!("waiting since {:?}", waiting.elapsed);
+    ///     }
+    /// });
+    /// let guard = client.acquire("orders").progress(progress).await?;
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn progress(mut self, progress: mpsc::Sender<Waiting>) -> Self {
         self.progress = Some(progress);
         self
     }
@@ -290,7 +310,7 @@ pub struct Acquiring<G = Guard> {
     /// The node timeout that was set; `None` if it follows from the round trip.
     node_timeout: Option<Duration>,
     span: tracing::Span,
-    progress: Option<watch::Sender<Option<Waiting>>>,
+    progress: Option<mpsc::Sender<Waiting>>,
     state: State,
     guard: PhantomData<fn() -> G>,
 }
@@ -304,24 +324,6 @@ enum State {
 struct Asked {
     lock: LockId,
     caller_side: CallerSide,
-    progress_feed: Option<ProgressFeed>,
-}
-
-/// Passes the driver's reports on to the caller's channel, while the call is polled. The driver does not send into that
-/// channel itself, because a send waits while the caller borrows the last report.
-type ProgressFeed = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-async fn pass_on(
-    mut reports: watch::Receiver<Option<AttemptReport>>,
-    progress: watch::Sender<Option<Waiting>>,
-    (names, several): (Names, Option<Keys>),
-    quorum: Quorum,
-) {
-    while reports.changed().await.is_ok() {
-        let report = reports.borrow_and_update().clone();
-        let names = (&*names, several.as_ref());
-        progress.send_replace(report.map(|report| Waiting::new(names, quorum, report)));
-    }
 }
 
 impl<G: LockGuard> Acquiring<G> {
@@ -332,16 +334,20 @@ impl<G: LockGuard> Acquiring<G> {
         };
         let request = request?;
         let lock = self.client.new_lock();
-        let (mut driver_side, caller_side) = LockCell::call(lock, self.resource.clone(), &self.client.common);
-        let progress_feed = self.progress.take().map(|progress| {
-            let (sender, reports) = watch::channel(None);
-            driver_side.progress = Some(sender);
-            let names = (self.client.common.names.clone(), self.several.clone());
-            Box::pin(pass_on(reports, progress, names, self.client.quorum)) as ProgressFeed
+        let (mut driver_side, caller_side) =
+            LockCell::call(lock, self.resource.clone(), &self.client.common);
+        driver_side.progress = self.progress.take().map(|progress| {
+            let (names, several) = (self.client.common.names.clone(), self.several.clone());
+            let quorum = self.client.quorum;
+            Box::new(move |report| {
+                let waiting = Waiting::new((&names, several.as_ref()), quorum, report);
+                // Neither a full channel nor a closed one may delay the driver.
+                let _ = progress.try_send(waiting);
+            }) as Progress
         });
         let event = Event::Acquire { lock, request };
         self.client.common.driver.send_and_drive(event, ReplyTo::Acquire(driver_side));
-        self.state = State::Asked(Asked { lock, caller_side, progress_feed });
+        self.state = State::Asked(Asked { lock, caller_side });
         Ok(())
     }
 
@@ -396,13 +402,7 @@ impl<G: LockGuard> Future for Acquiring<G> {
         let State::Asked(asked) = &mut this.state else {
             panic!("polled after it was done");
         };
-        // The reply is polled first, so every report that the driver sent before the reply is passed on too.
         let reply = Pin::new(&mut asked.caller_side).poll(cx);
-        if let Some(feed) = &mut asked.progress_feed
-            && feed.as_mut().poll(cx).is_ready()
-        {
-            asked.progress_feed = None;
-        }
         reply.map(|reply| this.conclude(reply))
     }
 }

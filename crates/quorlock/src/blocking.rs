@@ -343,7 +343,7 @@ impl Guard {
 
     /// The state of the lock on the nodes; see [`crate::Guard::health`].
     pub fn health(&self) -> Health {
-        self.0.health().borrow().clone()
+        self.0.health()
     }
 
     /// Extends the lock now; see [`crate::Guard::extend`].

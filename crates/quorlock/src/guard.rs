@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use quorlock_core::{BootTime, Event, Extended, LossCause, Mode, Token};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 pub(crate) use self::cell::LockCell;
 pub use self::fenced::FencedGuard;
 pub(crate) use self::fenced::LockGuard;
-pub use self::health::Health;
+pub use self::health::{Health, HealthChanges};
 pub use self::released::Released;
-pub(crate) use self::sides::{CallerSide, DriverSide, Reply, Stage};
+pub(crate) use self::sides::{CallerSide, DriverSide, Progress, Reply, Stage};
 use crate::common::Common;
 use crate::driver::{DriverHandle, ReplyTo};
 use crate::error::{DetachError, ExtendError, HoldError, NodeAnswer};
@@ -202,15 +202,21 @@ impl Guard {
         }
     }
 
-    /// A channel with the state of the lock on the nodes: whether a quorum confirmed the last extension, and the last
-    /// answer of each node. It warns of a loss: when an extension fails, about two thirds of the ttl are still left.
+    /// The state of the lock on the nodes: whether a quorum confirmed the last extension, and the last answer of each
+    /// node. It warns of a loss: when an extension fails, about two thirds of the ttl are still left.
     ///
-    /// The value changes when a quorum fails to confirm an extension, when a quorum confirms again, when another node starts
+    /// The value stays after a loss, with the answers that led to it. In a forked child it has no nodes.
+    pub fn health(&self) -> Health {
+        self.cell.health(&self.common.names).borrow().clone()
+    }
+
+    /// Returns a receiver of each later [`health`](Self::health).
+    ///
+    /// The health changes when a quorum fails to confirm an extension, when a quorum confirms again, when another node starts
     /// or stops confirming, and when the lock is lost. A refused connection shows at once, and a silent node after one node
-    /// timeout. Extensions are a third of the ttl apart, and a tenth of it after a failure. The last value stays after a
-    /// loss, with the answers that led to it. The channel closes when the client has processed the release.
+    /// timeout. Extensions are a third of the ttl apart, and a tenth of it after a failure.
     ///
-    /// While all nodes confirm, the channel costs nothing. In a forked child it is closed, and its value has no nodes.
+    /// While all nodes confirm, the receiver costs nothing.
     ///
     /// # Examples
     /// ```
@@ -219,18 +225,18 @@ impl Guard {
     /// # use quorlock::{Client, node::MemoryNode};
     /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
     /// let guard = client.acquire("orders").await?;
-    /// let mut health = guard.health();
-    /// assert!(health.borrow().is_confirmed());
+    /// assert!(guard.health().is_confirmed());
+    /// let mut changes = guard.health_changes();
     /// tokio::spawn(async move {
-    ///     while health.changed().await.is_ok() {
-    ///         eprintln!("orders: {}", *health.borrow_and_update());
+    ///     while let Some(health) = changes.next().await {
+    ///         eprintln!("orders: {health}");
     ///     }
     /// });
     /// # Ok(())
     /// # }
     /// ```
-    pub fn health(&self) -> watch::Receiver<Health> {
-        self.cell.health(&self.common.names)
+    pub fn health_changes(&self) -> HealthChanges {
+        HealthChanges(self.cell.health(&self.common.names))
     }
 
     /// Extends the lock to its full ttl now, in addition to the automatic extension, and returns [`Guard::remaining`]. Nodes

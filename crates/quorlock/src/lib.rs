@@ -111,7 +111,7 @@ pub use crate::error::{
     AcquireError, AcquireFailure, BuildError, DetachError, ExtendError, HoldError, Holder,
     HolderKind, InvalidRequest, LeaseError, NodeAnswer, ShutdownError,
 };
-pub use crate::guard::{FencedGuard, Guard, GuardToken, Health, Released};
+pub use crate::guard::{FencedGuard, Guard, GuardToken, Health, HealthChanges, Released};
 pub use crate::inspect::{Inspection, Verdict};
 pub use crate::lease::{Keeper, Lease, LeaseKind, LeaseTextError};
 pub use crate::options::LockOptions;

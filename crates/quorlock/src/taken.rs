@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use quorlock_core::{Token, Value};
-use tokio::sync::watch;
+use tokio::sync::mpsc;
 
 use crate::acquire::{Acquire, Acquiring, Waiting};
 use crate::error::{AcquireError, DetachError, ExtendError};
@@ -31,7 +31,7 @@ impl Take {
     }
 
     /// Sends a report into `progress` after each failed attempt except the last; see [`Acquire::progress`].
-    pub fn progress(self, progress: watch::Sender<Option<Waiting>>) -> Self {
+    pub fn progress(self, progress: mpsc::Sender<Waiting>) -> Self {
         Self { call: self.call.progress(progress), ..self }
     }
 

@@ -108,7 +108,9 @@ async fn a_sentinel_that_is_down_or_silent_is_passed_over() {
         }
         watched.sentinels[2].kill().unwrap();
         let error = refused(&watched.url("")).await.to_string();
-        assert!(error.contains("Connection refused"), "{error}");
+        // The error is that of the last Sentinel, and a random one is the first.
+        let is_known = error.contains("Connection refused") || error.contains("nothing within");
+        assert!(is_known, "{error}");
         let remedy = "; start it, or correct its address in the URL";
         let named = |it: &Server| error.contains(&format!("Sentinel {}: ", it.address()));
         assert!(watched.sentinels.iter().any(named), "{error}");

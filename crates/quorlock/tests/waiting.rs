@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::{PATIENCE, all_servers, all_up, builder, calls, client, eventually, run, skip};
 use quorlock::{Client, Delay, Guard, LockOptions, Retry, Waiting};
 use quorlock_servers::{Nodes, Reply, Server, ServerBinary, ServerOptions};
-use tokio::sync::watch;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -29,17 +29,29 @@ fn is_taken(nodes: &Nodes, ttl: Duration) {
     }
 }
 
-/// Starts a call, and returns after its first attempt has failed. The receiver reports each further wait.
-async fn asleep(client: &Client) -> (JoinHandle<Guard>, watch::Receiver<Option<Waiting>>) {
-    let (told, mut seen) = watch::channel(None);
-    let acquire = client.acquire("orders").progress(told);
+/// Starts a call, and returns after its first attempt has failed.
+async fn asleep(client: &Client) -> (JoinHandle<Guard>, Reports) {
+    let (progress, mut receiver) = mpsc::channel(1024);
+    let acquire = client.acquire("orders").progress(progress);
     let acquiring = tokio::spawn(async move { acquire.await.unwrap() });
-    seen.wait_for(Option::is_some).await.unwrap();
-    (acquiring, seen)
+    let attempts = receiver.recv().await.unwrap().attempts;
+    (acquiring, Reports { receiver, attempts })
 }
 
-fn attempts(told: &watch::Receiver<Option<Waiting>>) -> u32 {
-    told.borrow().as_ref().map_or(0, |waiting| waiting.attempts)
+/// The reports of a waiting call.
+struct Reports {
+    receiver: mpsc::Receiver<Waiting>,
+    attempts: u32,
+}
+
+impl Reports {
+    /// The number of attempts in the last report.
+    fn attempts(&mut self) -> u32 {
+        while let Ok(waiting) = self.receiver.try_recv() {
+            self.attempts = waiting.attempts;
+        }
+        self.attempts
+    }
 }
 
 /// All commands that a waiting client can send.
@@ -179,11 +191,12 @@ async fn an_expired_lock_is_granted_without_a_push() {
         }
         let before = Instant::now();
         is_taken(&nodes, HELD);
-        let (acquiring, told) = asleep(&client).await;
+        let (acquiring, mut reports) = asleep(&client).await;
         let guard = acquiring.await.unwrap();
         // Servers use a cached clock in whole milliseconds, so a key may expire slightly early.
         assert!(before.elapsed() + Duration::from_millis(5) >= HELD, "before it expired");
-        assert!(attempts(&told) <= 3, "{} attempts were in vain", attempts(&told));
+        let attempts = reports.attempts();
+        assert!(attempts <= 3, "{attempts} attempts were in vain");
         assert!(guard.release().await.is_released());
     }
 }
@@ -198,11 +211,11 @@ async fn without_resp3_the_lock_is_polled_at_the_configured_rate() {
         let client = builder(&nodes).options(LockOptions::new().retry(retry)).build().unwrap();
         all_up(&client).await;
         is_taken(&nodes, 4 * PATIENCE);
-        let (acquiring, told) = asleep(&client).await;
-        let at_first = attempts(&told);
+        let (acquiring, mut reports) = asleep(&client).await;
+        let at_first = reports.attempts();
         let since = Instant::now();
-        eventually("it polls", || attempts(&told) >= at_first + 20).await;
-        let polled = attempts(&told) - at_first;
+        eventually("it polls", || reports.attempts() >= at_first + 20).await;
+        let polled = reports.attempts() - at_first;
         // The delays double from a few round trips up to the ceiling, so at most twelve are below half the ceiling.
         let at_the_ceiling = polled.saturating_sub(12);
         let paced = CEILING / 2 * at_the_ceiling;

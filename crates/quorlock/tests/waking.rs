@@ -14,7 +14,7 @@ use common::resp::{Fate, Message, RespProxy, Seen};
 use common::{PATIENCE, all_servers, all_up, client, eventually, get, run};
 use quorlock::{AcquireError, Client, Delay, Guard, LockOptions, Retry, Waiting};
 use quorlock_servers::{Nodes, ServerBinary, ServerOptions};
-use tokio::sync::watch;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -130,7 +130,7 @@ fn rule(
 }
 
 /// Reports each time that the call begins to wait.
-type Sleep = watch::Receiver<Option<Waiting>>;
+type Sleep = mpsc::Receiver<Waiting>;
 
 type Acquiring = JoinHandle<Result<Guard, AcquireError>>;
 
@@ -179,8 +179,8 @@ impl Setting {
 
     /// Starts a call. The receiver reports each time that the call begins to wait.
     fn wait_for(&self, key: &str) -> (Acquiring, Sleep) {
-        let (told, asleep) = watch::channel(None);
-        let acquire = self.waiter.acquire(key).progress(told);
+        let (progress, asleep) = mpsc::channel(64);
+        let acquire = self.waiter.acquire(key).progress(progress);
         (tokio::spawn(acquire.into_future()), asleep)
     }
 
@@ -249,7 +249,7 @@ impl Setting {
         scenario: &str,
     ) -> Guard {
         let noting = async {
-            let _ = asleep.changed().await;
+            let _ = asleep.recv().await;
             self.proxies.iter().for_each(|proxy| proxy.note(Seen::Noted(WAITING)));
             std::future::pending::<()>().await
         };
@@ -393,7 +393,7 @@ async fn a_waiter_that_was_outrun_is_woken_again_at_every_moment() {
                     });
                 }
                 let (acquiring, mut asleep) = setting.wait_for(&key);
-                asleep.wait_for(Option::is_some).await.unwrap();
+                asleep.recv().await.unwrap();
                 for node in setting.nodes.iter() {
                     run(node, &["DEL", &key]);
                     run(node, &["SET", &key, "faster", "NX", "PX", TTL_MS]);
@@ -470,7 +470,7 @@ async fn sleeps_until_the_keys_expire(binary: &ServerBinary, count: usize, held:
     setting.is_taken(&key, &held.as_millis().to_string());
     let (acquiring, mut asleep) = setting.wait_for(&key);
     // On a slow machine the keys may expire before the call begins. Then the call does not wait.
-    let slept = asleep.wait_for(Option::is_some).await.is_ok();
+    let slept = asleep.recv().await.is_some();
     if !slept || taken_at.elapsed() >= held {
         acquiring.abort();
         return false;

@@ -10,7 +10,7 @@ use common::{NODE_TIMEOUT, PATIENCE, PATIENT, eventually, five, get, run, unguar
 use quorlock::node::{Answers, Batch, BoxFuture, Node, NodeConfig, NodeState, PushSink, RedisNode};
 use quorlock::{Client, LockOptions, Outcome};
 use quorlock_servers::Server;
-use tokio::sync::watch;
+use tokio::sync::mpsc;
 
 #[derive(Debug)]
 struct Wrapped(RedisNode);
@@ -61,13 +61,13 @@ async fn a_wrapped_server_behaves_like_a_server() {
     for node in &nodes {
         run(node, &["SET", "orders", "another's", "PX", "20000"]);
     }
-    let (progress, mut waits) = watch::channel(None);
+    let (progress, mut waits) = mpsc::channel(1);
     let call = client
         .acquire("orders")
         .options(LockOptions::new().wait(Duration::from_secs(10)))
         .progress(progress);
     let call = tokio::spawn(call.into_future());
-    waits.changed().await.unwrap();
+    waits.recv().await.unwrap();
     for node in &nodes {
         run(node, &["DEL", "orders"]);
     }

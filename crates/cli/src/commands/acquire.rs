@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quorlock::{AcquireError, DetachError, Lease, Waiting};
 use serde_json::{Value, json};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 use super::caller::Caller;
 use super::keeper::{self, Watched};
@@ -75,7 +75,7 @@ type Fault = (ExitCode, Option<String>);
 
 impl Giver<'_> {
     async fn run(mut self, watched: Option<Watched>) -> ExitCode {
-        let (progress, waiting) = watch::channel(None);
+        let (progress, waiting) = mpsc::channel(1);
         let call = self.call(progress);
         let code = match self.caller.await_lock(call, waiting).await {
             Ok(Ok(lease)) => match self.give(lease, watched).await {
@@ -100,7 +100,7 @@ impl Giver<'_> {
     /// The call for the lock. If it is dropped, the lock is released.
     fn call(
         &self,
-        progress: watch::Sender<Option<Waiting>>,
+        progress: mpsc::Sender<Waiting>,
     ) -> impl Future<Output = Result<Result<Lease, DetachError>, AcquireError>> + use<> {
         let (client, options) = (self.caller.client.clone(), self.caller.options());
         let lock = &self.args.lock;

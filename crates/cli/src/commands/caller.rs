@@ -8,7 +8,7 @@ use quorlock::{
     AcquireError, Client, Guard, LockOptions, NodeAnswer, Resources, RestartGuard, Waiting,
 };
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::events::lock_event;
@@ -67,7 +67,7 @@ impl Caller<'_> {
     pub(super) fn call(
         &self,
         options: LockOptions,
-        progress: watch::Sender<Option<Waiting>>,
+        progress: mpsc::Sender<Waiting>,
     ) -> impl Future<Output = Result<(Guard, Option<u64>), AcquireError>> + use<> {
         let keys: Vec<&str> = self.lock.keys().collect();
         let resources: Resources = match keys[..] {

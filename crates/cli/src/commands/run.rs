@@ -12,7 +12,7 @@ mod plan;
 
 use quorlock::admin::exhausted;
 use quorlock::{AcquireError, Waiting};
-use tokio::sync::watch;
+use tokio::sync::mpsc;
 
 use self::lease::Lease;
 use self::plan::RunPlan;
@@ -60,7 +60,7 @@ struct Keeper<'a> {
 
 impl Keeper<'_> {
     async fn run(mut self) -> ExitCode {
-        let (progress, waiting) = watch::channel(None);
+        let (progress, waiting) = mpsc::channel(1);
         let call = self.call(progress);
         let code = match self.caller.await_lock(call, waiting).await {
             Ok(lease) => self.hold(lease).await,
@@ -77,7 +77,7 @@ impl Keeper<'_> {
     /// The call for the lock, with the options of the command line.
     fn call(
         &self,
-        progress: watch::Sender<Option<Waiting>>,
+        progress: mpsc::Sender<Waiting>,
     ) -> impl Future<Output = Result<Lease, AcquireError>> + use<> {
         let releases_on_loss =
             is_active(Mutant::DeadlinesOnlyGrow) || is_active(Mutant::TerminateUnlessExpired);

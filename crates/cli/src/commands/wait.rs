@@ -9,7 +9,7 @@ use quorlock::{
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::caller::{Caller, time_since};
@@ -78,7 +78,7 @@ impl Caller<'_> {
     pub(super) async fn await_lock<T>(
         &mut self,
         call: impl Future<Output = Result<T, AcquireError>>,
-        waiting: watch::Receiver<Option<Waiting>>,
+        waiting: mpsc::Receiver<Waiting>,
     ) -> Result<T, ExitCode> {
         match self.drive(call, waiting).await {
             Waited::Acquired(acquired) => Ok(acquired),
@@ -95,10 +95,11 @@ impl Caller<'_> {
     async fn drive<T>(
         &mut self,
         call: impl Future<Output = Result<T, AcquireError>>,
-        mut waiting: watch::Receiver<Option<Waiting>>,
+        mut waiting: mpsc::Receiver<Waiting>,
     ) -> Waited<T> {
         let mut call = std::pin::pin!(call);
         let mut said = Said::new();
+        let mut last = None;
         // A shorter wait is not reported.
         let mut next = Instant::now() + A_WAIT;
         loop {
@@ -110,12 +111,12 @@ impl Caller<'_> {
                     return result.map_or_else(Waited::Refused, Waited::Acquired);
                 }
                 signal = self.signals.ending() => return Waited::Interrupted(signal),
-                Ok(()) = waiting.changed() => {
-                    let current = waiting.borrow_and_update().clone();
-                    if let Some(current) = current.as_ref().filter(|it| self.is_out_of_descriptors(it)) {
-                        return Waited::Exhausted(current.clone());
+                Some(current) = waiting.recv() => {
+                    if self.is_out_of_descriptors(&current) {
+                        return Waited::Exhausted(current);
                     }
-                    let is_contended = current.is_some_and(|it| it.contended);
+                    let is_contended = current.contended;
+                    last = Some(current);
                     if is_contended && self.if_held == IfHeld::Wait
                         && let Some(holders) = self.holders(said.since).await
                     {
@@ -123,10 +124,9 @@ impl Caller<'_> {
                     }
                 }
                 () = sleep_until(next) => {
-                    let waiting = waiting.borrow().clone();
-                    next += if waiting.is_some() { TICK } else { TICK / 10 };
-                    if let Some(waiting) = waiting {
-                        self.say_waiting(&waiting, &mut said);
+                    next += if last.is_some() { TICK } else { TICK / 10 };
+                    if let Some(waiting) = &last {
+                        self.say_waiting(waiting, &mut said);
                     }
                 }
             }

@@ -67,7 +67,7 @@ impl Sink for Outputs<'_> {
             Effect::Waiting { lock, report } => {
                 if let Some(DriverSide { progress: Some(progress), .. }) = callers.locks.get(&lock)
                 {
-                    progress.send_replace(Some(report));
+                    progress(report);
                 }
             }
             Effect::Changed { lock, validity } => {

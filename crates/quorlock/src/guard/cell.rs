@@ -170,13 +170,14 @@ impl LockCell {
         let Some(health) = self.health_sender(names) else { return };
         let was_confirmed = health.borrow().is_confirmed();
         health.send_if_modified(|health| health.update(is_confirmed, results) && !is_lost);
-        let (span, now) = (self.span(), health.borrow());
+        // The borrow ends before a line is logged, because a subscriber may ask for the health.
+        let (span, now) = (self.span(), health.borrow().clone());
         match (was_confirmed, is_confirmed) {
             // `lose` logs the loss.
             _ if is_lost => {}
-            (true, false) => tracing::warn!(parent: span, "no quorum confirms the lock: {}", *now),
-            (false, true) => tracing::info!(parent: span, "a quorum confirms the lock: {}", *now),
-            _ => tracing::debug!(parent: span, "the lock is extended: {}", *now),
+            (true, false) => tracing::warn!(parent: span, "no quorum confirms the lock: {now}"),
+            (false, true) => tracing::info!(parent: span, "a quorum confirms the lock: {now}"),
+            _ => tracing::debug!(parent: span, "the lock is extended: {now}"),
         }
     }
 

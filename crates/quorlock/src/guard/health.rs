@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock_core::{NodeId, NodeOutcome, NodeResult, Validity};
+use tokio::sync::watch;
 
 use crate::error::{NodeAnswer, grouped};
 
 /// How the nodes confirm a held lock: whether a quorum confirmed the last extension, and the last answer of each node.
 ///
-/// [`Guard::health`](crate::Guard::health) returns a channel with it. Until the first extension it shows the nodes
-/// that granted the lock.
+/// [`Guard::health`](crate::Guard::health) returns it. Until the first extension it shows the nodes that granted the lock.
 ///
 /// Displayed, it counts the nodes and names those that do not confirm, nodes with the same answer together:
 /// `1 of 3 nodes confirms it; b, c: unreachable: connection refused`.
@@ -19,6 +19,25 @@ use crate::error::{NodeAnswer, grouped};
 pub struct Health {
     is_confirmed: bool,
     nodes: Vec<NodeAnswer>,
+}
+
+/// Receives the changes of a lock's [`Health`]. [`Guard::health_changes`](crate::Guard::health_changes) returns it.
+///
+/// It lends no value of the channel, because the client's task would wait until the loan ends.
+#[derive(Debug)]
+pub struct HealthChanges(pub(super) watch::Receiver<Health>);
+
+impl HealthChanges {
+    /// Waits until the health changes, and returns it. Of several changes since the last call it returns the latest.
+    ///
+    /// Returns `None` when the client has processed the release of the lock, and at once in a forked child.
+    ///
+    /// # Cancel safety
+    /// No change is lost if the future is dropped.
+    pub async fn next(&mut self) -> Option<Health> {
+        self.0.changed().await.ok()?;
+        Some(self.0.borrow_and_update().clone())
+    }
 }
 
 impl Health {

@@ -10,7 +10,6 @@ use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
 
 use quorlock_core::{AttemptReport, Hold, Mode, Refusal, ReleaseReport};
-use tokio::sync::watch;
 use tokio::task::coop::poll_proceed;
 
 use super::cell::State;
@@ -70,12 +69,15 @@ impl ReplySlot {
     }
 }
 
+/// Sends a report about a failed attempt to the caller. Must not block, because the driver calls it.
+pub(crate) type Progress = Box<dyn Fn(AttemptReport) + Send>;
+
 /// The driver's side of a lock, from the call until the release is done, or until it begins if no caller waits for its
 /// report. When it is dropped, a caller that waits gets no reply.
 pub(crate) struct DriverSide {
     cell: Arc<LockCell>,
     /// Reports the call's failed attempts to the caller.
-    pub(crate) progress: Option<watch::Sender<Option<AttemptReport>>>,
+    pub(crate) progress: Option<Progress>,
     pub(crate) stage: Stage,
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use quorlock::{AcquireError, DetachError, Guard, Lease, LockOptions, Mode};
-use tokio::sync::watch;
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::polls::Call;
@@ -66,7 +66,7 @@ pub(crate) const ALL: &[Case] = &[
         situation: "that tells of its progress",
         prepare: nothing,
         call: |scene| {
-            let told = watch::Sender::new(None);
+            let told = mpsc::channel(1).0;
             keep(scene.clone(), scene.acquire().progress(told).into_future())
         },
     },
@@ -150,6 +150,15 @@ pub(crate) const ALL: &[Case] = &[
             })
         },
         call: |scene| Box::pin(async move { scene.guard().changed().await }),
+    },
+    Case {
+        function: "HealthChanges::next",
+        situation: "of a lock that is extended",
+        prepare: held,
+        call: |scene| {
+            let mut changes = scene.guard().health_changes();
+            Box::pin(async move { _ = changes.next().await })
+        },
     },
     Case {
         function: "Guard::extend",

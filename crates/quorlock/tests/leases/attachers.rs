@@ -159,10 +159,10 @@ async fn callers_in_the_same_and_another_process_are_woken_by_the_release() {
                 eventually("all nodes have given their votes", || held.votes() == 5).await;
             }
             let waiter = if same_process { &holder } else { &other };
-            let (progress, mut waits) = tokio::sync::watch::channel(None);
+            let (progress, mut waits) = tokio::sync::mpsc::channel(1);
             let call = waiter.acquire("k").options(options.clone()).progress(progress);
             let waiting = tokio::spawn(call.into_future());
-            waits.wait_for(Option::is_some).await.unwrap();
+            waits.recv().await.unwrap();
             let released = match held {
                 Some(held) => held.release().await,
                 None => holder.release_lease(&lease).await.unwrap(),

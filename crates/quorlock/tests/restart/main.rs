@@ -17,7 +17,7 @@ use quorlock::{
     RestartGuard,
 };
 use quorlock_servers::{Listen, Nodes, Server, ServerOptions};
-use tokio::sync::watch;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -95,11 +95,10 @@ async fn a_new_server_is_quarantined_once_and_trusted_afterwards() {
     let each = servers.into_iter().map(|binary| async move {
         let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
         let client = strict(&nodes).build().unwrap();
-        let (told, mut seen) = watch::channel(None);
+        let (progress, mut reports) = mpsc::channel(1);
         let started = Instant::now();
-        let acquiring = tokio::spawn(client.acquire("orders").progress(told).into_future());
-        seen.changed().await.unwrap();
-        let waiting = seen.borrow().clone().unwrap();
+        let acquiring = tokio::spawn(client.acquire("orders").progress(progress).into_future());
+        let waiting = reports.recv().await.unwrap();
         assert!(waiting.untrusted && !waiting.contended);
         let said = waiting.nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         assert!(said.contains("its votes count in 3 s"), "{said}");

@@ -12,16 +12,15 @@ async fn health_reports_missing_confirmations_and_the_recovery() {
     let client = client(&nodes);
     let started = Instant::now();
     let guard = client.acquire("orders").await.unwrap();
-    let mut health = guard.health();
-    assert!(health.borrow().is_confirmed() && health.borrow().reasons().is_empty());
-    assert_eq!(health.borrow().nodes().len(), 3);
+    let (health, mut changes) = (guard.health(), guard.health_changes());
+    assert!(health.is_confirmed() && health.reasons().is_empty());
+    assert_eq!(health.nodes().len(), 3);
 
     // The commands to nodes 1 and 2 fail without a delay, so the guard reports both nodes at the first extension.
     nodes[1].fail_with(FailureKind::OutOfMemory);
     nodes[2].stop();
-    health.changed().await.unwrap();
+    let now = changes.next().await.unwrap();
     assert_took(started.elapsed(), TTL / 3);
-    let now = health.borrow_and_update().clone();
     assert_eq!((now.is_confirmed(), now.confirmed()), (false, 1));
     assert_eq!(now.unconfirmed().map(|node| &*node.node).collect::<Vec<_>>(), ["n1", "n2"]);
     assert_eq!(
@@ -32,23 +31,20 @@ async fn health_reports_missing_confirmations_and_the_recovery() {
 
     // The next extension follows a tenth of the ttl later.
     nodes[1].recover();
-    health.changed().await.unwrap();
+    let now = changes.next().await.unwrap();
     assert_took(started.elapsed(), TTL / 3 + TTL / 10);
-    let now = health.borrow_and_update().clone();
     assert_eq!((now.is_confirmed(), now.confirmed()), (true, 2));
     assert_eq!(now.reasons(), "n2: unreachable: stopped");
 
     // Unchanged answers cause no notification.
-    assert!(timeout(3 * TTL, health.changed()).await.is_err());
+    assert!(timeout(3 * TTL, changes.next()).await.is_err());
     nodes[2].start();
-    health.changed().await.unwrap();
     // This extension finds that the key is gone, and restores the vote. The extension after it is confirmed by all.
-    assert_eq!(health.borrow_and_update().reasons(), "n2: the key is gone");
-    health.changed().await.unwrap();
-    assert_eq!(health.borrow_and_update().to_string(), "3 of 3 nodes confirm it");
-    assert!(timeout(3 * TTL, health.changed()).await.is_err());
+    assert_eq!(changes.next().await.unwrap().reasons(), "n2: the key is gone");
+    assert_eq!(changes.next().await.unwrap().to_string(), "3 of 3 nodes confirm it");
+    assert!(timeout(3 * TTL, changes.next()).await.is_err());
     drop(guard);
-    assert!(health.changed().await.is_err(), "the lock is given back");
+    assert!(changes.next().await.is_none(), "the lock is given back");
 }
 
 /// The error contains the last answers of the nodes, although no caller watched them.
@@ -74,7 +70,7 @@ async fn the_error_after_a_loss_contains_the_nodes_answers() {
     sleep(SECOND + MS).await;
     nodes.iter().for_each(|node| assert!(node.remove("others")));
     assert_eq!(guard.lost().await, LossCause::KeyGone);
-    let health = guard.health().borrow().clone();
+    let health = guard.health();
     assert!(!health.is_confirmed() && health.confirmed() < 2);
     assert!(health.reasons().ends_with(": the key is gone"), "{health}");
     sleep(TICK).await;

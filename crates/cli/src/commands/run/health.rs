@@ -1,8 +1,7 @@
 //! Messages about nodes that do not confirm the lock.
 
-use quorlock::{Health, NodeAnswer, NodeOutcome};
+use quorlock::{Guard, Health, HealthChanges, NodeAnswer, NodeOutcome};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use super::Keeper;
 use super::hold::Sent;
@@ -15,7 +14,7 @@ const NODE_PAUSE_NS: u64 = 10_000_000_000;
 
 /// The nodes' confirmations, and the last message about them.
 pub(super) struct Announced {
-    health: watch::Receiver<Health>,
+    changes: HealthChanges,
     is_confirmed: bool,
     nodes: Vec<NodeSaid>,
 }
@@ -28,14 +27,14 @@ struct NodeSaid {
 }
 
 impl Announced {
-    pub(super) fn new(health: watch::Receiver<Health>) -> Self {
-        let nodes = vec![NodeSaid::default(); health.borrow().nodes().len()];
-        Self { health, is_confirmed: true, nodes }
+    pub(super) fn new(lock: &Guard) -> Self {
+        let nodes = vec![NodeSaid::default(); lock.health().nodes().len()];
+        Self { changes: lock.health_changes(), is_confirmed: true, nodes }
     }
 
     /// Completes when the confirmations have changed.
     pub(super) async fn changed(&mut self) {
-        if self.health.changed().await.is_err() {
+        if self.changes.next().await.is_none() {
             std::future::pending().await
         }
     }
@@ -56,8 +55,7 @@ impl NodeSaid {
 }
 
 impl Keeper<'_> {
-    pub(super) fn say_health(&mut self, announced: &mut Announced, sent: &Sent) {
-        let health = announced.health.borrow_and_update().clone();
+    pub(super) fn say_health(&mut self, health: &Health, announced: &mut Announced, sent: &Sent) {
         let now_ns = boot_ns();
         let is_changed = announced.is_confirmed != health.is_confirmed();
         announced.is_confirmed = health.is_confirmed();
@@ -69,15 +67,15 @@ impl Keeper<'_> {
             (true, false) => {
                 let news = nodes
                     .filter_map(|(node, said)| said.note(node, is_quiet, now_ns).then_some(node));
-                news.for_each(|node| self.say_node(node, &health));
+                news.for_each(|node| self.say_node(node, health));
             }
             (_, true) => {
                 // The message below names all nodes that do not confirm the lock, so every node counts as reported.
                 nodes.for_each(|(node, said)| _ = said.note(node, |_| true, now_ns));
                 if health.is_confirmed() {
-                    self.say_confirmed(&health);
+                    self.say_confirmed(health);
                 } else {
-                    self.say_unconfirmed(&health, sent, now_ns);
+                    self.say_unconfirmed(health, sent, now_ns);
                 }
             }
             (false, false) => {}

@@ -60,7 +60,7 @@ impl Keeper<'_> {
         // The guardian's reason comes first: at its signal the lock was valid, so the lease may have no loss cause yet.
         let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss_cause());
         let lost = lost.map(|cause| pulse.loss(cause));
-        let health = lease.health().borrow().clone();
+        let health = lease.health();
         let Watched::Over { how, gone } = watched else {
             self.leave();
             if let Some(loss) = lost {
@@ -125,7 +125,7 @@ impl Keeper<'_> {
         // Each change of the validity wakes this loop. The ticks are for a change whose wake-up was missed.
         let mut ticks = interval(self.plan.ttl / 10);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut announced = Announced::new(lease.health());
+        let mut announced = Announced::new(lease);
         let mut stubborn = false;
         loop {
             pulse.beat(boot_ns(), sent.deadlines);
@@ -133,7 +133,7 @@ impl Keeper<'_> {
             self.tell_validity(&child, lease, sent);
             // A lost lock is not reported here, but by `say_lost`.
             if sent.loss.is_none() && lease.is_valid() {
-                self.say_health(&mut announced, sent);
+                self.say_health(&lease.health(), &mut announced, sent);
             }
             if stubborn && sent.loss.is_some() {
                 return Watched::Left;
