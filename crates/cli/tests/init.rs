@@ -56,9 +56,9 @@ fn a_call_waits_for_the_quarantine_of_new_servers_unless_its_wait_is_shorter() {
     }
     let status = || {
         let output = strict(&testbed, 5, "900ms", &["status", "k", "--json"]).output().unwrap();
-        json_lines(&stdout(&output)).remove(0)["nodes"][4].clone()
+        json_lines(&stdout(&output)).remove(0)["nodes"].take()
     };
-    let e = status();
+    let e = status()[4].take();
     assert_eq!(e["trust_state"], "quarantined");
     let left = e["votes_count_in_ms"].as_u64().unwrap();
     assert!(left > 0 && u128::from(left) <= QUARANTINE.as_millis(), "{e}");
@@ -71,7 +71,10 @@ fn a_call_waits_for_the_quarantine_of_new_servers_unless_its_wait_is_shorter() {
     assert!(boot() - start >= QUARANTINE);
     let said = stderr(&waited);
     assert!(said.contains("waiting for ") && said.contains("votes count in "), "{said}");
-    assert_eq!(status()["trust_state"], "trusted");
+    // The command ends with three votes, so it may leave two nodes to the next one.
+    let nodes = status();
+    let trusted = nodes.as_array().unwrap().iter().filter(|it| it["trust_state"] == "trusted");
+    assert!(trusted.count() >= 3, "{nodes}");
     code(&run(&["--wait", "0s", "--", "true"]), 0);
 }
 

@@ -143,7 +143,7 @@ impl<G> Acquire<G> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use quorlock::{Client, node::MemoryNode};
     /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
-    /// let (progress, mut reports) = tokio::sync::mpsc::channel(8);
+    /// let (progress, mut reports) = tokio::sync::mpsc::channel::<quorlock::Waiting>(8);
     /// tokio::spawn(async move {
     ///     while let Some(waiting) = reports.recv().await {
     ///         eprintln!("waiting since {:?}", waiting.elapsed);

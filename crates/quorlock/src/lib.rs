@@ -24,6 +24,7 @@
 //! [`Guard::detach`]: Guard::detach
 //! [`Guard::downgrade`]: Guard::downgrade
 //! [`Guard::health`]: Guard::health
+//! [`Guard::health_changes`]: Guard::health_changes
 //! [`Guard::is_valid`]: Guard::is_valid
 //! [`HoldError::Lost`]: HoldError::Lost
 //! [`HoldError::NotAcquired`]: HoldError::NotAcquired

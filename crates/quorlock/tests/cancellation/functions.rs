@@ -153,11 +153,13 @@ pub(crate) const ALL: &[Case] = &[
     },
     Case {
         function: "HealthChanges::next",
-        situation: "of a lock that is extended",
+        situation: "of a lock that is given back",
         prepare: held,
         call: |scene| {
-            let mut changes = scene.guard().health_changes();
-            Box::pin(async move { _ = changes.next().await })
+            let guard = scene.take_guard();
+            let mut changes = guard.health_changes();
+            drop(guard);
+            Box::pin(async move { while changes.next().await.is_some() {} })
         },
     },
     Case {
