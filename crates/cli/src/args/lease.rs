@@ -97,16 +97,17 @@ pub(crate) struct Acquire {
 
 /// Extend a lock by its TTL, and print the new lease
 ///
-/// The lock is valid for one TTL from now. The old line can still release the lock. A lock that is
+/// The lock is valid for one TTL from now. The old lease can still release the lock. A lock that is
 /// over cannot be extended: the exit code is 79.
 ///
 /// With --value, KEY names the lock, and every lock that stores V at KEY is extended. This is safe
-/// only while one client at a time uses V. Nothing is printed then but a message.
+/// only while one client at a time uses V. The command then prints a message and no lease.
 ///
 /// Exit code 0 if the lock was extended; 65 if the lease is damaged or belongs to other nodes; 69
-/// if too few nodes confirmed it, and the lock still ends when the old lease says, 77 if rights are
-/// missing; 70 if the lease cannot be written; 79 if the lock is over, or KEY has another value or
-/// is free.
+/// if too few nodes confirmed the extension; 70 if the lock was extended but the new lease cannot
+/// be written; 77 if a log-in failed or rights are missing; 79 if the lock is over, if --max-hold
+/// allows no further extension, or if KEY has another value or is free. After 69 or 77 the lock
+/// ends when the old lease says, unless a later extend succeeds.
 #[derive(Debug, Args)]
 #[command(override_usage = "quorlock extend [OPTIONS] <LEASE>\n       \
                             quorlock extend [OPTIONS] --lease-file <PATH>\n       \
