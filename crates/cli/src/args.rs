@@ -75,7 +75,7 @@ Examples:
 const DEMO_EXAMPLES: &str = "\
 Examples:
   quorlock demo
-  quorlock demo --memory";
+  QUORLOCK_SERVER=/opt/valkey/bin/valkey-server quorlock demo";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -89,7 +89,14 @@ pub(crate) enum Command {
     Init(Init),
     Doctor(Doctor),
     Bench(Bench),
-    Demo(Demo),
+    /// See it work: five real servers, and one fault after the other
+    ///
+    /// Starts five Redis or Valkey servers of its own in a temporary folder, and lets workers in
+    /// several processes contend for one lock. Stops and kills servers meanwhile, and shows what each
+    /// of them says. Ends with a verdict after about 20 seconds. Needs a redis-server or valkey-server
+    /// (QUORLOCK_SERVER names one that is not on the PATH); without one it runs on nodes in memory.
+    #[command(after_long_help = DEMO_EXAMPLES)]
+    Demo,
     Completions(Completions),
     Man(Man),
 }
@@ -108,7 +115,7 @@ impl Command {
             Self::Init(args) => Some(&mut args.nodes),
             Self::Doctor(args) => Some(&mut args.nodes),
             Self::Bench(args) => Some(&mut args.nodes),
-            Self::Demo(_) | Self::Completions(_) | Self::Man(_) => None,
+            Self::Demo | Self::Completions(_) | Self::Man(_) => None,
         }
     }
 }
@@ -254,22 +261,4 @@ pub(crate) struct Bench {
 
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,
-}
-
-/// See it work: five real servers, and one fault after the other
-///
-/// Starts five Redis or Valkey servers of its own in a temporary folder, and lets workers in
-/// several processes contend for one lock. Stops and kills servers meanwhile, and shows what each
-/// of them says. Ends with a verdict after about 20 seconds. Needs a redis-server or valkey-server
-/// (QUORLOCK_SERVER names one that is not on the PATH); without one it runs on nodes in memory.
-#[derive(Debug, Args)]
-#[command(after_long_help = DEMO_EXAMPLES)]
-pub(crate) struct Demo {
-    /// Run on nodes in memory even if there is a server
-    #[arg(long)]
-    pub(crate) memory: bool,
-
-    /// Listen on ports of 127.0.0.1 instead of Unix sockets
-    #[arg(long)]
-    pub(crate) tcp: bool,
 }

@@ -70,7 +70,7 @@ fn run(Cli { command, output, .. }: Cli) -> Code {
         Command::Init(args) => commands::init::main(&args, output).map(as_shells_see_it),
         Command::Doctor(args) => commands::doctor::main(&args, output),
         Command::Bench(args) => commands::bench::main(&args, output),
-        Command::Demo(args) => commands::demo::main(&args),
+        Command::Demo => commands::demo::main(),
         Command::Completions(args) => commands::completions::main(&args),
         Command::Man(args) => commands::man::main(&args),
     };

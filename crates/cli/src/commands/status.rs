@@ -305,7 +305,8 @@ pub(super) fn held_since(holder: &Holder) -> String {
     }
 }
 
-fn row(node: &NodeAnswer) -> [String; 3] {
+/// The state of a lock on a node, the time until its end, and its holder or the node's failure.
+pub(super) fn row(node: &NodeAnswer) -> [String; 3] {
     match (&node.said, node.holder()) {
         (NodeOutcome::Failed(failure), _) => ["failed".into(), String::new(), failure.to_string()],
         (_, Some(holder)) => {

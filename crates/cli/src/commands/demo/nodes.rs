@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use quorlock::node::MemoryNode;
 use quorlock::{Client, ClientBuilder, Delay, LockOptions, RestartGuard, Retry};
-use quorlock_servers::{Listen, Nodes, NotFound, ServerBinary, ServerOptions, find};
+use quorlock_servers::{Nodes, NotFound, ServerBinary, ServerOptions, find};
 
 use super::TTL;
-use crate::args::Demo;
 use crate::exit_code::ExitCode;
 use crate::options::Refused;
 
@@ -39,26 +38,20 @@ pub(super) enum Fate {
 }
 
 impl FiveNodes {
-    pub(super) fn start(args: &Demo) -> Result<Self, Refused> {
-        let in_memory = |why: String| Ok(Self::Memory(NAMES.map(MemoryNode::new), why));
-        let no_server = |message| Refused { message, code: ExitCode::NoQuorum };
+    pub(super) fn start() -> Result<Self, Refused> {
         let binary = match find() {
-            _ if args.memory && args.tcp => {
-                return Err(Refused::usage("--memory and --tcp: nodes in memory have no ports"));
-            }
-            _ if args.memory => return in_memory("as --memory demands".to_owned()),
             Ok(binary) => binary,
-            Err(help) if args.tcp => {
-                return Err(no_server(format!("--tcp needs a server: {help}")));
+            Err(help @ NotFound::Nowhere) => {
+                return Ok(Self::Memory(NAMES.map(MemoryNode::new), help.to_string()));
             }
-            Err(help @ NotFound::Nowhere) => return in_memory(help.to_string()),
             // The user has named a server, so the demo does not use nodes in memory instead.
             Err(help) => return Err(Refused::config(help.to_string())),
         };
-        let listen = if args.tcp { Listen::Tcp } else { Listen::UnixSocket };
-        let options = ServerOptions { listen, ..ServerOptions::default() };
-        let servers = Nodes::start(&binary, NAMES.len(), options)
-            .map_err(|error| no_server(format!("the demo's servers do not start: {error}")))?;
+        let servers = Nodes::start(&binary, NAMES.len(), ServerOptions::default());
+        let servers = servers.map_err(|error| Refused {
+            message: format!("the demo's servers do not start: {error}"),
+            code: ExitCode::NoQuorum,
+        })?;
         Ok(Self::Servers(binary, servers))
     }
 
@@ -80,7 +73,7 @@ impl FiveNodes {
     /// The settings of a client of these nodes.
     pub(super) fn client(&self, places: Range<usize>) -> ClientBuilder {
         match self {
-            Self::Servers(..) => client_of(&self.urls()[places]),
+            Self::Servers(..) => settings().nodes(&self.urls()[places]),
             Self::Memory(nodes, _) => settings().custom_nodes(nodes[places].to_vec()),
         }
     }
@@ -108,13 +101,8 @@ impl FiveNodes {
     }
 }
 
-/// The settings of a client of these servers.
-pub(super) fn client_of<S: AsRef<str>>(urls: &[S]) -> ClientBuilder {
-    settings().nodes(urls)
-}
-
 /// The settings that all clients of the demo share.
-fn settings() -> ClientBuilder {
+pub(super) fn settings() -> ClientBuilder {
     let retry = Retry { delay: Delay::Adaptive { ceiling: RETRY_CEILING }, attempts_max: None };
     // No restart guard is needed: no other client uses the servers, and they stay down for longer than the ttl.
     Client::builder()

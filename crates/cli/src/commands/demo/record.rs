@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::WAIT;
-use super::view::in_ms;
-use super::worker::{Hold, Refusal, Report};
-use super::workers::WORKERS;
+use super::workers::Hold;
 use crate::commands::percentile;
+use crate::output::columns;
+
+/// The columns of the table in the verdict.
+const HEAD: [&str; 8] =
+    ["while", "acquired", "refused", "per s", "votes", "wait p50", "p99", "max"];
 
 struct Phase {
     title: String,
@@ -18,13 +20,14 @@ struct Phase {
     majority: bool,
 }
 
+#[derive(Default)]
 pub(super) struct Record {
-    /// Time of the workers' start, in nanoseconds of the boot clock.
-    began_ns: u64,
-    holds: Vec<Hold>,
-    refusals: Vec<Refusal>,
+    pub(super) holds: Vec<Hold>,
+    /// Times of the calls that did not get the lock, in nanoseconds of the boot clock.
+    pub(super) refused_ns: Vec<u64>,
     phases: Vec<Phase>,
-    faults: Vec<String>,
+    /// What the lock did wrong.
+    pub(super) faults: Vec<String>,
 }
 
 pub(super) struct Conclusion {
@@ -34,79 +37,48 @@ pub(super) struct Conclusion {
 }
 
 impl Record {
-    pub(super) fn new(began_ns: u64) -> Self {
-        let (holds, refusals, phases, faults) = Default::default();
-        Self { began_ns, holds, refusals, phases, faults }
-    }
-
-    pub(super) fn add(&mut self, report: Report) {
-        match report {
-            Report::Held(hold) => self.holds.push(hold),
-            Report::Refused(refusal) => self.refusals.push(refusal),
-        }
-    }
-
-    /// Ends the last phase and begins the next one. The first phase begins with the workers' start.
-    pub(super) fn phase(&mut self, title: &str, majority: bool, now_ns: u64) {
-        self.end(now_ns);
-        let from_ns = if self.phases.is_empty() { self.began_ns } else { now_ns };
+    /// Ends the last phase and begins the next one.
+    pub(super) fn phase(&mut self, title: &str, majority: bool, from_ns: u64) {
+        self.end(from_ns);
         self.phases.push(Phase { title: title.to_owned(), from_ns, to_ns: u64::MAX, majority });
     }
 
-    pub(super) fn end(&mut self, now_ns: u64) {
+    fn end(&mut self, now_ns: u64) {
         if let Some(last) = self.phases.last_mut() {
             last.to_ns = now_ns;
         }
     }
 
-    pub(super) fn fault(&mut self, text: &str) {
-        self.faults.push(text.to_owned());
-    }
-
     /// The verdict. `counter` is the number in the file at the end, `None` if the file has no number. `places` says
     /// where the workers ran.
-    pub(super) fn conclude(mut self, counter: Option<u64>, places: &str) -> Conclusion {
-        let (overlaps, writes) = (self.overlaps(), self.writes());
+    pub(super) fn conclude(
+        mut self,
+        counter: Option<u64>,
+        places: &str,
+        now_ns: u64,
+    ) -> Conclusion {
+        self.end(now_ns);
+        let overlaps = self.overlaps();
+        let writes: u64 = self.holds.iter().map(|hold| u64::from(hold.wrote)).sum();
         let lost_updates = writes.saturating_sub(counter.unwrap_or(0));
-        let mut lines = vec![
-            format!("  {:20}{:>27}{:>26}", "", "mean", "time to acquire"),
-            format!(
-                "  {:20}{:>10}{:>9}{:>8}  {:>8}{:>8}{:>8}",
-                "while", "acquired", "per s", "votes", "p50", "p99", "max"
-            ),
-        ];
-        lines.extend(self.phases.iter().map(|phase| self.row(phase)));
-        lines.push(String::new());
+        let rows = self.phases.iter().map(|phase| self.row(phase));
+        let mut lines = columns(HEAD, rows, &[1, 2, 3, 4, 5, 6, 7]);
         let workers: BTreeSet<usize> = self.holds.iter().map(|hold| hold.worker).collect();
-        lines.push(format!("  workers that held it: {}, in {places}", workers.len()));
-        if let Some([p50, p99, max]) = self.times_to_acquire(self.holds.iter()) {
-            lines.push(format!(
-                "  time to acquire, {WORKERS} contending: p50 {p50}, p99 {p99}, max {max}"
-            ));
-        }
-        let gave_up = self.refusals.iter().filter(|refusal| refusal.contended).count();
-        if gave_up > 0 {
-            lines.push(format!("  calls that gave up after {WAIT:?} behind others: {gave_up}"));
-        }
-        let late = self.holds.iter().filter(|hold| hold.wrote.is_none()).count();
-        if late > 0 {
-            lines
-                .push(format!("  writes left out because the lock was not valid any more: {late}"));
-        }
-        lines.push(format!(
-            "  two holders at the same time: {overlaps} times, by the clock that all processes share"
-        ));
         let in_file = counter.map_or_else(|| "rubbish".to_owned(), |count| count.to_string());
-        lines.push(format!("  writes: {writes}; the number in the file: {in_file}"));
-
+        lines.extend([
+            String::new(),
+            format!("workers that held it: {}, in {places}", workers.len()),
+            format!("two holders at the same time: {overlaps} times, by the clock that all processes share"),
+            format!("writes: {writes}; the number in the file: {in_file}"),
+        ]);
         if overlaps > 0 {
-            self.fault(&format!("{overlaps} times two workers held the lock at the same time"));
+            self.faults
+                .push(format!("{overlaps} times two workers held the lock at the same time"));
         }
         if lost_updates > 0 {
-            self.fault(&format!("{lost_updates} updates of the file were lost"));
-            self.faults.extend(self.rewrites());
+            self.faults.push(format!("{lost_updates} updates of the file were lost"));
         } else if counter != Some(writes) {
-            self.fault("the file holds more than the workers say they wrote");
+            self.faults.push("the file holds more than the workers say they wrote".to_owned());
         }
         let of_phases: Vec<_> =
             self.phases.iter().filter_map(|phase| self.phase_fault(phase)).collect();
@@ -117,22 +89,21 @@ impl Record {
         Conclusion { lines, summary, faults: self.faults }
     }
 
-    fn row(&self, phase: &Phase) -> String {
+    /// The cells of a phase, in the order of [`HEAD`].
+    fn row(&self, phase: &Phase) -> [String; HEAD.len()] {
         let holds: Vec<&Hold> = self.holds_in(phase).collect();
-        let (title, count) = (&phase.title, holds.len());
-        if !phase.majority {
-            let times = phase.from_ns..phase.to_ns;
-            let refused = self.refusals.iter();
-            let refused = refused.filter(|it| !it.contended && times.contains(&it.at_ns)).count();
-            return format!("  {title:20}{count:>10}    {refused} calls refused");
+        let times = phase.from_ns..phase.to_ns;
+        let refused = self.refused_ns.iter().filter(|at_ns| times.contains(at_ns)).count();
+        let count = holds.len();
+        let [mut rate, mut votes] = <[String; 2]>::default();
+        if count > 0 {
+            let time = Duration::from_nanos(phase.to_ns.saturating_sub(phase.from_ns));
+            rate = format!("{:.0}", count as f64 / time.as_secs_f64());
+            let sum: usize = holds.iter().map(|hold| hold.votes).sum();
+            votes = format!("{:.1}", sum as f64 / count as f64);
         }
-        let Some([p50, p99, max]) = self.times_to_acquire(holds.iter().copied()) else {
-            return format!("  {title:20}{count:>10}");
-        };
-        let time = Duration::from_nanos(phase.to_ns.saturating_sub(phase.from_ns));
-        let rate = count as f64 / time.as_secs_f64();
-        let votes = holds.iter().map(|hold| hold.votes).sum::<usize>() as f64 / count as f64;
-        format!("  {title:20}{count:>10}{rate:>9.0}{votes:>8.1}  {p50:>8}{p99:>8}{max:>8}")
+        let [p50, p99, max] = self.times_to_acquire(&holds).unwrap_or_default();
+        [phase.title.clone(), count.to_string(), refused.to_string(), rate, votes, p50, p99, max]
     }
 
     fn phase_fault(&self, phase: &Phase) -> Option<String> {
@@ -143,11 +114,6 @@ impl Record {
             }
             _ => None,
         }
-    }
-
-    /// Number of writes to the file.
-    fn writes(&self) -> u64 {
-        self.holds.iter().map(|hold| u64::from(hold.wrote.is_some())).sum()
     }
 
     /// Number of grants while another worker held the lock.
@@ -164,55 +130,35 @@ impl Record {
         overlaps
     }
 
-    /// Pairs of holders that wrote the same number into the file, with the times of their holds.
-    fn rewrites(&self) -> Vec<String> {
-        let mut writes: Vec<_> = self.holds.iter().filter(|hold| hold.wrote.is_some()).collect();
-        writes.sort_unstable_by_key(|hold| (hold.wrote, hold.acquired_ns));
-        let pairs = writes.windows(2).filter(|pair| pair[0].wrote == pair[1].wrote);
-        let describe = |pair: &[&Hold]| {
-            let [a, b] = [pair[0], pair[1]];
-            let after =
-                |at_ns: u64| in_ms(Duration::from_nanos(at_ns.saturating_sub(a.acquired_ns)));
-            format!(
-                "w{:02} and w{:02} both wrote {}: the first held the lock for {}, the second had it after {}",
-                a.worker,
-                b.worker,
-                a.wrote.unwrap_or_default(),
-                after(a.ended_ns),
-                after(b.acquired_ns)
-            )
-        };
-        pairs.map(describe).collect()
-    }
-
     /// Median, 99th percentile and maximum of the times to acquire; `None` if there are none. Only calls during which a
     /// majority of nodes was up count. The others would only measure how long nodes were down.
-    fn times_to_acquire<'a>(&self, holds: impl Iterator<Item = &'a Hold>) -> Option<[String; 3]> {
-        let had_majority = |hold: &&Hold| {
+    fn times_to_acquire(&self, holds: &[&Hold]) -> Option<[String; 3]> {
+        let had_majority = |hold: &&&Hold| {
             let mut without = self.phases.iter().filter(|phase| !phase.majority);
             without.all(|phase| hold.acquired_ns < phase.from_ns || phase.to_ns <= hold.asked_ns)
         };
         let time =
-            |hold: &Hold| Duration::from_nanos(hold.acquired_ns.saturating_sub(hold.asked_ns));
-        let mut times: Vec<Duration> = holds.filter(had_majority).map(time).collect();
+            |hold: &&Hold| Duration::from_nanos(hold.acquired_ns.saturating_sub(hold.asked_ns));
+        let mut times: Vec<Duration> = holds.iter().filter(had_majority).map(time).collect();
         times.sort_unstable();
         let at = |percent| Some(in_ms(percentile(&times, percent)?));
         Some([at(50)?, at(99)?, at(100)?])
     }
 
-    fn holds_in<'a>(&'a self, phase: &'a Phase) -> impl Iterator<Item = &'a Hold> {
-        let is_this = |other: Option<&Phase>| other.is_some_and(|it| it.from_ns == phase.from_ns);
-        self.holds.iter().filter(move |hold| is_this(self.phase_of(hold)))
+    /// The locks that were granted in a phase. If the call began before a phase without a majority, the majority of the
+    /// phase before may have granted it, so it does not count.
+    fn holds_in(&self, phase: &Phase) -> impl Iterator<Item = &Hold> {
+        let (times, majority) = (phase.from_ns..phase.to_ns, phase.majority);
+        self.holds.iter().filter(move |hold| {
+            times.contains(&hold.acquired_ns) && (majority || times.contains(&hold.asked_ns))
+        })
     }
+}
 
-    fn phase_of(&self, hold: &Hold) -> Option<&Phase> {
-        let at = |phase: &Phase| (phase.from_ns..phase.to_ns).contains(&hold.acquired_ns);
-        let place = self.phases.iter().position(at)?;
-        let phase = &self.phases[place];
-        // If the call began before this phase, the previous phase's quorum granted it. The hold counts for that phase.
-        let before = !phase.majority && hold.asked_ns < phase.from_ns;
-        self.phases.get(if before { place.checked_sub(1)? } else { place })
-    }
+/// A short time in milliseconds: with two decimals below 10 ms, without decimals from there on.
+fn in_ms(time: Duration) -> String {
+    let millis = time.as_secs_f64() * 1000.0;
+    if millis < 10.0 { format!("{millis:.2}ms") } else { format!("{millis:.0}ms") }
 }
 
 #[cfg(test)]
@@ -223,21 +169,20 @@ mod tests {
 
     /// The verdict about holds of 2 ms that begin at these times. Each call began 1 ms before its hold, and wrote once.
     fn conclusion(held_from_ms: &[u64], counter: Option<u64>) -> Conclusion {
-        let mut record = Record::new(0);
+        let mut record = Record::default();
         for (worker, from) in held_from_ms.iter().enumerate() {
-            record.add(Report::Held(Hold {
+            record.holds.push(Hold {
                 worker,
                 asked_ns: (from - 1) * MS,
                 acquired_ns: from * MS,
                 ended_ns: (from + 2) * MS,
                 votes: 3,
-                wrote: Some(1),
-            }));
+                wrote: true,
+            });
         }
         record.phase("up", true, 0);
         record.phase("down", false, 100 * MS);
-        record.end(200 * MS);
-        record.conclude(counter, "here")
+        record.conclude(counter, "here", 200 * MS)
     }
 
     #[test]
@@ -278,14 +223,12 @@ mod tests {
 
     #[test]
     fn times_to_acquire_are_the_measured_ones() {
-        let mut record = Record::new(0);
-        for ms in 1..=100 {
+        let hold = |ms| {
             let (acquired_ns, ended_ns) = (ms * MS, ms * MS);
-            let hold =
-                Hold { worker: 1, asked_ns: 0, acquired_ns, ended_ns, votes: 3, wrote: None };
-            record.add(Report::Held(hold));
-        }
-        let times = record.times_to_acquire(record.holds.iter());
+            Hold { worker: 1, asked_ns: 0, acquired_ns, ended_ns, votes: 3, wrote: false }
+        };
+        let holds: Vec<Hold> = (1..=100).map(hold).collect();
+        let times = Record::default().times_to_acquire(&holds.iter().collect::<Vec<_>>());
         assert_eq!(times, Some(["50ms", "99ms", "100ms"].map(str::to_owned)));
     }
 }

@@ -1,195 +1,323 @@
 //! The running demo: handles events, waits, and draws.
 
+use std::fs;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::pin::pin;
 use std::time::Duration;
 
+use anstyle::Style;
+use quorlock::{Client, NodeAnswer};
+use quorlock_servers::Server;
 use rustix::process::{Signal, getpid, kill_process};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
-use super::nodes::{Fate, FiveNodes};
-use super::record::{Conclusion, Record};
-use super::screen::{Screen, style, wrapped};
-use super::view::View;
-use super::worker::Report;
-use super::workers::Workers;
-use super::{DemoEnd, Event, now};
-use crate::output::nanos;
+use super::nodes::{Fate, FiveNodes, NAMES};
+use super::record::Record;
+use super::screen::{Screen, style};
+use super::workers::{GROUPS, Report, WORKERS, Workers};
+use super::{KEY, TTL, failed, since};
+use crate::child::Signals;
+use crate::commands::status;
+use crate::exit_code::ExitCode;
+use crate::guardian::clock::boot_ns;
+use crate::options::Refused;
+use crate::output::columns;
 
 const DRAW_EVERY: Duration = Duration::from_millis(200);
 
-const SUMMARY_EVERY: Duration = Duration::from_secs(1);
+/// Time between a text and the panel where there is no terminal. Each node is asked again in this time.
+const SETTLE: Duration = Duration::from_millis(700);
 
-/// Time between a change and the line that shows it.
-const SETTLE: Duration = Duration::from_millis(300);
+/// Interval between two questions to a node about the lock.
+const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// Indent of a continued line: as wide as a [`View::stamp`].
-const INDENT: &str = "     ";
-
-/// Width of the narration, which fits a terminal of 80 columns.
-const STORY_COLUMNS: usize = 70;
-const QUOTE_COLUMNS: usize = 68;
+/// Timeout of a node's answer. It is shorter than the interval between two questions.
+const ANSWER_LIMIT: Duration = Duration::from_millis(90);
 
 /// Limit of the time for the workers' last calls.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Indent of a continued line, as wide as the time in the first line.
+const INDENT: &str = "       ";
+
+pub(super) enum Event {
+    Report(Report),
+    /// A node's answer about the lock, or why there is none. `asked_ns` is a time of the boot clock.
+    Answer {
+        place: usize,
+        asked_ns: u64,
+        answer: Result<NodeAnswer, String>,
+    },
+}
 
 pub(super) struct Stage {
     /// Declared before the nodes and so dropped before them. Otherwise the workers would report the end of the nodes.
     workers: Workers,
     pub(super) nodes: FiveNodes,
     counter: PathBuf,
-    events: Receiver<Event>,
-    pub(super) screen: Screen,
+    events: UnboundedReceiver<Event>,
+    signals: Signals,
+    screen: Screen,
     pub(super) record: Record,
-    view: View,
-    draw_at: Duration,
-    /// The answer to the demo's own call.
-    answer: Option<Result<(), String>>,
+    views: [NodeView; NAMES.len()],
+    /// Groups of workers that have not ended.
+    at_work: usize,
+    began_ns: u64,
+    draw_at: Instant,
+}
+
+struct NodeView {
+    fate: Fate,
+    /// Time of the last fault or repair, in nanoseconds of the boot clock.
+    changed_ns: u64,
+    /// The last answer to a question that was asked since.
+    answer: Result<NodeAnswer, String>,
 }
 
 impl Stage {
-    pub(super) fn new(
-        (nodes, counter): (FiveNodes, PathBuf),
-        workers: Workers,
-        events: Receiver<Event>,
-        screen: Screen,
-        began: Duration,
-    ) -> Self {
-        let (record, view) = (Record::new(nanos(began)), View::new(began));
-        let (draw_at, answer) = (began, None);
-        Self { workers, nodes, counter, events, screen, record, view, draw_at, answer }
+    /// Introduces the demo, and starts the workers and the observers of the nodes.
+    pub(super) fn start(
+        nodes: FiveNodes,
+        counter: PathBuf,
+        signals: Signals,
+    ) -> Result<Self, Refused> {
+        let screen = Screen::new();
+        introduce(&screen, &nodes, &counter.display().to_string());
+        let began_ns = boot_ns();
+        let (sender, events) = unbounded_channel();
+        let workers = Workers::start(&nodes, &counter, &sender)?;
+        for place in 0..NAMES.len() {
+            // Each node has its own client, so that a node that does not answer does not delay the others.
+            let client = nodes.client(place..place + 1).build().map_err(failed)?;
+            tokio::spawn(observe(place, client, sender.clone()));
+        }
+        Ok(Self {
+            workers,
+            nodes,
+            counter,
+            events,
+            signals,
+            screen,
+            record: Record::default(),
+            views: NAMES.map(|_| NodeView::new(Fate::Up, began_ns)),
+            at_work: GROUPS,
+            began_ns,
+            draw_at: Instant::now(),
+        })
     }
 
-    /// Begins a phase of the demo. The record counts the holds of each phase separately.
-    pub(super) fn phase(&mut self, title: &str, majority: bool) {
-        self.record.phase(title, majority, nanos(now()));
+    /// Changes some nodes, and begins a phase of the record. While the phase lasts, the nodes are in their new state.
+    pub(super) fn change(
+        &mut self,
+        title: &str,
+        places: &[usize],
+        fate: Fate,
+    ) -> Result<(), Refused> {
+        let has_majority = fate != Fate::Killed || places.len() <= NAMES.len() / 2;
+        if has_majority {
+            self.record.phase(title, true, boot_ns());
+        }
+        for &place in places {
+            self.nodes.change(place, fate).map_err(failed)?;
+            self.views[place] = NodeView::new(fate, boot_ns());
+        }
+        if !has_majority {
+            self.record.phase(title, false, boot_ns());
+        }
+        Ok(())
     }
 
-    /// Writes lines that stay, and sets the line about the current activity.
-    pub(super) fn narrate(&mut self, activity: &str, text: &str) {
-        self.view.activity = activity.to_owned();
-        self.write(text);
+    /// Writes a text that stays.
+    pub(super) fn narrate(&mut self, text: &str) {
+        let time = format!("{:4.1}s  ", since(self.began_ns).as_secs_f64());
+        self.screen.paragraph(style::PLAIN, [&time, INDENT], text);
+        let pause = if self.screen.is_live { Duration::ZERO } else { SETTLE };
+        self.draw_at = Instant::now() + pause;
     }
 
     /// Writes a text and, below it, a quotation in full.
     pub(super) fn quote(&mut self, text: &str, quotation: &str) {
-        self.write(text);
-        for line in wrapped(quotation, QUOTE_COLUMNS) {
-            self.screen.line(style::BOLD, &format!("{INDENT}| {line}"));
-        }
+        self.narrate(text);
+        let bar = "     | ";
+        self.screen.paragraph(style::BOLD, [bar, bar], quotation);
     }
 
-    fn write(&mut self, text: &str) {
-        let mut before = self.view.stamp(now());
-        for line in wrapped(text, STORY_COLUMNS) {
-            self.screen.line(style::PLAIN, &format!("{before}  {line}"));
-            before = INDENT.to_owned();
-        }
-        // A terminal shows the panel at once. Elsewhere the next line waits until the nodes were asked again.
-        let pause = if self.screen.is_live() { Duration::ZERO } else { SETTLE };
-        self.draw_at = now() + pause;
-    }
-
-    pub(super) fn play(&mut self, time: Duration) -> Result<(), DemoEnd> {
-        let until = now() + time;
-        while let Some(left) = until.checked_sub(now()).filter(|left| !left.is_zero()) {
-            self.step(left)?;
-        }
-        Ok(())
-    }
-
-    /// Waits for the answer to the demo's own call.
-    pub(super) fn answer(&mut self, limit: Duration) -> Result<Result<(), String>, DemoEnd> {
-        self.wait_for(limit, "a call for the lock did not return", |stage| stage.answer.take())
-    }
-
-    fn wait_for<T>(
-        &mut self,
-        limit: Duration,
-        else_fail: &str,
-        poll: impl Fn(&mut Self) -> Option<T>,
-    ) -> Result<T, DemoEnd> {
-        let until = now() + limit;
+    /// Handles events and draws until the future is ready.
+    pub(super) async fn play<F: IntoFuture>(&mut self, awaited: F) -> Result<F::Output, Refused> {
+        let mut awaited = pin!(awaited.into_future());
         loop {
-            if let Some(it) = poll(self) {
-                return Ok(it);
+            tokio::select! {
+                biased;
+                output = &mut awaited => return Ok(output),
+                stepped = self.step() => stepped?,
             }
-            let left = until.saturating_sub(now());
-            if left.is_zero() {
-                return Err(DemoEnd::failed(else_fail));
-            }
-            self.step(left)?;
         }
     }
 
-    /// Changes some nodes, and shows their new state.
-    pub(super) fn change(&mut self, places: &[usize], fate: Fate) -> Result<(), DemoEnd> {
-        for &place in places {
-            self.nodes.change(place, fate).map_err(DemoEnd::failed)?;
-            self.view.change(place, fate, now());
-        }
-        Ok(())
-    }
-
-    /// Waits for the workers' end and ends the nodes. Returns the screen and the verdict.
-    pub(super) fn end(mut self) -> Result<(Screen, Conclusion), DemoEnd> {
-        self.workers.dismiss();
-        self.wait_for(LEAVE_LIMIT, "a worker did not stop", |stage| {
-            stage.workers.are_gone().then_some(())
-        })?;
-        if !self.workers.ended_well() {
-            self.record.fault("a worker process ended badly");
-        }
-        self.record.end(nanos(now()));
-        let counter = std::fs::read_to_string(&self.counter).ok();
+    /// Waits for the workers' end, and writes the verdict.
+    pub(super) async fn end(mut self) -> Result<ExitCode, Refused> {
+        self.workers.inputs.clear();
+        let leave = async {
+            while self.at_work > 0 {
+                self.step().await?;
+            }
+            Ok::<(), Refused>(())
+        };
+        timeout(LEAVE_LIMIT, leave).await.map_err(|_| failed("a worker did not stop"))??;
+        let counter = fs::read_to_string(&self.counter).ok();
         let counter = counter.and_then(|text| text.trim().parse().ok());
-        Ok((self.screen, self.record.conclude(counter, &self.workers.places())))
+        let (workers, nodes) = match self.nodes {
+            FiveNodes::Servers(..) => (format!("{GROUPS} processes"), ""),
+            FiveNodes::Memory(..) => ("threads of this process".to_owned(), " (nodes in memory)"),
+        };
+        let conclusion = self.record.conclude(counter, &workers, boot_ns());
+        let write = |style, text: &str| self.screen.line(style, text);
+        write(style::PLAIN, "");
+        conclusion.lines.iter().for_each(|line| write(style::PLAIN, &format!("  {line}")));
+        conclusion.faults.iter().for_each(|fault| write(style::BAD, &format!("  WRONG: {fault}")));
+        let (style, failed, code) = match conclusion.faults[..] {
+            [] => (style::GOOD, "", ExitCode::Success),
+            _ => (style::BAD, "FAILED, ", ExitCode::Internal),
+        };
+        write(style, &format!("VERDICT: {failed}{}{nodes}", conclusion.summary));
+        Ok(code)
     }
 
-    /// Waits for one event, at most for `limit`, and redraws if it is time to.
-    fn step(&mut self, limit: Duration) -> Result<(), DemoEnd> {
-        let until_drawn = self.draw_at.saturating_sub(now());
-        match self.events.recv_timeout(limit.min(until_drawn)) {
-            Ok(event) => self.handle(event)?,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(DemoEnd::failed("all threads of the demo have ended"));
-            }
-        }
-        let now = now();
-        if self.draw_at <= now {
-            if self.screen.is_live() {
-                self.screen.show(&self.view.panel(now));
-                self.draw_at = now + DRAW_EVERY;
-            } else {
-                self.screen.line(style::PLAIN, &self.view.summary(now));
-                self.draw_at = now + SUMMARY_EVERY;
-            }
+    /// Waits for one event and handles it, or draws if it is time to.
+    ///
+    /// # Cancel safety
+    /// No event is lost.
+    async fn step(&mut self) -> Result<(), Refused> {
+        tokio::select! {
+            signal = self.signals.next() => self.obey(signal)?,
+            Some(event) = self.events.recv() => self.handle(event)?,
+            () = sleep_until(self.draw_at) => self.draw(),
         }
         Ok(())
     }
 
-    fn handle(&mut self, event: Event) -> Result<(), DemoEnd> {
-        match event {
-            Event::Report(report) => {
-                if let Report::Held(hold) = &report {
-                    self.view.add(hold);
-                }
-                self.record.add(report);
-            }
-            Event::Left(result) => self.workers.left(result).map_err(DemoEnd::failed)?,
-            Event::Answers { asked, answers } => self.view.answer(asked, answers),
-            Event::Answer(answer) => self.answer = Some(answer),
-            Event::Signal(Signal::WINCH | Signal::CONT) => {
+    fn obey(&mut self, signal: Signal) -> Result<(), Refused> {
+        match signal {
+            Signal::WINCH | Signal::CONT => {
                 self.screen.enter();
-                self.draw_at = now();
+                self.draw_at = Instant::now();
             }
-            Event::Signal(Signal::TSTP) => {
+            Signal::TSTP => {
                 self.screen.leave();
                 // Stops this process as if the signal had not been caught. Nodes and workers continue.
                 let _ = kill_process(getpid(), Signal::STOP);
             }
-            Event::Signal(signal) => return Err(DemoEnd::Signal(signal)),
+            _ => {
+                let number = signal.as_raw();
+                let message = format!(
+                    "demo stopped by signal {number}; its workers, nodes and files are gone"
+                );
+                return Err(Refused { message, code: ExitCode::Signal(number) });
+            }
         }
         Ok(())
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), Refused> {
+        match event {
+            Event::Report(Report::Held(hold)) => self.record.holds.push(hold),
+            Event::Report(Report::Refused { at_ns }) => self.record.refused_ns.push(at_ns),
+            Event::Report(Report::Failed(why)) => return Err(failed(why)),
+            Event::Report(Report::Done) => self.at_work -= 1,
+            Event::Answer { place, asked_ns, answer } => {
+                let view = &mut self.views[place];
+                if view.changed_ns <= asked_ns {
+                    view.answer = answer;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn draw(&mut self) {
+        self.screen.show(&self.panel());
+        // Where the panel cannot be rewritten, it is written once after each text.
+        let pause = if self.screen.is_live { DRAW_EVERY } else { Duration::from_secs(60) };
+        self.draw_at = Instant::now() + pause;
+    }
+
+    /// The state of the nodes and of the lock.
+    fn panel(&self) -> Vec<(Style, String)> {
+        let fates: Vec<(Style, String)> = self.views.iter().map(NodeView::fate).collect();
+        let rows = NAMES.iter().zip(&self.views).zip(&fates).map(|((name, view), (_, fate))| {
+            let [state, left, holder] = match &view.answer {
+                Ok(answer) => status::row(answer),
+                Err(why) => ["silent", "", why].map(str::to_owned),
+            };
+            [(*name).to_owned(), fate.clone(), state, left, holder]
+        });
+        let table = columns(["NODE", "IS", "LOCK", "LEFT", "HOLDER, AS THE NODE SAYS"], rows, &[3]);
+        let holds = &self.record.holds;
+        let rate = holds.iter().filter(|hold| since(hold.acquired_ns).as_secs() == 0).count();
+        let lock = format!("acquired {} times, {rate} in the last second", holds.len());
+        let styles = std::iter::once(style::DIM).chain(fates.iter().map(|(style, _)| *style));
+        let blank = || (style::PLAIN, String::new());
+        let mut lines = vec![blank()];
+        lines.extend(styles.zip(table.iter().map(|line| format!("  {line}"))));
+        lines.extend([blank(), (style::PLAIN, format!("  {lock}")), blank()]);
+        lines
+    }
+}
+
+impl NodeView {
+    fn new(fate: Fate, changed_ns: u64) -> Self {
+        Self { fate, changed_ns, answer: Err("not asked yet".to_owned()) }
+    }
+
+    fn fate(&self) -> (Style, String) {
+        match self.fate {
+            Fate::Up => (style::PLAIN, "up".to_owned()),
+            Fate::Frozen => (style::ODD, "frozen".to_owned()),
+            Fate::Killed => (style::BAD, "killed".to_owned()),
+            Fate::Restarted => {
+                let up_for = since(self.changed_ns).as_secs_f64();
+                (style::GOOD, format!("up {up_for:.1}s"))
+            }
+        }
+    }
+}
+
+fn introduce(screen: &Screen, nodes: &FiveNodes, counter: &str) {
+    screen.line(style::BOLD, &format!("One lock, five nodes, {WORKERS} workers."));
+    let nodes = match nodes {
+        FiveNodes::Memory(_, why) => format!("in memory, not real servers:\n{why}"),
+        FiveNodes::Servers(binary, servers) => {
+            let addresses: Vec<String> = servers.iter().map(Server::address).collect();
+            format!(
+                "{binary}\n{}\nRestart guard off: they are new, and would not vote for 3 s at first; \
+                 one that is killed here stays down for longer than the ttl instead.",
+                addresses.join(" ")
+            )
+        }
+    };
+    let workers = format!(
+        "Each acquires \"{KEY}\" (ttl {TTL:?}), reads a number from a file, sleeps 1 to 10 ms, writes \
+         the number + 1, releases. Nothing but the lock protects the file, {counter}"
+    );
+    for (title, text) in [("nodes", nodes), ("workers", workers)] {
+        screen.paragraph(style::PLAIN, [&format!("  {title:9}"), "           "], &text);
+    }
+    screen.line(style::PLAIN, "");
+}
+
+/// Asks a node ten times a second which client holds the lock, until no answer is wanted.
+async fn observe(place: usize, client: Client, events: UnboundedSender<Event>) {
+    let mut ticks = interval(ASK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        ticks.tick().await;
+        let asked_ns = boot_ns();
+        let inspected = timeout(ANSWER_LIMIT, client.inspect(KEY)).await;
+        let answer = inspected.ok().and_then(|it| it.ok()?.nodes.into_iter().next());
+        let answer = answer.ok_or_else(|| format!("no answer within {ANSWER_LIMIT:?}"));
+        if events.send(Event::Answer { place, asked_ns, answer }).is_err() {
+            return;
+        }
     }
 }
