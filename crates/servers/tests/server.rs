@@ -30,6 +30,15 @@ fn bulk(text: &str) -> Reply {
     Reply::Bulk(Some(text.as_bytes().to_vec()))
 }
 
+/// The name of the current test, which is the name of its thread.
+fn test_name() -> String {
+    thread::current().name().unwrap_or("a test").to_owned()
+}
+
+fn server_binary() -> Option<ServerBinary> {
+    find_or_skip(&test_name())
+}
+
 fn start(binary: &ServerBinary) -> Server {
     Server::start(binary, ServerOptions::default()).unwrap()
 }
@@ -41,9 +50,7 @@ fn exists(pid: u32) -> bool {
 
 #[test]
 fn answers_over_its_socket_in_a_folder_of_its_own() {
-    let Some(binary) = find_or_skip("answers_over_its_socket_in_a_folder_of_its_own") else {
-        return;
-    };
+    let Some(binary) = server_binary() else { return };
     let (one, other) = (start(&binary), start(&binary));
     assert_eq!(one.command(&["SET", "key", "a b\r\nc"]).unwrap(), ok());
     assert_eq!(one.command(&["GET", "key"]).unwrap(), bulk("a b\r\nc"));
@@ -63,9 +70,7 @@ fn answers_over_its_socket_in_a_folder_of_its_own() {
 
 #[test]
 fn killed_and_restarted_it_is_empty_and_where_it_was() {
-    let Some(binary) = find_or_skip("killed_and_restarted_it_is_empty_and_where_it_was") else {
-        return;
-    };
+    let Some(binary) = server_binary() else { return };
     for listen in [Listen::UnixSocket, Listen::Tcp] {
         let server =
             Server::start(&binary, ServerOptions { listen, ..Default::default() }).unwrap();
@@ -87,9 +92,7 @@ fn killed_and_restarted_it_is_empty_and_where_it_was() {
 
 #[test]
 fn keeps_its_data_over_a_restart_when_told_to() {
-    let Some(binary) = find_or_skip("keeps_its_data_over_a_restart_when_told_to") else {
-        return;
-    };
+    let Some(binary) = server_binary() else { return };
     let args = ["--appendonly", "yes", "--appendfsync", "always"].map(String::from).to_vec();
     let server = Server::start(&binary, ServerOptions { args, ..Default::default() }).unwrap();
     server.command(&["SET", "key", "value"]).unwrap();
@@ -99,9 +102,7 @@ fn keeps_its_data_over_a_restart_when_told_to() {
 
 #[test]
 fn a_paused_server_takes_connections_and_says_nothing() {
-    let Some(binary) = find_or_skip("a_paused_server_takes_connections_and_says_nothing") else {
-        return;
-    };
+    let Some(binary) = server_binary() else { return };
     let server = start(&binary);
     let mut client = UnixStream::connect(server.address()).unwrap();
     for _ in 0..50 {
@@ -127,9 +128,7 @@ fn a_paused_server_takes_connections_and_says_nothing() {
 
 #[test]
 fn nothing_is_left_after_drop() {
-    let Some(binary) = find_or_skip("nothing_is_left_after_drop") else {
-        return;
-    };
+    let Some(binary) = server_binary() else { return };
     let leave = |server: &Server| {
         let home = Path::new(&server.address()).parent().unwrap().to_path_buf();
         (server.pid().unwrap(), home)
@@ -159,9 +158,7 @@ fn nothing_is_left_after_drop() {
 
 #[test]
 fn outlives_the_thread_that_started_it() {
-    let Some(binary) = find_or_skip("outlives_the_thread_that_started_it") else {
-        return;
-    };
+    let Some(binary) = server_binary() else { return };
     let server = thread::spawn(move || start(&binary)).join().unwrap();
     thread::sleep(Duration::from_millis(200));
     assert_eq!(server.command(&["PING"]).unwrap(), pong());
@@ -169,9 +166,7 @@ fn outlives_the_thread_that_started_it() {
 
 #[test]
 fn a_password_is_needed_and_not_shown() {
-    let Some(binary) = find_or_skip("a_password_is_needed_and_not_shown") else {
-        return;
-    };
+    let Some(binary) = server_binary() else { return };
     // The password contains every character that is special in the configuration file or in a URL.
     let password = "p \"w'\\\n@:/?#%é";
     for listen in [Listen::UnixSocket, Listen::Tcp] {
@@ -209,9 +204,7 @@ fn a_password_is_needed_and_not_shown() {
 
 #[test]
 fn further_arguments_reach_the_server() {
-    let Some(binary) = find_or_skip("further_arguments_reach_the_server") else {
-        return;
-    };
+    let Some(binary) = server_binary() else { return };
     let args = ["--maxmemory", "8mb", "--user", "default", "off"].map(String::from).to_vec();
     let server = Server::start(&binary, ServerOptions { args, ..Default::default() }).unwrap();
     let Reply::Error(refused) = server.command(&["PING"]).unwrap() else {
@@ -222,10 +215,7 @@ fn further_arguments_reach_the_server() {
 
 #[test]
 fn a_wrong_configuration_fails_with_the_servers_own_words() {
-    let Some(binary) = find_or_skip("a_wrong_configuration_fails_with_the_servers_own_words")
-    else {
-        return;
-    };
+    let Some(binary) = server_binary() else { return };
     let args = vec!["--no-such-thing".to_owned(), "1".to_owned()];
     let error = Server::start(&binary, ServerOptions { args, ..Default::default() }).unwrap_err();
     assert!(matches!(error, StartError::Ended { .. }), "{error:?}");
@@ -236,9 +226,7 @@ fn a_wrong_configuration_fails_with_the_servers_own_words() {
 
 #[test]
 fn five_nodes_are_five_servers() {
-    let Some(binary) = find_or_skip("five_nodes_are_five_servers") else {
-        return;
-    };
+    let Some(binary) = server_binary() else { return };
     for listen in [Listen::UnixSocket, Listen::Tcp] {
         let nodes =
             Nodes::start(&binary, 5, ServerOptions { listen, ..Default::default() }).unwrap();
@@ -259,10 +247,7 @@ fn five_nodes_are_five_servers() {
 
 #[test]
 fn serves_tls_and_nothing_but_tls() {
-    const TEST: &str = "serves_tls_and_nothing_but_tls";
-    let Some(binary) = find_or_skip(TEST) else {
-        return;
-    };
+    let Some(binary) = server_binary() else { return };
     let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
     for client_auth in [false, true] {
         let tls = TlsFiles {
@@ -273,7 +258,7 @@ fn serves_tls_and_nothing_but_tls() {
         };
         let options = ServerOptions { tls: Some(tls), ..Default::default() };
         let server = match Server::start(&binary, options) {
-            Err(StartError::NoTls { .. }) => return without_tls(&binary, TEST),
+            Err(StartError::NoTls { .. }) => return without_tls(&binary, &test_name()),
             started => started.unwrap(),
         };
         assert_eq!(server.url(), format!("rediss://{}", server.address()));
@@ -304,13 +289,12 @@ fn a_process_that_waits_to_be_killed() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_killed_process_takes_its_servers_along() {
-    const TEST: &str = "a_killed_process_takes_its_servers_along";
-    if find_or_skip(TEST).is_none() {
+    if server_binary().is_none() {
         return;
     }
     let works = Command::new("setpriv").args(["--pdeathsig", "KILL", "--", "true"]).status();
     if !works.is_ok_and(|status| status.success()) {
-        return skip(TEST, "no setpriv that knows --pdeathsig");
+        return skip(&test_name(), "no setpriv that knows --pdeathsig");
     }
     let dir = tempfile::tempdir().unwrap();
     let note = dir.path().join("note");
