@@ -10,7 +10,7 @@ use quorlock::{LockOptions, RestartGuard};
 
 use crate::subjects::quorlock::{builder, went_well};
 use crate::subjects::{Flavor, key};
-use crate::testbed::{self, Testbed};
+use crate::testbed;
 
 /// Long enough that no lock is extended, even under valgrind. Extensions depend on the time, and would make the count
 /// vary.
@@ -25,8 +25,8 @@ pub(crate) fn run(lockers: usize, pairs: usize, (guard, take): (bool, bool)) -> 
     if lockers == 0 || pairs == 0 || !pairs.is_multiple_of(lockers) {
         return Err(format!("{lockers} lockers cannot share {pairs} pairs evenly"));
     }
-    let testbed = Testbed::start(&testbed::server(None)?, 5)?;
-    let urls = testbed::urls(testbed.first(5));
+    let servers = testbed::start(&testbed::server(None)?, 5, &[])?;
+    let urls = servers.urls();
     Flavor::CurrentThread.runtime()?.block_on(async {
         // The work runs in a task. `block_on` would poll it more often, and those polls would be counted too.
         let all = tokio::spawn(all(urls, lockers, pairs / lockers, (guard, take)));

@@ -6,9 +6,10 @@ use serde_json::{Map, Value, json};
 
 use crate::machine;
 use crate::report::{Cell, Figures, Report, Servers};
-use crate::subjects::{self, ALL, Flavor};
+use crate::rivals::RIVALS;
+use crate::subjects::{self, Flavor, OURS};
 use crate::targets;
-use crate::testbed::{self, Testbed};
+use crate::testbed;
 use crate::workloads::handover::Contention;
 use crate::workloads::{
     Bench, contended, frozen, handover, held, kinds, leases, open_loop, pairs, ping, recovery,
@@ -78,7 +79,7 @@ const MAIN: [&str; 3] = ["quorlock", "raw", "rslock"];
 pub(crate) fn run(plan: &BenchPlan) -> Result<Report, String> {
     let binary = testbed::server(plan.server.as_deref())?;
     let count = if plan.scope == Scope::Full { 7 } else { 5 };
-    let testbed = Testbed::start(&binary, count)?;
+    let testbed = testbed::start(&binary, count, &[])?;
     let BenchPlan { rounds, sample, flavor, .. } = *plan;
     let mut bench = Bench { binary, testbed, rounds, sample, flavor, figures: Figures::default() };
     match plan.scope {
@@ -98,9 +99,7 @@ fn quick(bench: &mut Bench, plan: &BenchPlan) {
 
 fn all(bench: &mut Bench, plan: &BenchPlan) {
     let wanted = |name: &str| plan.wants(name);
-    let every: Vec<&str> = ALL.iter().map(|(name, _)| *name).collect();
-    let ours: Vec<&str> =
-        every.iter().filter(|name| !subjects::EXTERNAL.contains(name)).copied().collect();
+    let every: Vec<&str> = OURS.into_iter().chain(RIVALS.map(|rival| rival.name)).collect();
     if wanted(ping::NAME) && !wanted(handover::NAME) {
         ping::run(bench);
     }
@@ -113,20 +112,20 @@ fn all(bench: &mut Bench, plan: &BenchPlan) {
             for &lockers in lockers {
                 // Programs of other languages take long to start, so a short run measures them only with 64 lockers.
                 let others = plan.rivals && (plan.scope == Scope::Full || lockers == 64);
-                pairs::run(bench, if others { &every } else { &ours }, nodes, lockers);
+                pairs::run(bench, if others { &every[..] } else { &OURS }, nodes, lockers);
             }
         }
     }
     if wanted(open_loop::NAME) {
         // All subjects get the same rate, a part of the throughput of `raw` (plain sockets), which depends on the
         // machine alone, not on quorlock.
-        let raw = Cell { workload: pairs::NAME, subject: "raw", nodes: 5, concurrency: 64 };
+        let raw = Cell::new(pairs::NAME, "raw", 5, 64);
         if bench.figures.median(raw, "pairs_per_s").is_none() {
             pairs::run(bench, &["raw"], 5, 64);
         }
         if let Some(most) = bench.figures.median(raw, "pairs_per_s") {
             for percent in [10.0, 50.0] {
-                let rate = (most * percent / 10_000.0).round().max(1.0) as u64 * 100;
+                let rate = (most * percent / 10_000.0).round().max(1.0) as usize * 100;
                 open_loop::run(bench, &MAIN, 5, rate);
             }
         }
@@ -171,9 +170,8 @@ fn contention(bench: &mut Bench, plan: &BenchPlan) {
         ]);
         if plan.rivals && plan.scope == Scope::Full {
             // With one node, all other libraries can be measured. With five nodes, all except redis-py can.
-            let both = [1, 5].map(|nodes| {
-                subjects::EXTERNAL.iter().map(move |name| of(name, nodes, 2, 3 * sample))
-            });
+            let both = [1, 5]
+                .map(|nodes| RIVALS.iter().map(move |rival| of(rival.name, nodes, 2, 3 * sample)));
             each_round.extend(both.into_iter().flatten());
         }
     }
@@ -227,12 +225,12 @@ pub(crate) fn summary(report: &Report) -> Value {
     let of = |subjects: &[&str], concurrency, metric| {
         let mut object = Map::new();
         for subject in subjects {
-            let cell = Cell { workload: pairs::NAME, subject, nodes: 5, concurrency };
+            let cell = Cell::new(pairs::NAME, subject, 5, concurrency);
             object.insert((*subject).to_owned(), json!(figures.median(cell, metric)));
         }
         Value::Object(object)
     };
-    let handover = Cell { workload: handover::NAME, subject: "quorlock", nodes: 5, concurrency: 2 };
+    let handover = Cell::new(handover::NAME, "quorlock", 5, 2);
     json!({
         "throughput_n5_c64": of(&MAIN, 64, "pairs_per_s"),
         "p50_us_n5_c1": of(&MAIN, 1, "p50_us"),

@@ -52,7 +52,7 @@ pub(crate) struct Row {
     pub(crate) subject: String,
     pub(crate) nodes: usize,
     /// Lockers, processes, or pairs per second, depending on the workload.
-    pub(crate) concurrency: u64,
+    pub(crate) concurrency: usize,
     pub(crate) metric: String,
     pub(crate) median: f64,
     pub(crate) min: f64,
@@ -83,7 +83,18 @@ pub(crate) struct Cell<'a> {
     pub(crate) workload: &'a str,
     pub(crate) subject: &'a str,
     pub(crate) nodes: usize,
-    pub(crate) concurrency: u64,
+    pub(crate) concurrency: usize,
+}
+
+impl<'a> Cell<'a> {
+    pub(crate) const fn new(
+        workload: &'a str,
+        subject: &'a str,
+        nodes: usize,
+        concurrency: usize,
+    ) -> Self {
+        Self { workload, subject, nodes, concurrency }
+    }
 }
 
 /// Collects the figures of a run.
@@ -177,7 +188,7 @@ mod tests {
     #[test]
     fn rounds_become_a_median_and_a_spread() {
         let mut figures = Figures::default();
-        let cell = Cell { workload: "pairs", subject: "raw", nodes: 5, concurrency: 64 };
+        let cell = Cell::new("pairs", "raw", 5, 64);
         for value in [3.0, 1.0, 2.0] {
             figures.add(cell, "p50_us", value);
         }

@@ -36,37 +36,6 @@ use crate::subjects::Subject;
 /// Additional time for a program to start, warm up and report.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// The language of a library that is compared.
-#[derive(Clone, Copy, Debug)]
-enum Language {
-    Python,
-    Node,
-}
-
-impl Language {
-    /// Returns a command that starts the interpreter with access to the packages.
-    fn command(self) -> Result<Command, String> {
-        let (interpreter, name) = match self {
-            Self::Python => ("python3", "python"),
-            Self::Node => ("node", "node"),
-        };
-        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
-        let workspace = workspace.expect("the crate lies two folders below the workspace");
-        let folder = workspace.join("target/bench-rivals").join(name);
-        // `cargo xtask bench` writes this file last, so it exists only if all packages are installed.
-        if !folder.join("installed-from").exists() {
-            return Err(format!("its packages are not in {}", folder.display()));
-        }
-        let mut command = Command::new(interpreter);
-        match self {
-            // -B: write no compiled files into the source tree.
-            Self::Python => command.arg("-B").env("PYTHONPATH", folder),
-            Self::Node => command.current_dir(folder),
-        };
-        Ok(command)
-    }
-}
-
 /// A lock library of another language.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rival {
@@ -74,7 +43,7 @@ pub(crate) struct Rival {
     pub(crate) name: &'static str,
     /// The versions of the library and of its Redis client.
     pub(crate) version: &'static str,
-    language: Language,
+    /// The program in `rivals/`. Its ending shows its language.
     program: &'static str,
     args: &'static [&'static str],
     single_node_only: bool,
@@ -85,7 +54,6 @@ pub(crate) const RIVALS: [Rival; 4] = [
     Rival {
         name: "redis-py",
         version: "8.1.0 (hiredis 3.5.0)",
-        language: Language::Python,
         program: "redis_py.py",
         args: &[],
         single_node_only: true,
@@ -93,7 +61,6 @@ pub(crate) const RIVALS: [Rival; 4] = [
     Rival {
         name: "pottery",
         version: "3.0.1 (redis-py 8.1.0, hiredis 3.5.0)",
-        language: Language::Python,
         program: "pottery.py",
         args: &[],
         single_node_only: false,
@@ -101,7 +68,6 @@ pub(crate) const RIVALS: [Rival; 4] = [
     Rival {
         name: "node-redlock 4",
         version: "4.2.0 (redis 3.1.2)",
-        language: Language::Node,
         program: "redlock.mjs",
         args: &["--library", "redlock4"],
         single_node_only: false,
@@ -109,7 +75,6 @@ pub(crate) const RIVALS: [Rival; 4] = [
     Rival {
         name: "node-redlock 5",
         version: "5.0.0-beta.2 (ioredis 5.11.1)",
-        language: Language::Node,
         program: "redlock.mjs",
         args: &["--library", "redlock5"],
         single_node_only: false,
@@ -151,8 +116,28 @@ impl Rival {
             return Err("it locks on one server only".to_owned());
         }
         let nodes = servers.iter().map(Server::address).collect();
-        self.language.command()?;
+        self.interpreter()?;
         Ok(External { rival: self, nodes })
+    }
+
+    /// Returns a command that starts the interpreter with access to the packages.
+    fn interpreter(self) -> Result<Command, String> {
+        let is_python = self.program.ends_with(".py");
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+        let workspace = workspace.expect("the crate lies two folders below the workspace");
+        let packages = workspace.join("target/bench-rivals");
+        let folder = packages.join(if is_python { "python" } else { "node" });
+        // `cargo xtask bench` writes this file last, so it exists only if all packages are installed.
+        if !folder.join("installed-from").exists() {
+            return Err(format!("its packages are not in {}", folder.display()));
+        }
+        let mut command = Command::new(if is_python { "python3" } else { "node" });
+        match is_python {
+            // -B: write no compiled files into the source tree.
+            true => command.arg("-B").env("PYTHONPATH", folder),
+            false => command.current_dir(folder),
+        };
+        Ok(command)
     }
 }
 
@@ -169,7 +154,7 @@ impl External {
 
     fn command(&self, workload: &str) -> Result<Command, String> {
         let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("rivals");
-        let mut command = self.rival.language.command()?;
+        let mut command = self.rival.interpreter()?;
         command
             .arg(programs.join(self.rival.program))
             .args(self.rival.args)
@@ -248,10 +233,5 @@ mod tests {
     fn the_lock_file_names_no_addresses() {
         let lock = include_str!("../rivals/package-lock.json");
         assert!(!lock.contains("://"), "strip the addresses from package-lock.json");
-    }
-
-    #[test]
-    fn every_rival_is_a_subject() {
-        assert_eq!(RIVALS.map(|rival| rival.name), crate::subjects::EXTERNAL);
     }
 }

@@ -62,6 +62,26 @@ impl Started {
     }
 }
 
+/// Calls again and again until then. A call counts as `pairs` pairs.
+///
+/// # Errors
+/// The first error of a call.
+pub(crate) fn repeat(
+    until: Duration,
+    pairs: u64,
+    mut call: impl FnMut() -> Result<(), String>,
+) -> Result<Latencies, String> {
+    let mut latencies = Latencies::default();
+    let mut now = clock::now();
+    while now < until {
+        call()?;
+        let done = clock::now();
+        latencies.record_n(done - now, pairs);
+        now = done;
+    }
+    Ok(latencies)
+}
+
 /// Latencies of the lockers. Recording only appends to a vector, because histograms of hundreds of lockers would evict
 /// other data from the CPU caches.
 #[derive(Debug, Default)]

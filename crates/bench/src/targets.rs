@@ -49,9 +49,6 @@ impl Goal {
 
 impl Judge<'_> {
     fn throughput(&self) -> Vec<Target> {
-        let of = |subject, nodes, concurrency, metric| {
-            self.0.median(Cell { workload: pairs::NAME, subject, nodes, concurrency }, metric)
-        };
         let (ours, blocking) = ("quorlock", "quorlock-blocking");
         let (rate, p50, cpu) = ("pairs_per_s", "p50_us", "cpu_us_per_pair");
         let all = [
@@ -78,18 +75,14 @@ impl Judge<'_> {
             let front = if subject == blocking { "blocking client, " } else { "" };
             let s = if lockers == 1 { "" } else { "s" };
             let name = format!("{front}{what}, N={nodes}, {lockers} locker{s}");
-            let figure = |subject| of(subject, nodes, lockers, metric);
-            let ratio = figure(subject).zip(figure(other)).map(|(this, other)| this / other);
-            goal.target(&name, other, ratio)
+            let figure = |subject| self.figure(pairs::NAME, subject, nodes, lockers, metric);
+            goal.target(&name, other, ratio(figure(subject), figure(other)))
         };
         all.into_iter().map(target).collect()
     }
 
     fn woken(&self) -> Vec<Target> {
-        let of = |nodes, subject| {
-            let cell = Cell { workload: woken::NAME, subject, nodes, concurrency: 1 };
-            self.0.median(cell, "p50_us")
-        };
+        let of = |nodes, subject| self.figure(woken::NAME, subject, nodes, 1, "p50_us");
         let target = |nodes| {
             let name = format!("another library's lock given back, p50, N={nodes}, 1 waiter");
             let value = || {
@@ -106,9 +99,7 @@ impl Judge<'_> {
         // pause, a ping varies by a factor of three, depending on the cores on which client and server run.
         let ping = self.0.median(ping::PAUSED, "p50_us");
         let of = |nodes, processes, metric| {
-            let workload = handover::NAME;
-            let cell = Cell { workload, subject: "quorlock", nodes, concurrency: processes };
-            Some(self.0.median(cell, metric)? / ping?)
+            Some(self.figure(handover::NAME, "quorlock", nodes, processes, metric)? / ping?)
         };
         let mut targets = Vec::new();
         for (nodes, bound) in [(1, 4.0), (5, 6.0)] {
@@ -133,10 +124,8 @@ impl Judge<'_> {
             Some(of(processes, "commands_per_acquisition_and_node")? / allowed)
         };
         let of_two = |nodes| {
-            let workload = handover::FAIRNESS;
-            let cell = Cell { workload, subject: "quorlock", nodes, concurrency: 2 };
-            let name = format!("fairness, N={nodes}, 2 processes: Jain");
-            AtLeast(0.95).target(&name, "", self.0.median(cell, "jain"))
+            let jain = self.figure(handover::FAIRNESS, "quorlock", nodes, 2, "jain");
+            AtLeast(0.95).target(&format!("fairness, N={nodes}, 2 processes: Jain"), "", jain)
         };
         vec![
             of_two(1),
@@ -166,15 +155,14 @@ impl Judge<'_> {
     }
 
     fn frozen(&self) -> Vec<Target> {
-        let p99 = |metric| self.quorlock(frozen::NAME, frozen::LOCKERS as u64, metric);
-        let ratio = p99("frozen_p99_us").zip(p99("healthy_p99_us"));
-        let ratio = ratio.map(|(frozen, healthy)| frozen / healthy);
+        let p99 = |metric| self.quorlock(frozen::NAME, frozen::LOCKERS, metric);
+        let ratio = ratio(p99("frozen_p99_us"), p99("healthy_p99_us"));
         vec![AtMost(1.5).target("p99 with one of five nodes frozen", "healthy", ratio)]
     }
 
     fn contended(&self) -> Vec<Target> {
         let rate = |contenders| self.quorlock(contended::NAME, contenders, "pairs_per_s");
-        let ratio = rate(64).zip(rate(1)).map(|(many, one)| many / one);
+        let ratio = ratio(rate(64), rate(1));
         vec![AtLeast(5.0).target("64 contenders in one process, N=5", "one uncontended", ratio)]
     }
 
@@ -189,28 +177,22 @@ impl Judge<'_> {
     }
 
     fn leases(&self) -> Vec<Target> {
-        let p50 = |subject| {
-            let cell = Cell { workload: leases::NAME, subject, nodes: 5, concurrency: 1 };
-            self.0.median(cell, "p50_us")
-        };
+        let p50 = |subject| self.figure(leases::NAME, subject, 5, 1, "p50_us");
         let all = [
             (1.2, "attach", "acquire"),
             (2.2, "fenced attach", "fenced acquire"),
             (3.0, "quorlock acquire", "redis-cli SET"),
         ];
         let target = |(most, one, of)| {
-            let ratio = p50(one).zip(p50(of)).map(|(one, of)| one / of);
-            AtMost(most).target(&format!("{}, p50 of {one}", leases::NAME), of, ratio)
+            let name = format!("{}, p50 of {one}", leases::NAME);
+            AtMost(most).target(&name, of, ratio(p50(one), p50(of)))
         };
         all.into_iter().map(target).collect()
     }
 
     fn kinds(&self) -> Vec<Target> {
-        let rate = |subject| {
-            let cell = Cell { workload: kinds::NAME, subject, nodes: 5, concurrency: 64 };
-            self.0.median(cell, "pairs_per_s")
-        };
-        let ratio = |one, other| rate(one).zip(rate(other)).map(|(one, other)| one / other);
+        let rate = |subject| self.figure(kinds::NAME, subject, 5, 64, "pairs_per_s");
+        let ratio = |one, other| ratio(rate(one), rate(other));
         let wait = self.quorlock(kinds::WRITER, 9, "writer_p99_wait_holds");
         let name = |name| format!("{}, {name}", kinds::TARGETS);
         vec![
@@ -230,7 +212,7 @@ impl Judge<'_> {
 
     fn guard(&self) -> Vec<Target> {
         let row = |subject, concurrency, metric| {
-            self.0.row(Cell { workload: guard::NAME, subject, nodes: 5, concurrency }, metric)
+            self.0.row(Cell::new(guard::NAME, subject, 5, concurrency), metric)
         };
         // The value is divided by the noise: the largest difference between the two clients without the guard in a
         // round. Their medians are no measure of the noise, because they may agree by chance.
@@ -256,9 +238,24 @@ impl Judge<'_> {
     }
 
     /// A figure of quorlock on five nodes.
-    fn quorlock(&self, workload: &str, concurrency: u64, metric: &str) -> Option<f64> {
-        self.0.median(Cell { workload, subject: "quorlock", nodes: 5, concurrency }, metric)
+    fn quorlock(&self, workload: &str, concurrency: usize, metric: &str) -> Option<f64> {
+        self.figure(workload, "quorlock", 5, concurrency, metric)
     }
+
+    fn figure(
+        &self,
+        workload: &str,
+        subject: &str,
+        nodes: usize,
+        concurrency: usize,
+        metric: &str,
+    ) -> Option<f64> {
+        self.0.median(Cell::new(workload, subject, nodes, concurrency), metric)
+    }
+}
+
+fn ratio(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    Some(one? / other?)
 }
 
 #[cfg(test)]
@@ -268,7 +265,7 @@ mod tests {
     fn figures(quorlock: f64) -> Figures {
         let mut figures = Figures::default();
         for (subject, value) in [("quorlock", quorlock), ("raw", 100.0), ("rslock", 20.0)] {
-            let cell = Cell { workload: pairs::NAME, subject, nodes: 5, concurrency: 64 };
+            let cell = Cell::new(pairs::NAME, subject, 5, 64);
             figures.add(cell, "pairs_per_s", value);
         }
         figures

@@ -6,35 +6,14 @@ use std::path::Path;
 
 use quorlock_servers::{Listen, Nodes, Reply, Server, ServerBinary, ServerOptions};
 
-/// Independent servers.
-#[derive(Debug)]
-pub(crate) struct Testbed {
-    nodes: Nodes,
-}
-
-impl Testbed {
-    /// Starts `count` servers.
-    ///
-    /// # Errors
-    /// The message of the server.
-    pub(crate) fn start(binary: &ServerBinary, count: usize) -> Result<Self, String> {
-        Self::with(binary, count, &[])
-    }
-
-    /// Starts `count` servers with further command-line arguments.
-    ///
-    /// # Errors
-    /// The message of the server.
-    pub(crate) fn with(binary: &ServerBinary, count: usize, args: &[&str]) -> Result<Self, String> {
-        let args = args.iter().map(|&arg| arg.to_owned()).collect();
-        let options = ServerOptions { listen: Listen::Tcp, args, ..ServerOptions::default() };
-        let nodes = Nodes::start(binary, count, options).map_err(|error| error.to_string())?;
-        Ok(Self { nodes })
-    }
-
-    pub(crate) fn first(&self, count: usize) -> &[Server] {
-        &self.nodes[..count]
-    }
+/// Starts independent servers with further command-line arguments.
+///
+/// # Errors
+/// The message of the server.
+pub(crate) fn start(binary: &ServerBinary, count: usize, args: &[&str]) -> Result<Nodes, String> {
+    let args = args.iter().map(|&arg| arg.to_owned()).collect();
+    let options = ServerOptions { listen: Listen::Tcp, args, ..ServerOptions::default() };
+    Nodes::start(binary, count, options).map_err(|error| error.to_string())
 }
 
 /// Returns the server that `--server` names, or the first that is found.
@@ -56,16 +35,19 @@ pub(crate) fn urls(servers: &[Server]) -> Vec<String> {
 /// If a server does not answer, or lacks the counter.
 pub(crate) fn counter(servers: &[Server], name: &str) -> Result<u64, String> {
     let value = |server: &Server| {
-        let reply = server.command(&["INFO", "stats"]);
-        let Ok(Reply::Bulk(Some(text))) = &reply else {
-            return Err(format!("{}: INFO stats: {reply:?}", server.address()));
-        };
-        let text = String::from_utf8_lossy(text);
+        let text = info(server, "stats")?;
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let value = value.and_then(|value| value.trim().parse::<u64>().ok());
         value.ok_or_else(|| format!("{}: INFO stats has no {name}", server.address()))
     };
     servers.iter().map(value).sum()
+}
+
+fn info(server: &Server, section: &str) -> Result<String, String> {
+    match server.command(&["INFO", section]) {
+        Ok(Reply::Bulk(Some(text))) => Ok(String::from_utf8_lossy(&text).into_owned()),
+        other => Err(format!("{}: INFO {section}: {other:?}", server.address())),
+    }
 }
 
 /// The number of calls of each command, from the counters of the servers.
@@ -83,11 +65,7 @@ impl Commands {
     pub(crate) fn read(servers: &[Server]) -> Result<Self, String> {
         let mut all = Self::default();
         for server in servers {
-            let reply = server.command(&["INFO", "commandstats"]);
-            let Ok(Reply::Bulk(Some(text))) = reply else {
-                return Err(format!("{}: INFO commandstats: {reply:?}", server.address()));
-            };
-            all.add(&String::from_utf8_lossy(&text));
+            all.add(&info(server, "commandstats")?);
         }
         Ok(all)
     }

@@ -1,5 +1,6 @@
 //! Starts and controls worker processes.
 
+use std::fmt::Display;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -59,8 +60,7 @@ impl Workers {
     ) -> Result<Vec<Vec<T>>, String> {
         let end = clock::nanos(clock::now() + time);
         for process in &mut self.0 {
-            writeln!(process.orders, "go {end}")
-                .map_err(|error| format!("a worker process: {error}"))?;
+            writeln!(process.orders, "go {end}").map_err(failed)?;
         }
         // The results exceed the capacity of a pipe, so a worker waits until its pipe is read. All workers have
         // finished their measurements by then, so the pipes are read one after the other.
@@ -68,10 +68,13 @@ impl Workers {
     }
 }
 
+fn failed(what: impl Display) -> String {
+    format!("a worker process: {what}")
+}
+
 fn this_program(job: &Job) -> Result<Command, String> {
-    let failed = |what: &dyn std::fmt::Display| format!("a worker process: {what}");
-    let program = std::env::current_exe().map_err(|error| failed(&error))?;
-    let job = serde_json::to_string(job).map_err(|error| failed(&error))?;
+    let program = std::env::current_exe().map_err(failed)?;
+    let job = serde_json::to_string(job).map_err(failed)?;
     let mut command = Command::new(program);
     command.args([WORKER, &job]);
     Ok(command)
@@ -79,16 +82,10 @@ fn this_program(job: &Job) -> Result<Command, String> {
 
 impl Process {
     fn start(mut command: Command) -> Result<Self, String> {
-        let failed = |what: &dyn std::fmt::Display| format!("a worker process: {what}");
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| failed(&error))?;
-        let (orders, output) = (child.stdin.take(), child.stdout.take());
-        let (Some(orders), Some(output)) = (orders, output) else {
-            return Err(failed(&"it has no pipes"));
-        };
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(failed)?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (orders, output) = pipes.ok_or_else(|| failed("it has no pipes"))?;
         Ok(Self { child, orders, output: BufReader::new(output).lines() })
     }
 
@@ -99,7 +96,7 @@ impl Process {
         };
         let results: Result<Vec<T>, String> = self.output.by_ref().map(parse).collect();
         let results = results.map_err(|why| format!("the output of a worker process: {why}"))?;
-        let status = self.child.wait().map_err(|error| format!("a worker process: {error}"))?;
+        let status = self.child.wait().map_err(failed)?;
         if status.success() {
             Ok(results)
         } else {

@@ -21,16 +21,18 @@ class RedlockPy:
     def __init__(self, nodes):
         from redlock import Redlock
 
-        self.manager = Redlock([{"host": host, "port": port} for host, port in nodes])
+        manager = Redlock([{"host": host, "port": port} for host, port in nodes])
+        self.acquire, self.release = manager.lock, manager.unlock
 
-    def acquire(self, key, ttl_ms):
-        return self.manager.lock(key, ttl_ms)
+
+class LockObject:
+    """A library whose locks release themselves."""
 
     def release(self, lock):
-        self.manager.unlock(lock)
+        lock.release()
 
 
-class Redlock:
+class Redlock(LockObject):
     package = "redlock"
 
     def __init__(self, nodes):
@@ -42,9 +44,6 @@ class Redlock:
         lock = self.factory.create_lock(key, ttl=ttl_ms)
         return lock if lock.acquire() else None
 
-    def release(self, lock):
-        lock.release()
-
 
 class RedlockNg:
     package = "redlock-ng"
@@ -52,16 +51,11 @@ class RedlockNg:
     def __init__(self, nodes):
         from redlock import Redlock
 
-        self.manager = Redlock([f"redis://{host}:{port}/0" for host, port in nodes])
-
-    def acquire(self, key, ttl_ms):
-        return self.manager.acquire(key, ttl_ms)
-
-    def release(self, lock):
-        self.manager.release(lock)
+        manager = Redlock([f"redis://{host}:{port}/0" for host, port in nodes])
+        self.acquire, self.release = manager.acquire, manager.release
 
 
-class Pottery:
+class Pottery(LockObject):
     package = "pottery"
 
     def __init__(self, nodes):
@@ -75,11 +69,8 @@ class Pottery:
         lock = Redlock(key=key, masters=self.masters, auto_release_time=ttl_ms / 1000)
         return lock if lock.acquire(timeout=PATIENCE_S) else None
 
-    def release(self, lock):
-        lock.release()
 
-
-class RedisPy:
+class RedisPy(LockObject):
     package = "redis"
 
     def __init__(self, nodes):
@@ -91,9 +82,6 @@ class RedisPy:
     def acquire(self, key, ttl_ms):
         lock = self.client.lock(key, timeout=ttl_ms / 1000)
         return lock if lock.acquire(blocking_timeout=PATIENCE_S) else None
-
-    def release(self, lock):
-        lock.release()
 
 
 class PythonRedisLock(RedisPy):

@@ -8,7 +8,7 @@ use quorlock_servers::Server;
 
 use super::quorlock::{builder, went_well};
 use super::{Subject, key};
-use crate::sample::{Latencies, Sample, Started};
+use crate::sample::{Latencies, Sample, Started, repeat};
 use crate::{clock, testbed};
 
 const NAME: &str = "quorlock-blocking";
@@ -28,17 +28,9 @@ impl Blocking {
         Ok(Self { client })
     }
 
-    fn closed_loop(&self, key: &str, until: Duration) -> Result<Latencies, String> {
-        let mut latencies = Latencies::default();
-        let mut now = clock::now();
-        while now < until {
-            let guard = self.client.acquire(key).call().map_err(|error| error.to_string())?;
-            went_well(key, guard.release().outcome)?;
-            let done = clock::now();
-            latencies.record(done - now);
-            now = done;
-        }
-        Ok(latencies)
+    fn pair(&self, key: &str) -> Result<(), String> {
+        let guard = self.client.acquire(key).call().map_err(|error| error.to_string())?;
+        went_well(key, guard.release().outcome)
     }
 }
 
@@ -52,9 +44,11 @@ impl Subject for Blocking {
         let until = clock::now() + time;
         let this = &*self;
         let latencies = thread::scope(|scope| {
-            let threads: Vec<_> = (0..lockers)
-                .map(|locker| scope.spawn(move || this.closed_loop(&key(NAME, locker), until)))
-                .collect();
+            let start = |locker| {
+                let key = key(NAME, locker);
+                scope.spawn(move || repeat(until, 1, || this.pair(&key)))
+            };
+            let threads: Vec<_> = (0..lockers).map(start).collect();
             let mut all = Latencies::default();
             for thread in threads {
                 all.add(thread.join().map_err(|_| "a locker panicked".to_owned())??);
@@ -62,11 +56,5 @@ impl Subject for Blocking {
             Ok::<_, String>(all)
         })?;
         started.end(&latencies)
-    }
-}
-
-impl std::fmt::Debug for Blocking {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Blocking").field(&self.client).finish()
     }
 }

@@ -97,7 +97,7 @@ impl<L: Locker> Subject for AsyncSubject<L> {
         self.on_keys((0..contenders).map(|_| key(self.name, 0)), time)
     }
 
-    fn open_loop(&mut self, rate: u64, time: Duration) -> Result<Sample, String> {
+    fn open_loop(&mut self, rate: usize, time: Duration) -> Result<Sample, String> {
         let (due, mut schedule) = mpsc::unbounded_channel();
         let clock =
             thread::spawn(move || keep_time(rate, time, |nth, at| due.send((nth, at)).is_ok()));
@@ -154,11 +154,11 @@ async fn closed_loop<L: Locker>(
 
 /// Calls `due` at the start time of each pair, or as soon after as the kernel wakes this thread. The schedule does not
 /// wait for answers.
-pub(crate) fn keep_time(rate: u64, time: Duration, mut due: impl FnMut(usize, Duration) -> bool) {
+pub(crate) fn keep_time(rate: usize, time: Duration, mut due: impl FnMut(usize, Duration) -> bool) {
     let start = clock::now();
     let mut nth = 0;
     loop {
-        let at = start + Duration::from_nanos(nth as u64 * 1_000_000_000 / rate);
+        let at = start + Duration::from_nanos(nth as u64 * 1_000_000_000 / rate as u64);
         if at >= start + time {
             return;
         }

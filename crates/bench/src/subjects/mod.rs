@@ -48,32 +48,31 @@ pub(crate) trait Subject {
     ///
     /// # Errors
     /// As [`Subject::pairs`].
-    fn open_loop(&mut self, rate: u64, time: Duration) -> Result<Sample, String> {
+    fn open_loop(&mut self, rate: usize, time: Duration) -> Result<Sample, String> {
         let _ = (rate, time);
         Err("it has no driver for an open loop".to_owned())
     }
 }
 
+/// The subjects that are no programs of other languages.
+pub(crate) const OURS: [&str; 4] = ["quorlock", "quorlock-blocking", "raw", "rslock"];
+
 /// Creates a subject for a group of servers.
-pub(crate) type Make = fn(&[Server], Flavor) -> Result<Box<dyn Subject>, String>;
-
-/// The constructors of all subjects by name.
-pub(crate) const ALL: &[(&str, Make)] = &[
-    ("quorlock", |servers, flavor| Ok(Box::new(quorlock::new(servers, flavor)?))),
-    ("quorlock-blocking", |servers, _| Ok(Box::new(blocking::Blocking::new(servers)?))),
-    ("raw", |servers, _| Ok(Box::new(raw::Raw::new(servers)?))),
-    ("rslock", |servers, flavor| Ok(Box::new(rslock::new(servers, flavor)?))),
-    ("redis-py", |servers, _| external("redis-py", servers)),
-    ("pottery", |servers, _| external("pottery", servers)),
-    ("node-redlock 4", |servers, _| external("node-redlock 4", servers)),
-    ("node-redlock 5", |servers, _| external("node-redlock 5", servers)),
-];
-
-/// The subjects in [`ALL`] that are programs of other languages.
-pub(crate) const EXTERNAL: &[&str] = &["redis-py", "pottery", "node-redlock 4", "node-redlock 5"];
-
-fn external(name: &str, servers: &[Server]) -> Result<Box<dyn Subject>, String> {
-    Ok(Box::new(rivals::find(name)?.on(servers)?))
+///
+/// # Errors
+/// If the subject cannot run on these servers.
+pub(crate) fn make(
+    name: &str,
+    servers: &[Server],
+    flavor: Flavor,
+) -> Result<Box<dyn Subject>, String> {
+    Ok(match name {
+        "quorlock" => Box::new(quorlock::new(servers, flavor)?),
+        "quorlock-blocking" => Box::new(blocking::Blocking::new(servers)?),
+        "raw" => Box::new(raw::Raw::new(servers)?),
+        "rslock" => Box::new(rslock::new(servers, flavor)?),
+        other => Box::new(rivals::find(other)?.on(servers)?),
+    })
 }
 
 pub(crate) fn external_versions() -> impl Iterator<Item = (String, String)> {

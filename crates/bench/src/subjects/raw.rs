@@ -14,7 +14,7 @@ use super::closed_loop::keep_time;
 use super::quorlock::builder;
 use super::{Subject, TTL, key};
 use crate::clock;
-use crate::sample::{Latencies, Sample, Started};
+use crate::sample::{Latencies, Sample, Started, repeat};
 use crate::testbed::Commands;
 
 const NAME: &str = "raw";
@@ -203,21 +203,14 @@ impl Subject for Raw {
 
     fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Sample, String> {
         self.prepare(lockers);
-        let mut latencies = Latencies::default();
         let started = Started::now();
-        let mut now = clock::now();
-        let until = now + time;
-        while now < until {
-            self.round(lockers)?;
-            let done = clock::now();
-            latencies.record_n(done - now, lockers as u64);
-            now = done;
-        }
+        let until = clock::now() + time;
+        let latencies = repeat(until, lockers as u64, || self.round(lockers))?;
         started.end(&latencies)
     }
 
     /// A round contains all pairs that are due. Pairs that become due during a round belong to the next.
-    fn open_loop(&mut self, rate: u64, time: Duration) -> Result<Sample, String> {
+    fn open_loop(&mut self, rate: usize, time: Duration) -> Result<Sample, String> {
         self.prepare(ROUND);
         let (due, schedule) = std::sync::mpsc::channel();
         let clock = std::thread::spawn(move || keep_time(rate, time, |_, at| due.send(at).is_ok()));
@@ -311,13 +304,13 @@ mod tests {
     use super::*;
     use crate::subjects::closed_loop::Locker as _;
     use crate::subjects::{Flavor, quorlock};
-    use crate::testbed::Testbed;
+    use crate::testbed;
 
     #[test]
     fn raw_executes_what_quorlock_executes() {
         let Some(binary) = find_or_skip("raw_executes_what_quorlock_executes") else { return };
-        let testbed = Testbed::start(&binary, 1).unwrap();
-        let servers = testbed.first(1);
+        let testbed = testbed::start(&binary, 1, &[]).unwrap();
+        let servers = &testbed[..1];
         let mut raw = Raw::new(servers).unwrap();
         raw.prepare(10);
         let quorlock = quorlock::new(servers, Flavor::CurrentThread).unwrap();

@@ -13,8 +13,7 @@ pub(crate) fn run(bench: &mut Bench, nodes: usize, contenders: usize) {
         for lockers in [1, contenders] {
             subject.contended(lockers, bench.warm_up())?;
             let sample = subject.contended(lockers, bench.sample)?;
-            let concurrency = lockers as u64;
-            let cell = Cell { workload: NAME, subject: subject.name(), nodes, concurrency };
+            let cell = Cell::new(NAME, subject.name(), nodes, lockers);
             bench.figures.add(cell, "pairs_per_s", sample.rate());
         }
         Ok(())

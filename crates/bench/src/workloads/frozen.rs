@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Bench, progress};
 use crate::report::Cell;
 use crate::subjects::Subject;
-use crate::testbed::Testbed;
+use crate::testbed;
 
 pub(crate) const NAME: &str = "frozen";
 
@@ -18,7 +18,7 @@ const NODES: usize = 5;
 /// because clients detect the silent node during this second.
 pub(crate) fn run(bench: &mut Bench, names: &[&str]) {
     // This workload has its own servers, so that the frozen node cannot affect the next workload.
-    let testbed = match Testbed::start(&bench.binary, NODES) {
+    let testbed = match testbed::start(&bench.binary, NODES, &[]) {
         Ok(testbed) => std::mem::replace(&mut bench.testbed, testbed),
         Err(why) => return bench.figures.not_run("quorlock", NAME, why),
     };
@@ -26,12 +26,12 @@ pub(crate) fn run(bench: &mut Bench, names: &[&str]) {
     for round in 1..=bench.rounds {
         progress(&format!("{NAME}, round {round}: {}", names.join(", ")));
         each(bench, &mut subjects, "healthy_p99_us");
-        if let Err(error) = bench.testbed.first(NODES)[0].pause() {
+        if let Err(error) = bench.testbed[0].pause() {
             bench.figures.not_run("quorlock", NAME, error.to_string());
             break;
         }
         each(bench, &mut subjects, "frozen_p99_us");
-        if let Err(error) = bench.testbed.first(NODES)[0].resume() {
+        if let Err(error) = bench.testbed[0].resume() {
             bench.figures.not_run("quorlock", NAME, error.to_string());
             break;
         }
@@ -50,9 +50,8 @@ fn each(bench: &mut Bench, subjects: &mut Vec<Box<dyn Subject>>, metric: &str) {
         })();
         match result {
             Ok(sample) => {
-                let concurrency = LOCKERS as u64;
                 let subject = subject.name();
-                let cell = Cell { workload: NAME, subject, nodes: NODES, concurrency };
+                let cell = Cell::new(NAME, subject, NODES, LOCKERS);
                 bench.figures.add(cell, metric, sample.p99_us);
                 true
             }

@@ -10,7 +10,6 @@ use crate::clock::{self, micros};
 use crate::handover_stats::{HandoverStats, Turn, jain};
 use crate::report::Cell;
 use crate::rivals;
-use crate::subjects::EXTERNAL;
 use crate::testbed::{self, Commands};
 use crate::worker::{Job, Task};
 use crate::workers::Workers;
@@ -49,7 +48,7 @@ pub(crate) fn once(bench: &mut Bench, contention: Contention<'_>) {
 
 fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> {
     let Contention { subject, nodes, processes, time, frozen } = contention;
-    let servers = bench.testbed.first(nodes);
+    let servers = &bench.testbed[..nodes];
     let job = Job {
         subject: subject.to_owned(),
         urls: testbed::urls(servers),
@@ -79,8 +78,7 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
     let sent = Commands::read(servers)?.since(&before).sent();
     let handover_stats = HandoverStats::new(&turns)?;
 
-    let concurrency = processes as u64;
-    let cell = Cell { workload: NAME, subject, nodes, concurrency };
+    let cell = Cell::new(NAME, subject, nodes, processes);
     let fair = Cell { workload: FAIRNESS, ..cell };
     let figures = &mut bench.figures;
     if handover_stats.handovers.is_empty() {
@@ -114,8 +112,8 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
 
 /// Starts the workers: processes of the other library's program, or else of this program.
 fn workers(job: &Job, servers: &[Server], processes: usize) -> Result<Workers, String> {
-    if let (true, Task::Contend { key, .. }) = (EXTERNAL.contains(&&*job.subject), &job.task) {
-        let rival = rivals::find(&job.subject)?.on(servers)?;
+    if let (Ok(rival), Task::Contend { key, .. }) = (rivals::find(&job.subject), &job.task) {
+        let rival = rival.on(servers)?;
         return Workers::of(|| rival.worker(key, HOLD), processes);
     }
     Workers::start(job, processes)

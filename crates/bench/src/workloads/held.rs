@@ -20,8 +20,7 @@ pub(crate) fn run(bench: &mut Bench, nodes: usize, locks: usize, time: Duration,
         progress(&format!("{NAME}, N={nodes}, {locks} locks, round {round}"));
         match measure(bench, nodes, locks, time) {
             Ok(figures) => {
-                let concurrency = locks as u64;
-                let cell = Cell { workload: NAME, subject: "quorlock", nodes, concurrency };
+                let cell = Cell::new(NAME, "quorlock", nodes, locks);
                 bench.figures.add(cell, "cpu_fraction_of_a_core", figures.cpu_fraction);
                 bench.figures.add(cell, "missed_extensions", figures.missed as f64);
                 bench.figures.add(cell, "bytes_per_lock", figures.bytes_per_lock);
@@ -39,7 +38,7 @@ fn measure(
 ) -> Result<HeldFigures, String> {
     let job = Job {
         subject: "quorlock".to_owned(),
-        urls: testbed::urls(bench.testbed.first(nodes)),
+        urls: testbed::urls(&bench.testbed[..nodes]),
         flavor: bench.flavor,
         task: Task::Hold { locks, ttl_ms: TTL_MS },
     };

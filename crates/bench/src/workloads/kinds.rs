@@ -9,7 +9,7 @@ use crate::clock;
 use crate::report::Cell;
 use crate::sample::{Latencies, Started};
 use crate::subjects::closed_loop::{AsyncSubject, Locker};
-use crate::subjects::quorlock::{builder, went_well};
+use crate::subjects::quorlock::{builder, named, went_well};
 use crate::subjects::{Flavor, Subject, key};
 use crate::testbed;
 
@@ -88,12 +88,8 @@ fn subject(
     bench: &Bench,
     (name, kind): (&'static str, Kind),
 ) -> Result<AsyncSubject<KindLocker>, String> {
-    let runtime = bench.flavor.runtime()?;
-    let client = {
-        let _inside = runtime.enter();
-        let urls = testbed::urls(bench.testbed.first(NODES));
-        builder(urls).build().map_err(|error| error.to_string())?
-    };
+    let urls = testbed::urls(&bench.testbed[..NODES]);
+    let AsyncSubject { locker: client, runtime, .. } = named(name, builder(urls), bench.flavor)?;
     Ok(AsyncSubject { name, locker: KindLocker { client, kind }, runtime })
 }
 
@@ -111,8 +107,7 @@ pub(crate) fn run(bench: &mut Bench) {
         bench.interleave(NAME, subjects, |bench, subject| {
             subject.pairs(lockers, bench.warm_up())?;
             let sample = subject.pairs(lockers, bench.sample)?;
-            let concurrency = lockers as u64;
-            let cell = Cell { workload: NAME, subject: subject.name(), nodes: NODES, concurrency };
+            let cell = Cell::new(NAME, subject.name(), NODES, lockers);
             bench.figures.add_pairs(cell, &sample);
             if subject.name() == "shared" {
                 subject.contended(lockers, bench.warm_up())?;
@@ -161,7 +156,7 @@ fn writer_among_readers(bench: &mut Bench) -> Result<(), String> {
         let nanos = waits.histogram().value_at_quantile(quantile);
         nanos as f64 / HOLD.as_nanos() as f64
     };
-    let cell = Cell { workload: WRITER, subject: "quorlock", nodes: NODES, concurrency: 9 };
+    let cell = Cell::new(WRITER, "quorlock", NODES, 9);
     bench.figures.add(cell, "writer_p50_wait_holds", holds(0.5));
     bench.figures.add(cell, "writer_p99_wait_holds", holds(0.99));
     bench.figures.add(cell, "writes", waits.count() as f64);

@@ -32,7 +32,7 @@ pub(crate) fn run(bench: &mut Bench) {
 }
 
 fn measure(bench: &mut Bench) -> Result<(), String> {
-    let subject = quorlock::new(bench.testbed.first(NODES), bench.flavor)?;
+    let subject = quorlock::new(&bench.testbed[..NODES], bench.flavor)?;
     let client = subject.locker.clone();
     let until = clock::now() + bench.warm_up();
     subject.runtime.block_on(alternate(client.clone(), until))?;
@@ -92,7 +92,7 @@ async fn release(guard: Guard) -> Result<(), String> {
 
 /// The time from the start of a process to its end: `quorlock acquire`, and `redis-cli` with a `SET` to one node.
 fn shell(bench: &mut Bench) -> Result<(), String> {
-    let servers = bench.testbed.first(NODES);
+    let servers = &bench.testbed[..NODES];
     let nodes = testbed::urls(servers).join(",");
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let quorlock: PathBuf = program.with_file_name("quorlock");
@@ -126,7 +126,7 @@ fn add(bench: &mut Bench, subject: &'static str, latencies: &Latencies) -> Resul
     if latencies.count() == 0 {
         return Err(format!("{subject}: nothing was done"));
     }
-    let cell = Cell { workload: NAME, subject, nodes: NODES, concurrency: 1 };
+    let cell = Cell::new(NAME, subject, NODES, 1);
     let nanos = latencies.histogram().value_at_quantile(0.5);
     bench.figures.add(cell, "p50_us", nanos as f64 / 1000.0);
     Ok(())

@@ -16,17 +16,16 @@ pub(crate) mod woken;
 use std::thread;
 use std::time::Duration;
 
-use quorlock_servers::ServerBinary;
+use quorlock_servers::{Nodes, ServerBinary};
 
 use crate::report::Figures;
-use crate::subjects::{ALL, Flavor, Subject};
-use crate::testbed::Testbed;
+use crate::subjects::{self, Flavor, Subject};
 
 /// A run of the benchmark: its settings, its servers and the figures so far.
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) binary: ServerBinary,
-    pub(crate) testbed: Testbed,
+    pub(crate) testbed: Nodes,
     pub(crate) rounds: usize,
     /// The length of one measurement.
     pub(crate) sample: Duration,
@@ -43,8 +42,8 @@ impl Bench {
         nodes: usize,
     ) -> Vec<Box<dyn Subject>> {
         let mut subjects = Vec::new();
-        for (name, make) in ALL.iter().filter(|(name, _)| names.contains(name)) {
-            match make(self.testbed.first(nodes), self.flavor) {
+        for name in names {
+            match subjects::make(name, &self.testbed[..nodes], self.flavor) {
                 Ok(subject) => subjects.push(subject),
                 Err(why) => self.figures.not_run(name, workload, why),
             }

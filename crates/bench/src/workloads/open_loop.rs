@@ -7,7 +7,7 @@ use crate::subjects::Subject;
 pub(crate) const NAME: &str = "open_loop";
 
 /// Measures `rate` pairs per second.
-pub(crate) fn run(bench: &mut Bench, names: &[&str], nodes: usize, rate: u64) {
+pub(crate) fn run(bench: &mut Bench, names: &[&str], nodes: usize, rate: usize) {
     progress(&format!("{NAME}, N={nodes}, {rate} pairs/s: {}", names.join(", ")));
     let subjects = bench.subjects(NAME, names, nodes);
     bench.interleave(NAME, subjects, |bench, subject| turn(bench, subject, nodes, rate));
@@ -17,7 +17,7 @@ fn turn(
     bench: &mut Bench,
     subject: &mut dyn Subject,
     nodes: usize,
-    rate: u64,
+    rate: usize,
 ) -> Result<(), String> {
     subject.open_loop(rate, bench.warm_up())?;
     let sample = subject.open_loop(rate, bench.sample)?;
@@ -25,7 +25,7 @@ fn turn(
     if sample.elapsed > bench.sample * 3 / 2 {
         return Err(format!("it cannot keep up with {rate} pairs/s"));
     }
-    let cell = Cell { workload: NAME, subject: subject.name(), nodes, concurrency: rate };
+    let cell = Cell::new(NAME, subject.name(), nodes, rate);
     bench.figures.add(cell, "p50_us", sample.p50_us);
     bench.figures.add(cell, "p99_us", sample.p99_us);
     bench.figures.add(cell, "p999_us", sample.p999_us);

@@ -10,24 +10,28 @@ pub(crate) const NAME: &str = "pairs";
 pub(crate) fn run(bench: &mut Bench, names: &[&str], nodes: usize, lockers: usize) {
     progress(&format!("{NAME}, N={nodes}, c={lockers}: {}", names.join(", ")));
     let subjects = bench.subjects(NAME, names, nodes);
-    bench.interleave(NAME, subjects, |bench, subject| turn(bench, subject, nodes, lockers));
+    bench.interleave(NAME, subjects, |bench, subject| turn(bench, subject, NAME, nodes, lockers));
 }
 
-fn turn(
+/// Measures a subject once.
+///
+/// # Errors
+/// The subject's error.
+pub(crate) fn turn(
     bench: &mut Bench,
     subject: &mut dyn Subject,
+    workload: &str,
     nodes: usize,
     lockers: usize,
 ) -> Result<(), String> {
     if !subject.is_external() {
         subject.pairs(lockers, bench.warm_up())?;
     }
-    let before = Commands::read(bench.testbed.first(nodes))?;
+    let before = Commands::read(&bench.testbed[..nodes])?;
     let sample = subject.pairs(lockers, bench.sample)?;
-    let sent = Commands::read(bench.testbed.first(nodes))?.since(&before).sent();
+    let sent = Commands::read(&bench.testbed[..nodes])?.since(&before).sent();
 
-    let concurrency = lockers as u64;
-    let cell = Cell { workload: NAME, subject: subject.name(), nodes, concurrency };
+    let cell = Cell::new(workload, subject.name(), nodes, lockers);
     bench.figures.add_pairs(cell, &sample);
     if !subject.is_external() {
         bench.figures.add(cell, "commands_per_pair", sent as f64 / sample.pairs as f64);

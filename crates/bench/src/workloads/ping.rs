@@ -14,7 +14,7 @@ use crate::subjects::raw::Ping;
 pub(crate) const NAME: &str = "ping";
 
 /// Back-to-back pings.
-pub(crate) const CELL: Cell<'_> = Cell { workload: NAME, subject: "raw", nodes: 1, concurrency: 1 };
+pub(crate) const CELL: Cell<'_> = Cell::new(NAME, "raw", 1, 1);
 
 pub(crate) const PAUSED: Cell<'_> = Cell { subject: "raw-paused", ..CELL };
 
@@ -26,7 +26,7 @@ pub(crate) fn round(bench: &mut Bench) {
 }
 
 fn measure(bench: &mut Bench) -> Result<(), String> {
-    let mut ping = Ping::new(bench.testbed.first(1))?;
+    let mut ping = Ping::new(&bench.testbed[..1])?;
     ping.measure(bench.warm_up(), Duration::ZERO)?;
     let sample = ping.measure(bench.sample / 2, Duration::ZERO)?;
     bench.figures.add(CELL, "p50_us", sample.p50_us);

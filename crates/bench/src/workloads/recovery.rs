@@ -65,8 +65,7 @@ async fn all_vote(client: Client) -> Result<(), String> {
 
 /// Divides each other subject's rate by the first subject's rate in the same round, and adds the ratios to the figures.
 fn ratios(figures: &mut Figures, workload: &str, subjects: &[&str], lockers: usize) {
-    let concurrency = lockers as u64;
-    let cell = |subject| Cell { workload, subject, nodes: NODES, concurrency };
+    let cell = |subject| Cell::new(workload, subject, NODES, lockers);
     let rates = |figures: &Figures, subject| {
         let row = figures.row(cell(subject), "pairs_per_s");
         row.map_or_else(Vec::new, |row| row.values.clone())

@@ -36,7 +36,7 @@ pub(crate) fn run(bench: &mut Bench, nodes: &[usize]) {
 }
 
 fn measure(bench: &mut Bench, nodes: usize) -> Result<(), String> {
-    let servers = bench.testbed.first(nodes);
+    let servers = &bench.testbed[..nodes];
     let beside = |servers| Ping::new(servers)?.measure(HOLD * TIMES as u32, HOLD);
     let (ping, round_trip) = (beside(&servers[..1])?, beside(servers)?);
     let mut stranger = Stranger::new(servers)?;
@@ -64,7 +64,7 @@ fn measure(bench: &mut Bench, nodes: usize) -> Result<(), String> {
         latencies.record(had.saturating_sub(given_back));
     }
     let sample = started.end(&latencies)?;
-    let cell = |subject| Cell { workload: NAME, subject, nodes: servers.len(), concurrency: 1 };
+    let cell = |subject| Cell::new(NAME, subject, servers.len(), 1);
     bench.figures.add(cell(PING), "p50_us", ping.p50_us);
     bench.figures.add(cell(ROUND_TRIP), "p50_us", round_trip.p50_us);
     bench.figures.add(cell("quorlock"), "p50_us", sample.p50_us);

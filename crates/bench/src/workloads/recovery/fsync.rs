@@ -9,9 +9,9 @@ use quorlock_servers::Server;
 use super::{NODES, ratios};
 use crate::clock;
 use crate::report::Cell;
-use crate::sample::{Latencies, Sample, Started};
+use crate::sample::{Sample, Started, repeat};
 use crate::subjects::{Subject, quorlock};
-use crate::testbed::{self, Testbed};
+use crate::testbed;
 use crate::workloads::{Bench, progress};
 
 const NAME: &str = "recovery_fsync";
@@ -35,7 +35,7 @@ const APPENDED: usize = 150;
 /// Measures 64 lockers, whose commands often share an fsync, and one locker, whose commands almost never do.
 pub(crate) fn run(bench: &mut Bench) {
     let start = |(name, args): &(&'static str, &[&str])| {
-        Testbed::with(&bench.binary, NODES, args).map(|testbed| (*name, testbed))
+        testbed::start(&bench.binary, NODES, args).map(|testbed| (*name, testbed))
     };
     let labs: Vec<_> = match SERVERS.iter().map(start).collect() {
         Ok(labs) => labs,
@@ -45,8 +45,7 @@ pub(crate) fn run(bench: &mut Bench) {
         progress(&format!("{NAME}, N={NODES}, c={lockers}"));
         let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
         for (name, testbed) in &labs {
-            let urls = testbed::urls(testbed.first(NODES));
-            match quorlock::named(name, quorlock::builder(urls), bench.flavor) {
+            match quorlock::named(name, quorlock::builder(testbed.urls()), bench.flavor) {
                 Ok(subject) => subjects.push(Box::new(subject)),
                 Err(why) => bench.figures.not_run(name, NAME, why),
             }
@@ -54,14 +53,14 @@ pub(crate) fn run(bench: &mut Bench) {
         bench.interleave(NAME, subjects, |bench, subject| {
             let testbed = labs.iter().find(|(name, _)| *name == subject.name());
             let (_, testbed) = testbed.ok_or("it has no servers")?;
-            turn(bench, subject, testbed.first(NODES), lockers)
+            turn(bench, subject, testbed, lockers)
         });
         ratios(&mut bench.figures, NAME, &SERVERS.map(|(name, _)| name), lockers);
     }
     for _ in 0..bench.rounds {
         match disk(bench.sample) {
             Ok(sample) => {
-                let cell = Cell { workload: NAME, subject: DISK, nodes: 1, concurrency: 1 };
+                let cell = Cell::new(NAME, DISK, 1, 1);
                 bench.figures.add(cell, "p50_us", sample.p50_us);
                 bench.figures.add(cell, "p99_us", sample.p99_us);
             }
@@ -81,8 +80,7 @@ fn turn(
     let sample = subject.pairs(lockers, bench.sample)?;
     let appends = appends(servers)? - before;
 
-    let concurrency = lockers as u64;
-    let cell = Cell { workload: NAME, subject: subject.name(), nodes: NODES, concurrency };
+    let cell = Cell::new(NAME, subject.name(), NODES, lockers);
     bench.figures.add_pairs(cell, &sample);
     bench.figures.add(cell, "appends_per_pair", appends / sample.pairs as f64);
     Ok(())
@@ -106,15 +104,9 @@ fn appends(servers: &[Server]) -> Result<f64, String> {
 fn disk(time: Duration) -> Result<Sample, String> {
     let failed = |error: std::io::Error| format!("a file in the temporary folder: {error}");
     let mut file = tempfile::tempfile().map_err(failed)?;
-    let mut latencies = Latencies::default();
     let started = Started::now();
-    let mut now = clock::now();
-    let until = now + time;
-    while now < until {
-        file.write_all(&[b'x'; APPENDED]).and_then(|()| file.sync_data()).map_err(failed)?;
-        let done = clock::now();
-        latencies.record(done - now);
-        now = done;
-    }
+    let latencies = repeat(clock::now() + time, 1, || {
+        file.write_all(&[b'x'; APPENDED]).and_then(|()| file.sync_data()).map_err(failed)
+    })?;
     started.end(&latencies)
 }

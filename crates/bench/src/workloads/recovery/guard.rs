@@ -4,10 +4,9 @@
 use ::quorlock::RestartGuard;
 
 use super::{NODES, all_vote, ratios};
-use crate::report::Cell;
 use crate::subjects::{Subject, TTL, quorlock};
-use crate::testbed::{self, Commands};
-use crate::workloads::{Bench, progress};
+use crate::testbed;
+use crate::workloads::{Bench, pairs, progress};
 
 pub(crate) const NAME: &str = "recovery_guard";
 
@@ -29,7 +28,9 @@ pub(crate) fn run(bench: &mut Bench) {
             Ok(subjects) => subjects,
             Err(why) => return bench.figures.not_run(STRICT, NAME, why),
         };
-        bench.interleave(NAME, subjects, |bench, subject| turn(bench, subject, lockers));
+        bench.interleave(NAME, subjects, |bench, subject| {
+            pairs::turn(bench, subject, NAME, NODES, lockers)
+        });
         ratios(&mut bench.figures, NAME, &SUBJECTS.map(|(name, _)| name), lockers);
     }
 }
@@ -39,25 +40,11 @@ fn subject(
     bench: &Bench,
     (name, guard): (&'static str, RestartGuard),
 ) -> Result<Box<dyn Subject>, String> {
-    let urls = testbed::urls(bench.testbed.first(NODES));
+    let urls = testbed::urls(&bench.testbed[..NODES]);
     let builder = quorlock::builder(urls).max_ttl(TTL).restart_guard(guard);
     let subject = quorlock::named(name, builder, bench.flavor)?;
     subject.runtime.block_on(all_vote(subject.locker.clone()))?;
     Ok(Box::new(subject))
-}
-
-fn turn(bench: &mut Bench, subject: &mut dyn Subject, lockers: usize) -> Result<(), String> {
-    subject.pairs(lockers, bench.warm_up())?;
-    let servers = bench.testbed.first(NODES);
-    let before = Commands::read(servers)?;
-    let sample = subject.pairs(lockers, bench.sample)?;
-    let sent = Commands::read(servers)?.since(&before).sent();
-
-    let concurrency = lockers as u64;
-    let cell = Cell { workload: NAME, subject: subject.name(), nodes: NODES, concurrency };
-    bench.figures.add_pairs(cell, &sample);
-    bench.figures.add(cell, "commands_per_pair", sent as f64 / sample.pairs as f64);
-    Ok(())
 }
 
 #[cfg(test)]
@@ -70,33 +57,31 @@ mod tests {
 
     use super::*;
     use crate::subjects::Flavor;
-    use crate::testbed::Testbed;
+    use crate::testbed::Commands;
     use crate::workloads::recovery::once;
 
     #[test]
     fn the_guard_costs_a_get_per_node_and_batch() {
         let name = "the_guard_costs_a_get_per_node_and_batch";
         let Some(binary) = find_or_skip(name) else { return };
-        let testbed = Testbed::start(&binary, 3).unwrap();
-        let servers = testbed.first(3);
+        let servers = testbed::start(&binary, 3, &[]).unwrap();
         // The ttl is short, so that the nodes vote within three seconds: new nodes wait for the ttl and two seconds.
         let ttl = Duration::from_millis(500);
         let sent = |guard| {
-            let builder = quorlock::builder(testbed::urls(servers))
-                .options(LockOptions::new().ttl(ttl))
-                .max_ttl(ttl);
+            let builder =
+                quorlock::builder(servers.urls()).options(LockOptions::new().ttl(ttl)).max_ttl(ttl);
             let subject =
                 quorlock::named("counted", builder.restart_guard(guard), Flavor::CurrentThread);
             let subject = subject.unwrap();
             subject.runtime.block_on(all_vote(subject.locker.clone())).unwrap();
-            let before = Commands::read(servers).unwrap();
+            let before = Commands::read(&servers).unwrap();
             for _ in 0..100 {
                 let pair = once(subject.locker.clone(), name.to_owned());
                 subject.runtime.block_on(pair).unwrap();
             }
             // The counters must include the commands to the slowest node, which may still be in flight here.
             subject.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(50)).await });
-            Commands::read(servers).unwrap().since(&before)
+            Commands::read(&servers).unwrap().since(&before)
         };
         let (without, with) = (sent(RestartGuard::Off), sent(RestartGuard::Strict));
         assert_eq!(without.sent(), 600, "{without:?}");

@@ -4,14 +4,14 @@ use std::thread;
 use std::time::Duration;
 
 use ::quorlock::{Client, LockOptions, RestartGuard};
-use quorlock_servers::Server;
+use quorlock_servers::{Nodes, Server};
 
 use super::{NODES, all_vote, once};
 use crate::clock;
 use crate::report::Cell;
 use crate::subjects::closed_loop::AsyncSubject;
 use crate::subjects::quorlock;
-use crate::testbed::{self, Testbed};
+use crate::testbed;
 use crate::workloads::{Bench, progress};
 
 pub(crate) const NAME: &str = "recovery_restart";
@@ -77,11 +77,9 @@ pub(crate) fn run(bench: &mut Bench) {
             progress(&format!("{NAME}, round {round}: {}", setup.name));
             for (at, killed) in KILLED.into_iter().enumerate() {
                 let key = format!("bench:{NAME}:{round}:{at}");
-                match outage(&testbed.first(NODES)[..killed], subject, key) {
+                match outage(&testbed[..killed], subject, key) {
                     Ok(time) => {
-                        let concurrency = killed as u64;
-                        let cell =
-                            Cell { workload: NAME, subject: setup.name, nodes: NODES, concurrency };
+                        let cell = Cell::new(NAME, setup.name, NODES, killed);
                         bench.figures.add(cell, "back_after_ms", time.as_secs_f64() * 1000.0);
                     }
                     Err(why) => return bench.figures.not_run(setup.name, NAME, why),
@@ -91,12 +89,12 @@ pub(crate) fn run(bench: &mut Bench) {
     }
 }
 
-type Started = (&'static Setup, Testbed, AsyncSubject<Client>);
+type Started = (&'static Setup, Nodes, AsyncSubject<Client>);
 
 fn start(bench: &Bench, setup: &'static Setup) -> Result<Started, String> {
-    let testbed = Testbed::with(&bench.binary, NODES, setup.args)?;
+    let testbed = testbed::start(&bench.binary, NODES, setup.args)?;
     let name = |(index, url)| format!("n{index}={url}");
-    let nodes = testbed::urls(testbed.first(NODES)).into_iter().enumerate().map(name);
+    let nodes = testbed.urls().into_iter().enumerate().map(name);
     let builder = quorlock::builder(nodes)
         .options(LockOptions::new().ttl(TTL))
         .max_ttl(setup.max_ttl)
