@@ -68,20 +68,16 @@ fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> Outco
         words.iter().partition(|word| *word == "--all");
     let is_all = !options.is_empty();
     let wanted = |name: &str| only.is_empty() || only.iter().any(|it| *it == name);
-    let hunted = || -> Result<Vec<MutantResult>, String> {
-        if !is_all {
-            let known = KNOWN.iter().filter(|(name, _)| wanted(name));
-            let row = |(name, sort): &(&str, &str)| hunt(&program, server, name, sort, MINUTES);
-            return Ok(known.map(row).collect());
-        }
-        let list = Command::new(&program).arg("--list-mutants").output();
-        let list = list.map_err(|error| format!("{}: {error}", program.display()))?;
-        let list = String::from_utf8_lossy(&list.stdout).into_owned();
-        let names = list.lines().filter_map(|line| Some(line.split_once('\t')?.0));
-        let row = |name| hunt(&program, server, name, "library", MINUTES_OF_ALL);
-        Ok(names.filter(|name| wanted(name)).map(row).collect::<Vec<MutantResult>>())
+    let list = match is_all {
+        true => program::run(Command::new(&program).arg("--list-mutants"), GRACE)?.output,
+        false => String::new(),
     };
-    let rows = hunted()?;
+    let listed = list.lines().filter_map(|line| Some((line.split_once('\t')?.0, "library")));
+    let minutes = if is_all { MINUTES_OF_ALL } else { MINUTES };
+    let hunts: Vec<(&str, &str)> = if is_all { listed.collect() } else { KNOWN.to_vec() };
+    let hunts = hunts.into_iter().filter(|(name, _)| wanted(name));
+    let rows: Vec<MutantResult> =
+        hunts.map(|(name, sort)| hunt(&program, server, name, sort, minutes)).collect();
     if rows.is_empty() {
         return Err("no mistake has that name".to_owned());
     }

@@ -1,7 +1,25 @@
-//! The parts of documents that a command writes.
+//! The parts of documents that a command writes, and the results behind them.
 
 use std::fs;
 use std::path::Path;
+
+use serde_json::{Map, Value};
+
+/// Rows of a table by name.
+pub(crate) type Rows = Map<String, Value>;
+
+/// The rows of earlier runs. There are none if the file cannot be read.
+pub(crate) fn rows_in(workspace: &Path, file: &str) -> Rows {
+    let text = fs::read_to_string(workspace.join(file)).ok();
+    text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+}
+
+/// # Errors
+/// If the file cannot be written.
+pub(crate) fn keep_rows(workspace: &Path, file: &str, rows: &Rows) -> Result<(), String> {
+    let text = serde_json::to_string_pretty(rows).map_err(|why| why.to_string())?;
+    fs::write(workspace.join(file), text + "\n").map_err(|why| format!("{file}: {why}"))
+}
 
 /// Replaces the text between two lines of a document. A run without some of the rows that the document has, for example
 /// in a fresh clone with one row selected, leaves the document as it is and says so.
@@ -17,24 +35,19 @@ pub(crate) fn replace(
     let path = workspace.join(document);
     let failed = |error: std::io::Error| format!("{document}: {error}");
     let page = fs::read_to_string(&path).map_err(failed)?;
-    let Some((before, old, after)) = parts(&page, begin, end) else {
+    let parts = page.split_once(begin).and_then(|(before, rest)| {
+        let (old, after) = rest.split_once(end)?;
+        Some((before, old, after))
+    });
+    let Some((before, old, after)) = parts else {
         return Err(format!("{document} lacks the line {begin:?} or {end:?}"));
     };
+    let rows = |text: &str| text.lines().filter(|line| line.starts_with('|')).count();
     if rows(text) < rows(old) {
         println!("xtask: {document} stays as it is: this run knows fewer rows; run it for all");
         return Ok(());
     }
     fs::write(&path, [before, begin, text, end, after].concat()).map_err(failed)
-}
-
-fn parts<'a>(page: &'a str, begin: &str, end: &str) -> Option<(&'a str, &'a str, &'a str)> {
-    let (before, rest) = page.split_once(begin)?;
-    let (old, after) = rest.split_once(end)?;
-    Some((before, old, after))
-}
-
-fn rows(text: &str) -> usize {
-    text.lines().filter(|line| line.starts_with('|')).count()
 }
 
 #[cfg(test)]

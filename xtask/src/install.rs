@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use quorlock_servers::{NotFound, ServerBinary, find_in};
 
 use crate::server_wheels::{self, python};
-use crate::{Outcome, cargo};
+use crate::{Outcome, cargo, succeed};
 
 /// The pinned packages of the lock libraries that the benchmark compares.
 const RIVALS: &str = "crates/bench/rivals";
@@ -51,7 +51,7 @@ fn server_with_pip(workspace: &Path) -> Result<ServerBinary, String> {
 }
 
 /// Whether a program runs without an error.
-fn works(words: &[&str]) -> bool {
+pub(crate) fn works(words: &[&str]) -> bool {
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
@@ -78,11 +78,8 @@ fn apt(packages: &str, script: &str) -> Result<(), String> {
         return Err("apt-get is not tried: this machine has none".to_owned());
     }
     eprintln!("xtask: installing {packages} with apt-get ...");
-    let status = Command::new("sh").args(["-c", script]).stdin(Stdio::null()).status();
-    match status.map_err(|error| format!("sh cannot be run: {error}"))? {
-        status if status.success() => Ok(()),
-        status => Err(format!("apt-get could not install {packages} ({status})")),
-    }
+    let mut sh = Command::new("sh");
+    succeed(sh.args(["-c", script]).stdin(Stdio::null()), &format!("apt-get install {packages}"))
 }
 
 /// Returns the `PYTHONPATH` of redis-py, which tests of mutual exclusion with redis-py's lock need. Returns `None` if
@@ -137,10 +134,8 @@ pub(crate) fn redlock_crate(workspace: &Path) -> Result<PathBuf, String> {
     let target = workspace.join(RIVALS_TARGET).join("rust");
     let mut cargo = cargo(&workspace.join(RIVALS).join("interop/redlock-rs"));
     cargo.args(["build", "--quiet", "--locked", "--target-dir"]).arg(&target);
-    match cargo.status().map_err(|error| format!("cargo: {error}"))? {
-        status if status.success() => Ok(target.join("debug/quorlock-bench-redlock-rs")),
-        status => Err(format!("cargo could not build the crate redlock ({status})")),
-    }
+    succeed(&mut cargo, "cargo build of the crate redlock")?;
+    Ok(target.join("debug/quorlock-bench-redlock-rs"))
 }
 
 /// `cargo xtask spelling`: installs the spelling checker and replaces this process by it. Returns only on failure.
@@ -175,11 +170,7 @@ fn npm(folder: &Path, lists: &Path) -> Result<(), String> {
         // `npm ci` checks the checksums of package-lock.json. The options prevent scripts of packages from running.
         let mut npm = Command::new("npm");
         npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]);
-        let status = npm.current_dir(folder).stdin(Stdio::null()).status();
-        match status.map_err(|error| format!("npm: {error}"))? {
-            status if status.success() => Ok(()),
-            status => Err(format!("npm could not install the packages ({status})")),
-        }
+        succeed(npm.current_dir(folder).stdin(Stdio::null()), "npm ci")
     })
 }
 

@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 
 use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
-use crate::{Outcome, cargo};
+use crate::install::works;
+use crate::{Outcome, cargo, succeed};
 
 /// Each run is counted with `few` and with `many` pairs. The difference of the counts is the cost of the added pairs.
 struct Run {
@@ -47,20 +48,16 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
 
 /// Counts each run. Returns whether none exceeds its pin.
 fn count(workspace: &Path, server: &ServerBinary, with_guard: bool) -> Outcome {
-    let valgrind = Command::new("valgrind").arg("--version").stdin(Stdio::null()).output();
-    if !valgrind.is_ok_and(|output| output.status.success()) {
+    if !works(&["valgrind", "--version"]) {
         return Err(HOW_TO_INSTALL.to_owned());
     }
     let target = workspace.join(TARGET);
-    let built = cargo(workspace)
+    let mut cargo = cargo(workspace);
+    cargo
         .args(["build", "--release", "--package", "quorlock-bench"])
         .args(["--features", "valgrind"])
-        .args(["--config", "profile.release.debug=1", "--target-dir"])
-        .arg(&target)
-        .status();
-    if !built.is_ok_and(|status| status.success()) {
-        return Err("the program to count in could not be built".to_owned());
-    }
+        .args(["--config", "profile.release.debug=1", "--target-dir"]);
+    succeed(cargo.arg(&target), "cargo build")?;
     let program = target.join("release/quorlock-bench");
     let mut is_kept = true;
     for Run { lockers, few, many, pinned, margin } in RUNS {

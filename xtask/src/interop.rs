@@ -12,9 +12,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use quorlock_servers::ServerBinary;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::{Outcome, cargo};
+use crate::generated::Rows;
+use crate::{Outcome, cargo, succeed};
 use libraries::{LIBRARIES, Library};
 use share::{Form, Share};
 pub(crate) use site::Programs;
@@ -87,34 +88,30 @@ fn compare(
     options: &Options,
 ) -> Outcome {
     println!("xtask: {server}: five servers for each library, or one if it locks on one server");
-    let (mut rows, mut absent) = (Vec::new(), Vec::new());
+    let (mut rows, mut absent) = (Rows::new(), 0);
     for library in LIBRARIES.iter().filter(|library| options.selects(library)) {
-        match measure(workspace, library, programs, server, options) {
-            Ok(row) => rows.push(row),
-            Err(why) => {
-                println!("{:18} not run: {}", library.name, why.trim());
-                absent.push(json!({ "library": library.name, "why": why.trim() }));
-            }
-        }
+        let row = measure(workspace, library, programs, server, options).unwrap_or_else(|why| {
+            println!("{:18} not run: {}", library.name, why.trim());
+            absent += 1;
+            page::not_run(&why)
+        });
+        rows.insert(library.name.to_owned(), row);
     }
     if !options.exclusion {
-        return Ok(absent.is_empty());
+        return Ok(absent == 0);
     }
-    println!("\n{}", page::tables(&rows, &absent));
-    let exact = rows.iter().filter(|row| page::inexact(row).is_empty()).count();
-    let count = rows.len();
-    println!(
-        "xtask: exclusion is exact with {exact} of {count} libraries, {} not run",
-        absent.len()
-    );
+    println!("\n{}", page::tables(&rows));
+    let exact = rows.values().filter(|row| page::inexact(row).is_empty()).count();
+    let count = rows.len() - absent;
+    println!("xtask: exclusion is exact with {exact} of {count} libraries, {absent} not run");
     let mut agrees = true;
     if options.check {
         let differing = page::differing(workspace, &rows)?;
         differing.iter().for_each(|row| print!("xtask: docs/interop.md does not have: {row}"));
         // A library that did not run shows nothing, so the check fails.
-        agrees = differing.is_empty() && absent.is_empty();
+        agrees = differing.is_empty() && absent == 0;
     } else if options.share.is_some() {
-        page::write(workspace, &rows, &absent)?;
+        page::write(workspace, rows)?;
     }
     Ok(agrees && exact == count)
 }
@@ -180,7 +177,7 @@ fn measure(
         );
         shares.push((form, share));
     }
-    Ok(page::row(library, &version, &cells, &shares))
+    Ok(page::row(&version, &cells, &shares))
 }
 
 /// Builds the command line, and the benchmark, which contains workers.
@@ -190,11 +187,7 @@ fn measure(
 pub(crate) fn build(workspace: &Path) -> Result<Programs, String> {
     let mut cargo = cargo(workspace);
     cargo.args(["build", "--quiet", "--package", "quorlock-cli", "--package", "quorlock-bench"]);
-    match cargo.status().map_err(|error| format!("cargo: {error}"))? {
-        status if status.success() => {
-            let folder = workspace.join("target/debug");
-            Ok(Programs { quorlock: folder.join("quorlock"), bench: folder.join("quorlock-bench") })
-        }
-        status => Err(format!("cargo build: {status}")),
-    }
+    succeed(&mut cargo, "cargo build")?;
+    let folder = workspace.join("target/debug");
+    Ok(Programs { quorlock: folder.join("quorlock"), bench: folder.join("quorlock-bench") })
 }

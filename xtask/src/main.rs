@@ -22,7 +22,7 @@ mod test;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use quorlock_servers::ServerBinary;
 
@@ -129,9 +129,17 @@ fn main() -> ExitCode {
 type Outcome = Result<bool, String>;
 
 /// Returns the cargo that started this program, so that all tasks use the toolchain selected by `cargo +…`.
-fn cargo(workspace: &Path) -> std::process::Command {
-    let mut cargo =
-        std::process::Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+fn cargo(workspace: &Path) -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace);
     cargo
+}
+
+/// Runs a command to its end. `what` names it in an error.
+fn succeed(command: &mut Command, what: &str) -> Result<(), String> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{what} failed: {status}")),
+        Err(error) => Err(format!("{what}: {error}")),
+    }
 }

@@ -19,18 +19,6 @@ use crate::server_wheels;
 use crate::test::at_a_time;
 use crate::{Outcome, interop};
 
-const USAGE: &str = "cargo xtask matrix [--loaded N] [--server NAME]... [--no-suite]
-
-  --loaded N     run every test N times on one core that a busy loop shares
-  --server NAME  run every test with this version as the only server, such as redis-7.0. It is the one that
-                 is installed, or one of `cargo xtask servers`. Then run the tests of mutual exclusion of
-                 `cargo xtask interop` with one library, and find out which commands locks use
-  --no-suite     do not run every test with the servers, only the rest
-
-Without an option: --loaded 3, and each of these servers. A missing server is fetched. The results of each server go
-into target/matrix.json and the table of docs/servers.md as soon as they are known.
-";
-
 #[derive(Debug, PartialEq, Eq)]
 struct Parts {
     loaded: u32,
@@ -40,8 +28,7 @@ struct Parts {
 
 /// Builds the tests once, runs each part, and prints a table.
 pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> Outcome {
-    let parts = Parts::parse(args, server_wheels::names(server));
-    let parts = parts.map_err(|why| format!("{why}\n\n{USAGE}"))?;
+    let parts = Parts::parse(args, server_wheels::names(server))?;
     if env::var_os(SERVER_VARIABLE).is_some_and(|value| !value.is_empty()) {
         return Err(format!("{SERVER_VARIABLE} is set; use --server instead"));
     }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, ServerBinary};
 
 use crate::special_build::UNOPTIMIZED;
-use crate::{Outcome, cargo};
+use crate::{Outcome, cargo, succeed};
 
 /// The commit of release 0.1.0.
 const COMMIT: &str = "b92b7e3";
@@ -20,7 +20,10 @@ const NAME: &str = "quorlock-old";
 /// Builds 0.1.0 if necessary, and runs the tests that use both versions.
 pub(crate) fn run(workspace: &Path, server: &ServerBinary, _args: &[OsString]) -> Outcome {
     let old = build(workspace)?;
-    test(workspace, server, &old).map(|()| true)
+    let mut cargo = cargo(workspace);
+    cargo.args(["test", "--workspace", "--test", "mixed", "--", "--nocapture"]);
+    cargo.env(SERVER_VARIABLE, &server.path).env("QUORLOCK_OLD", old).env(REQUIRE_VARIABLE, "1");
+    succeed(&mut cargo, "the tests").map(|()| true)
 }
 
 fn build(workspace: &Path) -> Result<PathBuf, String> {
@@ -87,19 +90,4 @@ fn unpack(workspace: &Path, sources: &Path) -> Result<(), String> {
     let mut tar = Command::new("tar");
     tar.arg("-xf").arg(&archive).arg("-C").arg(sources);
     succeed(&mut tar, "tar")
-}
-
-fn test(workspace: &Path, server: &ServerBinary, old: &Path) -> Result<(), String> {
-    let mut cargo = cargo(workspace);
-    cargo.args(["test", "--workspace", "--test", "mixed", "--", "--nocapture"]);
-    cargo.env(SERVER_VARIABLE, &server.path).env("QUORLOCK_OLD", old).env(REQUIRE_VARIABLE, "1");
-    succeed(&mut cargo, "the tests")
-}
-
-fn succeed(command: &mut Command, what: &str) -> Result<(), String> {
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{what} failed: {status}")),
-        Err(error) => Err(format!("{what}: {error}")),
-    }
 }

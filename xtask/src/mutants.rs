@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::Outcome;
@@ -45,66 +45,35 @@ struct Row {
     two_hold: Option<u64>,
 }
 
-const USAGE: &str = "\
-cargo xtask mutants [--engine | --sweep] [--all]
-cargo xtask mutants --tests
-
-  --engine  in the engine alone, by simulator and models
-  --sweep   in the shipped code alone, by the cancellation sweep
-  --all     also: count seeds from the first until each is caught, and until two clients hold one
-            lock; mistakes that the sweep need not see
-  --tests   in the shipped code, by the library's tests: which is the first that fails?
-";
-
-/// The parts of `cargo xtask mutants` to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Parts {
-    engine: bool,
-    sweep: bool,
-    all: bool,
-}
-
-impl Parts {
-    fn parse(args: &[OsString]) -> Option<Self> {
-        let mut parts = Self { engine: false, sweep: false, all: false };
-        for arg in args {
-            match arg.to_str()? {
-                "--engine" => parts.engine = true,
-                "--sweep" => parts.sweep = true,
-                "--all" => parts.all = true,
-                _ => return None,
-            }
-        }
-        if !parts.engine && !parts.sweep {
-            (parts.engine, parts.sweep) = (true, true);
-        }
-        Some(parts)
-    }
-}
+/// The options, apart from `--tests`, which runs nothing else.
+const OPTIONS: [&str; 3] = ["--engine", "--sweep", "--all"];
 
 pub(crate) fn run(workspace: &Path, args: &[OsString]) -> Outcome {
     if args == ["--tests"] {
         library::report(&library::examine(workspace)?);
         return Ok(true);
     }
-    let parts = Parts::parse(args).ok_or(USAGE)?;
-    let engine = parts.engine.then(|| examine(workspace, parts.all)).transpose()?;
-    let swept = parts.sweep.then(|| cancellation::examine(workspace, parts.all)).transpose()?;
+    if let Some(arg) = args.iter().find(|arg| !OPTIONS.iter().any(|option| arg == option)) {
+        return Err(format!("mutants takes {} or --tests alone, not {arg:?}", OPTIONS.join(", ")));
+    }
+    let [engine, sweep, all] = OPTIONS.map(|option| args.iter().any(|arg| arg == option));
+    let (engine, sweep) = (engine || !sweep, sweep || !engine);
+    let engine = engine.then(|| examine(workspace, all)).transpose()?;
+    let swept = sweep.then(|| cancellation::examine(workspace, all)).transpose()?;
     let engine = engine.is_none_or(|(rows, models)| report(&rows, &models));
     let swept = swept.is_none_or(|rows| cancellation::report(&rows));
     Ok(engine && swept)
 }
 
 /// Returns the results for the mutants of the engine, and the output of the negative models.
-fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Output), String> {
+fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Ended), String> {
     let build = ["build", "--release", "--package", "quorlock-sim", "--bins"];
     let program = MUTANTS.program(workspace, &build, "quorlock-sim")?;
     if let Some((seed, invariant)) = first(&program, None, &SEEDS[..1])? {
         return Err(format!("the engine as it is breaks {invariant:?} with seed {seed}"));
     }
     println!("no mistake: {} seeds, and every invariant held", SEEDS[0].end);
-    let list = output(Command::new(&program).arg("--list-mutants"))?;
-    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    let list = in_time(Command::new(&program).arg("--list-mutants"), UNMUTATED)?.output;
     let known = if all { BTreeMap::new() } else { known_seeds(workspace)? };
     let mut rows = Vec::new();
     for line in list.lines() {
@@ -135,8 +104,8 @@ fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Output), String> {
     if rows.is_empty() {
         return Err("the simulator lists no mistakes".to_owned());
     }
-    let models = output(Command::new(program.with_file_name("quorlock-models")).arg("--negative"))?;
-    Ok((rows, models))
+    let mut models = Command::new(program.with_file_name("quorlock-models"));
+    Ok((rows, in_time(models.arg("--negative"), UNMUTATED)?))
 }
 
 /// Returns the recorded seed of each mutant. The table in `docs/proof.md` counts seeds from one, not from zero.
@@ -154,10 +123,23 @@ fn known_seeds(workspace: &Path) -> Result<BTreeMap<String, u64>, String> {
     Ok(text.lines().filter_map(row).collect())
 }
 
-fn output(command: &mut Command) -> Result<Output, String> {
-    let program = command.get_program().to_owned();
-    let output = command.stdin(Stdio::null()).output();
-    output.map_err(|error| format!("{}: {error}", program.display()))
+/// A mutant of the shipped code: its name, the place of the mistake, and whether the cancellation sweep must catch it.
+type Shipped = (String, String, bool);
+
+/// Returns the mutants that the cancellation sweep lists.
+fn shipped(sweep: &Path) -> Result<Vec<Shipped>, String> {
+    let mut list = Command::new(sweep);
+    list.args(["list_mutants", "--ignored", "--nocapture"]);
+    let list = in_time(&mut list, UNMUTATED)?.output;
+    let lines = list.lines().filter_map(|line| Some(line.split_once("mutant\t")?.1));
+    let mutant = |line: &str| match line.split('\t').collect::<Vec<_>>()[..] {
+        [mutant, layer, is_expected] => {
+            Ok((mutant.to_owned(), layer.to_owned(), is_expected == "true"))
+        }
+        _ => Err(format!("the sweep lists {line:?}")),
+    };
+    let mutants = lines.map(mutant).collect::<Result<Vec<_>, _>>()?;
+    if mutants.is_empty() { Err("the sweep lists no mistakes".to_owned()) } else { Ok(mutants) }
 }
 
 /// Runs a program. A timeout is an error.
@@ -218,7 +200,7 @@ fn simulate(
 }
 
 /// Prints the table. Returns whether all results are as expected.
-fn report(rows: &[Row], models: &Output) -> bool {
+fn report(rows: &[Row], models: &Ended) -> bool {
     println!(
         "\n| mistake | made in | expected | caught by | after seeds | two hold one lock after seeds |"
     );
@@ -238,9 +220,10 @@ fn report(rows: &[Row], models: &Output) -> bool {
         println!("\nxtask: {mutant}: caught by {by:?} first, not by {expected:?} as expected");
     }
     println!("\nnegative models:");
-    print!("{}", String::from_utf8_lossy(&models.stdout));
-    eprint!("{}", String::from_utf8_lossy(&models.stderr));
+    print!("{}", models.output);
+    eprint!("{}", models.errors);
     let count = rows.len();
-    println!("\nxtask: {count} mistakes, {missed} not caught; models {}", models.status);
-    missed == 0 && models.status.success()
+    let verdict = if models.is_success() { "succeeded" } else { "failed" };
+    println!("\nxtask: {count} mistakes, {missed} not caught; models {verdict}");
+    missed == 0 && models.is_success()
 }

@@ -8,7 +8,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::Value;
 
@@ -49,7 +49,9 @@ impl Special {
         let mut cargo = cargo(workspace);
         cargo.args(args).args(["--message-format", "json-render-diagnostics"]);
         cargo.env("RUSTC_WORKSPACE_WRAPPER", workspace.join(self.script));
-        let (said, is_built) = output(&mut cargo)?;
+        let output = cargo.stderr(Stdio::inherit()).output();
+        let output = output.map_err(|error| format!("cargo: {error}"))?;
+        let said = String::from_utf8_lossy(&output.stdout);
         let messages = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let folder = workspace.join(self.folder);
         let moved = |program: PathBuf| {
@@ -71,7 +73,7 @@ impl Special {
         let moved: Result<Vec<PathBuf>, _> = programs.map(moved).collect();
         let moved = moved.map_err(|error| format!("{}: {error}", folder.display()))?;
         // The error is returned last, because a failed build may have produced some programs, which have been moved.
-        if is_built { Ok(moved) } else { Err("it could not be built".to_owned()) }
+        if output.status.success() { Ok(moved) } else { Err("it could not be built".to_owned()) }
     }
 
     /// Builds and returns the program with this name, with or without a hash in its file name.
@@ -84,22 +86,21 @@ impl Special {
         args: &[&str],
         name: &str,
     ) -> Result<PathBuf, String> {
-        let found = self.build(workspace, args)?.into_iter().find(|it| is_called(it, name));
-        found.ok_or_else(|| format!("cargo {} has not built {name}", args.join(" ")))
+        named(&self.build(workspace, args)?, name)
     }
 }
 
-/// Whether the program has this name, with or without a hash in its file name.
-pub(crate) fn is_called(program: &Path, name: &str) -> bool {
-    let file = program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    file.strip_prefix(name).is_some_and(|rest| {
-        rest.is_empty() || rest.strip_prefix('-').is_some_and(|hash| hash.len() == 16)
-    })
-}
-
-/// Returns the output of cargo, and whether cargo succeeded.
-fn output(cargo: &mut Command) -> Result<(String, bool), String> {
-    let output = cargo.stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| format!("cargo: {error}"))?;
-    Ok((String::from_utf8_lossy(&output.stdout).into_owned(), output.status.success()))
+/// Returns the program with this name, with or without a hash in its file name.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn named(programs: &[PathBuf], name: &str) -> Result<PathBuf, String> {
+    let is_called = |program: &&PathBuf| {
+        let file = program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        file.strip_prefix(name).is_some_and(|rest| {
+            rest.is_empty() || rest.strip_prefix('-').is_some_and(|hash| hash.len() == 16)
+        })
+    };
+    let found = programs.iter().find(is_called).cloned();
+    found.ok_or_else(|| format!("cargo has not built {name}"))
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::libraries::{LIBRARIES, Library};
 use super::share::{Form, Share, Turns};
 use super::tests::Cell;
-use crate::generated;
+use crate::generated::{self, Rows};
 
 const PAGE: &str = "docs/interop.md";
 const JSON: &str = "target/interop.json";
@@ -20,47 +20,38 @@ const EXCLUSION: [&str; 12] =
     ["1", "2", "3a", "3b", "4", "5", "6", "7", "8", "shared", "several", "take"];
 
 /// The results of one library.
-pub(crate) fn row(
-    library: &Library,
-    version: &str,
-    cells: &[Cell],
-    shares: &[(Form, Share)],
-) -> Value {
-    let cell = |(name, cell): &Cell| match cell {
-        Ok(remark) => json!({ "test": name, "exact": true, "remark": remark }),
-        Err(why) => json!({ "test": name, "exact": false, "remark": why.trim() }),
+pub(crate) fn row(version: &str, cells: &[Cell], shares: &[(Form, Share)]) -> Value {
+    let cell = |(name, cell): &Cell| {
+        let (Ok(remark) | Err(remark)) = cell;
+        ((*name).to_owned(), json!({ "exact": cell.is_ok(), "remark": remark.trim() }))
     };
+    let side = |turns: Turns| json!({ "grants": turns.grants, "longest_wait_s": turns.longest_wait.as_secs_f64() });
     let share = |(form, share): &(Form, Share)| {
-        let side = |turns: Turns| json!({ "grants": turns.grants, "longest_wait_s": turns.longest_wait.as_secs_f64() });
-        json!({
-            "quorlock_as": format!("{form:?}").to_lowercase(),
-            "library": side(share.library),
-            "quorlock": side(share.quorlock),
-        })
+        let sides = json!({ "library": side(share.library), "quorlock": side(share.quorlock) });
+        (format!("{form:?}").to_lowercase(), sides)
     };
-    json!({
-        "library": library.name,
-        "version": version,
-        "tests": cells.iter().map(cell).collect::<Vec<_>>(),
-        "shares": shares.iter().map(share).collect::<Vec<_>>(),
-    })
+    let (tests, shares): (Rows, Rows) =
+        (cells.iter().map(cell).collect(), shares.iter().map(share).collect());
+    json!({ "version": version, "tests": tests, "shares": shares })
 }
 
-fn list<'a>(row: &'a Value, name: &str) -> &'a [Value] {
-    row[name].as_array().map_or(&[], Vec::as_slice)
+/// The row of a library that did not run.
+pub(crate) fn not_run(why: &str) -> Value {
+    json!({ "not_run": why.trim() })
 }
 
-/// The tests that were not exact, each with the reason.
+/// The tests that were not exact, each with the reason. If the library did not run, that is the reason.
 pub(crate) fn inexact(row: &Value) -> Vec<String> {
-    let inexact = list(row, "tests").iter().filter(|test| test["exact"] != true);
-    inexact.map(|test| format!("{}: {}", test["test"], test["remark"])).collect()
+    let tests = row["tests"].as_object().into_iter().flatten();
+    let inexact = tests.filter(|(_, test)| test["exact"] != true);
+    let inexact = inexact.map(|(name, test)| format!("{name}: {}", test["remark"]));
+    inexact.chain(row["not_run"].as_str().map(str::to_owned)).collect()
 }
 
 /// Returns whether a test was exact, and its remark.
 fn cell<'a>(row: &'a Value, name: &str) -> (bool, &'a str) {
-    let test = list(row, "tests").iter().find(|test| test["test"] == name);
-    let remark = |test: &'a Value| test["remark"].as_str().unwrap_or_default();
-    test.map_or((false, "not run"), |test| (test["exact"] == true, remark(test)))
+    let test = &row["tests"][name];
+    (test["exact"] == true, test["remark"].as_str().unwrap_or("not run"))
 }
 
 /// The line of a library in the first table.
@@ -78,21 +69,28 @@ pub(crate) fn exclusion(library: &Library, row: &Value) -> String {
 /// The line of a library in the second table.
 fn times(library: &Library, row: &Value) -> String {
     let share = |form: &str| {
-        let share = list(row, "shares").iter().find(|share| share["quorlock_as"] == form);
-        share.map_or("– | –".to_owned(), |share| {
-            let wait = share["library"]["longest_wait_s"].as_f64().unwrap_or_default();
-            let (theirs, ours) = (&share["library"]["grants"], &share["quorlock"]["grants"]);
-            format!("{theirs} : {ours} | {wait:.1}")
-        })
+        let share = &row["shares"][form];
+        if share.is_null() {
+            return "– | –".to_owned();
+        }
+        let wait = share["library"]["longest_wait_s"].as_f64().unwrap_or_default();
+        let (theirs, ours) = (&share["library"]["grants"], &share["quorlock"]["grants"]);
+        format!("{theirs} : {ours} | {wait:.1}")
     };
     let remarks = ["3a", "3b", "5", "6"].map(|name| cell(row, name).1).join(" | ");
     format!("| {} | {remarks} | {} | {} |\n", library.name, share("library"), share("command"))
 }
 
-/// Both tables, and a line for each library that has no row.
-pub(crate) fn tables(rows: &[Value], absent: &[Value]) -> String {
+/// The libraries that ran, each with its row.
+fn measured(rows: &Rows) -> impl Iterator<Item = (&Library, &Value)> + Clone {
+    let row = |library: &Library| rows.get(library.name).filter(|row| row["not_run"].is_null());
+    LIBRARIES.iter().filter_map(move |library| Some((library, row(library)?)))
+}
+
+/// Both tables, and a line for each library that did not run.
+pub(crate) fn tables(rows: &Rows) -> String {
     let ruler = |columns: usize| format!("|{}\n", "---|".repeat(columns));
-    let found = LIBRARIES.iter().filter_map(|library| Some((library, find(rows, library)?)));
+    let found = measured(rows);
     let mut text = format!("| library | key of K | value | {} |\n", EXCLUSION.join(" | "));
     text += &ruler(3 + EXCLUSION.len());
     text.extend(found.clone().map(|(library, row)| exclusion(library, row)));
@@ -100,46 +98,30 @@ pub(crate) fn tables(rows: &[Value], absent: &[Value]) -> String {
              | its longest wait s | beside three loops of `quorlock run` | its longest wait s |\n";
     text += &ruler(9);
     text.extend(found.map(|(library, row)| times(library, row)));
-    text.extend(absent.iter().map(|one| {
-        let word = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
-        format!("\n- {}: not run: {}\n", word("library"), word("why"))
+    text.extend(LIBRARIES.iter().filter_map(|Library { name, .. }| {
+        let why = rows.get(*name)?["not_run"].as_str()?;
+        Some(format!("\n- {name}: not run: {why}\n"))
     }));
     text
-}
-
-fn find<'a>(rows: &'a [Value], library: &Library) -> Option<&'a Value> {
-    rows.iter().find(|row| row["library"] == library.name)
 }
 
 /// Puts the results into the JSON file, in which the other libraries keep their results, and writes the page from it.
 ///
 /// # Errors
 /// A message for the user.
-pub(crate) fn write(workspace: &Path, rows: &[Value], absent: &[Value]) -> Result<(), String> {
-    let io = |error: std::io::Error| error.to_string();
-    let file = workspace.join(JSON);
-    let old = fs::read_to_string(&file).ok().and_then(|text| serde_json::from_str(&text).ok());
-    let old: Value = old.unwrap_or_default();
-    let merge = |name, new: &[Value]| -> Vec<Value> {
-        let is_new = |library| [rows, absent].iter().any(|list| find(list, library).is_some());
-        let kept = |library| {
-            find(new, library).or(find(list(&old, name), library).filter(|_| !is_new(library)))
-        };
-        LIBRARIES.iter().filter_map(kept).cloned().collect()
-    };
-    let (rows, absent) = (merge("libraries", rows), merge("not_run", absent));
-    let json = json!({ "libraries": rows, "not_run": absent });
-    fs::write(&file, format!("{json:#}\n")).map_err(io)?;
-    generated::replace(workspace, PAGE, [BEGIN, END], &tables(&rows, &absent))
+pub(crate) fn write(workspace: &Path, rows: Rows) -> Result<(), String> {
+    let mut all = generated::rows_in(workspace, JSON);
+    all.extend(rows);
+    generated::keep_rows(workspace, JSON, &all)?;
+    generated::replace(workspace, PAGE, [BEGIN, END], &tables(&all))
 }
 
 /// Returns the lines of the first table that the page does not have.
 ///
 /// # Errors
 /// If the page cannot be read.
-pub(crate) fn differing(workspace: &Path, rows: &[Value]) -> Result<Vec<String>, String> {
+pub(crate) fn differing(workspace: &Path, rows: &Rows) -> Result<Vec<String>, String> {
     let page = fs::read_to_string(workspace.join(PAGE)).map_err(|error| error.to_string())?;
-    let lines =
-        LIBRARIES.iter().filter_map(|library| Some(exclusion(library, find(rows, library)?)));
+    let lines = measured(rows).map(|(library, row)| exclusion(library, row));
     Ok(lines.filter(|line| !page.contains(line.as_str())).collect())
 }

@@ -22,7 +22,9 @@ pub(crate) struct Site<'a> {
     pub(crate) library: &'a Library,
     programs: &'a Programs,
     pub(crate) nodes: Nodes,
+    /// The command of a worker of the library, and of a worker of quorlock.
     worker: Command,
+    ours: Command,
 }
 
 /// A worker process of a lock library.
@@ -41,12 +43,16 @@ impl<'a> Site<'a> {
         library: &'a Library,
         programs: &'a Programs,
         binary: &ServerBinary,
-        worker: Command,
+        mut worker: Command,
     ) -> Result<Self, String> {
         let count = if library.is_single { 1 } else { 5 };
         let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
         let nodes = Nodes::start(binary, count, options).map_err(|error| error.to_string())?;
-        let site = Self { library, programs, nodes, worker };
+        let addresses = nodes.iter().map(Server::address).collect::<Vec<_>>().join(",");
+        let mut ours = Command::new(&programs.bench);
+        ours.args(["interop-worker", "quorlock", &addresses]);
+        worker.arg(addresses);
+        let site = Self { library, programs, nodes, worker, ours };
         let mut init = Process::start(&site.quorlock(&["init", "--fresh", "--yes"]))?;
         if init.finish()?.success() { Ok(site) } else { Err(init.errors()) }
     }
@@ -70,22 +76,12 @@ impl<'a> Site<'a> {
     }
 
     pub(crate) fn worker(&self) -> Result<Worker, String> {
-        let mut command = Command::new(self.worker.get_program());
-        command.args(self.worker.get_args()).arg(self.addresses());
-        command.envs(self.worker.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        self.worker.get_current_dir().map(|folder| command.current_dir(folder));
-        Worker::start(&command)
+        Worker::start(&self.worker)
     }
 
     /// A process that uses the library quorlock.
     pub(crate) fn quorlock_worker(&self) -> Result<Worker, String> {
-        let mut command = Command::new(&self.programs.bench);
-        command.args(["interop-worker", "quorlock"]).arg(self.addresses());
-        Worker::start(&command)
-    }
-
-    fn addresses(&self) -> String {
-        self.nodes.iter().map(Server::address).collect::<Vec<_>>().join(",")
+        Worker::start(&self.ours)
     }
 }
 

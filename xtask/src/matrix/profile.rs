@@ -1,7 +1,6 @@
 //! Finds out the commands that quorlock uses for each kind of lock on a server, and how a waiting client learns of a release.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +8,7 @@ use std::process::{Command, Stdio};
 use quorlock_servers::{Nodes, Reply, ServerBinary, ServerOptions};
 use serde_json::{Value, json};
 
-use crate::generated;
+use crate::generated::{self, Rows};
 
 /// The kinds of locks, and the arguments of `quorlock run` for each.
 const KINDS: [(&str, &[&str]); 4] = [
@@ -24,6 +23,9 @@ const AT_CONNECT: [&str; 5] = ["CLIENT", "COMMAND", "HELLO", "PING", "SCRIPT"];
 
 /// The text that ends a recording.
 const END: &str = "the recording ends";
+
+/// The results of all servers.
+const RESULTS: &str = "target/matrix.json";
 
 /// The table in `docs/servers.md` stands between these lines.
 const TABLE: [&str; 2] =
@@ -99,22 +101,19 @@ fn sent(line: &str) -> Option<String> {
     (!client.ends_with(" lua")).then_some(name)
 }
 
-/// Puts the results of a server into `target/matrix.json`, and writes the table in `docs/servers.md`. All that this run
+/// Puts the results of a server into [`RESULTS`], and writes the table in `docs/servers.md`. All that this run
 /// did not measure stays as it is.
 pub(super) fn write(workspace: &Path, name: &str, results: Value) -> Result<(), String> {
-    let path = workspace.join("target/matrix.json");
-    let known = fs::read_to_string(&path).ok().and_then(|text| serde_json::from_str(&text).ok());
-    let mut servers: BTreeMap<String, Value> = known.unwrap_or_default();
-    let row = servers.entry(name.to_owned()).or_default();
+    let mut servers = generated::rows_in(workspace, RESULTS);
+    let row = servers.entry(name).or_insert(Value::Null);
     for (part, result) in results.as_object().into_iter().flatten() {
         row[part] = result.clone();
     }
-    let text = serde_json::to_string_pretty(&servers).map_err(|why| why.to_string())?;
-    fs::write(&path, text + "\n").map_err(|why| format!("{}: {why}", path.display()))?;
+    generated::keep_rows(workspace, RESULTS, &servers)?;
     generated::replace(workspace, "docs/servers.md", TABLE, &table(&servers))
 }
 
-fn table(servers: &BTreeMap<String, Value>) -> String {
+fn table(servers: &Rows) -> String {
     let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
     let heads = ["server", "tests passed", "not for it", "beside redlock-py", "notified by"];
     let heads = [&heads, &kinds[..]].concat();
@@ -142,6 +141,8 @@ fn table(servers: &BTreeMap<String, Value>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use quorlock_servers::REQUIRE_VARIABLE;
 
-use super::{TIME_OUT, UNMUTATED, in_time, output};
+use super::{TIME_OUT, UNMUTATED, in_time, shipped};
 use crate::program;
-use crate::special_build::{MUTANTS, is_called};
+use crate::special_build::{MUTANTS, named};
 
 /// A test with real servers must catch this mutant, because the sweep has no connections.
 const VOUCHED: &str = "answers that are vouched for";
@@ -28,31 +28,22 @@ pub(super) fn examine(workspace: &Path, all: bool) -> Result<Vec<Row>, String> {
     // Builds the whole workspace. For one package, cargo would compile its dependencies again with other features.
     let build = ["test", "--workspace", "--test", "cancellation", "--test", "restart", "--no-run"];
     let programs = MUTANTS.build(workspace, &build)?;
-    let named = |name| {
-        let found = programs.iter().find(|program| is_called(program, name));
-        found.ok_or_else(|| format!("cargo has not built {name}"))
-    };
-    let (sweep, restart) = (named("cancellation")?, named("restart")?);
-    let unmutated = in_time(&mut Command::new(sweep), UNMUTATED)?;
+    let (sweep, restart) = (named(&programs, "cancellation")?, named(&programs, "restart")?);
+    let unmutated = in_time(&mut Command::new(&sweep), UNMUTATED)?;
     if !unmutated.is_success() {
         let said = unmutated.output;
         return Err(format!("the cancellation sweep fails without any mistake:\n{said}"));
     }
     println!("no mistake: the cancellation sweep passes");
-    let list = output(Command::new(sweep).args(["list_mutants", "--ignored", "--nocapture"]))?;
-    let list = String::from_utf8_lossy(&list.stdout).into_owned();
     let mut rows = Vec::new();
-    for line in list.lines().filter_map(|line| Some(line.split_once("mutant\t")?.1)) {
-        let [mutant, layer, is_expected] = line.split('\t').collect::<Vec<_>>()[..] else {
-            return Err(format!("the sweep lists {line:?}"));
-        };
+    for (mutant, layer, is_expected) in shipped(&sweep)? {
         let is_vouched = mutant == VOUCHED;
-        let is_expected = is_vouched || is_expected == "true";
+        let is_expected = is_vouched || is_expected;
         if !is_expected && !all {
             continue;
         }
         eprintln!("xtask: {mutant}");
-        let run = &mut Command::new(if is_vouched { restart } else { sweep });
+        let run = &mut Command::new(if is_vouched { &restart } else { &sweep });
         if is_vouched {
             run.args(VOUCHED_TEST).env(REQUIRE_VARIABLE, "1");
             run.current_dir(workspace.join("crates/quorlock"));
@@ -60,13 +51,9 @@ pub(super) fn examine(workspace: &Path, all: bool) -> Result<Vec<Row>, String> {
                 return Err(format!("{} fails without any mistake", VOUCHED_TEST[1]));
             }
         }
-        let ended = program::run(run.env("QUORLOCK_MUTANT", mutant), TIME_OUT)?;
+        let ended = program::run(run.env("QUORLOCK_MUTANT", &mutant), TIME_OUT)?;
         let is_caught = ended.status.map(|status| !status.success());
-        let [mutant, layer] = [mutant, layer].map(str::to_owned);
         rows.push(Row { mutant, layer, is_expected, is_caught });
-    }
-    if rows.is_empty() {
-        return Err("the sweep lists no mistakes".to_owned());
     }
     Ok(rows)
 }

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use quorlock_servers::REQUIRE_VARIABLE;
 
-use super::{TIME_OUT, output};
+use super::{Shipped, TIME_OUT, shipped};
 use crate::program;
-use crate::special_build::{MUTANTS, is_called};
+use crate::special_build::{MUTANTS, named};
 
 /// The test binaries of the library, fastest first. The first contains the unit tests. Each name is unique in the
 /// workspace, so it identifies a binary.
@@ -46,11 +46,7 @@ pub(super) fn examine(workspace: &Path) -> Result<Vec<Row>, String> {
     let mut build = vec!["test", "--workspace", "--no-run", "--lib", "--test", "cancellation"];
     build.extend(TESTS[1..].iter().flat_map(|name| ["--test", name]));
     let programs = MUTANTS.build(workspace, &build)?;
-    let named = |name: &str| -> Result<PathBuf, String> {
-        let found = programs.iter().find(|program| is_called(program, name));
-        Ok(found.ok_or_else(|| format!("cargo has not built {name}"))?.clone())
-    };
-    let tests = TESTS.iter().map(|name| Ok((*name, named(name)?)));
+    let tests = TESTS.iter().map(|name| Ok((*name, named(&programs, name)?)));
     let tests: Vec<(&str, PathBuf)> = tests.collect::<Result<_, String>>()?;
     let failing = |mutant: Option<&str>| -> Result<Option<(String, String)>, String> {
         for (name, program) in &tests {
@@ -64,23 +60,13 @@ pub(super) fn examine(workspace: &Path) -> Result<Vec<Row>, String> {
         return Err(format!("without any mistake {name} {test} fails"));
     }
     println!("no mistake: {} of the library's tests pass", tests.len());
-    let sweep = named("cancellation")?;
-    let list = output(Command::new(sweep).args(["list_mutants", "--ignored", "--nocapture"]))?;
-    let mut rows = Vec::new();
-    for line in String::from_utf8_lossy(&list.stdout).lines() {
-        let Some((_, line)) = line.split_once("mutant\t") else { continue };
-        let [mutant, layer, _] = line.split('\t').collect::<Vec<_>>()[..] else { continue };
-        if layer == "engine" {
-            continue;
-        }
+    let mutants = shipped(&named(&programs, "cancellation")?)?;
+    let row = |(mutant, layer, _): Shipped| -> Result<Row, String> {
         eprintln!("xtask: {mutant}");
-        let by = failing(Some(mutant))?;
-        rows.push(Row { mutant: mutant.to_owned(), layer: layer.to_owned(), by });
-    }
-    if rows.is_empty() {
-        return Err("the sweep lists no mistakes".to_owned());
-    }
-    Ok(rows)
+        let by = failing(Some(&mutant))?;
+        Ok(Row { mutant, layer, by })
+    };
+    mutants.into_iter().filter(|(_, layer, _)| layer != "engine").map(row).collect()
 }
 
 /// Runs a test binary. Returns the first failing test.
