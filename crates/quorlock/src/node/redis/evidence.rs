@@ -136,23 +136,18 @@ pub(super) fn ask_acknowledgement(key: &Key, replicas: u32, within: Duration) ->
     asked.into()
 }
 
-/// Reads a reply to [`ask_acknowledgement`], after `before` from the reply before it. `None` if the stream is out of
-/// step.
-pub(super) fn acknowledged(
-    before: Option<Result<u32, Failure>>,
-    reply: &Reply,
-) -> Option<Option<Result<u32, Failure>>> {
-    Some(match reply {
-        Reply::Okay => None,
-        // An error of the write counts, and not what `WAIT` says about an earlier write.
-        _ if before.is_some() => before,
-        Reply::Int(count) => Some(Ok(u32::try_from(*count).unwrap_or(0))),
-        Reply::Error(error) => {
+/// Reads the replies to [`ask_acknowledgement`]. `None` if the stream is out of step (S22).
+pub(super) fn acknowledged(write: &Reply, wait: &Reply) -> Option<Result<u32, Failure>> {
+    match (write, wait) {
+        // Behind a write that failed, `WAIT` would count the replicas that have an earlier write (S35).
+        (Reply::Okay, Reply::Int(count)) => Some(Ok(u32::try_from(*count).unwrap_or(0))),
+        (Reply::Error(error), Reply::Int(_) | Reply::Error(_))
+        | (Reply::Okay, Reply::Error(error)) => {
             let right = "the right +wait, and ~<prefix>quorlock:* for its keys";
             Some(Err(with_help(rejected(error), right)))
         }
-        _ => return None,
-    })
+        _ => None,
+    }
 }
 
 /// The rights that a client needs to register the number of its database, and to read the registered number.
@@ -258,13 +253,19 @@ mod tests {
         let asked = ask_acknowledgement(&key, 1, Duration::from_micros(1));
         assert!(asked.ends_with(b"\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$1\r\n1\r\n"), "at least 1 ms");
         let error = || Reply::Error("READONLY You can't write against a read only replica.".into());
-        let read = |write: Reply, wait: Reply| acknowledged(acknowledged(None, &write)?, &wait)?;
-        assert_eq!(read(Reply::Okay, Reply::Int(1)), Some(Ok(1)));
-        assert_eq!(read(Reply::Okay, Reply::Int(0)), Some(Ok(0)));
-        let kind = |write, wait| read(write, wait).unwrap().unwrap_err().kind();
-        assert_eq!(kind(error(), Reply::Int(1)), FailureKind::ReadOnly);
-        assert_eq!(kind(Reply::Okay, error()), FailureKind::ReadOnly);
-        assert_eq!(acknowledged(None, &Reply::Nil), None, "out of step");
+        assert_eq!(acknowledged(&Reply::Okay, &Reply::Int(1)), Some(Ok(1)));
+        assert_eq!(acknowledged(&Reply::Okay, &Reply::Int(0)), Some(Ok(0)));
+        for (write, wait) in [(error(), Reply::Int(1)), (Reply::Okay, error()), (error(), error())]
+        {
+            let failure = acknowledged(&write, &wait).unwrap().unwrap_err();
+            assert_eq!(failure.kind(), FailureKind::ReadOnly, "{write:?}, {wait:?}");
+        }
+        for other in
+            [Reply::Int(1), Reply::Nil, Reply::Text("QUEUED".into()), Reply::Bytes(b"OK".into())]
+        {
+            assert_eq!(acknowledged(&other, &Reply::Int(1)), None, "{other:?} is no reply to SET");
+        }
+        assert_eq!(acknowledged(&Reply::Okay, &Reply::Okay), None, "no reply to WAIT");
     }
 
     #[test]

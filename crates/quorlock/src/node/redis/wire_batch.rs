@@ -24,9 +24,7 @@ pub(super) struct WireBatch {
     pub(super) marker: MarkerSeen,
     /// The number of replicas that acknowledged the batch, or the error of the write or of `WAIT` behind the marker.
     pub(super) acknowledged: Option<Result<u32, Failure>>,
-    /// Number of replies so far that follow the replies to the commands.
-    behind: usize,
-    /// The replies so far to a command that gets several.
+    /// The replies so far to a command that gets several, or to the write and `WAIT` behind the marker.
     parts: Vec<Reply>,
     /// The batch is the first on its connection.
     pub(super) is_first: bool,
@@ -61,7 +59,7 @@ impl WireBatch {
         self.before.clear();
         self.parts.clear();
         (self.marker, self.in_step) = (MarkerSeen::NotAsked, true);
-        (self.acknowledged, self.behind) = (None, 0);
+        self.acknowledged = None;
         self.pass_over();
     }
 
@@ -81,7 +79,7 @@ impl WireBatch {
             return;
         }
         let Some(command) = self.exchange.awaited() else {
-            return self.take_behind(&reply);
+            return self.take_behind(reply);
         };
         let count = replies_to(command, self.encoding);
         let answer = if count == 1 {
@@ -98,16 +96,16 @@ impl WireBatch {
     }
 
     /// Takes the marker, or a reply behind the marker that is about the node's replicas.
-    fn take_behind(&mut self, reply: &Reply) {
-        self.behind += 1;
-        if self.beside.has_acknowledgement() && (self.behind > 1 || !self.beside.has_marker()) {
-            match acknowledged(self.acknowledged.take(), reply) {
-                Some(acknowledged) => self.acknowledged = acknowledged,
-                None => self.in_step = false,
+    fn take_behind(&mut self, reply: Reply) {
+        if self.beside.has_acknowledgement() && self.missing <= 2 {
+            self.parts.push(reply);
+            if let [write, wait] = &*self.parts {
+                self.acknowledged = acknowledged(write, wait);
+                self.in_step &= self.acknowledged.is_some();
             }
             return;
         }
-        match marker_of(reply, &self.exchange) {
+        match marker_of(&reply, &self.exchange) {
             Some(marker) => self.marker = marker,
             None => self.in_step = false,
         }
