@@ -12,8 +12,8 @@ use quorlock::{
     AcquireError, BuildError, Client, ClientBuilder, LeaseError, LockOptions, NodeTrustState,
     RestartGuard,
 };
-use quorlock_servers::Reply;
 use quorlock_servers::proxy::Door;
+use quorlock_servers::{Reply, Server};
 
 const TTL: Duration = Duration::from_millis(800);
 
@@ -54,13 +54,28 @@ fn names_the_replica(error: &impl std::fmt::Display) -> bool {
     [MISSING, WAITS, CLOSED].iter().any(|message| error.contains(message))
 }
 
-#[tokio::test]
-async fn votes_of_every_kind_count_once_the_replica_has_them() {
+/// On each server version: a master, its replica, and a client for which the master's votes count.
+async fn with_a_replica(test: impl AsyncFn(&Server, &Server, Client)) {
     for binary in all_servers() {
         let nodes = master_and(1, &binary).await;
-        let (master, replica) = (&nodes[0], &nodes[1]);
-        let client = client(&master.url());
+        let client = client(&nodes[0].url());
         trusted(&client).await;
+        test(&nodes[0], &nodes[1], client).await;
+    }
+}
+
+/// A name that leads to the master, until the test changes it.
+async fn name_of(master: &Server) -> Door {
+    let name = Door::open(master, |mut client, server| async move {
+        let Some(mut server) = server else { return };
+        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+    });
+    name.await.unwrap()
+}
+
+#[tokio::test]
+async fn votes_of_every_kind_count_once_the_replica_has_them() {
+    with_a_replica(async |master, replica, client| {
         let guard = client.acquire("plain").await.unwrap();
         assert!(get(replica, "plain").is_some(), "the replica has the lock when it is granted");
         guard.extend().await.unwrap();
@@ -79,16 +94,13 @@ async fn votes_of_every_kind_count_once_the_replica_has_them() {
         taken.extend().await.unwrap();
         // A new client needs no wait: the marker shows that the master is the same.
         assert!(self::client(&master.url()).acquire("new").options(ONCE).await.is_ok());
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn without_its_replica_a_node_gives_no_vote_and_keeps_no_key() {
-    for binary in all_servers() {
-        let nodes = master_and(1, &binary).await;
-        let (master, replica) = (&nodes[0], &nodes[1]);
-        let client = client(&master.url());
-        trusted(&client).await;
+    with_a_replica(async |master, replica, client| {
         let held = client.acquire("held").options(UNEXTENDED).await.unwrap();
         replica.pause().unwrap();
         let error = held.extend().await.unwrap_err();
@@ -108,7 +120,8 @@ async fn without_its_replica_a_node_gives_no_vote_and_keeps_no_key() {
             let guard = client.acquire(key).await.unwrap();
             assert!(guard.is_valid());
         }
-    }
+    })
+    .await;
 }
 
 /// A master that was stopped while its replica was promoted grants again when it continues, but not to a client that
@@ -118,11 +131,7 @@ async fn a_master_that_was_stopped_during_a_failover_grants_nothing_that_counts(
     for binary in all_servers() {
         let nodes = master_and(1, &binary).await;
         let (master, replica) = (&nodes[0], &nodes[1]);
-        let name = Door::open(master, |mut client, server| async move {
-            let Some(mut server) = server else { return };
-            let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-        });
-        let name = name.await.unwrap();
+        let name = name_of(master).await;
         let (old, other) = (client(&name.url()), client(&name.url()));
         trusted(&old).await;
         trusted(&other).await;
@@ -157,22 +166,20 @@ async fn a_master_that_was_stopped_during_a_failover_grants_nothing_that_counts(
     }
 }
 
-/// The old master can be reached, and stays a master, because only its link to the other servers is cut.
+/// The old master can be reached, and stays a master, because only its link to the other servers is cut. Its `WAIT`
+/// answers 0. With `min-replicas-to-write`, it answers the write before `WAIT` with an error.
 #[tokio::test]
 async fn clients_of_a_master_without_its_replica_resolve_its_name_again() {
-    for binary in all_servers() {
-        let nodes = master_and(2, &binary).await;
+    for (binary, replicas_to_write) in all_servers().iter().flat_map(|it| [(it, "0"), (it, "1")]) {
+        let nodes = master_and(2, binary).await;
         let [master, replica, spare] = &nodes[..] else { panic!("three servers") };
         run(spare, &["REPLICAOF", "NO", "ONE"]);
-        let name = Door::open(master, |mut client, server| async move {
-            let Some(mut server) = server else { return };
-            let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-        });
-        let name = name.await.unwrap();
+        let name = name_of(master).await;
         let client = client(&name.url());
         trusted(&client).await;
         run(replica, &["REPLICAOF", "NO", "ONE"]);
         follow(spare, replica).await;
+        run(master, &["CONFIG", "SET", "min-replicas-to-write", replicas_to_write]);
         name.lead_to(replica);
         let guard = client.acquire("orders").await.unwrap();
         assert!(get(replica, "orders").is_some() && guard.is_valid());
@@ -183,11 +190,7 @@ async fn clients_of_a_master_without_its_replica_resolve_its_name_again() {
 /// `WAIT` as if the replica had everything. So the client writes a key of its own before `WAIT`.
 #[tokio::test]
 async fn a_vote_that_needs_no_write_counts_only_if_the_replica_has_what_it_rests_on() {
-    for binary in all_servers() {
-        let nodes = master_and(1, &binary).await;
-        let (master, replica) = (&nodes[0], &nodes[1]);
-        let first = client(&master.url());
-        trusted(&first).await;
+    with_a_replica(async |master, replica, first| {
         let lease = first.acquire("orders").await.unwrap().detach().await.unwrap();
         let second = client(&master.url());
         trusted(&second).await;
@@ -204,7 +207,8 @@ async fn a_vote_that_needs_no_write_counts_only_if_the_replica_has_what_it_rests
         replica.resume().unwrap();
         let lease = first.extend_lease(&lease).await.unwrap();
         assert!(first.release_lease(&lease).await.unwrap().is_released());
-    }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -82,3 +82,17 @@ async fn a_wrapped_server_behaves_like_a_server() {
     client.shutdown(PATIENCE).await.unwrap();
     eventually("nothing is left", || nodes.iter().all(|node| get(node, "orders").is_none())).await;
 }
+
+#[test]
+fn a_node_with_replicas_cannot_be_wrapped() {
+    let config = NodeConfig::parse("redis://127.0.0.1:1").unwrap();
+    let new = |config| RedisNode::new(config, PATIENCE, NODE_TIMEOUT);
+    assert!(new(config.clone()).is_ok());
+    let in_the_url = NodeConfig::parse("redis://127.0.0.1:1?replicas=1").unwrap();
+    for config in [in_the_url, config.replicas(1)] {
+        let error = new(config).unwrap_err().to_string();
+        let said =
+            "\"127.0.0.1:1\": a node with replicas cannot be wrapped; use ClientBuilder::node";
+        assert!(error.contains(said), "{error}");
+    }
+}
