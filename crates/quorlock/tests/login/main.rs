@@ -2,28 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod tls;
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::{
-    ONCE, PATIENCE, PATIENT, all_servers, all_up, builder, calls, client, eventually, get,
-    key_count, no_key_is_left, run, start,
+    PATIENCE, PATIENT, all_servers, all_up, builder, calls, client, eventually, no_key_is_left,
+    run, start,
 };
-use quorlock::node::{Credentials, FailureKind, NodeConfig, NodeState, Tls};
-use quorlock::{AcquireError, Client, ClientBuilder, LockOptions, RestartGuard};
-use quorlock_servers::{
-    Listen, Nodes, Reply, Server, ServerOptions, StartError, TlsFiles, without_tls,
-};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
+use quorlock::node::{Credentials, FailureKind, NodeConfig, NodeState};
+use quorlock::{AcquireError, Client, ClientBuilder, LockOptions};
+use quorlock_servers::{Listen, Nodes, Reply, Server, ServerOptions};
 use tokio::time::Instant;
-use tokio_rustls::TlsAcceptor;
 
 /// Acquires, extends, inspects and releases a lock with the votes of all nodes.
 async fn does_everything(client: &Client) {
@@ -85,6 +79,17 @@ async fn the_schemes_of_valkey_and_a_name_for_a_node() {
 
 const PASSWORD: &str = "s3cr et/&?@#%";
 
+fn start_with_password(count: usize) -> Option<Nodes> {
+    let password = Some(PASSWORD.to_owned());
+    start(count, ServerOptions { password, ..ServerOptions::default() })
+}
+
+/// Three servers with a further user: the name, and the rules of `ACL SETUSER`.
+fn start_with_user(user: &str) -> Option<Nodes> {
+    let args = ["--user"].into_iter().chain(user.split(' ')).map(String::from).collect();
+    start(3, ServerOptions { args, ..ServerOptions::default() })
+}
+
 #[tokio::test]
 async fn a_password_in_the_url_or_by_option() {
     for listen in [Listen::UnixSocket, Listen::Tcp] {
@@ -103,10 +108,7 @@ async fn a_password_in_the_url_or_by_option() {
 
 #[tokio::test]
 async fn a_wrong_password_is_reported_at_once() {
-    let password = Some(PASSWORD.to_owned());
-    let Some(nodes) = start(5, ServerOptions { password, ..ServerOptions::default() }) else {
-        return;
-    };
+    let Some(nodes) = start_with_password(5) else { return };
     let bare = || common::unguarded().nodes(nodes.iter().map(bare_url)).options(PATIENT);
     for (builder, said) in [
         (bare().password("guess-1234"), "not authenticated: "),
@@ -155,10 +157,7 @@ async fn a_wrong_password_is_reported_at_once() {
 /// SECURITY.md tells operators to rotate passwords in this way.
 #[tokio::test]
 async fn a_password_is_rotated_while_a_lock_is_held() {
-    let args = ["--user", "locker", "on", ">old-one", "~*", "+@all"].map(String::from).to_vec();
-    let Some(nodes) = start(3, ServerOptions { args, ..ServerOptions::default() }) else {
-        return;
-    };
+    let Some(nodes) = start_with_user("locker on >old-one ~* +@all") else { return };
     let with = |password| {
         let builder = builder(&nodes).username("locker").password(password);
         builder.options(PATIENT).build().unwrap()
@@ -203,10 +202,7 @@ where
 
 #[tokio::test]
 async fn each_connection_asks_for_its_credentials() {
-    let args = ["--user", "locker", "on", ">token-1", "~*", "+@all"].map(String::from).to_vec();
-    let Some(nodes) = start(3, ServerOptions { args, ..ServerOptions::default() }) else {
-        return;
-    };
+    let Some(nodes) = start_with_user("locker on >token-1 ~* +@all") else { return };
     let number = Arc::new(AtomicU32::new(1));
     let client = with_credentials(&nodes, {
         let number = Arc::clone(&number);
@@ -226,10 +222,7 @@ async fn each_connection_asks_for_its_credentials() {
 
 #[tokio::test]
 async fn a_node_without_credentials_is_unreachable_until_it_has_some() {
-    let password = Some(PASSWORD.to_owned());
-    let Some(nodes) = start(1, ServerOptions { password, ..ServerOptions::default() }) else {
-        return;
-    };
+    let Some(nodes) = start_with_password(1) else { return };
     let stage = Arc::new(AtomicU32::new(0));
     let client = with_credentials(&nodes, {
         let stage = Arc::clone(&stage);
@@ -296,10 +289,7 @@ async fn the_least_permissions_suffice_to_lock() {
 
 #[tokio::test]
 async fn missing_permissions_are_reported_at_once() {
-    let args = ["--user", "guest", "on", ">pass-word", "~*", "+get"].map(String::from).to_vec();
-    let Some(nodes) = start(3, ServerOptions { args, ..ServerOptions::default() }) else {
-        return;
-    };
+    let Some(nodes) = start_with_user("guest on >pass-word ~* +get") else { return };
     let ttl = Duration::from_secs(30);
     let client = builder(&nodes)
         .username("guest")
@@ -324,10 +314,7 @@ async fn missing_permissions_are_reported_at_once() {
 /// The permissions are removed while the lock is held. The lock ends with its ttl, and the release names the cause.
 #[tokio::test]
 async fn without_the_permission_to_release_the_lock_ends_with_its_ttl() {
-    let args = ["--user", "half", "on", ">pass-word", "~*", "+@all"].map(String::from).to_vec();
-    let Some(nodes) = start(3, ServerOptions { args, ..ServerOptions::default() }) else {
-        return;
-    };
+    let Some(nodes) = start_with_user("half on >pass-word ~* +@all") else { return };
     let client = builder(&nodes)
         .username("half")
         .password("pass-word")
@@ -407,168 +394,6 @@ async fn a_database_that_does_not_exist_is_named_as_the_cause() {
     let client = common::unguarded().nodes([url]).build().unwrap();
     let error = client.try_acquire("orders").await.unwrap_err();
     assert!(error.to_string().contains("DB index is out of range"), "{error}");
-}
-
-#[tokio::test]
-async fn tls_with_our_own_authority_and_client_certificates() {
-    for client_auth in [false, true] {
-        let Some(nodes) = start_tls(client_auth) else { return };
-        let with = |tls: Tls| builder(&nodes).tls(tls).build().unwrap();
-        let ca = || Tls::new().ca_pem(pem("ca.pem"));
-        let certified = || ca().client_pem(pem("node.pem"), pem("node.key"));
-        does_everything(&with(certified())).await;
-        no_key_is_left(&nodes).await;
-        if client_auth {
-            let error = with(ca()).acquire("orders").options(ONCE).await.unwrap_err();
-            assert_eq!(kind(&error), FailureKind::Unreachable, "no certificate: {error}");
-            assert!(error.to_string().to_lowercase().contains("certificate"), "{error}");
-        } else {
-            does_everything(&with(ca())).await;
-            // The URLs have host names, and each node has its own certificate authority.
-            let named = nodes.iter().map(|node| {
-                let url = node.url().replace("127.0.0.1", "localhost");
-                NodeConfig::parse(&url).unwrap().tls(ca())
-            });
-            let builder = named.fold(common::unguarded(), ClientBuilder::node).options(PATIENT);
-            does_everything(&builder.build().unwrap()).await;
-        }
-    }
-}
-
-/// The certificates are valid only for 127.0.0.1 and localhost, so a client must refuse them for any other name.
-#[tokio::test]
-async fn a_certificate_for_another_name_needs_that_name() {
-    let Some(nodes) = start_tls(false) else { return };
-    let urls = |query: &str| -> Vec<String> {
-        nodes.iter().map(|node| format!("{}{query}", node.url())).collect()
-    };
-    let trusting = |builder: ClientBuilder| builder.tls(Tls::new().ca_pem(pem("ca.pem")));
-    let all = |query| trusting(common::unguarded().nodes(urls(query)).options(PATIENT));
-    does_everything(&all("").tls_server_name("localhost").build().unwrap()).await;
-    does_everything(&all("?tls-server-name=localhost").build().unwrap()).await;
-    // The server name of the node itself takes precedence over that of the client.
-    let named = urls("")
-        .into_iter()
-        .map(|url| NodeConfig::parse(&url).unwrap().tls_server_name("localhost"));
-    let named = trusting(named.fold(common::unguarded(), ClientBuilder::node)).options(PATIENT);
-    does_everything(&named.tls_server_name("other.internal").build().unwrap()).await;
-    for wrong in [all("").tls_server_name("other.internal"), all("?tls-server-name=other.internal")]
-    {
-        let client = wrong.build().unwrap();
-        let error = client.acquire("orders").options(ONCE).await.unwrap_err();
-        assert_eq!(kind(&error), FailureKind::Unreachable, "{error}");
-        assert!(error.to_string().contains("other.internal"), "{error}");
-    }
-    let error = all("").tls_server_name("no name").build().unwrap_err().to_string();
-    assert!(error.contains("tls-server-name: a server has no such name"), "{error}");
-    no_key_is_left(&nodes).await;
-}
-
-#[tokio::test]
-async fn a_certificate_of_an_unknown_authority_is_refused_with_the_cause() {
-    let Some(nodes) = start_tls(false) else { return };
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls/other-ca.pem");
-    let other = Tls::new().ca_pem(std::fs::read(here).unwrap());
-    // Without `ca_pem`, the client trusts the machine's authorities.
-    for tls in [other, Tls::new()] {
-        let client = builder(&nodes).tls(tls).build().unwrap();
-        let error = client.acquire("orders").options(ONCE).await.unwrap_err();
-        assert_eq!(kind(&error), FailureKind::Unreachable, "{error}");
-        assert!(error.to_string().contains("invalid peer certificate: UnknownIssuer"), "{error}");
-    }
-    for (tls, said) in [
-        (Tls::new().ca_pem("nonsense"), "TLS: "),
-        (Tls::new().client_pem(pem("node.pem"), "nonsense"), "TLS: "),
-    ] {
-        let error = builder(&nodes).tls(tls).build().unwrap_err().to_string();
-        assert!(error.contains(said) && error.contains(&nodes[0].address()), "{error}");
-    }
-    // The client sends plain text to a TLS port.
-    let plain = nodes.iter().map(|node| node.url().replace("rediss://", "redis://"));
-    let client = common::unguarded().nodes(plain).build().unwrap();
-    assert_eq!(kind(&client.try_acquire("orders").await.unwrap_err()), FailureKind::Unreachable);
-    assert_eq!(key_count(&nodes[0]), 0);
-}
-
-/// If the program has not installed a provider for rustls, the first connection must not panic. If the program has
-/// installed one, the client does not replace it.
-#[tokio::test]
-async fn the_first_tls_connection_works_on_the_clients_own_thread() {
-    let Some(nodes) = start_tls(false) else { return };
-    let client = builder(&nodes).tls(Tls::new().ca_pem(pem("ca.pem"))).own_thread(true).build();
-    let client = client.unwrap();
-    does_everything(&client).await;
-    assert!(get(&nodes[0], "orders").is_none());
-}
-
-/// Some services terminate TLS in a proxy beside a server without TLS. The restart guard reads the server's evidence
-/// through the proxy.
-#[tokio::test]
-async fn a_proxy_may_terminate_tls() {
-    let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
-    let Some(nodes) = start(1, options) else { return };
-    let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("rediss://{}", proxy.local_addr().unwrap());
-    let server = nodes[0].address();
-    let certificates =
-        CertificateDer::pem_slice_iter(&pem("node.pem")).map(Result::unwrap).collect();
-    let key = PrivateKeyDer::from_pem_slice(&pem("node.key")).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider);
-    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-    let config = Arc::new(config.with_single_cert(certificates, key).unwrap());
-    let serving = tokio::spawn(async move {
-        loop {
-            let (client, _) = proxy.accept().await.unwrap();
-            let (acceptor, server) = (TlsAcceptor::from(Arc::clone(&config)), server.clone());
-            tokio::spawn(async move {
-                let mut client = acceptor.accept(client).await.unwrap();
-                let mut server = TcpStream::connect(server).await.unwrap();
-                copy_bidirectional(&mut client, &mut server).await
-            });
-        }
-    });
-    let with = || Client::builder().nodes([&url]).tls(Tls::new().ca_pem(pem("ca.pem")));
-    does_everything(&with().restart_guard(RestartGuard::Off).options(PATIENT).build().unwrap())
-        .await;
-    no_key_is_left(&nodes).await;
-    // A node that is used for the first time is in quarantine.
-    let max_ttl = Duration::from_millis(500);
-    let ttl = LockOptions::new().ttl(max_ttl).node_timeout(max_ttl / 4).wait(PATIENCE);
-    does_everything(&with().max_ttl(max_ttl).options(ttl).build().unwrap()).await;
-    serving.abort();
-}
-
-fn kind(error: &AcquireError) -> FailureKind {
-    let failures = error.nodes().iter().filter_map(|node| node.failure());
-    failures.map(|failure| failure.kind()).next().unwrap_or_else(|| panic!("{error}"))
-}
-
-fn start_tls(client_auth: bool) -> Option<Nodes> {
-    let tls = TlsFiles {
-        cert: tls_file("node.pem"),
-        key: tls_file("node.key"),
-        ca: tls_file("ca.pem"),
-        client_auth,
-    };
-    let binaries = all_servers();
-    for binary in &binaries {
-        let options = ServerOptions { tls: Some(tls.clone()), ..ServerOptions::default() };
-        match Nodes::start(binary, 3, options) {
-            Err(StartError::NoTls { .. }) => {}
-            started => return Some(started.unwrap()),
-        }
-    }
-    without_tls(binaries.first()?, &common::test_name());
-    None
-}
-
-fn tls_file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../servers/tests/tls").join(name)
-}
-
-fn pem(name: &str) -> Vec<u8> {
-    std::fs::read(tls_file(name)).unwrap()
 }
 
 fn bare_url(server: &Server) -> String {
