@@ -107,6 +107,16 @@ fn in_a_gap() -> ScriptedWorld {
     panic!("no gap in a second");
 }
 
+/// The call has the lock after this time.
+fn finish_with(mut world: ScriptedWorld, call: LockId, after_ms: i64) {
+    world.run_for(after_ms);
+    assert!(world.is_valid(call));
+    world.finish();
+}
+
+/// The time in which a gap ends.
+const GAP_MS: i64 = 260;
+
 #[test]
 fn a_call_in_a_gap_looks_at_the_lock_and_attempts_after_the_gap() {
     let mut world = in_a_gap();
@@ -114,9 +124,7 @@ fn a_call_in_a_gap_looks_at_the_lock_and_attempts_after_the_gap() {
     world.run_for(50);
     assert!(world.sent(call, Verb::Acquire, 0).is_empty());
     assert!(!world.sent(call, Verb::Inspect, 0).is_empty());
-    world.run_for(260);
-    assert!(world.is_valid(call));
-    world.finish();
+    finish_with(world, call, GAP_MS);
 }
 
 #[test]
@@ -128,9 +136,7 @@ fn a_call_attempts_as_soon_as_a_foreign_client_has_had_the_gap() {
     world.run_for(10);
     assert!(world.find(call).is_none());
     (0..NODES).for_each(|node| world.forget_key(node, "k"));
-    world.run_for(10);
-    assert!(world.is_valid(call));
-    world.finish();
+    finish_with(world, call, 10);
 }
 
 #[test]
@@ -147,9 +153,7 @@ fn a_gap_lengthens_no_bounded_wait_and_a_single_attempt_never_waits() {
     world.release(single, false);
     world.run_for(10);
     let unyielding = world.acquire(Request { yields_to_pollers: false, ..request("k") });
-    world.run_for(15);
-    assert!(world.is_valid(unyielding));
-    world.finish();
+    finish_with(world, unyielding, 15);
 }
 
 #[test]
@@ -162,7 +166,5 @@ fn a_lock_is_not_handed_over_in_a_gap() {
     world.run_for(20);
     assert!(world.find(next).is_none());
     assert!((0..NODES).all(|node| !world.has(node, "k")), "the key is free for pollers");
-    world.run_for(260);
-    assert!(world.is_valid(next));
-    world.finish();
+    finish_with(world, next, GAP_MS);
 }
