@@ -10,9 +10,6 @@ use super::format::sealed;
 use super::*;
 use crate::resources::Resources;
 
-/// Environment variable that repeats a failed run, if it is set to the printed seed.
-const SEED_VARIABLE: &str = "QUORLOCK_LEASE_SEED";
-
 /// The example of protocol.md section 17.
 const EXAMPLE: &str = "quorlock1:kind=fenced,key=account:7,key=account:9,\
     value=4f8c0de1a92b3c7d5e6f708192a3b4c5d6e7f809%20@1764065000123%20web-3:812%20transfer,\
@@ -43,7 +40,7 @@ fn number(random: &mut fastrand::Rng) -> u64 {
 }
 
 /// A lease with random fields, some of them at their bounds.
-pub(crate) fn random_lease(random: &mut fastrand::Rng) -> Lease {
+fn random_lease(random: &mut fastrand::Rng) -> Lease {
     use LeaseKind::{Exclusive, Fenced, Shared, Taken};
     let kind = [Exclusive, Fenced, Shared, Taken][random.usize(..4)];
     let count = [1, 1, 2, Resources::COUNT_MAX][random.usize(..4)];
@@ -84,34 +81,14 @@ pub(crate) fn random_lease(random: &mut fastrand::Rng) -> Lease {
     }
 }
 
-fn round_trip(seed: u64) {
-    println!("{SEED_VARIABLE}={seed}");
-    let mut random = fastrand::Rng::with_seed(seed);
-    for number in 0..2_000 {
-        let lease = random_lease(&mut random);
-        let text = lease.to_string();
-        let is_safe = |c: char| c.is_ascii_alphanumeric() || "-./:@_%,=".contains(c);
-        assert!(text.chars().all(is_safe), "lease {number} of seed {seed}: {text}");
-        assert!(text.len() <= Lease::TEXT_BYTES_MAX);
-        let read: Lease = text.parse().unwrap_or_else(|error| {
-            panic!("lease {number} of seed {seed}: {error}: {text}");
-        });
-        assert_eq!(read, lease, "lease {number} of seed {seed}");
-        assert_eq!(read.title, lease.title);
-    }
-}
-
-#[test]
-fn pinned_leases_are_read_as_they_were_written() {
-    round_trip(1);
-}
-
-#[test]
-#[expect(clippy::disallowed_methods, reason = "a number that no other run has, and no time")]
-fn fresh_leases_are_read_as_they_were_written() {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
-    let given = std::env::var(SEED_VARIABLE).ok();
-    round_trip(given.map_or(now, |seed| seed.parse().unwrap()));
+/// The text of a random lease. It is safe in a shell, and the parser reads this lease from it.
+pub(crate) fn random_text(random: &mut fastrand::Rng) -> String {
+    let lease = random_lease(random);
+    let text = lease.to_string();
+    let is_safe = |c: char| c.is_ascii_alphanumeric() || "-./:@_%,=".contains(c);
+    assert!(text.chars().all(is_safe) && text.len() <= Lease::TEXT_BYTES_MAX, "{text}");
+    assert_eq!(text.parse(), Ok(lease), "{text}");
+    text
 }
 
 #[test]
@@ -178,56 +155,46 @@ fn a_text_with_a_right_checksum_is_refused_with_the_field_that_is_wrong() {
     assert_eq!(sealed(body), EXAMPLE, "the text of an edit has the right checksum");
     let missing = |field| MissingField { field };
     let invalid = |field| InvalidField { field };
+    // The impossible values of each field are separated by `|`.
+    for (field, values) in [
+        ("kind", "writer"),
+        ("key", "|account:9|b|account%3a7|account%3A7|%FF|a%2|a=b|app:quorlock:node"),
+        ("value", ""),
+        ("ttl_ms", "99|86400001|060000|+60000|60000.5|18446744073709611616"),
+        ("end_unix_ns", "-1764065059398000000"),
+        ("boot_id", "7a3c|7A3C9F1E2B4D4C6E8F90A1B2C3D4E5F6"),
+        ("hold_until_ms", ""),
+        ("quorum", "2|6"),
+        ("cluster", "93c1|1475244833841c3e3"),
+        ("unanswered", "|1.5|4.1|1.1|1."),
+        ("fencing_token", "0"),
+        ("keeper_pid", "4294967296"),
+    ] {
+        let (before, rest) = body.split_once(&format!("{field}=")).unwrap();
+        let (_, after) = rest.split_once(',').unwrap();
+        for value in values.split('|') {
+            let refused = sealed(&format!("{before}{field}={value},{after}")).parse::<Lease>();
+            assert_eq!(refused, Err(invalid(field)), "{field}={value}");
+        }
+    }
     let id = "boot_id=7a3c9f1e2b4d4c6e8f90a1b2c3d4e5f6,";
     for (from, to, expected) in [
         ("kind=fenced,", "", missing("kind")),
-        ("kind=fenced,", "kind=writer,", invalid("kind")),
         ("kind=fenced,", "kind=exclusive,", UnknownField),
         ("kind=fenced,", "mode=7,kind=fenced,", UnknownField),
         ("kind=fenced,", "kind=fenced,kind=fenced,", UnknownField),
         ("kind=fenced,", "kind=fenced,,", UnknownField),
         ("key=account:7,key=account:9,", "", missing("key")),
-        ("key=account:7,", "key=,", invalid("key")),
-        ("key=account:7,", "key=account:9,", invalid("key")),
-        ("key=account:7,", "key=b,", invalid("key")),
-        ("key=account:7,", "key=account%3a7,", invalid("key")),
-        ("key=account:7,", "key=account%3A7,", invalid("key")),
-        ("key=account:7,", "key=%FF,", invalid("key")),
-        ("key=account:7,", "key=a%2,", invalid("key")),
-        ("key=account:7,", "key=a=b,", invalid("key")),
-        ("key=account:7,", "key=app:quorlock:node,", invalid("key")),
         (",value=4f8c", ",value=4f 8c", invalid("value")),
         (",value=4f8c", ",value=4F8C", invalid("value")),
-        (",value=4f8c", ",value=", invalid("value")),
         (",value=4f8c", ",worth=4f8c", UnknownField),
-        ("ttl_ms=60000", "ttl_ms=99", invalid("ttl_ms")),
-        ("ttl_ms=60000", "ttl_ms=86400001", invalid("ttl_ms")),
-        ("ttl_ms=60000", "ttl_ms=060000", invalid("ttl_ms")),
-        ("ttl_ms=60000", "ttl_ms=+60000", invalid("ttl_ms")),
-        ("ttl_ms=60000", "ttl_ms=60000.5", invalid("ttl_ms")),
-        ("ttl_ms=60000", "ttl_ms=18446744073709611616", invalid("ttl_ms")),
         ("ttl_ms=60000,", "", missing("ttl_ms")),
-        ("end_unix_ns=", "end_unix_ns=-", invalid("end_unix_ns")),
         (id, "", UnknownField),
-        (id, "boot_id=7A3C9F1E2B4D4C6E8F90A1B2C3D4E5F6,", invalid("boot_id")),
-        (id, "boot_id=7a3c,", invalid("boot_id")),
         ("end_boot_ns=5417233000000,", "", missing("end_boot_ns")),
-        ("hold_until_ms=1764151400123", "hold_until_ms=", invalid("hold_until_ms")),
         ("nodes=5", "nodes=2", invalid("quorum")),
         ("nodes=5", "nodes=32", invalid("quorum")),
-        ("quorum=3", "quorum=2", invalid("quorum")),
-        ("quorum=3", "quorum=6", invalid("quorum")),
-        ("cluster=475244833841c3e3", "cluster=93c1", invalid("cluster")),
-        ("cluster=475244833841c3e3", "cluster=1475244833841c3e3", invalid("cluster")),
-        ("unanswered=1.4", "unanswered=1.5", invalid("unanswered")),
-        ("unanswered=1.4", "unanswered=4.1", invalid("unanswered")),
-        ("unanswered=1.4", "unanswered=1.1", invalid("unanswered")),
-        ("unanswered=1.4", "unanswered=1.", invalid("unanswered")),
-        ("unanswered=1.4", "unanswered=", invalid("unanswered")),
-        ("fencing_token=1764065000123456", "fencing_token=0", invalid("fencing_token")),
         ("fencing_token=1764065000123456,", "", missing("fencing_token")),
         ("keeper_pid=4711,", "", UnknownField),
-        ("keeper_pid=4711", "keeper_pid=4294967296", invalid("keeper_pid")),
         (",keeper_started=541723", "", missing("keeper_started")),
         ("keeper_started=541723", "keeper_started=541723,more=1", UnknownField),
         ("keeper_started=541723", "keeper_started=541723,", UnknownField),

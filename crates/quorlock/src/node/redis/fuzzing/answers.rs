@@ -1,7 +1,9 @@
 //! The bounds of the memory that answers use.
 
+use std::sync::Arc;
+
 use quorlock_core::{
-    Answer, Command, Counter, Form, Holding, Keys, Mode, Reader, Taken, Token, Value,
+    Answer, Command, Counter, Form, Holding, Key, Keys, Mode, Reader, Taken, Token, Value,
 };
 
 use super::read_in_parts;
@@ -13,17 +15,17 @@ pub fn answers(data: &[u8]) {
     are_looked_at(data);
 }
 
-/// Decodes the data as replies to each command. Returns whether any answer reports a holder.
+/// Decodes the data as replies to a command, which the first two bytes choose. Returns whether any answer reports a
+/// holder.
 pub(super) fn are_looked_at(data: &[u8]) -> bool {
-    let Some((which, data)) = data.split_first() else { return false };
+    let [kind, flags, data @ ..] = data else { return false };
     let mut is_held = false;
-    let commands = all_commands();
-    let command = &commands[usize::from(*which) % commands.len()];
-    let (replies, _) = read_in_parts(&[data]);
+    let command = command(*kind, flags & 1 == 0, flags & 2 == 0);
+    let (replies, _) = read_in_parts([data]);
     for form in [Form::Usual, Form::Script, Form::Text] {
-        let (delete, watches) = (Some(Delete::IfEq), which % 2 == 0);
+        let (delete, watches) = (Some(Delete::IfEq), flags & 4 == 0);
         let encoding = Encoding { form, delete, watches, ..Encoding::default() };
-        match decode(command, encoding, &mut replies.iter().cloned()) {
+        match decode(&command, encoding, &mut replies.iter().cloned()) {
             Ok(Answer::Seen(holding) | Answer::Watched(holding)) => {
                 is_bounded(&holding);
                 is_held |= holding != Holding::Free;
@@ -57,72 +59,44 @@ fn is_bounded(holding: &Holding) {
     }
 }
 
-/// One command of each kind. Commands about locks are included for one key and for two.
-fn all_commands() -> Vec<Command> {
+/// A command of the kind with this number, for one key or for two. `flag` chooses between two variants of the kind.
+fn command(kind: u8, is_single: bool, flag: bool) -> Command {
+    let names = if is_single { &["a"][..] } else { &["a", "b"] };
+    let keys = Keys::new(names.iter().map(|name| Key::from(*name))).expect("one or two");
+    let intents = keys.map(|key| format!("{key}i").into());
+    let value = Value::new(&Token::new([7; Token::BYTES]), "");
+    let [from, nonce] = [(); 2].map(|()| value.clone());
+    let (key, nonce_key, text): (Key, Key, Arc<str>) = ("a".into(), "n".into(), "text".into());
+    let taken = Taken { key: key.clone(), nonce_key, value: value.clone(), nonce };
+    let counter = Counter { keys: intents.clone(), ttl_ms: 1, marker: "m".into() };
+    let mode = if flag { Mode::Exclusive } else { Mode::Shared };
     let (ttl_ms, proposal, to) = (1, 2, 3);
-    let mut commands = vec![Command::Identify];
-    for keys in [Keys::new(["a".into()]), Keys::new(["a".into(), "b".into()])] {
-        let keys = keys.expect("one or two");
-        let intents = keys.map(|key| format!("{key}i").into());
-        let value = Value::new(&Token::new([7; Token::BYTES]), "");
-        let counter = Counter { keys: intents.clone(), ttl_ms, marker: "m".into() };
-        let parts = || (keys.clone(), value.clone(), counter.clone());
-        let some = Some(intents.clone());
-        commands.extend([
-            Command::Inspect { keys: keys.clone(), intents: None },
-            Command::Inspect { keys: keys.clone(), intents: some.clone() },
-            Command::Watch { keys: keys.clone(), intents: None },
-            Command::Watch { keys: keys.clone(), intents: some },
-            Command::Announce {
-                intents: intents.clone(),
-                value: value.clone(),
-                ttl_ms,
-                renews: true,
-            },
-            Command::Withdraw { intents: intents.clone(), value: value.clone() },
-        ]);
-        let (keys, value, counter) = parts();
-        commands.push(Command::AcquireFenced { keys, value, ttl_ms, counter, proposal });
-        let (keys, value, counter) = parts();
-        commands.push(Command::HealFenced { keys, value, ttl_ms, counter, to });
-        let (keys, value, counter) = parts();
-        commands.push(Command::Raise { keys, value, counter, to });
-        let of_value: [fn(Keys, Value) -> Command; 8] = [
-            |keys, value| Command::Acquire { keys, value, ttl_ms: 1 },
-            |keys, value| Command::Heal { keys, value, ttl_ms: 1 },
-            |keys, value| Command::Extend { keys, value, ttl_ms: 1 },
-            |keys, value| Command::Release { keys, value, tell: true },
-            |keys, value| Command::HealShared { keys, value, ttl_ms: 1 },
-            |keys, value| Command::ExtendShared { keys, value, ttl_ms: 1 },
-            |keys, value| Command::ReleaseShared { keys, value },
-            |keys, value| Command::Downgrade { keys, value },
-        ];
-        commands.extend(of_value.iter().map(|command| {
-            let (keys, value, _) = parts();
-            command(keys, value)
-        }));
-        let (keys, value, _) = parts();
-        commands.push(Command::AcquireShared { keys, intents, value, ttl_ms });
-        for mode in [Mode::Exclusive, Mode::Shared] {
-            let (keys, value, _) = parts();
-            let from = value.clone();
-            commands.push(Command::Attach { keys, mode, from, value, ttl_ms });
-            let (keys, value, _) = parts();
-            let to = value.clone();
-            commands.push(Command::GiveBack { keys, mode, value, to });
-        }
-        let (keys, value, counter) = parts();
-        let from = value.clone();
-        commands.push(Command::AttachFenced { keys, from, value, ttl_ms, counter, proposal });
-        let (keys, value, _) = parts();
-        let (key, nonce_key, nonce) = (keys[0].clone(), keys[0].clone(), value.clone());
-        let taken = Taken { key, nonce_key, value, nonce };
-        commands.push(Command::Take { taken: taken.clone(), ttl_ms });
-        for by_value in [true, false] {
-            let taken = taken.clone();
-            commands.push(Command::ExtendTaken { taken: taken.clone(), ttl_ms, by_value });
-            commands.push(Command::ReleaseTaken { taken, by_value });
-        }
+    match kind % 26 {
+        0 => Command::Inspect { keys, intents: flag.then_some(intents) },
+        1 => Command::Watch { keys, intents: flag.then_some(intents) },
+        2 => Command::Announce { intents, value, ttl_ms, renews: flag },
+        3 => Command::Withdraw { intents, value },
+        4 => Command::Acquire { keys, value, ttl_ms },
+        5 => Command::Heal { keys, value, ttl_ms },
+        6 => Command::Extend { keys, value, ttl_ms },
+        7 => Command::Release { keys, value, tell: flag },
+        8 => Command::AcquireShared { keys, intents, value, ttl_ms },
+        9 => Command::HealShared { keys, value, ttl_ms },
+        10 => Command::ExtendShared { keys, value, ttl_ms },
+        11 => Command::ReleaseShared { keys, value },
+        12 => Command::Downgrade { keys, value },
+        13 => Command::AcquireFenced { keys, value, ttl_ms, counter, proposal },
+        14 => Command::HealFenced { keys, value, ttl_ms, counter, to },
+        15 => Command::ExtendFenced { keys, value, ttl_ms, counter },
+        16 => Command::Raise { keys, value, counter, to },
+        17 => Command::Attach { keys, mode, from, value, ttl_ms },
+        18 => Command::AttachFenced { keys, from, value, ttl_ms, counter, proposal },
+        19 => Command::GiveBack { keys, mode, value, to: from },
+        20 => Command::Take { taken, ttl_ms },
+        21 => Command::ExtendTaken { taken, ttl_ms, by_value: flag },
+        22 => Command::ReleaseTaken { taken, by_value: flag },
+        23 => Command::Adopt { key, text, replaces: None, marker: counter.marker, seen: None },
+        24 => Command::Mark { key, text, replaces: None, adoption: None },
+        _ => Command::Identify,
     }
-    commands
 }
