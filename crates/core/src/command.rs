@@ -437,24 +437,16 @@ impl Command {
     /// Whether the answer may be a vote, or may prolong or end one. Such answers count only if the node has its marker
     /// afterwards (S9).
     pub const fn is_about_votes(&self) -> bool {
-        matches!(
+        let changes_a_vote = matches!(
             self,
-            Self::Acquire { .. }
-                | Self::AcquireFenced { .. }
-                | Self::Raise { .. }
-                | Self::HealFenced { .. }
+            Self::Raise { .. }
                 | Self::Extend { .. }
                 | Self::ExtendFenced { .. }
-                | Self::Heal { .. }
-                | Self::AcquireShared { .. }
-                | Self::HealShared { .. }
                 | Self::ExtendShared { .. }
                 | Self::Downgrade { .. }
-                | Self::Attach { .. }
-                | Self::AttachFenced { .. }
-                | Self::Take { .. }
                 | Self::ExtendTaken { .. }
-        )
+        );
+        changes_a_vote || self.sets_a_lock()
     }
 
     /// Whether the command sets a lock. Such a command must not follow the lock's release, because no later command
