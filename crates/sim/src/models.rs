@@ -209,8 +209,8 @@ impl Timed {
             actions.push(Action::Wake(client));
         }
         for (node, link) in world.links[client].iter().enumerate() {
-            let in_order = self.is_in_order(world, client, node) && self.is_open(link);
-            if in_order && !link.commands.is_empty() {
+            let in_order = self.is_in_order(world, client, node);
+            if in_order && self.is_open(link) && !link.commands.is_empty() {
                 actions.push(Action::Execute { client, node, fast: false });
                 let fast = ticks(self.bounds.node_fast);
                 if world.stored(node).is_some_and(|(_, left)| left <= fast) {

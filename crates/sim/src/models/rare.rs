@@ -31,6 +31,7 @@ rare! {
     Heal "a vote is healed",
     Flush "a key vanishes",
     Break "a connection breaks",
+    BreakUnanswered "a connection breaks before an answer",
     ZombieSet "a key is set after its connection broke",
     Watched "a node promises to tell of a change",
     Raise "a counter is raised",

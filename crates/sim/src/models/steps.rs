@@ -280,7 +280,8 @@ impl Step<'_> {
     /// A connection breaks, and a new one is made at once. The client learns that every command on the old one has
     /// failed. A command that was in flight may still reach the node, even after commands on the new connection.
     pub(crate) fn cut(&mut self, client: ClientId, node: NodeIndex) {
-        self.seen.add(Rare::Break);
+        let is_answered = self.world.links[client][node].answers.is_empty();
+        self.seen.add(if is_answered { Rare::Break } else { Rare::BreakUnanswered });
         self.world.breaks -= 1;
         self.reconnect(client, node);
     }
