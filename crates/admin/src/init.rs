@@ -245,7 +245,7 @@ fn marked_for(facts: &Facts, new: &Cluster) -> Option<String> {
         },
         Seen::Unreadable(_) => Some("something that cannot be read".to_owned()),
         Seen::Nothing => match &facts.adoption {
-            Seen::Text(text) => other(Adoption::parse(text)?.cluster),
+            Seen::Text(text) => other(Adoption::parse(text)?.marker.cluster),
             _ => None,
         },
     }
@@ -372,7 +372,7 @@ fn floor(looked: &[Looked], least: u64) -> u64 {
     let floors = facts().filter_map(|facts| match (&facts.marker, &facts.adoption) {
         (Seen::Text(text), _) => Some(Marker::parse(text)?.floor),
         // An adoption (wait) replaces the marker and keeps its floor (smallest fencing token).
-        (_, Seen::Text(text)) => Some(Adoption::parse(text)?.floor),
+        (_, Seen::Text(text)) => Some(Adoption::parse(text)?.marker.floor),
         _ => None,
     });
     let ahead = times.max().map_or(0, |time| time.saturating_add(Marker::FLOOR_AHEAD_US));

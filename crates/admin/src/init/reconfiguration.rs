@@ -223,8 +223,8 @@ async fn mark(
         );
     };
     let adoption = Adoption::parse(text)
-        .filter(|adoption| adoption.cluster == *cluster && adoption.run_id == marker.run_id)
-        .filter(|adoption| adoption.promoted_at == marker.promoted_at);
+        .filter(|it| it.marker.cluster == *cluster && it.marker.run_id == marker.run_id)
+        .filter(|it| it.marker.promoted_at == marker.promoted_at);
     let Some(adoption) = adoption else {
         return Err("it was restarted meanwhile; it waits once more, and joins by itself".into());
     };
@@ -270,11 +270,10 @@ impl NodeKeys {
         let (marker, adoption) = (written(&facts.marker), written(&facts.adoption));
         let cluster_of = |marker: &str, adoption: &str| match Marker::parse(marker) {
             Some(marker) => Some((marker.cluster, Ours::Marked)),
-            None => Adoption::parse(adoption).map(|adoption| {
-                let is_of_this_run =
-                    adoption.run_id == run_id && adoption.promoted_at == promoted_at;
-                let ours = if is_of_this_run { Ours::Adopted(adoption.wait_ms) } else { Ours::No };
-                (adoption.cluster, ours)
+            None => Adoption::parse(adoption).map(|Adoption { marker, wait_ms }| {
+                let is_of_this_run = marker.run_id == run_id && marker.promoted_at == promoted_at;
+                let ours = if is_of_this_run { Ours::Adopted(wait_ms) } else { Ours::No };
+                (marker.cluster, ours)
             }),
         };
         let found = cluster_of(&marker, &adoption);
@@ -292,7 +291,7 @@ impl NodeKeys {
     /// The floor of the node's fencing tokens, from its marker or from the adoption that replaced the marker.
     fn floor(&self) -> u64 {
         let marked = Marker::parse(&self.marker).map(|marker| marker.floor);
-        marked.or_else(|| Some(Adoption::parse(&self.adoption)?.floor)).unwrap_or(0)
+        marked.or_else(|| Some(Adoption::parse(&self.adoption)?.marker.floor)).unwrap_or(0)
     }
 
     /// The whole wait of the node's adoption for the new settings.
@@ -382,7 +381,8 @@ impl NodeKeys {
         }
         let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
         let (promoted_at, floor) = (self.promoted_at, self.floor());
-        let adoption = Adoption { cluster, run_id, promoted_at, floor, wait_ms };
+        let marker = Marker { cluster, run_id, promoted_at, floor };
+        let adoption = Adoption { marker, wait_ms };
         // The time of day makes the text of each adoption unique. It is added here, because a node adds it only to an
         // adoption that a client writes.
         let now_us = now().real_ns() / 1000;

@@ -102,15 +102,9 @@ impl fmt::Display for Marker {
 /// The adoption of a node: the text that starts the wait after which the node votes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Adoption {
-    /// The settings of the clients for which the node will vote.
-    pub cluster: Cluster,
-    /// The run of the server, from its start to its stop, for which this text was written.
-    pub run_id: Box<str>,
-    /// The offset at which the server had been promoted from a replica; -1 if it never was one. A later promotion needs
-    /// another adoption (wait).
-    pub promoted_at: i64,
-    /// The floor of the marker that the adoption has replaced: the smallest fencing token that the node gave out then.
-    pub floor: u64,
+    /// The settings, the run and the promotion for which the node waits. Another run, or a later promotion, needs another
+    /// adoption. The floor is that of the marker that the adoption has replaced.
+    pub marker: Marker,
     /// The length of the wait in milliseconds: the node votes when the adoption is this old.
     pub wait_ms: u64,
 }
@@ -123,16 +117,15 @@ impl Adoption {
     /// Parses an adoption; `None` if it is not an adoption of this library. The field `since`, which the node writes, is
     /// ignored here.
     pub fn parse(text: &str) -> Option<Self> {
-        let Marker { cluster, run_id, promoted_at, floor } = Marker::parse(text)?;
         let wait_ms = field(text, "wait_ms")?.parse().ok()?;
-        Some(Self { cluster, run_id, promoted_at, floor, wait_ms })
+        Some(Self { marker: Marker::parse(text)?, wait_ms })
     }
 }
 
 impl fmt::Display for Adoption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cluster, run_id, promoted_at, floor, wait_ms } = self.clone();
-        write!(f, "{} wait_ms={wait_ms}", Marker { cluster, run_id, promoted_at, floor })
+        let Self { marker, wait_ms } = self;
+        write!(f, "{marker} wait_ms={wait_ms}")
     }
 }
 
@@ -159,10 +152,9 @@ mod tests {
         let cluster = Cluster::new(["b", "/run/a b,c", "a"], 2, 30_000);
         assert_eq!(cluster.to_string(), "nodes=/run/a%20b%2Cc,a,b quorum=2 max_ttl_ms=30000");
         let run_id = Box::from("0d2f");
-        let marker = Marker { cluster: cluster.clone(), run_id, promoted_at: -1, floor: 17 };
+        let marker = Marker { cluster, run_id, promoted_at: -1, floor: 17 };
         assert_eq!(Marker::parse(&marker.to_string()), Some(marker.clone()));
-        let run_id = Box::from("0d2f");
-        let adoption = Adoption { cluster, run_id, promoted_at: 7, floor: 17, wait_ms: 32_300 };
+        let adoption = Adoption { marker: marker.clone(), wait_ms: 32_300 };
         assert_eq!(Adoption::parse(&adoption.to_string()), Some(adoption.clone()));
         assert_eq!(Adoption::parse(&marker.to_string()), None);
         assert_eq!(Marker::parse("something else"), None);

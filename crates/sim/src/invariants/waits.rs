@@ -177,7 +177,7 @@ impl Waits {
     fn is_asked_for(&self, of: Channel, round: u32, found: &str) -> bool {
         let Some((newest, Some(asked))) = self.asked.get(&of) else { return false };
         let (asked, found) = (Adoption::parse(asked), Adoption::parse(found));
-        let run = |it: &Adoption| (it.run_id.clone(), it.promoted_at);
+        let run = |it: &Adoption| (it.marker.run_id.clone(), it.marker.promoted_at);
         *newest == round && asked.as_ref().map(run) == found.as_ref().map(run)
     }
 }

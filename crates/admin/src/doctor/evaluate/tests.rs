@@ -173,13 +173,9 @@ fn the_remedies_for_a_node_with_replicas_fit_it() {
 #[test]
 fn a_promoted_server_waits_for_what_is_left_of_its_adoption() {
     let promoted = INFO.replace("role:master", "role:master\r\nsecond_repl_offset:15");
-    let adoption = Adoption {
-        cluster: cluster(),
-        run_id: "0d2f".into(),
-        promoted_at: 15,
-        floor: 0,
-        wait_ms: 32_300,
-    };
+    let (cluster, run_id) = (cluster(), "0d2f".into());
+    let waits_for = Marker { cluster, run_id, promoted_at: 15, floor: 0 };
+    let adoption = Adoption { marker: waits_for, wait_ms: 32_300 };
     for marker in [Seen::Nothing, Seen::Text(marker("0d"))] {
         let report = report(false, |facts| {
             facts.info = Ok(Info::parse(&promoted).unwrap());

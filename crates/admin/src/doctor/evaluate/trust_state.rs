@@ -99,17 +99,19 @@ impl Case<'_> {
             Seen::Nothing => None,
             Seen::Unreadable(error) => return no(self.unread(key, error, facts, info)),
             Seen::Text(text) => match Adoption::parse(text) {
-                Some(adoption) if adoption.cluster == self.topology.rules.cluster => Some(adoption),
+                Some(adoption) if adoption.marker.cluster == self.topology.rules.cluster => {
+                    Some(adoption)
+                }
                 Some(adoption) => {
-                    return no(self.other("it is in quarantine for", &adoption.cluster));
+                    return no(self.other("it is in quarantine for", &adoption.marker.cluster));
                 }
                 None => return no(self.foreign(key, &quoted(text))),
             },
         };
         // An adoption (wait) for an earlier run, or from before a promotion, does not count. A client begins a new one.
         let promoted_at = info.promoted_at.unwrap_or(-1);
-        let begun = adoption.filter(|adoption| {
-            *adoption.run_id == *info.run_id && adoption.promoted_at == promoted_at
+        let begun = adoption.filter(|Adoption { marker, .. }| {
+            *marker.run_id == *info.run_id && marker.promoted_at == promoted_at
         });
         let wait = begun.as_ref().map_or(quarantine, |adoption| {
             let wait = Duration::from_millis(adoption.wait_ms).max(quarantine);

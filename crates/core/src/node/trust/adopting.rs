@@ -51,7 +51,8 @@ impl NodeMonitor {
         };
         let MarkerPlan { promoted_at, floor, .. } = plan;
         let run_id = plan.run_id.clone();
-        let text = Adoption { cluster, run_id, promoted_at, floor, wait_ms }.to_string().into();
+        let wanted = Marker { cluster, run_id, promoted_at, floor };
+        let text = Adoption { marker: wanted, wait_ms }.to_string().into();
         // The adoption removes the present marker. Otherwise the marker would be valid again once the server forgets
         // that it was promoted.
         let seen = plan.replaces.take();
@@ -73,7 +74,7 @@ impl NodeMonitor {
         now: Reading,
         todo: &mut Todo,
     ) {
-        let Some(found) = Adoption::parse(&text) else {
+        let Some(Adoption { marker: found, wait_ms }) = Adoption::parse(&text) else {
             let rules = self.rules.clone();
             return self.refuse(node, &Fault::ForeignKey { key: &rules.adoption, text: &text });
         };
@@ -87,11 +88,11 @@ impl NodeMonitor {
         if found.run_id != plan.run_id || is_older {
             // The adoption belongs to an earlier run, or to a time before the node was a replica: a new adoption begins.
             if self.rules.is_strict() {
-                return self.adopt(node, plan, Some((text, found.wait_ms)), now, todo);
+                return self.adopt(node, plan, Some((text, wait_ms)), now, todo);
             }
             return self.node_mut(node).rest(now);
         }
-        let quarantine = self.rules.quarantine().max(Duration::from_millis(found.wait_ms));
+        let quarantine = self.rules.quarantine().max(Duration::from_millis(wait_ms));
         let waived = plan.lasts && mutant!(DurableWaivesAdoption);
         let quarantine = if waived { Duration::ZERO } else { quarantine };
         let trust = self.node_mut(node);

@@ -24,8 +24,8 @@ fn an_adoption_for_others_is_not_taken_over() {
     let mut world = fresh();
     let others = Cluster::new(["a", "b"], 2, MAX_TTL);
     let run_id = run_id(&world, 1).into();
-    let text =
-        Adoption { promoted_at: -1, floor: 0, cluster: others, run_id, wait_ms: 1 }.to_string();
+    let others = Marker { cluster: others, run_id, promoted_at: -1, floor: 0 };
+    let text = Adoption { marker: others, wait_ms: 1 }.to_string();
     write(&mut world, 1, ADOPTION, &text);
     let written = world.stored(1, ADOPTION).cloned();
     let lock = acquire(&mut world, Wait::For(Duration::from_secs(60)));

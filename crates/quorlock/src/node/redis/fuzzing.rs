@@ -109,15 +109,13 @@ fn held_by(reply: &Reply) -> usize {
 pub fn marker(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let cluster = Cluster::new(text.split('\n'), data.len(), data.len() as u64);
-    let (run_id, promoted_at, floor, wait_ms) = (Box::<str>::from("0d2f"), -1, 7, u64::MAX);
-    let (ours, its) = (cluster.clone(), run_id.clone());
-    let adoption = Adoption { cluster: ours, run_id: its, promoted_at, floor, wait_ms };
-    for adoption in Adoption::parse(&text).into_iter().chain([adoption]) {
-        assert_eq!(Adoption::parse(&adoption.to_string()), Some(adoption));
-    }
-    let marker = Marker { cluster, run_id, promoted_at, floor };
-    for marker in Marker::parse(&text).into_iter().chain([marker]) {
+    let made = Marker { cluster, run_id: "0d2f".into(), promoted_at: -1, floor: 7 };
+    for marker in Marker::parse(&text).into_iter().chain([made.clone()]) {
         assert_eq!(Marker::parse(&marker.to_string()), Some(marker));
+    }
+    let made = Adoption { marker: made, wait_ms: u64::MAX };
+    for adoption in Adoption::parse(&text).into_iter().chain([made]) {
+        assert_eq!(Adoption::parse(&adoption.to_string()), Some(adoption));
     }
     is_fit_to_be_shown(&text);
 }
