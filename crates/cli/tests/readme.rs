@@ -64,12 +64,11 @@ fn the_quick_start_ends_in_a_held_lock() {
     fs::write(programs.join("redis-server"), start).unwrap();
     fs::set_permissions(programs.join("redis-server"), fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_quorlock"), programs.join("quorlock")).unwrap();
-    let script = script.replace("/tmp ", &format!("{} ", folder.path().display()));
 
     let _ports = Ports(free.to_vec());
     let mut shell = std::process::Command::new("sh");
     shell.args(["-eu", "-c", &script]).current_dir(folder.path()).stdin(Stdio::null());
-    shell.env_clear().env("HOME", folder.path());
+    shell.env_clear().env("HOME", folder.path()).env("TMPDIR", folder.path());
     shell.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", programs.display()));
     let output = shell.output().unwrap();
     let (out, err) = (stdout(&output), stderr(&output));
