@@ -33,7 +33,6 @@
 //! [`LockOptions`]: LockOptions
 //! [`LockOptions::redsync`]: LockOptions::redsync
 //! [`MemoryNode`]: node::MemoryNode
-//! [`Node`]: node::Node
 //! [`Released`]: Released
 //! [`ShutdownError`]: ShutdownError
 //! [`Taken`]: Taken

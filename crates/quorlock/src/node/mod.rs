@@ -2,8 +2,8 @@
 //!
 //! [`NodeConfig`] describes a server. [`MemoryNode`] stands for a server in your tests.
 //!
-//! The feature `unstable-node` adds the trait [`Node`] for other transports, [`RedisNode`] to wrap a server, and
-//! [`conformance`], the suite that every implementation must pass. This part may change in any release.
+//! The feature `unstable-node` adds the trait `Node` for other transports, `RedisNode` to wrap a server, and
+//! `conformance`, the suite that every implementation must pass. This part may change in any release.
 
 mod config;
 #[cfg(feature = "unstable-node")]
@@ -13,6 +13,7 @@ mod credentials;
     not(feature = "unstable-node"),
     allow(
         dead_code,
+        rustdoc::private_intra_doc_links,
         unreachable_pub,
         unused_imports,
         reason = "only authors of a node use all of it"
