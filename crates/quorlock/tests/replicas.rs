@@ -7,7 +7,8 @@ mod common;
 use std::time::Duration;
 
 use common::replication::{follow, master_and};
-use common::{ONCE, PATIENCE, UNEXTENDED, all_servers, eventually, get, run};
+use common::{ONCE, PATIENCE, UNEXTENDED, all_servers, calls, eventually, get, run};
+use quorlock::node::NodeState;
 use quorlock::{
     AcquireError, BuildError, Client, ClientBuilder, LeaseError, LockOptions, NodeTrustState,
     RestartGuard,
@@ -183,6 +184,32 @@ async fn clients_of_a_master_without_its_replica_resolve_its_name_again() {
         name.lead_to(replica);
         let guard = client.acquire("orders").await.unwrap();
         assert!(get(replica, "orders").is_some() && guard.is_valid());
+    }
+}
+
+/// A call that fails while the replica is away leaves no key, also when the client gives up the connection.
+#[tokio::test]
+async fn a_vote_without_acknowledgement_is_released_before_the_connection_is_closed() {
+    for binary in all_servers() {
+        let nodes = master_and(1, &binary).await;
+        let (master, replica) = (&nodes[0], &nodes[1]);
+        let name = name_of(master).await;
+        let client = client(&name.url());
+        trusted(&client).await;
+        // New connections fail, so a release is sent on the present one or not at all.
+        replica.kill().unwrap();
+        name.lead_to(replica);
+        let releases =
+            || ["eval", "evalsha", "delifeq"].map(|it| calls(master, it)).iter().sum::<u64>();
+        loop {
+            let before = releases();
+            let error = client.acquire("orders").options(ONCE).await.unwrap_err().to_string();
+            if !error.contains(MISSING) && !error.contains(WAITS) {
+                break;
+            }
+            eventually("the vote is released", || releases() > before).await;
+        }
+        assert!(matches!(client.stats().nodes[0].state, NodeState::Down(_)));
     }
 }
 

@@ -92,14 +92,18 @@ impl Health {
     }
 
     /// Notes the nodes' answers to an extension. A node that has not answered keeps its last answer. Returns whether the
-    /// value has changed.
+    /// caller must be notified.
     pub(super) fn update(&mut self, is_confirmed: bool, results: Vec<NodeResult>) -> bool {
         let mut is_different = self.is_confirmed != is_confirmed;
         self.is_confirmed = is_confirmed;
         let answered = |(_, result): &(_, NodeResult)| result.said != NodeOutcome::Nothing;
         for (node, NodeResult { said, took }) in self.nodes.iter_mut().zip(results).filter(answered)
         {
-            is_different |= node.said != said;
+            is_different |= match (&node.said, &said) {
+                // The detail may be a countdown: "its votes count in 29 s".
+                (NodeOutcome::Failed(last), NodeOutcome::Failed(now)) => last.kind() != now.kind(),
+                (last, now) => last != now,
+            };
             (node.said, node.took) = (said, took);
         }
         is_different
@@ -113,5 +117,25 @@ impl fmt::Display for Health {
         write!(f, "{confirmed} of {of} nodes {verb} it")?;
         let reasons = self.reasons();
         if reasons.is_empty() { Ok(()) } else { write!(f, "; {reasons}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorlock_core::{Failure, FailureKind};
+
+    use super::*;
+
+    #[test]
+    fn another_detail_of_the_same_failure_is_no_news() {
+        let mut health = Health::granted(&["a".into()]);
+        let mut update = |kind, detail: &str| {
+            let said = NodeOutcome::Failed(Failure::new(kind).with_detail(detail));
+            health.update(true, vec![NodeResult { said, took: Duration::ZERO }])
+        };
+        assert!(update(FailureKind::Quarantined, "its votes count in 29 s"));
+        assert!(!update(FailureKind::Quarantined, "its votes count in 25 s"));
+        assert!(update(FailureKind::Unreachable, "Connection refused"));
+        assert_eq!(health.reasons(), "a: unreachable: Connection refused");
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct Connection {
     pub(super) registers: bool,
     /// The server has no registration: the next batch registers the database if the server is in use (S17).
     pub(super) is_unregistered: bool,
+    /// The last vote on this connection lacked the replicas' acknowledgement, and the connection is old.
+    pub(super) is_alone: bool,
     /// The operator declared the server durable. Its settings are asked for, and a contradiction is logged.
     pub(super) is_durable: bool,
     /// Decides which evidence (`INFO`, marker, acknowledgement) is requested, and in which form commands are sent.
@@ -92,13 +94,18 @@ impl Connection {
         });
         let has_replicas = self.acknowledgement.is_some();
         let is_demoted = has_replicas && is_of_a_replica(&evidence);
-        let is_alone = has_replicas && lacks_a_replica(&evidence, server);
+        let is_acknowledged = is_acknowledged(&evidence, server).filter(|_| has_replicas);
         let again = self.session.conclude(&mut batch.exchange, evidence);
         // The name may lead to a promoted server by now. The next connection resolves the name again.
         if is_demoted {
             self.wire.close(lost("the server has become a replica"));
-        } else if is_alone && self.opened_at.elapsed() >= Supervisor::REPLACE_AFTER {
+        } else if is_acknowledged == Some(true) {
+            self.is_alone = false;
+        } else if self.is_alone {
+            // One batch later than the vote, so that the release of the vote was sent before.
             self.wire.close(lost("its replicas are missing, so its name is resolved again"));
+        } else if is_acknowledged == Some(false) {
+            self.is_alone = self.opened_at.elapsed() >= Supervisor::REPLACE_AFTER;
         }
         again
     }
@@ -158,12 +165,12 @@ fn is_of_a_replica(evidence: &Evidence) -> bool {
         || matches!(info, Some(Ok(info)) if Info::parse(info).is_ok_and(|info| !info.is_master))
 }
 
-/// Whether the evidence lacks the replicas' acknowledgement of the batch, as if the server was cut off while its replica
-/// was promoted. With `min-replicas-to-write`, such a server answers with an error.
-fn lacks_a_replica(evidence: &Evidence, server: &Server) -> bool {
-    let Evidence::Seen { acknowledged: Some(acknowledged), .. } = evidence else { return false };
+/// Whether the replicas acknowledged the batch; `None` if they were not asked. A server that was cut off while its
+/// replica was promoted lacks the acknowledgement. With `min-replicas-to-write`, such a server answers with an error.
+fn is_acknowledged(evidence: &Evidence, server: &Server) -> Option<bool> {
+    let Evidence::Seen { acknowledged: Some(acknowledged), .. } = evidence else { return None };
     let needed = server.dialer.target.replica_count();
-    !acknowledged.as_ref().is_ok_and(|count| *count >= needed)
+    Some(acknowledged.as_ref().is_ok_and(|count| *count >= needed))
 }
 
 /// Whether the command takes the server into use. A client sends such a command only after it has found no reason to

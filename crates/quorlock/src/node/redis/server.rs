@@ -150,6 +150,7 @@ impl Server {
         });
         Ok(Connection {
             is_unregistered: false,
+            is_alone: false,
             opened_at: Instant::now(),
             epoch,
             wire,
