@@ -87,7 +87,7 @@ impl fmt::Display for NodeTrustState {
             Self::Unverified => f.write_str("not verified"),
             Self::Trusted => f.write_str("votes"),
             Self::Quarantined { remaining, why } => {
-                write!(f, "quarantined: {why}, its votes count {}", in_time(*remaining))
+                write!(f, "quarantined: {why}; its votes count {}", in_time(*remaining))
             }
             Self::Refused(failure) => write!(f, "{failure}"),
         }

@@ -386,7 +386,7 @@ impl NodeMonitor {
             TrustState::Unverified | TrustState::Trusted => Failure::new(FailureKind::Unverified),
             TrustState::Quarantined { until, why } => {
                 let left = until.remaining(now);
-                let detail = format!("{why}, its votes count {}", in_time(left));
+                let detail = format!("{why}; its votes count {}", in_time(left));
                 Failure::new(FailureKind::Quarantined).with_detail(detail).clearing_in(left)
             }
             TrustState::Refused(failure) => failure.clone(),

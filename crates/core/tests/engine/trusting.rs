@@ -189,7 +189,7 @@ fn fresh_nodes_wait_once_and_waiting_calls_learn_for_how_long() {
     let text = failure(&world, first, 0).to_string();
     assert_eq!(
         text,
-        "quarantined: is new under these settings, or has lost its data, its votes count in 13 s"
+        "quarantined: is new under these settings, or has lost its data; its votes count in 13 s"
     );
     assert!((0..3).all(|node| !world.has(node, LOCKED)), "votes are given back");
 

@@ -137,7 +137,7 @@ async fn a_call_that_does_not_wait_learns_how_long_the_quarantine_lasts() {
     let text = error.to_string();
     assert!(text.contains("too few nodes vote, 2 of 3 must grant"), "{text}");
     let reason =
-        ": quarantined: is new under these settings, or has lost its data, its votes count in 3 s";
+        ": quarantined: is new under these settings, or has lost its data; its votes count in 3 s";
     assert!(text.contains(reason), "{text}");
     // Two nodes in quarantine decide the attempt. The third may not have answered yet.
     let quarantined =

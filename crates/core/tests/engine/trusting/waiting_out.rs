@@ -118,7 +118,7 @@ fn a_node_that_comes_back_with_its_data_waits_by_its_uptime_alone() {
         _ => None,
     });
     let NodeOutcome::Failed(failure) = &waiting.unwrap().nodes[0].said else { panic!() };
-    assert_eq!(failure.to_string(), "quarantined: started 4 s ago, its votes count in 9 s");
+    assert_eq!(failure.to_string(), "quarantined: started 4 s ago; its votes count in 9 s");
     world.run_for(8 * SECOND);
     assert_eq!(world.outcome(lock), None);
     world.run_for(SECOND + SECOND / 2);
