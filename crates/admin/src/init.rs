@@ -18,7 +18,7 @@ use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::shown::{SETTINGS_MAX, shown};
 
 pub use self::in_use::{InUse, LiveLock, in_use};
-use self::keys::Change;
+use self::keys::{Change, marked};
 use self::reconfiguration::with_others;
 pub use self::reconfiguration::{Reconfiguration, reconfigure};
 use crate::doctor::look::{Facts, Looked, Seen, look_at_all};
@@ -35,11 +35,17 @@ pub struct ChangedNode {
 }
 
 /// A change of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeChange {
     /// The node is marked, and its votes count.
     Marked,
+    /// The node is marked, but not enough of its replicas have acknowledged that. Its votes count once they have. Call
+    /// again, or look with [`doctor::examine`](crate::doctor::examine).
+    Unacknowledged {
+        /// The cause, in words.
+        why: String,
+    },
     /// The node was marked for these settings before.
     WasMarked,
     /// The node votes for no client until the wait is over.
@@ -312,7 +318,8 @@ async fn mark_fresh(
         to: (marker.to_string(), String::new()),
         age_ms: None,
     };
-    change.make(topology, server, Do::Replace).await.map(|()| NodeChange::Marked)
+    change.make(topology, server, Do::Replace).await?;
+    Ok(marked(topology, server).await)
 }
 
 /// The text of a marker or adoption before a [`Change`]; `*` if it was not readable. If it changes, the change fails.

@@ -136,6 +136,19 @@ fn status_and_doctor_write_nothing() {
 }
 
 #[test]
+fn init_fresh_says_what_the_replica_lacks() {
+    let Some(testbed) = Testbed::new() else { return };
+    let node = format!("a={}?replicas=1", testbed.nodes[0].url());
+    let output = strict(&testbed, 1, "30s", FRESH).env("QUORLOCK_NODES", node).output().unwrap();
+    code(&output, 69);
+    let said = stderr(&output);
+    let expected =
+        "node a: written on the master, but not yet acknowledged: 0 of 1 replicas have the change";
+    assert!(said.contains(expected) && said.contains("run the same command again"), "{said}");
+    assert!(!markers(&testbed)[0].is_empty());
+}
+
+#[test]
 fn init_fresh_replaces_the_quarantine() {
     let Some(testbed) = Testbed::new() else { return };
     let unsaid = ends(&testbed, 5, "30s", &["init", "--fresh"], 64);

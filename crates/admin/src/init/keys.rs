@@ -2,6 +2,8 @@ use quorlock::admin::{AdminConnection, Do, REPLICATED, RedisNode, Reply, Topolog
 use quorlock_core::marker::Adoption;
 use quorlock_core::shown::{LINE_MAX, shown};
 
+use super::NodeChange;
+
 const SCRIPT: &str = include_str!("keys.lua");
 
 /// The time for which a change waits for the node's replicas, in milliseconds.
@@ -19,7 +21,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Makes the change on a connection of its own. First registers the database of the locks.
+    /// Makes the change on a connection of its own. First registers the database of the locks. The node's replicas may
+    /// lack the change afterwards; see [`acknowledged`].
     ///
     /// # Errors
     /// The reason why the change was not made, or why its result is unknown.
@@ -47,11 +50,19 @@ impl Change {
         registered.map_err(|failure| failure.to_string())?;
         let replies = connection.ask(&[call]).await.map_err(|failure| failure.to_string())?;
         match replies.first() {
-            Some(Reply::Int(1)) => acknowledged(topology, server).await,
+            Some(Reply::Int(1)) => Ok(()),
             Some(Reply::Int(0)) => Err("somebody else has changed it meanwhile".to_owned()),
             Some(Reply::Error(error)) => Err(shown(error, LINE_MAX)),
             _ => Err("an answer that does not fit".to_owned()),
         }
+    }
+}
+
+/// The result for a node on which a [`Change`] has written the marker.
+pub(super) async fn marked(topology: &Topology, server: &RedisNode) -> NodeChange {
+    match acknowledged(topology, server).await {
+        Ok(()) => NodeChange::Marked,
+        Err(why) => NodeChange::Unacknowledged { why },
     }
 }
 
@@ -72,7 +83,7 @@ pub(super) async fn acknowledged(topology: &Topology, server: &RedisNode) -> Res
     match &*replies {
         [Reply::Okay, Reply::Int(count)] if *count >= i64::from(replicas) => Ok(()),
         [Reply::Okay, Reply::Int(count)] => Err(format!(
-            "{count} of {replicas} replicas have the change; run the same command again"
+            "{count} of {replicas} replicas have the change (a replica that was attached just now still synchronises)"
         )),
         [Reply::Error(error), _] | [_, Reply::Error(error)] => Err(shown(error, LINE_MAX)),
         _ => Err("an answer that does not fit".to_owned()),

@@ -24,7 +24,7 @@ use quorlock_core::shown::shown_text;
 use quorlock_core::{BootTime, Rules};
 
 use self::settings::{BECOMES, Settings, enough_of, old_settings};
-use super::keys::{Change, acknowledged};
+use super::keys::{Change, acknowledged, marked};
 use super::{
     ChangedNode, InitError, Initialized, NodeChange, check, floor, is_of_this_version, known,
     written,
@@ -233,7 +233,8 @@ async fn mark(
         to: (marker.to_string(), String::new()),
         age_ms: Some(adoption.wait_ms),
     };
-    change.make(topology, server, Do::Register).await.map(|()| NodeChange::Marked)
+    change.make(topology, server, Do::Register).await?;
+    Ok(marked(topology, server).await)
 }
 
 /// The contents of a node's keys.
@@ -409,7 +410,8 @@ async fn each(
                 // An earlier run may have ended before the replicas had its change.
                 Some(None) => acknowledged(topology, server).await.map(|()| None),
                 Some(Some(change)) => {
-                    change.make(topology, server, Do::Register).await.map(|()| Some(change))
+                    change.make(topology, server, Do::Register).await?;
+                    acknowledged(topology, server).await.map(|()| Some(change))
                 }
             }
         }

@@ -313,6 +313,10 @@ fn conclude(change: &Initialized, output: &mut Output) -> ExitCode {
 fn in_words(node: &ChangedNode) -> String {
     match &node.change {
         Ok(NodeChange::Marked) => "votes count".to_owned(),
+        Ok(NodeChange::Unacknowledged { why }) => format!(
+            "written on the master, but not yet acknowledged: {why}; run the same command again, or \
+             see with quorlock doctor when its votes count"
+        ),
         Ok(NodeChange::WasMarked) => "votes counted before".to_owned(),
         Ok(NodeChange::Waits) => "votes count after the wait".to_owned(),
         Ok(NodeChange::Retired) => "taken out of use, with a vote for no client".to_owned(),
@@ -324,6 +328,7 @@ fn in_words(node: &ChangedNode) -> String {
 fn node_json(node: &ChangedNode) -> Value {
     let (change, why) = match &node.change {
         Ok(NodeChange::Marked) => ("marked", None),
+        Ok(NodeChange::Unacknowledged { why }) => ("unacknowledged", Some(why)),
         Ok(NodeChange::WasMarked) => ("was_marked", None),
         Ok(NodeChange::Waits) => ("waits", None),
         Ok(NodeChange::Retired) => ("retired", None),
