@@ -153,7 +153,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
             break;
         }
     }
-    total.ok_or_else(|| "a time has a unit, as in 250ms, 10s, 5m or 24h".to_owned())
+    total.ok_or_else(|| "a time has a unit and no fraction, as in 250ms, 10s, 5m or 24h".to_owned())
 }
 
 /// Reads a yes or no. Any other text is an error, because a typo must not switch a setting off.
@@ -404,7 +404,10 @@ mod tests {
             ["", "10", "-1s", "1.5s", "s", "10 x", "1s 2", "forever", "5000000000s", "1 h h"]
         {
             let reason = duration(wrong).unwrap_err();
-            assert_eq!(reason, "a time has a unit, as in 250ms, 10s, 5m or 24h", "{wrong:?}");
+            assert_eq!(
+                reason, "a time has a unit and no fraction, as in 250ms, 10s, 5m or 24h",
+                "{wrong:?}"
+            );
         }
     }
 

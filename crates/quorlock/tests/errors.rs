@@ -269,6 +269,16 @@ async fn invalid_urls_are_refused_without_showing_their_secrets() {
         ("redis://:6379", "redis://***", "malformed: empty host"),
         ("redis://u@", "redis://***@", "malformed: empty host"),
         ("redis://:hunter2@", "redis://***@", "malformed: empty host"),
+        (
+            "redis://:h/unter2@a",
+            "redis://***@a",
+            "malformed: a /, ?, # or @ in a password is written %2F, %3F, %23 or %40",
+        ),
+        (
+            "redis://a?replcas=1",
+            "redis://a",
+            "its parameters are replicas, tls-server-name (do you mean replicas?); the database is the path, as in /3",
+        ),
         ("redis://u:hunter2@a:99999", "redis://***@a:99999", "malformed: invalid port number"),
         ("redis://u:hunter2@a/x", "redis://***@a/x", "a database has a number, such as 3"),
         (

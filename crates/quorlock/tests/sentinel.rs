@@ -155,7 +155,9 @@ async fn a_sentinel_url_needs_the_number_of_replicas() {
     let url = "redis+sentinel://127.0.0.1:1/locks";
     let error = builder(url).build().unwrap_err().to_string();
     assert!(
-        error.contains("Sentinel promotes replicas, so replicas=1 belongs to the URL"),
+        error.contains(
+            "node URL \"redis+sentinel://127.0.0.1:1/locks\": add the parameter replicas=1 "
+        ),
         "{error}"
     );
     assert!(builder(&format!("{url}?replicas=0")).build().is_err());

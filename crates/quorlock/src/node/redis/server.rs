@@ -56,14 +56,11 @@ impl Server {
             return Err(NodeConfigError::Tls { node: name, reason, source: None });
         }
         if target.sentinels.is_some() && target.replicas == 0 {
-            let reason =
-                "Sentinel promotes replicas, so replicas=1 belongs to the URL, or how many replicas the master has"
-                    .to_owned();
-            return Err(NodeConfigError::Url {
-                url: format!("\"{address}\""),
-                reason,
-                source: None,
-            });
+            let reason = "add the parameter replicas=1 (the number of the master's replicas), because Sentinel \
+                          promotes replicas";
+            let scheme = if target.is_encrypted() { "rediss" } else { "redis" };
+            let url = format!("\"{scheme}+sentinel://{address}\"");
+            return Err(NodeConfigError::Url { url, reason: reason.to_owned(), source: None });
         }
         let sentinels = Sentinels::of(&target, tls.as_ref(), connect_timeout);
         #[cfg(not(feature = "tls"))]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use url::{Host, Url};
 
+use crate::env::nearest;
 use crate::error::Reason;
 use crate::node::config::is_name;
 
@@ -14,6 +15,10 @@ const SENTINEL_PORT: u16 = 26379;
 
 /// The most Sentinels of a node, because each gets a part of the connect timeout.
 const SENTINELS_MAX: usize = 9;
+
+/// The parameters of the URL of Sentinels.
+const OF_SENTINEL: [&str; 6] =
+    ["sentinel", "replicas", "db", "sentinel-user", "sentinel-password", "tls-server-name"];
 
 /// The error about a comma in the URL of Sentinels.
 const SENTINELS: &str = "the text behind the comma is no node; further Sentinels are parameters: \
@@ -47,7 +52,7 @@ impl Target {
             text => Cow::Borrowed(text),
         };
         let text = &*text;
-        let Some((scheme, _)) = text.split_once("://") else {
+        let Some((scheme, rest)) = text.split_once("://") else {
             return Err("malformed: a URL starts with a scheme, such as redis://".into());
         };
         let known = ["redis", "rediss", "valkey", "valkeys", "redis+unix", "valkey+unix", "unix"];
@@ -66,9 +71,11 @@ impl Target {
             return Err("this build has no TLS (feature \"tls\")".into());
         }
         // The error does not repeat the unreadable part, which may belong to a password.
-        let tail = text.find(['?', '#']).map_or("", |place| &text[place..]);
+        let tail = rest.find(['/', '?', '#']).map_or("", |place| &rest[place..]);
         if tail.contains('@') && !scheme.ends_with("unix") {
-            return Err("malformed: a ?, # or @ in a password is written %3F, %23 or %40".into());
+            return Err(
+                "malformed: a /, ?, # or @ in a password is written %2F, %3F, %23 or %40".into()
+            );
         }
         let url =
             Url::parse(text).map_err(|error| Reason::new(format!("malformed: {error}"), error))?;
@@ -113,19 +120,10 @@ impl Target {
                 "sentinel-user" if is_sentinel => sentinel_user = Some(value.into_owned()),
                 "sentinel-password" if is_sentinel => sentinel_password = Some(value.into_owned()),
                 "sentinel" if is_sentinel => sentinels.push(Self::at(sentinel(&value, encrypted)?)),
-                _ if is_sentinel => {
-                    return Err(
-                        "its parameters are sentinel, replicas, db, sentinel-user, sentinel-password and \
-                         tls-server-name"
-                            .to_owned(),
-                    );
-                }
+                _ if is_sentinel => return Err(no_parameter(&name, &OF_SENTINEL)),
                 _ => {
-                    return Err(
-                        "its parameters are replicas and tls-server-name; the database is the path, \
-                         as in /3"
-                            .to_owned(),
-                    );
+                    let reason = no_parameter(&name, &["replicas", "tls-server-name"]);
+                    return Err(reason + "; the database is the path, as in /3");
                 }
             }
         }
@@ -176,7 +174,7 @@ impl Target {
                 "pass" => target.password = Some(value.into_owned()),
                 "db" => target.database = database(&value)?,
                 "replicas" => target.replicas = replica_count(&value)?,
-                _ => return Err("its parameters are user, pass, db and replicas".to_owned()),
+                _ => return Err(no_parameter(&name, &["user", "pass", "db", "replicas"])),
             }
         }
         Ok(target)
@@ -266,6 +264,14 @@ fn has_comma(url: &str) -> bool {
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
     let parameters = query.split('&').filter(|it| !it.starts_with("sentinel-"));
     place.rsplit('@').take(1).chain(parameters).any(|part| part.contains(','))
+}
+
+/// The error about a parameter that the URL cannot have. It does not repeat the parameter, which may belong to a
+/// password.
+fn no_parameter(name: &str, known: &[&str]) -> String {
+    let near = nearest(name, known.iter().copied());
+    let near = near.map_or_else(String::new, |near| format!(" (do you mean {near}?)"));
+    format!("its parameters are {}{near}", known.join(", "))
 }
 
 fn is_encrypted(scheme: &str) -> bool {
