@@ -67,6 +67,9 @@ pub(super) struct Hold {
     pub(super) votes: usize,
     /// Whether the worker wrote the file. It does not if the lock is no longer valid.
     pub(super) wrote: bool,
+    /// Whether the lock was over before the write had ended. The machine has held the worker up between its look at the
+    /// lock and the end of its write, and only a fencing token can stop such a write.
+    pub(super) late: bool,
 }
 
 /// The workers. Dropping this ends their processes at once.
@@ -210,23 +213,29 @@ impl Worker {
     /// this at the same time lose an update. Writes only if the lock is valid.
     fn hold(&self, guard: Guard, asked_ns: u64) -> io::Result<Hold> {
         let acquired_ns = boot_ns();
-        let valid_until = acquired_ns.saturating_add(nanos(guard.remaining()));
+        let valid_until = || match (boot_ns(), guard.remaining()) {
+            (_, Duration::ZERO) => 0,
+            (now, left) => now.saturating_add(nanos(left)),
+        };
+        let granted_until = valid_until();
         let text = fs::read_to_string(&self.counter)?;
         // A half-written number means that another worker writes too. The final number then shows the lost update.
         let next = 1 + text.trim().parse::<u64>().unwrap_or(0);
         sleep_up_to(WORK_MS);
+        // Extensions move the end of the lock.
+        let valid_until = granted_until.max(valid_until());
         let wrote = guard.is_valid();
         if wrote {
             // The file is not created: if the demo has ended early and removed the file, it must stay removed.
             let mut file = OpenOptions::new().write(true).truncate(true).open(&self.counter)?;
             file.write_all(next.to_string().as_bytes())?;
         }
-        let votes = guard.votes();
-        let now = boot_ns();
+        let (votes, now) = (guard.votes(), boot_ns());
+        let late = wrote && !guard.is_valid();
         let ended_ns = if guard.is_valid() { now } else { now.min(valid_until) };
         // If the release fails, the next worker gets the lock later, and its report shows that.
         let _ = guard.release();
-        Ok(Hold { worker: self.number, asked_ns, acquired_ns, ended_ns, votes, wrote })
+        Ok(Hold { worker: self.number, asked_ns, acquired_ns, ended_ns, votes, wrote, late })
     }
 }
 
