@@ -318,8 +318,7 @@ async fn mark_fresh(
         to: (marker.to_string(), String::new()),
         age_ms: None,
     };
-    change.make(topology, server, Do::Replace).await?;
-    Ok(marked(topology, server).await)
+    Ok(marked(change.make(topology, server, Do::Replace).await?))
 }
 
 /// The text of a marker or adoption before a [`Change`]; `*` if it was not readable. If it changes, the change fails.

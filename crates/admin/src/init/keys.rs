@@ -21,8 +21,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Makes the change on a connection of its own. First registers the database of the locks. The node's replicas may
-    /// lack the change afterwards; see [`acknowledged`].
+    /// Makes the change on a connection of its own. First registers the database of the locks. Returns whether the node's
+    /// replicas have acknowledged the change, or why not.
     ///
     /// # Errors
     /// The reason why the change was not made, or why its result is unknown.
@@ -31,7 +31,7 @@ impl Change {
         topology: &Topology,
         server: &RedisNode,
         registers: Do,
-    ) -> Result<(), String> {
+    ) -> Result<Acknowledged, String> {
         let left_max = match self.age_ms {
             Some(age_ms) => Adoption::TTL_MS.saturating_sub(age_ms).to_string(),
             None => "-1".to_owned(),
@@ -50,7 +50,7 @@ impl Change {
         registered.map_err(|failure| failure.to_string())?;
         let replies = connection.ask(&[call]).await.map_err(|failure| failure.to_string())?;
         match replies.first() {
-            Some(Reply::Int(1)) => Ok(()),
+            Some(Reply::Int(1)) => Ok(acknowledged(topology, server, &connection).await),
             Some(Reply::Int(0)) => Err("somebody else has changed it meanwhile".to_owned()),
             Some(Reply::Error(error)) => Err(shown(error, LINE_MAX)),
             _ => Err("an answer that does not fit".to_owned()),
@@ -58,24 +58,55 @@ impl Change {
     }
 }
 
+/// Whether the node's replicas have a change, or why they may lack it.
+type Acknowledged = Result<(), String>;
+
 /// The result for a node on which a [`Change`] has written the marker.
-pub(super) async fn marked(topology: &Topology, server: &RedisNode) -> NodeChange {
-    match acknowledged(topology, server).await {
+pub(super) fn marked(acknowledged: Acknowledged) -> NodeChange {
+    match acknowledged {
         Ok(()) => NodeChange::Marked,
         Err(why) => NodeChange::Unacknowledged { why },
     }
 }
 
-/// Waits until the node's replicas have all changes, because the replica that is promoted next must have them too.
+/// Waits until the node's replicas have a change that an earlier run has made: the node's marker and adoption.
 ///
 /// # Errors
-/// The reason why a replica may lack a change.
-pub(super) async fn acknowledged(topology: &Topology, server: &RedisNode) -> Result<(), String> {
+/// The keys are other ones by now, or the reason why a replica may lack them.
+pub(super) async fn still_there(
+    topology: &Topology,
+    server: &RedisNode,
+    keys: [&str; 2],
+) -> Result<(), String> {
+    if server.replicas() == 0 {
+        return Ok(());
+    }
+    let connection = AdminConnection::open(server).await.map_err(|failure| failure.to_string())?;
+    let rules = &topology.rules;
+    let reads = [&rules.marker, &rules.adoption].map(|key| vec!["GET".to_owned(), key.to_string()]);
+    let replies = connection.ask(&reads).await.map_err(|failure| failure.to_string())?;
+    let is_same = |(reply, key): (&Reply, &str)| match reply {
+        Reply::Bytes(text) => text == key.as_bytes(),
+        Reply::Nil => key.is_empty(),
+        _ => false,
+    };
+    if replies.len() != keys.len() || !replies.iter().zip(keys).all(is_same) {
+        return Err("its marker has changed meanwhile; run the same command again".to_owned());
+    }
+    acknowledged(topology, server, &connection).await
+}
+
+/// Waits until the node's replicas have all changes, because the replica that is promoted next must have them too. The
+/// connection must be that of the change: behind Sentinel, another connection may lead to another server.
+async fn acknowledged(
+    topology: &Topology,
+    server: &RedisNode,
+    connection: &AdminConnection,
+) -> Acknowledged {
     let replicas = server.replicas();
     if replicas == 0 {
         return Ok(());
     }
-    let connection = AdminConnection::open(server).await.map_err(|failure| failure.to_string())?;
     // `WAIT` is only about the writes of its own connection.
     let write = vec!["SET".to_owned(), topology.own_key(REPLICATED).to_string(), "1".to_owned()];
     let wait = vec!["WAIT".to_owned(), replicas.to_string(), PATIENCE_MS.to_owned()];

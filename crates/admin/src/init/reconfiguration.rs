@@ -24,7 +24,7 @@ use quorlock_core::shown::shown_text;
 use quorlock_core::{BootTime, Rules};
 
 use self::settings::{BECOMES, Settings, enough_of, old_settings};
-use super::keys::{Change, acknowledged, marked};
+use super::keys::{Change, marked, still_there};
 use super::{
     ChangedNode, InitError, Initialized, NodeChange, check, floor, is_of_this_version, known,
     written,
@@ -233,8 +233,7 @@ async fn mark(
         to: (marker.to_string(), String::new()),
         age_ms: Some(adoption.wait_ms),
     };
-    change.make(topology, server, Do::Register).await?;
-    Ok(marked(topology, server).await)
+    Ok(marked(change.make(topology, server, Do::Register).await?))
 }
 
 /// The contents of a node's keys.
@@ -403,15 +402,18 @@ async fn each(
     change: impl Fn(&NodeKeys, usize) -> Option<Change>,
 ) -> Vec<Made> {
     let changes = servers.iter().zip(states).enumerate().map(|(place, (server, state))| {
-        let change = state.as_ref().map(|state| change(state, place));
+        let change = state.as_ref().map(|state| (state, change(state, place)));
         async move {
             match change {
                 None => Err("it did not answer; it joins later, by a second run".to_owned()),
                 // An earlier run may have ended before the replicas had its change.
-                Some(None) => acknowledged(topology, server).await.map(|()| None),
-                Some(Some(change)) => {
-                    change.make(topology, server, Do::Register).await?;
-                    acknowledged(topology, server).await.map(|()| Some(change))
+                Some((state, None)) => {
+                    let keys = [&*state.marker, &*state.adoption];
+                    still_there(topology, server, keys).await.map(|()| None)
+                }
+                Some((_, Some(change))) => {
+                    change.make(topology, server, Do::Register).await??;
+                    Ok(Some(change))
                 }
             }
         }

@@ -13,6 +13,7 @@ use super::caller::Caller;
 use super::keeper::{self, Watched};
 use super::lease::{add_lease, clock, lease_json};
 use super::lease_file;
+use super::wait::REPORTS;
 use crate::args::{Acquire, OutputArgs};
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
@@ -75,7 +76,7 @@ type Fault = (ExitCode, Option<String>);
 
 impl Giver<'_> {
     async fn run(mut self, watched: Option<Watched>) -> ExitCode {
-        let (progress, waiting) = mpsc::channel(1);
+        let (progress, waiting) = mpsc::channel(REPORTS);
         let call = self.call(progress);
         let code = match self.caller.await_lock(call, waiting).await {
             Ok(Ok(lease)) => match self.give(lease, watched).await {

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use self::lease::Lease;
 use self::plan::RunPlan;
 use super::caller::Caller;
+use super::wait::REPORTS;
 use crate::args::{OutputArgs, Run};
 use crate::child;
 use crate::exit_code::ExitCode;
@@ -60,7 +61,7 @@ struct Keeper<'a> {
 
 impl Keeper<'_> {
     async fn run(mut self) -> ExitCode {
-        let (progress, waiting) = mpsc::channel(1);
+        let (progress, waiting) = mpsc::channel(REPORTS);
         let call = self.call(progress);
         let code = match self.caller.await_lock(call, waiting).await {
             Ok(lease) => self.hold(lease).await,

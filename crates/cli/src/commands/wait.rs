@@ -414,6 +414,9 @@ const REASON_COLUMNS: usize = 22;
 /// Columns that a key keeps even if the line becomes too long.
 const TITLE_COLUMNS: usize = 8;
 
+/// The reports of a waiting call that are kept while this process asks the nodes for the holders.
+pub(super) const REPORTS: usize = 64;
+
 /// Interval of the lines in a log, and the shortest time before a line with another reason.
 const LOG_EVERY: Duration = Duration::from_secs(30);
 const LOG_NEWS_EVERY: Duration = Duration::from_secs(5);

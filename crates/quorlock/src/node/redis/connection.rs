@@ -28,8 +28,9 @@ pub(super) struct Connection {
     pub(super) registers: bool,
     /// The server has no registration: the next batch registers the database if the server is in use (S17).
     pub(super) is_unregistered: bool,
-    /// The last vote on this connection lacked the replicas' acknowledgement, and the connection is old.
-    pub(super) is_alone: bool,
+    /// Since when votes on this connection lack the replicas' acknowledgement. `None` while they do not, or while the
+    /// connection is new.
+    pub(super) alone_since: Option<Instant>,
     /// The operator declared the server durable. Its settings are asked for, and a contradiction is logged.
     pub(super) is_durable: bool,
     /// Decides which evidence (`INFO`, marker, acknowledgement) is requested, and in which form commands are sent.
@@ -99,15 +100,29 @@ impl Connection {
         // The name may lead to a promoted server by now. The next connection resolves the name again.
         if is_demoted {
             self.wire.close(lost("the server has become a replica"));
-        } else if is_acknowledged == Some(true) {
-            self.is_alone = false;
-        } else if self.is_alone {
-            // One batch later than the vote, so that the release of the vote was sent before.
-            self.wire.close(lost("its replicas are missing, so its name is resolved again"));
-        } else if is_acknowledged == Some(false) {
-            self.is_alone = self.opened_at.elapsed() >= Supervisor::REPLACE_AFTER;
+        } else if !again {
+            self.note_acknowledgement(is_acknowledged);
         }
         again
+    }
+
+    /// Closes the connection after a batch without votes, which may have the releases of the votes that failed, or if
+    /// votes have failed for two seconds.
+    fn note_acknowledgement(&mut self, is_acknowledged: Option<bool>) {
+        let is_old = |since: Instant| since.elapsed() >= Supervisor::REPLACE_AFTER;
+        match (is_acknowledged, self.alone_since) {
+            (Some(true), _) => self.alone_since = None,
+            (Some(false), None) if is_old(self.opened_at) => {
+                self.alone_since = Some(Instant::now())
+            }
+            (None, Some(_)) => self.close_alone(),
+            (Some(false), Some(since)) if is_old(since) => self.close_alone(),
+            _ => {}
+        }
+    }
+
+    fn close_alone(&mut self) {
+        self.wire.close(lost("its replicas are missing, so its name is resolved again"));
     }
 
     /// Reads the evidence that the answers count. With an error, no answer of the batch counts.

@@ -258,7 +258,11 @@ fn conclude(
     while connection.conclude(server, &mut batch) {
         match connection.send(server, batch, encoder) {
             Ok(()) => return,
-            Err(unsent) => batch = unsent,
+            Err(unsent) => {
+                batch = unsent;
+                // The replies to the first sending do not answer the commands that were to be sent again.
+                batch.flushes = None;
+            }
         }
     }
     concluded.push(batch);

@@ -147,7 +147,7 @@ impl Server {
         });
         Ok(Connection {
             is_unregistered: false,
-            is_alone: false,
+            alone_since: None,
             opened_at: Instant::now(),
             epoch,
             wire,
