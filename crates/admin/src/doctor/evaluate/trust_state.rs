@@ -247,7 +247,7 @@ fn floor(facts: &Facts, marker: &Marker) -> Option<Finding> {
         Some(Note.finding(
             "floor",
             what,
-            "that is so for two hours after a quarantine; fences grow all the same",
+            "that is so for two hours after a quarantine; fences still grow",
             "wait; nothing needs to be fixed",
         ))
     }

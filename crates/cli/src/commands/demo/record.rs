@@ -26,7 +26,7 @@ pub(super) struct Record {
     /// Times of the calls that did not get the lock, in nanoseconds of the boot clock.
     pub(super) refused_ns: Vec<u64>,
     phases: Vec<Phase>,
-    /// What the lock did wrong.
+    /// Faults of the lock.
     pub(super) faults: Vec<String>,
 }
 
