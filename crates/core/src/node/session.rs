@@ -318,7 +318,8 @@ impl Exchange {
     ///
     /// A command that sets a lock must not follow the lock's release, because no release would delete what it sets. It
     /// must also not follow another command about the same lock, because the engine receives the answers in the
-    /// original order. So it is sent again only if no such command can have been sent since.
+    /// original order. So it is sent again only if no such command can have been sent since. The same holds for a
+    /// command about an intent: a withdrawal behind a later announcement would remove the intent of a writer that waits.
     fn may_ask_again(&self, place: usize, has_moved_on: bool) -> bool {
         fn subject(command: &Command) -> Option<&Value> {
             match command {
@@ -327,8 +328,10 @@ impl Exchange {
             }
         }
         let Some((_, (_, command))) = self.member(place) else { return false };
-        let sets = command.sets_a_lock() || matches!(command, Command::Announce { .. });
-        let Some(value) = subject(command).filter(|_| sets) else {
+        let is_about_intent =
+            matches!(command, Command::Announce { .. } | Command::Withdraw { .. });
+        let needs_order = command.sets_a_lock() || is_about_intent;
+        let Some(value) = subject(command).filter(|_| needs_order) else {
             return true;
         };
         let later = (place + 1..self.command_count()).filter_map(|place| self.member(place));

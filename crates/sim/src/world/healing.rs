@@ -12,6 +12,7 @@ use crate::fact::{ClientId, FaultEvent, span};
 use crate::guard::GuardId;
 use crate::invariants::{deadlock_free, fault_tolerance, no_starvation, nothing_left};
 use crate::node::Health;
+use crate::plan::CONNECT_TIMEOUT;
 use crate::time::{MS, SECOND, Time};
 
 impl World {
@@ -214,9 +215,12 @@ impl World {
         self.check_nothing_left();
     }
 
-    /// Waits until keys of crashed clients and of late commands have expired, then checks that nothing is left.
+    /// Waits until keys of crashed clients and of late commands have expired, then checks that nothing is left. An
+    /// acquire may be sent late although its lock is detached by now: it waits for a pause of up to a second between
+    /// two attempts to connect, and for the connection.
     fn check_nothing_left(&mut self) {
-        let expired: Time = self.now
+        let connected = self.now + SECOND + CONNECT_TIMEOUT;
+        let expired: Time = connected
             + self.plan.wiring.zombie_for
             + self.plan.load.max_ttl * 2
             + self.plan.back_steps();

@@ -2,6 +2,7 @@ use alloc::vec;
 
 use super::*;
 use crate::command::Counter;
+use crate::keys::Keys;
 use crate::token::{Token, Value};
 
 fn value(token: u8) -> Value {
@@ -61,6 +62,22 @@ fn an_acquire_is_not_repeated_behind_its_release() {
     assert!(!is_asked_again(&[acquire(1), release(1)], false));
     assert!(!is_asked_again(&[acquire(1), extend.clone()], false), "the extension was executed");
     assert!(is_asked_again(&[extend, release(1)], true), "an extension sets no key");
+}
+
+/// Otherwise readers would be admitted while the writer waits, until it renews its intent.
+#[test]
+fn a_withdrawal_is_not_repeated_behind_a_later_announcement() {
+    let intents = || Keys::from("i");
+    let announce = |token| Command::Announce {
+        intents: intents(),
+        value: value(token),
+        ttl_ms: 1,
+        renews: true,
+    };
+    let withdraw = |token| Command::Withdraw { intents: intents(), value: value(token) };
+    assert!(!is_asked_again(&[withdraw(1), announce(1)], false));
+    assert!(!is_asked_again(&[withdraw(1)], true), "another exchange was sent");
+    assert!(is_asked_again(&[withdraw(1), announce(2)], false));
 }
 
 #[test]

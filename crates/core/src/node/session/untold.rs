@@ -36,6 +36,7 @@ impl Untold {
             // Both commands use one script.
             Command::AcquireShared { .. } | Command::HealShared { .. } => Self::READERS,
             Command::Announce { .. } => 32,
+            Command::Withdraw { .. } => 2048,
             Command::ReleaseShared { .. } => Self::RELEASE_SHARED,
             Command::Attach { mode, .. } | Command::GiveBack { mode, .. } => match mode {
                 Mode::Exclusive => Self::ATTACH,
