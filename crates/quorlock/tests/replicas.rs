@@ -187,7 +187,8 @@ async fn clients_of_a_master_without_its_replica_resolve_its_name_again() {
     }
 }
 
-/// A call that fails while the replica is away leaves no key, also when the client gives up the connection.
+/// A call that fails while the replica is away leaves no key, also when the client gives up the connection, and when a
+/// look follows the vote before its release.
 #[tokio::test]
 async fn a_vote_without_acknowledgement_is_released_before_the_connection_is_closed() {
     for binary in all_servers() {
@@ -203,7 +204,9 @@ async fn a_vote_without_acknowledgement_is_released_before_the_connection_is_clo
             || ["eval", "evalsha", "delifeq"].map(|it| calls(master, it)).iter().sum::<u64>();
         loop {
             let before = releases();
-            let error = client.acquire("orders").options(ONCE).await.unwrap_err().to_string();
+            let call = async { client.acquire("orders").options(ONCE).await };
+            let (called, _) = tokio::join!(call, client.inspect("other"));
+            let error = called.unwrap_err().to_string();
             if !error.contains(MISSING) && !error.contains(WAITS) {
                 break;
             }

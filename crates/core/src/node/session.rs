@@ -148,9 +148,9 @@ impl Exchange {
         self.members.len()
     }
 
-    /// The tickets of all commands.
-    pub fn tickets(&self) -> impl Iterator<Item = Ticket> {
-        (0..self.command_count()).filter_map(|place| Some(self.member(place)?.1.0))
+    /// All commands of the batch, also those that are not sent again.
+    pub fn commands(&self) -> impl Iterator<Item = &TicketedCommand> {
+        (0..self.command_count()).filter_map(|place| Some(self.member(place)?.1))
     }
 
     /// The commands that are to be sent now, in order.

@@ -185,7 +185,7 @@ impl World {
             let Some(mut exchange) = self.conclude(id, reply) else {
                 return self.send_waiting(client, node);
             };
-            arrived = exchange.tickets().collect();
+            arrived = exchange.commands().map(|(ticket, _)| *ticket).collect();
             let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
                 &mut self.clients[client];
             let now = machine.read(self.now);
@@ -226,7 +226,8 @@ impl World {
                 return true;
             }
             if let Some(sent) = exchange.sent_at().filter(|_| is_active(Mutant::VoteFromOldEpoch)) {
-                given_up.insert(*id, (sent, exchange.tickets().collect()));
+                let tickets = exchange.commands().map(|(ticket, _)| *ticket).collect();
+                given_up.insert(*id, (sent, tickets));
             }
             // A session may ask for another exchange of the same batch, for example because the server forgot a script.
             // No exchange follows on a broken wire, so each of them fails at once. Answers that have arrived stay.

@@ -1,7 +1,11 @@
 //! One connection to a server: sends batches, and decides whether their answers count.
 
+use std::collections::BTreeSet;
+
 use quorlock_core::info::Info;
-use quorlock_core::{Command, Evidence, Failure, FailureKind, Session, Supervisor};
+use quorlock_core::{
+    Command, Evidence, Exchange, Failure, FailureKind, Session, Supervisor, Value,
+};
 use tokio::time::Instant;
 
 use super::codec::{Capabilities, count_watches};
@@ -28,13 +32,19 @@ pub(super) struct Connection {
     pub(super) registers: bool,
     /// The server has no registration: the next batch registers the database if the server is in use (S17).
     pub(super) is_unregistered: bool,
-    /// Since when votes on this connection lack the replicas' acknowledgement. `None` while they do not, or while the
-    /// connection is new.
-    pub(super) alone_since: Option<Instant>,
+    /// The votes that lack the replicas' acknowledgement. `None` while there are none, or while the connection is new.
+    pub(super) alone: Option<Alone>,
     /// The operator declared the server durable. Its settings are asked for, and a contradiction is logged.
     pub(super) is_durable: bool,
     /// Decides which evidence (`INFO`, marker, acknowledgement) is requested, and in which form commands are sent.
     pub(super) session: Session,
+}
+
+/// The votes on a connection since its server's replicas are missing.
+pub(super) struct Alone {
+    since: Instant,
+    /// The values of votes whose releases were not answered yet.
+    unreleased: BTreeSet<Value>,
 }
 
 impl Connection {
@@ -97,32 +107,36 @@ impl Connection {
         let is_demoted = has_replicas && is_of_a_replica(&evidence);
         let is_acknowledged = is_acknowledged(&evidence, server).filter(|_| has_replicas);
         let again = self.session.conclude(&mut batch.exchange, evidence);
+        let is_alone = self.note_acknowledgement(is_acknowledged, &batch.exchange);
         // The name may lead to a promoted server by now. The next connection resolves the name again.
         if is_demoted {
             self.wire.close(lost("the server has become a replica"));
-        } else if !again {
-            self.note_acknowledgement(is_acknowledged);
+        } else if is_alone && !again {
+            self.wire.close(lost("its replicas are missing, so its name is resolved again"));
         }
         again
     }
 
-    /// Closes the connection after a batch without votes, which may have the releases of the votes that failed, or if
+    /// Returns whether the connection is to be closed: the votes that the replicas did not acknowledge are released, or
     /// votes have failed for two seconds.
-    fn note_acknowledgement(&mut self, is_acknowledged: Option<bool>) {
+    fn note_acknowledgement(&mut self, is_acknowledged: Option<bool>, exchange: &Exchange) -> bool {
         let is_old = |since: Instant| since.elapsed() >= Supervisor::REPLACE_AFTER;
-        match (is_acknowledged, self.alone_since) {
-            (Some(true), _) => self.alone_since = None,
-            (Some(false), None) if is_old(self.opened_at) => {
-                self.alone_since = Some(Instant::now())
-            }
-            (None, Some(_)) => self.close_alone(),
-            (Some(false), Some(since)) if is_old(since) => self.close_alone(),
-            _ => {}
+        let has_failed = is_acknowledged == Some(false);
+        if is_acknowledged == Some(true) {
+            self.alone = None;
+        } else if has_failed && self.alone.is_none() && is_old(self.opened_at) {
+            self.alone = Some(Alone { since: Instant::now(), unreleased: BTreeSet::new() });
         }
-    }
-
-    fn close_alone(&mut self) {
-        self.wire.close(lost("its replicas are missing, so its name is resolved again"));
+        let Some(Alone { since, unreleased }) = &mut self.alone else { return false };
+        for (_, command) in exchange.commands() {
+            let Some(value) = command.value() else { continue };
+            if command.is_release() {
+                unreleased.remove(value);
+            } else if has_failed && command.is_about_votes() {
+                unreleased.insert(value.clone());
+            }
+        }
+        unreleased.is_empty() || has_failed && is_old(*since)
     }
 
     /// Reads the evidence that the answers count. With an error, no answer of the batch counts.

@@ -147,7 +147,7 @@ impl Server {
         });
         Ok(Connection {
             is_unregistered: false,
-            alone_since: None,
+            alone: None,
             opened_at: Instant::now(),
             epoch,
             wire,
