@@ -134,7 +134,7 @@ impl WireBatch {
         self.pass_over();
         if self.exchange.awaited().is_none()
             && self.beside.has_marker()
-            && self.missing == count + 1
+            && self.missing == count + self.beside.behind()
             && let Some((value, length)) = input.get(taken..).and_then(resp::short_value)
         {
             self.marker = self.exchange.marker(value);
@@ -262,7 +262,8 @@ impl Encoder {
 #[cfg(test)]
 mod tests {
     use quorlock_core::{
-        Keys, LockId, NodeId, NodePipeline, NodeState, Reading, Session, Ticket, Token, Value, Verb,
+        EvidenceRequest, Keys, LockId, NodeId, NodePipeline, NodeState, Reading, Session, Ticket,
+        Token, Value, Verb,
     };
 
     use super::super::codec::Delete;
@@ -396,5 +397,22 @@ mod tests {
         assert_eq!((&batch.marker, batch.in_step), (&MarkerSeen::Missing, true));
         batch.take(Reply::Okay);
         assert!(!batch.in_step, "a marker is no status");
+    }
+
+    /// A value in the place of the reply to `WAIT` shows that the stream is out of step (S22).
+    #[test]
+    fn a_marker_is_read_in_its_place_only() {
+        let request = EvidenceRequest { info: false, marker: true, acknowledgement: true };
+        let mut batch =
+            prepared(Exchange::new(BatchId(0), vec![acquire("a", 1)]), Encoding::default());
+        batch.beside = Beside::new(request, false, None);
+        batch.expect_replies(1 + batch.beside.behind(), 0);
+        let input = b"+OK\r\n$1\r\nm\r\n+OK\r\n$1\r\n1\r\n";
+        assert_eq!(batch.take_in_place(input, 0), 12, "the grant and the marker");
+        batch.take(Reply::Okay);
+        batch.count_off(0);
+        assert_eq!(batch.take_in_place(&input[17..], 0), 0);
+        batch.take(Reply::Bytes(b"1".to_vec()));
+        assert_eq!((&batch.marker, batch.in_step), (&MarkerSeen::Text("m".into()), false));
     }
 }
