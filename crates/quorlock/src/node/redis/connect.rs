@@ -10,7 +10,7 @@ use super::commands::{self, Lacking, missing_command};
 use super::dialer::{Dialer, certificate_hint};
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
-use super::target::Target;
+use super::target::{Address, Target};
 use super::wire::Wire;
 use crate::exhausted::{exhausted, explained};
 use crate::node::PushSink;
@@ -304,10 +304,14 @@ fn stranger() -> Failure {
 
 /// The failure if the server is a Sentinel, which holds no locks.
 fn sentinel(target: &Target) -> Failure {
-    let scheme = if target.is_encrypted() { "rediss" } else { "redis" };
+    let (scheme, address) = match target.address {
+        Address::Port { encrypted: true, .. } => ("rediss", target.address()),
+        Address::Port { .. } => ("redis", target.address()),
+        // The URL of Sentinels has no place for a path.
+        Address::Socket(_) => ("redis", "HOST:26379".to_owned()),
+    };
     let detail = format!(
-        "SET: this is a Sentinel; use {scheme}+sentinel://{}/NAME?replicas=1, where NAME is its name for the master",
-        target.address()
+        "SET: this is a Sentinel; use {scheme}+sentinel://{address}/NAME?replicas=1, where NAME is its name for the master"
     );
     Failure::unsent(FailureKind::MissingCommand).with_detail(detail)
 }
@@ -339,6 +343,18 @@ mod tests {
         tokio::select! {
             capabilities = handshake.exchange(&mut wire, resp2, &target) => capabilities,
             () = serve => unreachable!(),
+        }
+    }
+
+    #[test]
+    fn the_url_to_use_for_a_sentinel_can_be_read() {
+        for (url, named) in [
+            ("redis://h:1", "redis+sentinel://h:1/NAME?replicas=1"),
+            ("unix:///run/sentinel.sock", "redis+sentinel://HOST:26379/NAME?replicas=1"),
+        ] {
+            let failure = sentinel(&Target::parse(url).unwrap()).to_string();
+            assert!(failure.contains(&format!("use {named}, ")), "{failure}");
+            assert!(Target::parse(named).unwrap().sentinels.is_some());
         }
     }
 
