@@ -190,7 +190,7 @@ pub fn nodes(text: &str) -> Result<Vec<NodeConfig>, Reason> {
     }
     for (before, part) in parts.iter().zip(&parts[1..]) {
         // No node begins like this part, so the part is the rest of a password with a comma.
-        if !part.contains("://") && (part.contains('@') || before.contains('?')) {
+        if !part.contains("://") && (part.contains('@') || before.contains("pass=")) {
             return Err(COMMA.into());
         }
     }
@@ -431,6 +431,7 @@ mod tests {
         let read = |text| nodes(text).map(|nodes| nodes.len()).map_err(|reason| reason.to_string());
         assert_eq!(read("a=redis://h, b=redis://h2:1"), Ok(2));
         assert_eq!(read("redis://u:p%2Cw@h,redis://:x@h2"), Ok(2));
+        assert_eq!(read("redis://h?replicas=1,h2"), Ok(2));
         for text in [
             "redis://:pa,hunter2@h",
             "redis://:hunter2,@h",
