@@ -312,16 +312,14 @@ fn redacted(url: &str) -> String {
     };
     // If the URL lacks an `@` or a password is not encoded, the password stands in the place of the host. So a text that
     // does not look like a host is not shown.
-    let (shown, hidden) = match rest.find(['?', '#']) {
-        Some(place) => rest.split_at(place),
-        None => (rest, ""),
-    };
+    let (shown, hidden) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
     let (mask, host) = match shown.rsplit_once('@') {
         Some((_, host)) => ("***@", host),
         None => ("", shown),
     };
     // A list of hosts without an `@` contains no password, so the list is shown.
-    let is_list = !rest.contains('@') && host.split(',').all(looks_like_a_part);
+    let is_list = !rest.contains('@')
+        && host.split(',').flat_map(|part| part.split("://")).all(looks_like_a_host);
     let rest = if (looks_like_a_host(host) || is_list) && !hidden.contains('@') {
         format!("{mask}{host}")
     } else {
@@ -329,12 +327,6 @@ fn redacted(url: &str) -> String {
     };
     let shown: String = printable(&format!("{scheme}{rest}")).chars().take(120).collect();
     format!("\"{shown}\"")
-}
-
-/// Whether the text looks like a host, with or without a scheme.
-fn looks_like_a_part(text: &str) -> bool {
-    let host = text.split_once("://").map_or(text, |(_, host)| host);
-    looks_like_a_host(host)
 }
 
 #[cfg(test)]
@@ -390,6 +382,7 @@ mod tests {
             "redis://hunter2:1234#x@localhost",
             "redis://:hunter2",
             "redis://user:hunter2:127.0.0.1:7101",
+            "redis://user:hunter2://host",
             "redis+unix://",
         ] {
             let error = NodeConfig::parse(url).unwrap_err().to_string();
