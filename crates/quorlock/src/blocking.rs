@@ -255,7 +255,7 @@ impl<G: LockGuard + Into<Guard>> Acquire<G> {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// [`AcquireError`], with every node's answer. The nodes keep nothing.
+    /// [`AcquireError`], with every node's answer. The client releases what was granted.
     ///
     /// # Panics
     /// Inside an async runtime; the call is cancelled then.

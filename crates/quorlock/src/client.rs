@@ -73,8 +73,8 @@ impl Client {
     /// that acquires a lock that it holds already waits for itself.
     ///
     /// # Errors
-    /// [`AcquireError`](crate::AcquireError), with every node's answer. The client gives granted votes back. On a node that
-    /// cannot be reached the key expires after the ttl.
+    /// [`AcquireError`](crate::AcquireError), with every node's answer. The client gives granted votes back. If a
+    /// release cannot be sent, its key expires after its ttl.
     ///
     /// # Cancel safety
     /// Safe at every point: dropping the future gives back the votes and the place in the local queue. No key stays on a node

@@ -28,7 +28,7 @@ impl Take {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// [`AcquireError`], with every node's answer. The nodes keep nothing.
+    /// [`AcquireError`], with every node's answer. The client releases what was granted.
     ///
     /// # Panics
     /// Inside an async runtime; the call is cancelled then.

@@ -13,8 +13,8 @@ use crate::text::quoted;
 
 /// The reason why a lock was not acquired.
 ///
-/// The nodes keep nothing of the call: the client releases every vote that a node gave or may have given. On a node that
-/// cannot be reached the key expires after its ttl.
+/// The client releases every vote that a node gave or may have given. If a release cannot be sent, its key expires
+/// after its ttl.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
