@@ -352,7 +352,7 @@ impl<G: LockGuard> Acquiring<G> {
     }
 
     /// The result of the call from the driver's reply; `None` if the driver has ended.
-    fn conclude(&mut self, reply: Option<Reply>) -> Result<G, AcquireError> {
+    fn result_of(&mut self, reply: Option<Reply>) -> Result<G, AcquireError> {
         self.state = State::Done;
         let _entered = self.span.enter();
         let resource = self.resource.clone();
@@ -387,7 +387,7 @@ impl<G: LockGuard> Acquiring<G> {
         self.start()?;
         let State::Asked(asked) = &mut self.state else { unreachable!("started just now") };
         let reply = caller.wait(&mut asked.caller_side);
-        self.conclude(reply)
+        self.result_of(reply)
     }
 }
 
@@ -403,7 +403,7 @@ impl<G: LockGuard> Future for Acquiring<G> {
             panic!("polled after it was done");
         };
         let reply = Pin::new(&mut asked.caller_side).poll(cx);
-        reply.map(|reply| this.conclude(reply))
+        reply.map(|reply| this.result_of(reply))
     }
 }
 

@@ -277,7 +277,7 @@ impl Exchange {
         }
     }
 
-    /// Ends the exchange, after [`Session::conclude`] has returned false. Returns the answers and their evidence. If the
+    /// Ends the exchange, after [`Session::end_sending`] has returned false. Returns the answers and their evidence. If the
     /// number of answers is wrong, all commands have failed.
     pub fn take(&mut self) -> (Vec<(Ticket, Answer)>, Evidence) {
         if self.answers.len() != self.command_count() {
@@ -387,7 +387,7 @@ impl Session {
 
     /// Ends a sending, after each of its commands has an answer or has failed. Returns whether some commands must be
     /// sent again. A command is sent at most three times, because each repetition uses a more explicit form.
-    pub fn conclude(&mut self, exchange: &mut Exchange, evidence: Evidence) -> bool {
+    pub fn end_sending(&mut self, exchange: &mut Exchange, evidence: Evidence) -> bool {
         if let Evidence::Seen { marker: MarkerSeen::Text(text), .. } = &evidence
             && !is_very_same(self.marker.as_ref(), Some(text))
             && self.marker.as_ref() != Some(text)

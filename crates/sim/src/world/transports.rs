@@ -139,7 +139,7 @@ impl World {
             is_misread = read != *marker;
             *marker = read;
         }
-        let again = transport.session.conclude(exchange, evidence);
+        let again = transport.session.end_sending(exchange, evidence);
         let asked_again = if again { exchange.places().len() } else { 0 };
         (0..asked_again).for_each(|_| self.record.counts.add(Count::AskedAgain));
         (asked_again..unknown.len()).for_each(|_| self.record.counts.add(Count::AskedTooLate));
@@ -226,14 +226,13 @@ impl World {
                 return true;
             }
             if let Some(sent) = exchange.sent_at().filter(|_| is_active(Mutant::VoteFromOldEpoch)) {
-                let tickets = exchange.commands().map(|(ticket, _)| *ticket).collect();
-                given_up.insert(*id, (sent, tickets));
+                given_up.insert(*id, (sent, exchange.commands().map(|(it, _)| *it).collect()));
             }
             // A session may ask for another exchange of the same batch, for example because the server forgot a script.
             // No exchange follows on a broken wire, so each of them fails at once. Answers that have arrived stay.
             loop {
                 exchange.fail(failure);
-                if !session.conclude(exchange, Evidence::NotRequired) {
+                if !session.end_sending(exchange, Evidence::NotRequired) {
                     break;
                 }
             }

@@ -45,7 +45,7 @@ fn is_asked_again(commands: &[Command], moves_on: bool) -> bool {
     if moves_on {
         sent(&mut session, [release(9)], [Ok(Answer::Deleted)]);
     }
-    let again = session.conclude(&mut exchange, Evidence::NotRequired);
+    let again = session.end_sending(&mut exchange, Evidence::NotRequired);
     assert!(
         !again
             || exchange.to_send().map(|(_, command)| command).eq([&commands[0]])
@@ -92,7 +92,7 @@ fn an_unchanged_marker_is_shared_within_a_connection() {
             marker: marker.clone(),
             acknowledged: None,
         };
-        session.conclude(&mut exchange, evidence);
+        session.end_sending(&mut exchange, evidence);
         let MarkerSeen::Text(text) = marker else { panic!("the marker is a text") };
         text
     };
@@ -113,7 +113,7 @@ fn the_next_command_of_a_kind_carries_the_missing_script() {
     let session = &mut Session::new(false);
     let mut late = sent(session, [acquire(1)], [Err(Form::Text)]);
     sent(session, [release(9)], [Ok(Answer::Deleted)]);
-    assert!(!session.conclude(&mut late, Evidence::NotRequired), "a repetition comes too late");
+    assert!(!session.end_sending(&mut late, Evidence::NotRequired), "a repetition comes too late");
     let [Answer::Failed(failure)] = &outcome(&mut late)[..] else {
         panic!("the script was not run")
     };
@@ -154,16 +154,16 @@ fn a_repeated_command_uses_a_longer_form_each_time() {
     let session = &mut Session::new(false);
     let answers = [Err(Form::Script), Ok(Answer::Deleted), Err(Form::Script)];
     let mut it = sent(session, [release(1), release(2), release(3)], answers);
-    assert!(session.conclude(&mut it, Evidence::NotRequired));
+    assert!(session.end_sending(&mut it, Evidence::NotRequired));
     session.prepare(&mut it);
     assert_eq!((it.form(), it.places()), (Form::Script, &[0, 2][..]));
     it.answer(Ok(Answer::Other));
     it.answer(Err(Form::Text));
-    assert!(session.conclude(&mut it, Evidence::NotRequired));
+    assert!(session.end_sending(&mut it, Evidence::NotRequired));
     session.prepare(&mut it);
     assert_eq!((it.form(), it.places()), (Form::Text, &[2][..]));
     it.fail(&Failure::new(FailureKind::Unreachable));
-    assert!(!session.conclude(&mut it, Evidence::NotRequired));
+    assert!(!session.end_sending(&mut it, Evidence::NotRequired));
     let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
     assert_eq!(outcome(&mut it), [Answer::Other, Answer::Deleted, failed]);
 }
@@ -172,10 +172,10 @@ fn a_repeated_command_uses_a_longer_form_each_time() {
 fn a_release_reports_not_ours_even_if_its_repetition_fails() {
     let session = &mut Session::new(false);
     let mut it = sent(session, [release(1)], [Err(Form::Script)]);
-    assert!(session.conclude(&mut it, Evidence::NotRequired));
+    assert!(session.end_sending(&mut it, Evidence::NotRequired));
     session.prepare(&mut it);
     it.fail(&Failure::new(FailureKind::Unreachable));
-    assert!(!session.conclude(&mut it, Evidence::NotRequired));
+    assert!(!session.end_sending(&mut it, Evidence::NotRequired));
     assert_eq!(outcome(&mut it), [Answer::NotOurs]);
 }
 
@@ -184,11 +184,11 @@ fn an_inspection_whose_repetition_fails_has_failed() {
     let session = &mut Session::new(false);
     let look = Command::Inspect { keys: "k".into(), intents: None };
     let mut it = sent(session, [look], [Err(Form::Script)]);
-    assert!(session.conclude(&mut it, Evidence::NotRequired));
+    assert!(session.end_sending(&mut it, Evidence::NotRequired));
     session.prepare(&mut it);
     let failure = Failure::new(FailureKind::Unreachable);
     it.fail(&failure);
-    assert!(!session.conclude(&mut it, Evidence::NotRequired));
+    assert!(!session.end_sending(&mut it, Evidence::NotRequired));
     assert_eq!(outcome(&mut it), [Answer::Failed(failure)]);
 }
 
@@ -199,12 +199,12 @@ fn a_failed_repetition_is_not_repeated_again() {
     let session = &mut Session::new(false);
     let answers = [Err(Form::Script), Err(Form::Script)];
     let mut it = sent(session, [release(1), release(2)], answers);
-    assert!(session.conclude(&mut it, Evidence::NotRequired));
+    assert!(session.end_sending(&mut it, Evidence::NotRequired));
     session.prepare(&mut it);
     it.answer(Err(Form::Text));
     it.fail(&Failure::new(FailureKind::Unreachable));
     it.answer(Ok(Answer::Deleted));
-    assert!(!session.conclude(&mut it, Evidence::NotRequired));
+    assert!(!session.end_sending(&mut it, Evidence::NotRequired));
     assert_eq!(outcome(&mut it), [Answer::NotOurs, Answer::NotOurs]);
 }
 

@@ -49,7 +49,7 @@ pub(super) struct Alone {
 
 impl Connection {
     /// Sends a batch for the first time, or some of its commands again. Once the wire has
-    /// [finished](Wire::next_finished) the batch, the caller must [conclude](Self::conclude) it.
+    /// [finished](Wire::next_finished) the batch, the caller must [judge](Self::judge_answers) its answers.
     ///
     /// # Errors
     /// Returns the batch if the wire is closed; nothing was sent.
@@ -98,7 +98,7 @@ impl Connection {
     }
 
     /// Decides whether the answers of a finished batch count. Returns whether some of its commands must be sent again.
-    pub(super) fn conclude(&mut self, server: &Server, batch: &mut WireBatch) -> bool {
+    pub(super) fn judge_answers(&mut self, server: &Server, batch: &mut WireBatch) -> bool {
         let evidence = self.read_evidence(server, batch).unwrap_or_else(|failure| {
             batch.exchange.fail(&failure);
             Evidence::NotRequired
@@ -106,7 +106,7 @@ impl Connection {
         let has_replicas = self.acknowledgement.is_some();
         let is_demoted = has_replicas && is_of_a_replica(&evidence);
         let is_acknowledged = is_acknowledged(&evidence, server).filter(|_| has_replicas);
-        let again = self.session.conclude(&mut batch.exchange, evidence);
+        let again = self.session.end_sending(&mut batch.exchange, evidence);
         let is_alone = self.note_acknowledgement(is_acknowledged, &batch.exchange);
         // The name may lead to a promoted server by now. The next connection resolves the name again.
         if is_demoted {

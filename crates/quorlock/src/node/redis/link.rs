@@ -76,7 +76,7 @@ impl Link {
         };
         let was_busy = connection.wire.is_busy();
         if let Err(unsent) = connection.send(server, batch, encoder) {
-            conclude(server, connection, unsent, encoder, concluded);
+            conclude_or_resend(server, connection, unsent, encoder, concluded);
         } else if !was_busy {
             self.watch_silence();
         }
@@ -121,7 +121,7 @@ impl Link {
             if is_answered && connection.wire.why_out_of_step().is_none() {
                 resume(&mut self.supervisor, server);
             }
-            conclude(server, connection, batch, encoder, concluded);
+            conclude_or_resend(server, connection, batch, encoder, concluded);
         }
         if connection.wire.is_closed() {
             self.disconnect();
@@ -163,7 +163,13 @@ impl Link {
                     former.wire.close(lost("connection lost"));
                     while let Some(batch) = former.wire.next_finished() {
                         if !batch.is_plain {
-                            conclude(&self.server, &mut former, batch, encoder, concluded);
+                            conclude_or_resend(
+                                &self.server,
+                                &mut former,
+                                batch,
+                                encoder,
+                                concluded,
+                            );
                         }
                     }
                 }
@@ -248,14 +254,14 @@ fn resume(supervisor: &mut Supervisor, server: &Server) {
 }
 
 /// Concludes a batch of this connection: adds it to `concluded`, or sends some of its commands again.
-fn conclude(
+fn conclude_or_resend(
     server: &Server,
     connection: &mut Connection,
     mut batch: Box<WireBatch>,
     encoder: &mut Encoder,
     concluded: &mut WireBatches,
 ) {
-    while connection.conclude(server, &mut batch) {
+    while connection.judge_answers(server, &mut batch) {
         match connection.send(server, batch, encoder) {
             Ok(()) => return,
             Err(unsent) => {
