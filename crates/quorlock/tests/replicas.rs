@@ -187,8 +187,7 @@ async fn clients_of_a_master_without_its_replica_resolve_its_name_again() {
     }
 }
 
-/// A call that fails while the replica is away leaves no key, also when the client gives up the connection, and when a
-/// look follows the vote before its release.
+/// A call that fails while the replica is away leaves no key, also if a look follows the vote before its release.
 #[tokio::test]
 async fn a_vote_without_acknowledgement_is_released_before_the_connection_is_closed() {
     for binary in all_servers() {
@@ -258,10 +257,8 @@ async fn a_node_with_replicas_needs_pushes() {
         let nodes = master_and(1, &binary).await;
         run(&nodes[0], &["ACL", "SETUSER", "default", "-client"]);
         let error = client(&nodes[0].url()).acquire("orders").options(ONCE).await.unwrap_err();
-        assert!(
-            error.to_string().contains("needs RESP3 and the right +client|tracking"),
-            "{error}"
-        );
+        let needs = "needs RESP3 and the right +client|tracking";
+        assert!(error.to_string().contains(needs), "{error}");
     }
 }
 

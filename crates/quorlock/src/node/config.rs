@@ -83,20 +83,20 @@ impl NodeConfig {
 
     /// Whether the URL contains a password for the server.
     pub fn has_password(&self) -> bool {
-        self.target.has_password()
+        self.target.password.is_some()
     }
 
     /// Sets the password. It replaces the URL's.
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {
-        self.target.set_password(password);
+        self.target.password = Some(password.to_owned());
         self
     }
 
     /// Sets the ACL user. It replaces the URL's.
     #[must_use]
     pub fn username(mut self, username: &str) -> Self {
-        self.target.set_username(username);
+        self.target.username = Some(username.to_owned());
         self
     }
 
@@ -153,7 +153,7 @@ impl NodeConfig {
     /// Source: `docs/protocol.md`, section 7.10.
     #[must_use]
     pub fn replicas(mut self, replicas: u32) -> Self {
-        self.target.set_replicas(replicas);
+        self.target.replicas = replicas;
         self
     }
 
@@ -170,17 +170,17 @@ impl NodeConfig {
     /// [`ClientBuilder::build`](crate::ClientBuilder::build) refuses an invalid name, and a name for a node without TLS.
     #[must_use]
     pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
-        *self.target.tls_server_name() = Some(name.into());
+        self.target.tls_server_name = Some(name.into());
         self
     }
 
     /// The number of replicas whose acknowledgement a vote needs.
     pub const fn replica_count(&self) -> u32 {
-        self.target.replica_count()
+        self.target.replicas
     }
 
     pub(crate) fn tls_server_name_unless_set(mut self, name: &str) -> Self {
-        self.target.tls_server_name().get_or_insert_with(|| name.to_owned());
+        self.target.tls_server_name.get_or_insert_with(|| name.to_owned());
         self
     }
 

@@ -77,10 +77,8 @@ impl Provider {
         };
         match task.join_next().await {
             Some(Ok(Ok(Credentials { username, password }))) => {
-                if let Some(username) = username {
-                    target.set_username(&username);
-                }
-                target.set_password(&password);
+                target.username = username.or_else(|| target.username.take());
+                target.password = Some(password);
                 Ok(())
             }
             Some(Ok(Err(error))) => Err(failed(&error.to_string())),

@@ -164,11 +164,9 @@ impl MemoryNode {
     pub fn expire_in(&self, key: &str, ttl: Duration) -> bool {
         let mut inner = self.inner();
         let content = inner.stored(key).map(|stored| stored.content.clone());
-        let is_there = content.is_some();
-        if let Some(content) = content {
-            inner.put(key, content, Some(ttl));
-        }
-        is_there
+        let Some(content) = content else { return false };
+        inner.put(key, content, Some(ttl));
+        true
     }
 
     /// Deletes a key, as a foreign `DEL` would. Returns whether the key existed.
@@ -310,13 +308,9 @@ fn now_us() -> i64 {
     Clock::Tokio.now().real_ns() / 1_000
 }
 
-fn now_ms() -> i64 {
-    now_us() / 1_000
-}
-
 /// Time until the node's clock reaches `end_ms`.
 fn left(end_ms: i64) -> Duration {
-    Duration::from_millis(u64::try_from(end_ms - now_ms()).unwrap_or(0))
+    Duration::from_millis(u64::try_from(end_ms - now_us() / 1_000).unwrap_or(0))
 }
 
 fn millis(ttl: Duration) -> i64 {

@@ -26,31 +26,23 @@ pub struct PushSink {
     node: NodeId,
     shared: Weak<Shared>,
     marker: Option<Key>,
-    registers: bool,
-    is_durable: bool,
+    /// Whether the client writes the number of its database to servers that have no such registration.
+    pub(super) registers: bool,
+    /// Whether the operator declared the node durable, so that it loses no write when it stops.
+    pub(super) is_durable: bool,
 }
 
 impl PushSink {
-    /// Sets whether the operator declared the node durable, so that it loses no write when it stops.
     pub(crate) fn durable(self, is_durable: bool) -> Self {
         Self { is_durable, ..self }
-    }
-
-    pub(super) fn is_durable(&self) -> bool {
-        self.is_durable
     }
 
     pub(crate) fn with_marker(self, marker: Option<Key>) -> Self {
         Self { marker, ..self }
     }
 
-    /// Sets whether the client writes the number of its database to servers that have no such registration.
     pub(crate) fn registering(self, registers: bool) -> Self {
         Self { registers, ..self }
-    }
-
-    pub(crate) const fn registers(&self) -> bool {
-        self.registers
     }
 
     /// The key of the node's marker, which shows that no data was lost. `None` if the client has no restart guard.

@@ -107,7 +107,6 @@ impl Adapted {
         }
     }
 
-    /// Takes commands for the node, and sends them when it is polled. Adds to `events` the events for the engine.
     fn take(&mut self, commands: (&Commands, &[usize]), now: Reading, events: &mut Vec<Event>) {
         self.now = now;
         self.pipeline.push(commands.0, commands.1, &self.node.state(), now, events);
@@ -126,7 +125,6 @@ impl Adapted {
         }
     }
 
-    /// Sends the commands that wait, and reads answers. Adds to `events` the events for the engine.
     fn poll(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) {
         self.poll_background(cx);
         loop {

@@ -57,11 +57,8 @@ impl AdminConnection {
             return Ok(None);
         };
         match self.ask(&[registration.ask(Do::Look)]).await?.first() {
-            Some(Reply::Bytes(text)) => {
-                Ok(std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()))
-            }
             Some(Reply::Error(error)) => Err(rejected(error)),
-            _ => Ok(None),
+            reply => Ok(reply.and_then(Reply::text).and_then(|text| text.parse().ok())),
         }
     }
 

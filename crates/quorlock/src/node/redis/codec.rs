@@ -69,10 +69,6 @@ impl Encoding {
             _ => None,
         }
     }
-
-    fn deletes_natively(self, keys: &Keys) -> bool {
-        self.own_delete(keys).is_some()
-    }
 }
 
 /// A command that deletes a key if it holds a value.

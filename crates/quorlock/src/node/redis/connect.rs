@@ -172,7 +172,7 @@ impl Handshake {
                 // The connection is useless, because the same keys in another database are different locks.
                 (Purpose::Database, Reply::Error(error)) => return Err(refused(&error).into()),
                 (Purpose::Login, Reply::List(about)) if !resp2 && speaks_resp3(&about) => {
-                    if field(&about, "mode").as_deref() == Some("sentinel") {
+                    if field(&about, "mode").and_then(Reply::text) == Some("sentinel") {
                         return Err(sentinel(target).into());
                     }
                     capabilities.sections = tells_sections(&about);
@@ -222,28 +222,18 @@ impl Handshake {
 
 /// Whether the reply to `HELLO` confirms RESP3. A server that replies with any other list does not speak it.
 fn speaks_resp3(about: &[Reply]) -> bool {
-    let is_proto = |name: &Reply| match name {
-        Reply::Bytes(name) => name == b"proto",
-        Reply::Text(name) => name == "proto",
-        _ => false,
-    };
-    about.chunks_exact(2).any(|pair| is_proto(&pair[0]) && pair[1] == Reply::Int(3))
+    field(about, "proto") == Some(&Reply::Int(3))
 }
 
-/// A text in the reply to `HELLO`.
-fn field(about: &[Reply], name: &str) -> Option<String> {
-    let text = |reply: &Reply| match reply {
-        Reply::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Reply::Text(text) => text.clone(),
-        _ => String::new(),
-    };
-    about.chunks_exact(2).find(|pair| text(&pair[0]) == name).map(|pair| text(&pair[1]))
+/// A field of the reply to `HELLO`.
+fn field<'a>(about: &'a [Reply], name: &str) -> Option<&'a Reply> {
+    about.chunks_exact(2).find(|pair| pair[0].text() == Some(name)).map(|pair| &pair[1])
 }
 
 /// Whether the server can be asked for several sections of its `INFO` at a time, as from version 7.0 on.
 fn tells_sections(about: &[Reply]) -> bool {
-    let major =
-        field(about, "version").and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    let version = field(about, "version").and_then(Reply::text);
+    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
     major.is_some_and(|major| major >= 7)
 }
 

@@ -62,7 +62,7 @@ impl Connection {
         let is_first = self.session.is_new();
         self.session.prepare(&mut batch.exchange);
         let exchange = &batch.exchange;
-        let (evidence_request, form) = (exchange.evidence_request(), exchange.form());
+        let (request, form) = (exchange.evidence_request(), exchange.form());
         let registration = self.registration.as_ref().and_then(|_| {
             // The client registers its database only on a server that is in use, or that it takes into use now
             // (adoption), because it must write nothing to a server that it refuses.
@@ -70,9 +70,9 @@ impl Connection {
             let is_in_use = self.session.has_marker() || is_taken_into_use;
             let what = if is_in_use && self.registers { Do::Register } else { Do::Look };
             let is_owed = what == Do::Register && self.is_unregistered;
-            (evidence_request.info || is_taken_into_use || is_owed).then_some(what)
+            (request.info || is_taken_into_use || is_owed).then_some(what)
         });
-        let beside = Beside::new(evidence_request, self.is_durable, registration);
+        let beside = Beside::new(request, self.is_durable, registration);
         let Capabilities { watches, sections, .. } = self.capabilities;
         if watches {
             let watched = count_watches(exchange.to_send().map(|(_, command)| command));
@@ -87,10 +87,10 @@ impl Connection {
         self.wire.send(batch, |out, batch| {
             beside.say_before(sections, registration.as_ref(), out);
             let replies = encoder.write(batch, &server.scripts, out);
-            if let Some(question) = marker.as_ref().filter(|_| beside.has_marker()) {
+            if let Some(question) = marker.as_ref().filter(|_| beside.request.marker) {
                 out.extend_from_slice(question);
             }
-            if let Some(question) = acknowledgement.filter(|_| beside.has_acknowledgement()) {
+            if let Some(question) = acknowledgement.filter(|_| beside.request.acknowledgement) {
                 out.extend_from_slice(question);
             }
             beside.before + replies + beside.behind()
@@ -103,9 +103,8 @@ impl Connection {
             batch.exchange.fail(&failure);
             Evidence::NotRequired
         });
-        let has_replicas = self.acknowledgement.is_some();
-        let is_demoted = has_replicas && is_of_a_replica(&evidence);
-        let is_acknowledged = is_acknowledged(&evidence, server).filter(|_| has_replicas);
+        let is_demoted = self.acknowledgement.is_some() && is_of_a_replica(&evidence);
+        let is_acknowledged = is_acknowledged(&evidence, server);
         let again = self.session.end_sending(&mut batch.exchange, evidence);
         let is_alone = self.note_acknowledgement(is_acknowledged, &batch.exchange);
         // The name may lead to a promoted server by now. The next connection resolves the name again.
@@ -151,16 +150,9 @@ impl Connection {
             return Err(failure.clone());
         }
         let WireBatch { beside, in_step, is_first, .. } = *batch;
-        let marker = std::mem::take(&mut batch.marker);
-        let acknowledged = batch.acknowledged.take();
-        if in_step && beside.before == 0 && !mutant!(NothingProved) {
-            let (epoch, flushes, info) = (self.epoch, flushes.1, None);
-            let is_guarded = self.marker.is_some();
-            let seen = || Evidence::Seen { epoch, flushes, info, marker, acknowledged };
-            return Ok(if is_guarded { seen() } else { Evidence::NotRequired });
-        }
+        let behind = (std::mem::take(&mut batch.marker), batch.acknowledged.take());
         let (info, registered) = beside.take_before(&mut batch.before.drain(..));
-        if beside.asked_settings() && is_first {
+        if beside.settings && is_first {
             server.warn_if_not_durable(info.as_ref());
         }
         let registered = registered.zip(self.registration.as_ref());
@@ -168,7 +160,7 @@ impl Connection {
             self.is_unregistered = reply == Reply::Nil;
             registration.check(&reply)
         });
-        let seen = evidence::read(info, (marker, acknowledged), registered, self.epoch, flushes);
+        let seen = evidence::read(info, behind, registered, self.epoch, flushes);
         match seen {
             Some(evidence) if in_step && self.marker.is_some() && !mutant!(NothingProved) => {
                 Ok(evidence)
@@ -198,7 +190,7 @@ fn is_of_a_replica(evidence: &Evidence) -> bool {
 /// replica was promoted lacks the acknowledgement. With `min-replicas-to-write`, such a server answers with an error.
 fn is_acknowledged(evidence: &Evidence, server: &Server) -> Option<bool> {
     let Evidence::Seen { acknowledged: Some(acknowledged), .. } = evidence else { return None };
-    let needed = server.dialer.target.replica_count();
+    let needed = server.dialer.target.replicas;
     Some(acknowledged.as_ref().is_ok_and(|count| *count >= needed))
 }
 

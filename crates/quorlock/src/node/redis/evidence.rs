@@ -15,9 +15,9 @@ use super::resp::{self, Reply};
 /// The questions beside the commands of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Beside {
-    evidence_request: EvidenceRequest,
+    pub(super) request: EvidenceRequest,
     /// Whether to read, with `INFO`, the settings that show whether the server loses writes when it stops.
-    settings: bool,
+    pub(super) settings: bool,
     /// Whether the batch also reads or writes the registration, the server's record of the database that has the locks.
     /// `None` if it does neither.
     registration: Option<Do>,
@@ -32,16 +32,15 @@ const SETTINGS: [&str; 2] = ["appendfsync", "no-appendfsync-on-rewrite"];
 impl Beside {
     /// The questions for this evidence. They include the settings of a server that was declared durable.
     pub(super) fn new(
-        evidence_request: EvidenceRequest,
+        request: EvidenceRequest,
         is_durable: bool,
         registration: Option<Do>,
     ) -> Self {
-        let settings = evidence_request.info && is_durable;
+        let settings = request.info && is_durable;
         let settings_count = if settings { SETTINGS.len() } else { 0 };
-        let before = usize::from(evidence_request.info)
-            + settings_count
-            + usize::from(registration.is_some());
-        Self { evidence_request, settings, registration, before }
+        let before =
+            usize::from(request.info) + settings_count + usize::from(registration.is_some());
+        Self { request, settings, registration, before }
     }
 
     /// The questions of a plain request, which has no commands. It gets `before` replies.
@@ -51,7 +50,7 @@ impl Beside {
 
     /// Number of replies that follow the replies to the commands.
     pub(super) fn behind(self) -> usize {
-        let EvidenceRequest { marker, acknowledgement, .. } = self.evidence_request;
+        let EvidenceRequest { marker, acknowledgement, .. } = self.request;
         usize::from(marker) + if acknowledgement { 2 } else { 0 }
     }
 
@@ -63,7 +62,7 @@ impl Beside {
         registration: Option<&Registration>,
         out: &mut Vec<u8>,
     ) {
-        if self.evidence_request.info {
+        if self.request.info {
             let asked: &[&str] = if sections { &info::SECTIONS } else { &[] };
             resp::start(out, 1 + asked.len());
             resp::word(out, b"INFO");
@@ -81,17 +80,21 @@ impl Beside {
 
     /// Takes the replies that precede the replies to the commands. Returns `INFO`, with the settings appended in the
     /// same form, and the registered database. If the user may not read the settings, they are left out.
+    #[inline]
     pub(super) fn take_before(
         self,
         replies: &mut impl Iterator<Item = Reply>,
     ) -> (Option<Reply>, Option<Reply>) {
-        let info = if self.evidence_request.info { replies.next() } else { None };
+        if self.before == 0 {
+            return (None, None);
+        }
+        let info = if self.request.info { replies.next() } else { None };
         let mut settings = String::new();
         for reply in replies.take(if self.settings { SETTINGS.len() } else { 0 }) {
             if let Reply::List(parts) = reply
-                && let [Reply::Bytes(name), Reply::Bytes(value)] = &*parts
+                && let [name, value] = &*parts
+                && let Some((name, value)) = name.text().zip(value.text())
             {
-                let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
                 settings += &format!("\r\n{name}:{value}");
             }
         }
@@ -103,19 +106,6 @@ impl Beside {
             other => other,
         };
         (info, replies.next().filter(|_| self.registration.is_some()))
-    }
-
-    pub(super) fn asked_settings(self) -> bool {
-        self.settings
-    }
-
-    /// Whether a write and `WAIT` follow behind the marker.
-    pub(super) const fn has_acknowledgement(self) -> bool {
-        self.evidence_request.acknowledgement
-    }
-
-    pub(super) const fn has_marker(self) -> bool {
-        self.evidence_request.marker
     }
 }
 
@@ -156,6 +146,7 @@ const REGISTRATION_RIGHTS: &str = "the rights +eval, +get, +set, +select for dat
 /// Combines the reply to `INFO`, the marker and the outcome of the registration. `first` and `flushes` are the numbers
 /// of announcements of replaced data that came before the first reply and before the last. Returns `None` if the
 /// stream is out of step.
+#[inline]
 pub(super) fn read(
     before: Option<Reply>,
     (marker, acknowledged): (MarkerSeen, Option<Result<u32, Failure>>),

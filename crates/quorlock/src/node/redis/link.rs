@@ -109,9 +109,9 @@ impl Link {
         concluded: &mut WireBatches,
     ) -> Option<Instant> {
         let Self { server, connection: Some(connection), .. } = self else { return None };
-        let alive_at = connection.wire.alive_at();
+        let alive_at = connection.wire.alive_at;
         let _: Poll<()> = connection.wire.poll(cx);
-        let heard_at = Some(connection.wire.alive_at()).filter(|at| *at != alive_at);
+        let heard_at = Some(connection.wire.alive_at).filter(|at| *at != alive_at);
         while let Some(batch) = connection.wire.next_finished() {
             if batch.is_plain {
                 continue;
@@ -204,7 +204,7 @@ impl Link {
     fn watch_silence(&mut self) {
         // The supervisor cannot notice silence before `soonest`. An alarm that rings by then is early enough: the
         // supervisor is asked when it rings.
-        let soonest = self.connection.as_ref().map(|it| it.wire.alive_at() + self.server.silence);
+        let soonest = self.connection.as_ref().map(|it| it.wire.alive_at + self.server.silence);
         if !self.alarm.is_later_than(soonest) {
             return;
         }

@@ -123,7 +123,7 @@ impl RedisNode {
     /// The number of replicas that must acknowledge each vote.
     #[doc(hidden)]
     pub fn replicas(&self) -> u32 {
-        self.server.dialer.target.replica_count()
+        self.server.dialer.target.replicas
     }
 
     pub(crate) fn database(&self) -> u32 {

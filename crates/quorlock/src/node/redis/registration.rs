@@ -43,9 +43,7 @@ impl Registration {
             Do::Register => "new",
             Do::Replace => "instead",
         };
-        let words = ["EVAL", SCRIPT, "1", &*self.key];
-        let [eval, script, count, key] = words.map(str::to_owned);
-        [eval, script, count, key, self.database.to_string(), what.to_owned()]
+        ["EVAL", SCRIPT, "1", &self.key, &self.database.to_string(), what].map(str::to_owned)
     }
 
     /// Fails unless the reply names this client's database, or none.

@@ -21,6 +21,17 @@ pub enum Reply {
     Push(Vec<Reply>),
 }
 
+impl Reply {
+    /// A value or a line; `None` if the reply is neither, or the value is not UTF-8.
+    pub(super) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+}
+
 /// The most bytes of a value that are kept: another client may have written any value under our keys.
 pub(super) const BYTES_KEPT: usize = 64 * 1024;
 

@@ -179,14 +179,13 @@ fn random_place() -> usize {
 
 /// Host and port in a reply. The host of a valid reply is an IP address or a name.
 fn address(words: &[Reply]) -> Option<(String, u16)> {
-    let [Reply::Bytes(host), Reply::Bytes(port)] = words else { return None };
-    let [host, port] = [host, port].map(|word| std::str::from_utf8(word).ok());
+    let [host, port] = words else { return None };
     // The address stands in messages and in commands that people paste, so it contains nothing else.
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let is_name =
         |it: &str| (1..=255).contains(&it.len()) && it.chars().all(good) && !it.starts_with('-');
-    let host = host.filter(|it| it.parse::<IpAddr>().is_ok() || is_name(it))?;
-    let port = port?.parse().ok().filter(|port| *port > 0)?;
+    let host = host.text().filter(|it| it.parse::<IpAddr>().is_ok() || is_name(it))?;
+    let port = port.text()?.parse().ok().filter(|port| *port > 0)?;
     Some((host.to_owned(), port))
 }
 

@@ -121,13 +121,13 @@ impl Server {
     /// Connects. Fails if the server lacks a command that locks need.
     pub(super) async fn connect(&self, push_sink: &PushSink) -> Result<Connection, Failure> {
         let connection = self.open(push_sink).await?;
-        if self.dialer.target.replica_count() > 0 && !connection.capabilities.watches {
+        if self.dialer.target.replicas > 0 && !connection.capabilities.watches {
             let detail = "a node with replicas needs RESP3 and the right +client|tracking: without pushes a client does \
                           not notice that a replica's data replaced the node's";
             return Err(Failure::unsent(FailureKind::UnsafeNode).with_detail(detail));
         }
         // A client that only inspects locks registers nothing, and needs no `INFO`.
-        match connection.capabilities.lacking.no_locks(push_sink.registers()) {
+        match connection.capabilities.lacking.no_locks(push_sink.registers) {
             Some(failure) => Err(failure),
             None => Ok(connection),
         }
@@ -139,7 +139,7 @@ impl Server {
         let made = timeout(self.connect_timeout, self.connect_somehow(push_sink)).await;
         let (wire, capabilities) =
             made.unwrap_or_else(|_| Err(self.dialer.timed_out(self.connect_timeout)))?;
-        let replicas = self.dialer.target.replica_count();
+        let replicas = self.dialer.target.replicas;
         let acknowledgement = push_sink.marker().filter(|_| replicas > 0).and_then(|marker| {
             let key = own_key(prefix_of_marker(marker)?, REPLICATED);
             // Three quarters of a node timeout: the answer comes while the attempt still waits for it.
@@ -156,8 +156,8 @@ impl Server {
             registration: push_sink
                 .marker()
                 .and_then(|marker| Registration::beside(marker, self.dialer.target.database)),
-            registers: push_sink.registers(),
-            is_durable: push_sink.is_durable(),
+            registers: push_sink.registers,
+            is_durable: push_sink.is_durable,
             session: Session::new(push_sink.marker().is_some())
                 .replicated(acknowledgement.is_some()),
             acknowledgement,
@@ -167,7 +167,7 @@ impl Server {
     /// Connects with RESP3, or with RESP2 if the server speaks no RESP3.
     async fn connect_somehow(&self, push_sink: &PushSink) -> Result<(Wire, Capabilities), Failure> {
         let target = self.dialer.look_up().await?;
-        if target.replica_count() > 0 {
+        if target.replicas > 0 {
             // The name may lead to another server than before.
             self.resp2.store(false, Ordering::Relaxed);
         }

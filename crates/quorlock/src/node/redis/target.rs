@@ -27,13 +27,13 @@ const SENTINELS: &str = "the text behind the comma is no node; further Sentinels
 #[derive(Clone)]
 pub(in crate::node) struct Target {
     pub(super) address: Address,
-    pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
+    pub(in crate::node) username: Option<String>,
+    pub(in crate::node) password: Option<String>,
     pub(super) database: u32,
     /// The name that the server's certificate must have; `None` means the host.
-    pub(super) tls_server_name: Option<String>,
+    pub(in crate::node) tls_server_name: Option<String>,
     /// The number of replicas that must acknowledge each vote.
-    pub(super) replicas: u32,
+    pub(in crate::node) replicas: u32,
     /// The Sentinels' name for the master, and the Sentinels. `address` is then that of the first Sentinel.
     pub(super) sentinels: Option<(String, Vec<Target>)>,
 }
@@ -196,30 +196,6 @@ impl Target {
 
     pub(super) fn is_encrypted(&self) -> bool {
         matches!(self.address, Address::Port { encrypted: true, .. })
-    }
-
-    pub(in crate::node) fn has_password(&self) -> bool {
-        self.password.is_some()
-    }
-
-    pub(in crate::node) fn set_password(&mut self, password: &str) {
-        self.password = Some(password.to_owned());
-    }
-
-    pub(in crate::node) fn tls_server_name(&mut self) -> &mut Option<String> {
-        &mut self.tls_server_name
-    }
-
-    pub(in crate::node) const fn replica_count(&self) -> u32 {
-        self.replicas
-    }
-
-    pub(in crate::node) const fn set_replicas(&mut self, replicas: u32) {
-        self.replicas = replicas;
-    }
-
-    pub(in crate::node) fn set_username(&mut self, username: &str) {
-        self.username = Some(username.to_owned());
     }
 
     /// User and password; `None` if the URL has neither. Without a user, the client logs in as the server's default user.

@@ -59,7 +59,7 @@ pub(super) struct Wire {
     /// Wakes the task that owns the wire.
     waker: Waker,
     /// Time of the server's last complete message, or of the first batch after a pause.
-    alive_at: Instant,
+    pub(super) alive_at: Instant,
     end: End,
 }
 
@@ -173,7 +173,7 @@ impl Wire {
             let _: Poll<()> = self.poll(cx);
             // A question whose future was dropped may have left its replies here.
             while let Some(mut batch) = self.next_finished() {
-                if batch.end() == end {
+                if batch.end == end {
                     let replies = std::mem::take(&mut batch.before);
                     let is_answered = batch.flushes.is_some();
                     return Poll::Ready(is_answered.then_some(replies));
@@ -262,10 +262,6 @@ impl Wire {
     /// Whether the wire was closed before the first reply to a plain batch.
     pub(super) fn broke_unanswered(&self) -> bool {
         self.end.unanswered
-    }
-
-    pub(super) fn alive_at(&self) -> Instant {
-        self.alive_at
     }
 
     pub(super) fn wake(&self) {

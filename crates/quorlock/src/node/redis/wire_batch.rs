@@ -32,7 +32,7 @@ pub(super) struct WireBatch {
     pub(super) in_step: bool,
     missing: usize,
     /// Bytes queued on the connection up to the end of this batch.
-    end: u64,
+    pub(super) end: u64,
     /// Bytes of replies that are kept.
     pub(super) bytes_kept: usize,
     first_flushes: Option<u64>,
@@ -69,10 +69,6 @@ impl WireBatch {
         (self.first_flushes, self.flushes) = (None, None);
     }
 
-    pub(super) fn end(&self) -> u64 {
-        self.end
-    }
-
     pub(super) fn take(&mut self, reply: Reply) {
         if self.before.len() < self.beside.before {
             self.before.push(reply);
@@ -97,7 +93,7 @@ impl WireBatch {
 
     /// Takes the marker, or a reply behind the marker that is about the node's replicas.
     fn take_behind(&mut self, reply: Reply) {
-        if self.beside.has_acknowledgement() && self.missing <= 2 {
+        if self.beside.request.acknowledgement && self.missing <= 2 {
             self.parts.push(reply);
             if let [write, wait] = &*self.parts {
                 self.acknowledged = acknowledged(write, wait);
@@ -118,11 +114,9 @@ impl WireBatch {
     /// of its data was deleted or replaced.
     #[inline]
     pub(super) fn take_in_place(&mut self, input: &[u8], flushes: u64) -> usize {
-        if self.before.len() < self.beside.before {
-            return 0;
-        }
         // If the server lacks a command or a right, some commands were not sent and get no reply.
-        if self.encoding.lacking != Lacking::default() {
+        let are_all_sent = self.encoding.lacking == Lacking::default();
+        if !are_all_sent || self.before.len() < self.beside.before {
             return 0;
         }
         let mut taken = 0;
@@ -133,7 +127,7 @@ impl WireBatch {
         });
         self.pass_over();
         if self.exchange.awaited().is_none()
-            && self.beside.has_marker()
+            && self.beside.request.marker
             && self.missing == count + self.beside.behind()
             && let Some((value, length)) = input.get(taken..).and_then(resp::short_value)
         {

@@ -84,7 +84,7 @@ pub(in crate::node::redis) fn decode(
             Reply::List(counter) => counted(counter, |fence| Answer::Raised { fence }),
             other => return absent_or_other(other, way, rejected),
         },
-        Command::Release { keys, tell, .. } if way.deletes_natively(keys) => match next() {
+        Command::Release { keys, tell, .. } if way.own_delete(keys).is_some() => match next() {
             Reply::Int(1) => Answer::Deleted,
             // The key is absent, or another client has it. If the answer must `tell` which, the script finds out. It
             // deletes nothing, because the key is not ours.

@@ -115,7 +115,7 @@ impl Wire {
         if let Reply::Push(push) = reply {
             self.pushed.count += 1;
             self.pushed.allowance.take(1 + length as u64 / 1024, now)?;
-            if pass_on(push, &self.pushed.push_sink) {
+            if pass_on(&push, &self.pushed.push_sink) {
                 self.pushed.flushes += 1;
             }
             return Ok(());
@@ -135,7 +135,7 @@ impl Wire {
         let Some(batch) = self.in_flight.front().filter(|batch| batch.is_complete()) else {
             return Ok(());
         };
-        if self.outgoing.written_total() < batch.end() {
+        if self.outgoing.written_total() < batch.end {
             return Err(out_of_step("it answered before it could have read the question"));
         }
         if let Some(mut batch) = self.in_flight.pop_front() {
@@ -221,15 +221,14 @@ fn cut(reply: Reply, length: usize, kept: &mut usize) -> Result<Reply, Failure> 
 }
 
 /// Passes the changed keys to the push sink. Returns true if all keys may have changed, because the server named none.
-fn pass_on(push: Vec<Reply>, push_sink: &PushSink) -> bool {
-    let mut push = push.into_iter();
-    if push.next().and_then(text) != Some("invalidate".to_owned()) {
+fn pass_on(push: &[Reply], push_sink: &PushSink) -> bool {
+    if push.first().and_then(Reply::text) != Some("invalidate") {
         return false;
     }
-    match push.next() {
+    match push.get(1) {
         // Our keys are text. A key that is no text is not ours, and is left out.
         Some(Reply::List(keys)) => {
-            push_sink.changed(keys.into_iter().filter_map(text).map(Key::from).collect());
+            push_sink.changed(keys.iter().filter_map(Reply::text).map(Key::from).collect());
         }
         Some(Reply::Nil) => {
             push_sink.all_changed();
@@ -238,12 +237,4 @@ fn pass_on(push: Vec<Reply>, push_sink: &PushSink) -> bool {
         _ => {}
     }
     false
-}
-
-fn text(reply: Reply) -> Option<String> {
-    match reply {
-        Reply::Bytes(bytes) => String::from_utf8(bytes).ok(),
-        Reply::Text(text) => Some(text),
-        _ => None,
-    }
 }

@@ -132,7 +132,7 @@ fn ask(wire: &mut Wire) {
     let mut batch = Box::new(WireBatch::new(BatchId(0), vec![command]));
     session.prepare(&mut batch.exchange);
     let beside = Beside::new(batch.exchange.evidence_request(), false, None);
-    assert!(beside.has_marker() && beside.before == 0);
+    assert!(beside.request.marker && beside.before == 0);
     batch.prepare(Encoding { watches: true, ..Encoding::default() }, beside);
     let write = |out: &mut Vec<u8>, batch: &WireBatch| {
         let replies = ping(out);
