@@ -18,7 +18,7 @@ use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::shown::{SETTINGS_MAX, shown};
 
 pub use self::in_use::{InUse, LiveLock, in_use};
-use self::keys::{Change, marked};
+use self::keys::Change;
 use self::reconfiguration::with_others;
 pub use self::reconfiguration::{Reconfiguration, reconfigure};
 use crate::doctor::look::{Facts, Looked, Seen, look_at_all};
@@ -30,8 +30,8 @@ use crate::doctor::unfit;
 pub struct ChangedNode {
     /// The node's name.
     pub node: Arc<str>,
-    /// The change, or the reason why there was none.
-    pub change: Result<NodeChange, String>,
+    /// The change.
+    pub change: NodeChange,
 }
 
 /// A change of a node.
@@ -52,6 +52,35 @@ pub enum NodeChange {
     Waits,
     /// The node belongs to the old nodes only, and votes for no client any more.
     Retired,
+    /// The node was not changed.
+    Nothing {
+        /// The cause, in words.
+        why: String,
+    },
+    /// The node was changed or not: the command was sent, and its answer is missing. Call again, or look with
+    /// [`doctor::examine`](crate::doctor::examine).
+    Unknown {
+        /// The cause, in words.
+        why: String,
+    },
+}
+
+impl NodeChange {
+    /// The cause, in words, if the change was not made or is not certain.
+    pub fn why(&self) -> Option<&str> {
+        match self {
+            Self::Unacknowledged { why } | Self::Nothing { why } | Self::Unknown { why } => {
+                Some(why)
+            }
+            Self::Marked | Self::WasMarked | Self::Waits | Self::Retired => None,
+        }
+    }
+}
+
+impl<T: Into<String>> From<T> for NodeChange {
+    fn from(why: T) -> Self {
+        Self::Nothing { why: why.into() }
+    }
 }
 
 /// Result for all nodes.
@@ -67,9 +96,8 @@ pub struct Initialized {
 impl Initialized {
     /// Number of nodes that vote now.
     pub fn voting(&self) -> usize {
-        let votes = |node: &&ChangedNode| {
-            matches!(node.change, Ok(NodeChange::Marked | NodeChange::WasMarked))
-        };
+        let votes =
+            |node: &&ChangedNode| matches!(node.change, NodeChange::Marked | NodeChange::WasMarked);
         self.nodes.iter().filter(votes).count()
     }
 }
@@ -298,18 +326,22 @@ pub async fn fresh(settings: &ClientBuilder) -> Result<Initialized, InitError> {
     let marks = topology.servers.iter().zip(&looked);
     let marks = marks.map(|(server, node)| {
         let (name, marked) = (node.name.clone(), mark_fresh(&topology, server, node, floor));
-        async move { ChangedNode { node: name, change: marked.await } }
+        async move {
+            ChangedNode { node: name, change: marked.await.err().unwrap_or(NodeChange::Marked) }
+        }
     });
     let nodes = futures_util::future::join_all(marks).await;
     Ok(Initialized { nodes, needed: topology.quorum.needed() })
 }
 
+/// # Errors
+/// The node is not marked, nobody knows, or not enough replicas have acknowledged the marker.
 async fn mark_fresh(
     topology: &Topology,
     server: &RedisNode,
     node: &Looked,
     floor: u64,
-) -> Result<NodeChange, String> {
+) -> Result<(), NodeChange> {
     let (facts, run_id, promoted_at) = known(node)?;
     let cluster = topology.rules.cluster.clone();
     let marker = Marker { cluster, run_id, promoted_at, floor };
@@ -318,7 +350,7 @@ async fn mark_fresh(
         to: (marker.to_string(), String::new()),
         age_ms: None,
     };
-    Ok(marked(change.make(topology, server, Do::Replace).await?))
+    change.make(topology, server, Do::Replace).await
 }
 
 /// The text of a marker or adoption before a [`Change`]; `*` if it was not readable. If it changes, the change fails.

@@ -4,9 +4,14 @@
 
 mod common;
 
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener};
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Output};
+use std::thread;
 
 use common::{Testbed, code, command, eventually, get, json_lines, stderr, stdout, unix_ms, value};
+use quorlock_servers::Server;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -31,6 +36,44 @@ fn fresh(testbed: &Testbed, more: &[&str]) -> Output {
 
 fn fresh_in(testbed: &Testbed, database: u32, more: &[&str]) -> Output {
     quorlock(testbed, 3, database, &[FRESH, more].concat()).output().unwrap()
+}
+
+/// Opens a port in front of the server. A connection is closed when its client sends the text, which the server gets.
+fn closed_at(text: &'static str, server: &Server) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (url, path) = (format!("redis://{}", listener.local_addr().unwrap()), server.socket());
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, mut server) = (client.unwrap(), UnixStream::connect(&path).unwrap());
+            let (mut replies, mut to_client) =
+                (server.try_clone().unwrap(), client.try_clone().unwrap());
+            thread::spawn(move || io::copy(&mut replies, &mut to_client));
+            thread::spawn(move || {
+                let mut bytes = [0; 1 << 16];
+                while let Ok(count @ 1..) = client.read(&mut bytes) {
+                    if String::from_utf8_lossy(&bytes[..count]).contains(text) {
+                        client.shutdown(Shutdown::Both).unwrap();
+                    }
+                    server.write_all(&bytes[..count]).unwrap();
+                }
+            });
+        }
+    });
+    url
+}
+
+#[test]
+fn a_node_whose_answer_is_lost_may_have_been_changed() {
+    let Some(testbed) = testbed() else { return };
+    let broken = closed_at("Changes a node's marker", &testbed.nodes[0]);
+    let mut init = testbed.quorlock(FRESH);
+    let output =
+        init.env("QUORLOCK_NODES", format!("x={broken},{}", testbed.named(1..3))).output().unwrap();
+    code(&output, 0);
+    let said = stderr(&output);
+    let unknown = "node x: the change was sent, and its outcome is unknown: unreachable";
+    assert!(said.contains(unknown) && said.contains("run the same command again"), "{said}");
+    eventually("the node has the marker", || get(&testbed.nodes[0], "quorlock:node"));
 }
 
 #[test]

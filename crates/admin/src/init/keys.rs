@@ -21,17 +21,16 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Makes the change on a connection of its own. First registers the database of the locks. Returns whether the node's
-    /// replicas have acknowledged the change, or why not.
+    /// Makes the change on a connection of its own, after it has registered the database of the locks there.
     ///
     /// # Errors
-    /// The reason why the change was not made, or why its result is unknown.
+    /// The change was not made, nobody knows, or not enough replicas have acknowledged it.
     pub(super) async fn make(
         &self,
         topology: &Topology,
         server: &RedisNode,
         registers: Do,
-    ) -> Result<Acknowledged, String> {
+    ) -> Result<(), NodeChange> {
         let left_max = match self.age_ms {
             Some(age_ms) => Adoption::TTL_MS.saturating_sub(age_ms).to_string(),
             None => "-1".to_owned(),
@@ -48,36 +47,31 @@ impl Change {
             AdminConnection::open(server).await.map_err(|failure| failure.to_string())?;
         let registered = connection.register(&topology.rules.marker, registers).await;
         registered.map_err(|failure| failure.to_string())?;
-        let replies = connection.ask(&[call]).await.map_err(|failure| failure.to_string())?;
+        let replies = connection.ask(&[call]).await.map_err(|failure| {
+            let why = failure.to_string();
+            match failure.may_have_been_executed() {
+                true => NodeChange::Unknown { why },
+                false => NodeChange::Nothing { why },
+            }
+        })?;
         match replies.first() {
-            Some(Reply::Int(1)) => Ok(acknowledged(topology, server, &connection).await),
-            Some(Reply::Int(0)) => Err("somebody else has changed it meanwhile".to_owned()),
-            Some(Reply::Error(error)) => Err(shown(error, LINE_MAX)),
-            _ => Err("an answer that does not fit".to_owned()),
+            Some(Reply::Int(1)) => acknowledged(topology, server, &connection).await,
+            Some(Reply::Int(0)) => Err("somebody else has changed it meanwhile".into()),
+            Some(Reply::Error(error)) => Err(shown(error, LINE_MAX).into()),
+            _ => Err(NodeChange::Unknown { why: "an answer that does not fit".to_owned() }),
         }
-    }
-}
-
-/// Whether the node's replicas have a change, or why they may lack it.
-type Acknowledged = Result<(), String>;
-
-/// The result for a node on which a [`Change`] has written the marker.
-pub(super) fn marked(acknowledged: Acknowledged) -> NodeChange {
-    match acknowledged {
-        Ok(()) => NodeChange::Marked,
-        Err(why) => NodeChange::Unacknowledged { why },
     }
 }
 
 /// Waits until the node's replicas have a change that an earlier run has made: the node's marker and adoption.
 ///
 /// # Errors
-/// The keys are other ones by now, or the reason why a replica may lack them.
+/// The keys are other ones by now, or a replica may lack them.
 pub(super) async fn still_there(
     topology: &Topology,
     server: &RedisNode,
     keys: [&str; 2],
-) -> Result<(), String> {
+) -> Result<(), NodeChange> {
     if server.replicas() == 0 {
         return Ok(());
     }
@@ -91,7 +85,7 @@ pub(super) async fn still_there(
         _ => false,
     };
     if replies.len() != keys.len() || !replies.iter().zip(keys).all(is_same) {
-        return Err("its marker has changed meanwhile; run the same command again".to_owned());
+        return Err("its marker has changed meanwhile; run the same command again".into());
     }
     acknowledged(topology, server, &connection).await
 }
@@ -102,7 +96,7 @@ async fn acknowledged(
     topology: &Topology,
     server: &RedisNode,
     connection: &AdminConnection,
-) -> Acknowledged {
+) -> Result<(), NodeChange> {
     let replicas = server.replicas();
     if replicas == 0 {
         return Ok(());
@@ -110,13 +104,14 @@ async fn acknowledged(
     // `WAIT` is only about the writes of its own connection.
     let write = vec!["SET".to_owned(), topology.own_key(REPLICATED).to_string(), "1".to_owned()];
     let wait = vec!["WAIT".to_owned(), replicas.to_string(), PATIENCE_MS.to_owned()];
-    let replies = connection.ask(&[write, wait]).await.map_err(|failure| failure.to_string())?;
-    match &*replies {
-        [Reply::Okay, Reply::Int(count)] if *count >= i64::from(replicas) => Ok(()),
-        [Reply::Okay, Reply::Int(count)] => Err(format!(
+    let why = match connection.ask(&[write, wait]).await.as_deref() {
+        Ok([Reply::Okay, Reply::Int(count)]) if *count >= i64::from(replicas) => return Ok(()),
+        Ok([Reply::Okay, Reply::Int(count)]) => format!(
             "{count} of {replicas} replicas have the change (a replica that was attached just now still synchronises)"
-        )),
-        [Reply::Error(error), _] | [_, Reply::Error(error)] => Err(shown(error, LINE_MAX)),
-        _ => Err("an answer that does not fit".to_owned()),
-    }
+        ),
+        Ok([Reply::Error(error), _] | [_, Reply::Error(error)]) => shown(error, LINE_MAX),
+        Ok(_) => "an answer that does not fit".to_owned(),
+        Err(failure) => failure.to_string(),
+    };
+    Err(NodeChange::Unacknowledged { why })
 }

@@ -24,7 +24,7 @@ use quorlock_core::shown::shown_text;
 use quorlock_core::{BootTime, Rules};
 
 use self::settings::{BECOMES, Settings, enough_of, old_settings};
-use super::keys::{Change, marked, still_there};
+use super::keys::{Change, still_there};
 use super::{
     ChangedNode, InitError, Initialized, NodeChange, check, floor, is_of_this_version, known,
     written,
@@ -107,7 +107,7 @@ pub async fn reconfigure(
     let blocked = blocked.await;
     let failed = || {
         let failed = servers.iter().zip(&blocked).filter_map(|(server, change)| {
-            Some((Arc::from(server.name()), change.as_ref().err()?.clone()))
+            Some((Arc::from(server.name()), change.as_ref().err()?.why()?.to_owned()))
         });
         Err(InitError::Interrupted { nodes: failed.collect() })
     };
@@ -116,22 +116,15 @@ pub async fn reconfigure(
     if in_force && free >= topology.quorum.needed() {
         return failed();
     }
-    for old in &old {
-        let change: Vec<Option<NodeKeys>> = states
-            .iter()
-            .zip(&blocked)
-            .map(|(state, change)| state.clone().filter(|_| change.is_ok()))
-            .collect();
-        if enough_of(old, &servers, &change).is_err() {
-            return failed();
-        }
+    let both = states.iter().zip(&blocked);
+    let before = both.clone().map(|(state, change)| state.clone().filter(|_| change.is_ok()));
+    let before: Vec<Option<NodeKeys>> = before.collect();
+    if old.iter().any(|old| enough_of(old, &servers, &before).is_err()) {
+        return failed();
     }
     // Step 3: adoption, which starts the wait of the new nodes.
-    let after: Vec<Option<NodeKeys>> = states
-        .iter()
-        .zip(&blocked)
-        .map(|(state, change)| Some(state.clone()?.after(change.as_ref().ok()?)))
-        .collect();
+    let after = both.map(|(state, change)| Some(state.clone()?.after(change.as_ref().ok()?)));
+    let after: Vec<Option<NodeKeys>> = after.collect();
     let adopted = each(&topology, &servers[..topology.servers.len()], &after, |state, _| {
         state.adopted(&topology.rules, wait)
     });
@@ -150,10 +143,10 @@ fn begun(
     let mut nodes = Vec::new();
     for (place, (server, state)) in servers.iter().zip(&states).enumerate() {
         let made = match (&blocked[place], adopted.get(place)) {
-            (Err(why), _) | (Ok(_), Some(Err(why))) => Err(why.clone()),
-            (Ok(_), None) => Ok(NodeChange::Retired),
+            (Err(failed), _) | (Ok(_), Some(Err(failed))) => failed.clone(),
+            (Ok(_), None) => NodeChange::Retired,
             (Ok(_), Some(Ok(None))) if state.as_ref().is_some_and(NodeKeys::is_ours) => {
-                Ok(NodeChange::WasMarked)
+                NodeChange::WasMarked
             }
             (Ok(_), Some(Ok(change))) => {
                 let left = match (change, state) {
@@ -161,7 +154,7 @@ fn begun(
                     _ => wait,
                 };
                 longest = longest.max(left + GRACE);
-                Ok(NodeChange::Waits)
+                NodeChange::Waits
             }
         };
         nodes.push(ChangedNode { node: server.name().into(), change: made });
@@ -187,7 +180,10 @@ impl Reconfiguration {
         let marks = topology.servers.iter().zip(&looked).zip(nodes).map(
             |((server, node), before)| async move {
                 let change = match &before.change {
-                    Ok(NodeChange::Waits) => mark(topology, server, node, floor).await,
+                    NodeChange::Waits => {
+                        let marked = mark(topology, server, node, floor).await;
+                        marked.err().unwrap_or(NodeChange::Marked)
+                    }
                     change => change.clone(),
                 };
                 ChangedNode { node: node.name.clone(), change }
@@ -204,7 +200,7 @@ async fn mark(
     server: &RedisNode,
     node: &Looked,
     floor: u64,
-) -> Result<NodeChange, String> {
+) -> Result<(), NodeChange> {
     let (facts, run_id, promoted_at) = known(node)?;
     let cluster = &topology.rules.cluster;
     let marker = Marker { cluster: cluster.clone(), run_id, promoted_at, floor };
@@ -212,9 +208,9 @@ async fn mark(
         // If the marker has the new settings, a client has finished the change on this node.
         let is_ours = Marker::parse(text).is_some_and(|marker| marker.cluster == *cluster);
         return if is_ours {
-            Ok(NodeChange::Marked)
+            Ok(())
         } else {
-            Err(format!("it says \"{}\" now", shown_text(text)))
+            Err(format!("it says \"{}\" now", shown_text(text)).into())
         };
     }
     let Seen::Text(text) = &facts.adoption else {
@@ -233,10 +229,9 @@ async fn mark(
         to: (marker.to_string(), String::new()),
         age_ms: Some(adoption.wait_ms),
     };
-    Ok(marked(change.make(topology, server, Do::Register).await?))
+    change.make(topology, server, Do::Register).await
 }
 
-/// The contents of a node's keys.
 #[derive(Clone, Debug)]
 struct NodeKeys {
     run_id: Box<str>,
@@ -261,7 +256,7 @@ enum Ours {
 }
 
 /// The change that was made, if one was needed.
-type Made = Result<Option<Change>, String>;
+type Made = Result<Option<Change>, NodeChange>;
 
 impl NodeKeys {
     /// `None` if the node does not answer.
@@ -362,7 +357,6 @@ impl NodeKeys {
         })
     }
 
-    /// The state after a change.
     fn after(mut self, change: &Option<Change>) -> Self {
         if let Some(change) = change {
             (self.marker, self.adoption) = change.to.clone();
@@ -405,14 +399,15 @@ async fn each(
         let change = state.as_ref().map(|state| (state, change(state, place)));
         async move {
             match change {
-                None => Err("it did not answer; it joins later, by a second run".to_owned()),
+                None => Err("it did not answer; it joins later, by a second run".into()),
                 // An earlier run may have ended before the replicas had its change.
                 Some((state, None)) => {
                     let keys = [&*state.marker, &*state.adoption];
-                    still_there(topology, server, keys).await.map(|()| None)
+                    still_there(topology, server, keys).await?;
+                    Ok(None)
                 }
                 Some((_, Some(change))) => {
-                    change.make(topology, server, Do::Register).await??;
+                    change.make(topology, server, Do::Register).await?;
                     Ok(Some(change))
                 }
             }

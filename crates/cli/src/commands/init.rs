@@ -281,7 +281,9 @@ async fn moved(
 
 fn conclude(change: &Initialized, output: &mut Output) -> ExitCode {
     let groups =
-        group(change.nodes.iter().map(|node| (node, in_words(node))), |one, other| one == other);
+        group(change.nodes.iter().map(|node| (node, told(&node.change).1)), |one, other| {
+            one == other
+        });
     for (nodes, what) in groups {
         let line =
             format!("{}: {what}", names(&nodes.iter().map(|it| &*it.node).collect::<Vec<_>>()));
@@ -295,47 +297,44 @@ fn conclude(change: &Initialized, output: &mut Output) -> ExitCode {
     let (votes, needed) = (change.voting(), change.needed);
     let event = json!({ "event": "initialized", "voting": votes, "needed": needed });
     let nodes_vote = if votes == 1 { "node votes" } else { "nodes vote" };
+    let result = format!("{votes} {nodes_vote}, and a quorum needs {needed}");
     if votes >= needed {
-        output.event(
-            event,
-            Some(&format!("done: {votes} {nodes_vote}, and a quorum needs {needed}")),
-        );
-        ExitCode::Success
-    } else {
-        output.error(
-            event,
-            &format!("not done: only {votes} {nodes_vote}, and a quorum needs {needed}"),
-        );
-        ExitCode::NoQuorum
+        output.event(event, Some(&format!("done: {result}")));
+        return ExitCode::Success;
     }
-}
-
-fn in_words(node: &ChangedNode) -> String {
-    match &node.change {
-        Ok(NodeChange::Marked) => "votes count".to_owned(),
-        Ok(NodeChange::Unacknowledged { why }) => format!(
-            "written on the master, but not yet acknowledged: {why}; run the same command again, or \
-             see with quorlock doctor when its votes count"
-        ),
-        Ok(NodeChange::WasMarked) => "votes counted before".to_owned(),
-        Ok(NodeChange::Waits) => "votes count after the wait".to_owned(),
-        Ok(NodeChange::Retired) => "taken out of use, with a vote for no client".to_owned(),
-        Ok(_) => "done".to_owned(),
-        Err(why) => format!("nothing was done: {why}"),
-    }
+    output.error(event, &format!("not done: only {result}"));
+    ExitCode::NoQuorum
 }
 
 fn node_json(node: &ChangedNode) -> Value {
-    let (change, why) = match &node.change {
-        Ok(NodeChange::Marked) => ("marked", None),
-        Ok(NodeChange::Unacknowledged { why }) => ("unacknowledged", Some(why)),
-        Ok(NodeChange::WasMarked) => ("was_marked", None),
-        Ok(NodeChange::Waits) => ("waits", None),
-        Ok(NodeChange::Retired) => ("retired", None),
-        Ok(_) => ("done", None),
-        Err(why) => ("nothing", Some(why)),
+    json!({ "node": &*node.node, "done": told(&node.change).0, "why": node.change.why() })
+}
+
+/// The name of a change in events, and its text for people.
+fn told(change: &NodeChange) -> (&'static str, String) {
+    let (name, text) = match change {
+        NodeChange::Marked => ("marked", "votes count"),
+        NodeChange::WasMarked => ("was_marked", "votes counted before"),
+        NodeChange::Waits => ("waits", "votes count after the wait"),
+        NodeChange::Retired => ("retired", "taken out of use, with a vote for no client"),
+        NodeChange::Unacknowledged { why } => {
+            let text = format!(
+                "written on the master, but not yet acknowledged: {why}; run the same command again, or \
+                 see with quorlock doctor when its votes count"
+            );
+            return ("unacknowledged", text);
+        }
+        NodeChange::Unknown { why } => {
+            let text = format!(
+                "the change was sent, and its outcome is unknown: {why}; run the same command again, or see with \
+                 quorlock doctor whether its votes count"
+            );
+            return ("unknown", text);
+        }
+        NodeChange::Nothing { why } => return ("nothing", format!("nothing was done: {why}")),
+        _ => ("done", "done"),
     };
-    json!({ "node": &*node.node, "done": change, "why": why })
+    (name, text.to_owned())
 }
 
 #[cfg(test)]
