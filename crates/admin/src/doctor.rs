@@ -79,7 +79,7 @@ pub struct ClockOffset {
 }
 
 /// Whether a node's votes count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Votes {
     /// The votes count.
@@ -89,11 +89,12 @@ pub enum Votes {
     /// The node's wait begins when a client next uses the node. The votes count this long after that.
     CountAfterUse(Duration),
     /// The votes do not count.
+    #[default]
     DoNotCount,
 }
 
 /// Result for one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeReport {
     /// The node's name.

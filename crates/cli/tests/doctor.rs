@@ -144,6 +144,10 @@ fn behind_sentinel_the_address_and_the_remedies_are_those_of_the_master() {
     assert!(examined.to_string().contains(&format!("-h {host} -p {port} INFO")), "{examined}");
     let text = stdout(&testbed.output(&["doctor", at[0], at[1], at[2], at[3]]));
     assert!(text.contains(&format!("error    locks ({master})")), "{text}");
+    let (examined, _) =
+        examine(&testbed, &[at[0], &format!("{url}&sentinel=127.0.0.1:1"), at[2], at[3]]);
+    assert!(what(&examined, 0, "sentinel").contains("Sentinel 127.0.0.1:1: "), "{examined}");
+    assert_eq!(found(&examined)[0], ["error replicas", "warning sentinel"]);
     // Commands that only read need no acknowledgement.
     let status = testbed.output(&["status", "k", at[0], at[1], at[2], at[3]]);
     assert!(stdout(&status).starts_with("k: UNKNOWN"), "{}", stderr(&status));

@@ -37,12 +37,7 @@ impl Case<'_> {
             node: self.node.name.clone(),
             address: self.node.address.clone(),
             is_located: self.node.is_located,
-            server: None,
-            uptime_s: None,
-            latency: None,
-            clock: None,
-            votes: Votes::DoNotCount,
-            findings: Vec::new(),
+            ..NodeReport::default()
         };
         let facts = match &self.node.facts {
             Ok(facts) => facts,
@@ -55,6 +50,7 @@ impl Case<'_> {
         report.latency = facts.times.latency();
         report.clock = facts.times.offset;
         let mut findings = self.rights(facts);
+        findings.extend(Self::sentinels(facts));
         match &facts.info {
             Ok(info) => {
                 report.uptime_s = Some(info.uptime_s);

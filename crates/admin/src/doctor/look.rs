@@ -48,6 +48,8 @@ pub(crate) struct Facts {
     pub(crate) may_debug: bool,
     pub(crate) rights: Rights,
     pub(crate) times: Times,
+    /// Failures of Sentinels, each with the address. Only a thorough examination asks all Sentinels.
+    pub(crate) sentinels: Vec<Failure>,
     /// Keys that have a lock's value and never expire. Only a thorough examination searches for them.
     pub(crate) leftovers: Vec<Arc<str>>,
     /// The reason if not all keys were read.
@@ -96,7 +98,6 @@ pub(crate) struct More {
     pub(crate) replica_addresses: Vec<String>,
     /// Number of connected replicas that are not synchronised, or have acknowledged nothing for some seconds.
     pub(crate) silent_replicas: usize,
-    /// Address of this server's master.
     pub(crate) master: Option<String>,
 }
 
@@ -157,15 +158,13 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
     let may_debug = setting(next()).as_deref() == Some("yes");
     let elsewhere = connection.register(&topology.rules.marker, Do::Look).await.err();
     let times = times(&connection).await?;
-    let rights = if thorough {
-        rights::test(&connection, topology, server.replicas() > 0).await?
-    } else {
-        Rights::default()
-    };
-    let (leftovers, unscanned) = match thorough {
-        true => leftovers(topology, server).await,
-        false => (Vec::new(), None),
-    };
+    let (mut rights, mut leftovers, mut sentinels) = Default::default();
+    let mut unscanned = None;
+    if thorough {
+        rights = rights::test(&connection, topology, server.replicas() > 0).await?;
+        (leftovers, unscanned) = find_leftovers(topology, server).await;
+        sentinels = server.sentinel_failures().await;
+    }
     Ok(Facts {
         speaks_resp3: connection.speaks_resp3(),
         more: info.as_deref().map(More::parse).unwrap_or_default(),
@@ -181,12 +180,16 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
         may_debug,
         rights,
         times,
+        sentinels,
         leftovers,
         unscanned,
     })
 }
 
-async fn leftovers(topology: &Topology, server: &RedisNode) -> (Vec<Arc<str>>, Option<Incomplete>) {
+async fn find_leftovers(
+    topology: &Topology,
+    server: &RedisNode,
+) -> (Vec<Arc<str>>, Option<Incomplete>) {
     let pattern = pattern(&topology.prefix, None);
     let intents = topology.intent("");
     let scan = Scan {

@@ -9,7 +9,6 @@ use crate::doctor::Finding;
 use crate::doctor::Severity::{self, Error, Note, Warning};
 use crate::doctor::look::Facts;
 
-/// The remedy for missing rights.
 pub(super) const LACKS_RIGHTS: &str = "quorlock doctor --acl USER prints the command that gives them; then ACL SAVE, where an aclfile is used";
 
 /// The remedy for any fault of a certificate: commands that make a new one, which a client accepts.
@@ -128,6 +127,18 @@ impl Case<'_> {
             "{other}start the server, or fix the way to it (its address, a firewall, TLS), until this answers: {}",
             self.cli("PING")
         )
+    }
+
+    /// The Sentinels that do not name the master, while another one does.
+    pub(super) fn sentinels(facts: &Facts) -> impl Iterator<Item = Finding> {
+        facts.sentinels.iter().map(|failure| {
+            Warning.finding(
+                "sentinel",
+                failure.to_string(),
+                "if the other Sentinels fail too, no client finds the master at its next connect",
+                "mend that, or take the Sentinel out of the node's URL in all clients; then look again: quorlock doctor",
+            )
+        })
     }
 
     pub(super) fn rights(&self, facts: &Facts) -> Vec<Finding> {

@@ -33,6 +33,7 @@ fn facts() -> Facts {
         adoption: Seen::Nothing,
         elsewhere: None,
         adopted_for: Duration::ZERO,
+        sentinels: Vec::new(),
         leftovers: Vec::new(),
         unscanned: None,
         may_debug: false,

@@ -67,17 +67,7 @@ mod tests {
             .nodes(["a", "b", "c", "d", "e"].map(|name| format!("{name}=redis://{name}")));
         let topology = Topology::of(&settings).unwrap();
         let said = |votes: [Votes; 5]| {
-            let nodes = votes.map(|votes| NodeReport {
-                node: "a".into(),
-                address: "a:6379".to_owned(),
-                is_located: false,
-                server: None,
-                uptime_s: None,
-                latency: None,
-                clock: None,
-                votes,
-                findings: Vec::new(),
-            });
+            let nodes = votes.map(|votes| NodeReport { votes, ..NodeReport::default() });
             together(&topology, &nodes).map_or_else(String::new, |finding| finding.what)
         };
         let (yes, no) = (Votes::Count, Votes::DoNotCount);

@@ -76,13 +76,7 @@ impl Sentinels {
         let (later, sooner) = self.each.split_at(first);
         let mut failures = Vec::new();
         for (sentinel, resolver) in sooner.iter().chain(later) {
-            let asked = timeout(self.patience, self.ask(dialer, sentinel, resolver)).await;
-            let replies = asked.unwrap_or_else(|_| {
-                let bound = format!("nothing within {:?}", self.patience);
-                Err(Failure::unsent(FailureKind::ConnectTimeout).with_detail(bound))
-            });
-            let has_answered = replies.is_ok();
-            match replies.and_then(|replies| self.read(replies, sentinel)) {
+            match self.master_by(dialer, sentinel, resolver).await {
                 Ok((host, port)) => {
                     let encrypted = dialer.target.is_encrypted();
                     let address = Address::Port { host, port, encrypted };
@@ -91,18 +85,7 @@ impl Sentinels {
                         Some(located.address());
                     return Ok(located);
                 }
-                Err(failure) => {
-                    let said = failure.detail().unwrap_or_default();
-                    let remedy = match failure.kind() {
-                        _ if !has_answered => "; start it, or correct its address in the URL",
-                        FailureKind::Unauthenticated => {
-                            "; check sentinel-user and sentinel-password in the URL"
-                        }
-                        _ => "",
-                    };
-                    let detail = format!("Sentinel {}: {said}{remedy}", sentinel.address());
-                    failures.push((has_answered, failure.with_detail(detail)));
-                }
+                Err(failed) => failures.push(failed),
             }
         }
         // A refused login ends the waits of calls, so it counts only if no Sentinel has another failure.
@@ -112,6 +95,46 @@ impl Sentinels {
         };
         let last = failures.into_iter().max_by_key(rank);
         Err(last.map_or(Failure::unsent(FailureKind::Unreachable), |(_, failure)| failure))
+    }
+
+    /// Asks every Sentinel. Returns the failures of those that do not name the master.
+    pub(super) async fn failures(&self, dialer: &Dialer) -> Vec<Failure> {
+        let mut failures = Vec::new();
+        for (sentinel, resolver) in &self.each {
+            let named = self.master_by(dialer, sentinel, resolver).await;
+            failures.extend(named.err().map(|(_, failure)| failure));
+        }
+        failures
+    }
+
+    /// Asks one Sentinel for host and port of the master.
+    ///
+    /// # Errors
+    /// Whether the Sentinel has answered, and the failure with its address and a remedy.
+    async fn master_by(
+        &self,
+        dialer: &Dialer,
+        sentinel: &Target,
+        resolver: &Resolver,
+    ) -> Result<(String, u16), (bool, Failure)> {
+        let asked = timeout(self.patience, self.ask(dialer, sentinel, resolver)).await;
+        let replies = asked.unwrap_or_else(|_| {
+            let bound = format!("nothing within {:?}", self.patience);
+            Err(Failure::unsent(FailureKind::ConnectTimeout).with_detail(bound))
+        });
+        let has_answered = replies.is_ok();
+        replies.and_then(|replies| self.read(replies, sentinel)).map_err(|failure| {
+            let said = failure.detail().unwrap_or_default();
+            let remedy = match failure.kind() {
+                _ if !has_answered => "; start it, or correct its address in the URL",
+                FailureKind::Unauthenticated => {
+                    "; check sentinel-user and sentinel-password in the URL"
+                }
+                _ => "",
+            };
+            let detail = format!("Sentinel {}: {said}{remedy}", sentinel.address());
+            (has_answered, failure.with_detail(detail))
+        })
     }
 
     /// Connects to one Sentinel, and asks it. Returns its replies, which may be errors.
