@@ -64,6 +64,17 @@ fn nodes_that_may_have_forgotten_a_lock_do_not_make_it_free() {
 }
 
 #[test]
+fn a_node_in_quarantine_that_cannot_be_reached_is_down() {
+    let Some(mut testbed) = Testbed::sized(1) else { return };
+    testbed.guard = "strict";
+    let run = testbed.start(&["status", "k", "--watch", "--json"]);
+    run.await_line(r#""trust_state":"quarantined""#);
+    testbed.nodes[0].kill().unwrap();
+    let line = run.await_line(r#""state":"failed""#);
+    assert!(line.contains(r#""trust_state":"unverified""#), "{line}");
+}
+
+#[test]
 fn a_node_that_cannot_be_verified_is_named() {
     let Some(testbed) = strict() else { return };
     testbed.on(1..2, &["DEL", "quorlock:node"]);

@@ -241,13 +241,14 @@ impl Client {
         let now = self.state.common.clock.now();
         let node = |((name, node), metrics): ((&Arc<str>, &ClientNode), &NodeMetrics)| {
             let nanos = metrics.round_trip_ns.load(Ordering::Relaxed);
+            let state = node.state();
             NodeStats {
                 name: name.clone(),
-                state: node.state(),
+                trust_state: metrics.trust_state(&state, now),
+                state,
                 round_trip: (nanos > 0).then(|| Duration::from_nanos(nanos)),
                 timeouts: metrics.timeouts.load(Ordering::Relaxed),
                 commands: metrics.commands.load(Ordering::Relaxed),
-                trust_state: metrics.trust_state(now),
             }
         };
         let nodes = self.state.common.names.iter().zip(&self.state.nodes).zip(&metrics.nodes);

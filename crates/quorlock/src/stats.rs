@@ -52,7 +52,8 @@ pub enum NodeTrustState {
     /// The restart guard is off, so all votes count.
     Unguarded,
     /// The client has not checked the node on this connection yet, or need not check it because it is a
-    /// [`MemoryNode`](crate::node::MemoryNode).
+    /// [`MemoryNode`](crate::node::MemoryNode). A node whose votes did not count, and that cannot be reached now, is
+    /// unverified as well.
     Unverified,
     /// The node's votes count.
     Trusted,
@@ -68,13 +69,14 @@ pub enum NodeTrustState {
 }
 
 impl NodeTrustState {
-    pub(crate) fn new(trust_state: &TrustState, now: Reading) -> Self {
+    pub(crate) fn new(trust_state: &TrustState, state: &NodeState, now: Reading) -> Self {
+        let is_down = matches!(state, NodeState::Suspended(_) | NodeState::Down(_));
         match trust_state {
             TrustState::Trusted => Self::Trusted,
-            TrustState::Quarantined { until, why } => {
+            TrustState::Quarantined { until, why } if !is_down => {
                 Self::Quarantined { remaining: until.remaining(now), why: why.clone() }
             }
-            TrustState::Refused(failure) => Self::Refused(failure.clone()),
+            TrustState::Refused(failure) if !is_down => Self::Refused(failure.clone()),
             _ => Self::Unverified,
         }
     }

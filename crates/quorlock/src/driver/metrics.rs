@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use quorlock_core::{Reading, RestartGuard, TrustState};
 
+use crate::node::NodeState;
 use crate::stats::NodeTrustState;
 
 /// Figures that the driver keeps up to date for [`Client::stats`](crate::Client::stats).
@@ -44,11 +45,11 @@ impl Metrics {
 }
 
 impl NodeMetrics {
-    pub(crate) fn trust_state(&self, now: Reading) -> NodeTrustState {
+    pub(crate) fn trust_state(&self, state: &NodeState, now: Reading) -> NodeTrustState {
         let trust_state = self.trust_state.lock().unwrap_or_else(PoisonError::into_inner);
-        trust_state
-            .as_ref()
-            .map_or(NodeTrustState::Unguarded, |state| NodeTrustState::new(state, now))
+        trust_state.as_ref().map_or(NodeTrustState::Unguarded, |trust_state| {
+            NodeTrustState::new(trust_state, state, now)
+        })
     }
 
     pub(super) fn set_trust_state(&self, trust_state: TrustState) {

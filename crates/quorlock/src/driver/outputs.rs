@@ -9,6 +9,7 @@ use super::Metrics;
 use super::callers::Callers;
 use super::transports::Transports;
 use crate::guard::{DriverSide, GuardToken, Reply};
+use crate::node::NodeState;
 use crate::stats::NodeTrustState;
 
 pub(super) struct Outputs<'a> {
@@ -139,7 +140,7 @@ impl Sink for Outputs<'_> {
                 }
             }
             Effect::TrustState { node, trust_state } => {
-                let shown = NodeTrustState::new(&trust_state, self.now);
+                let shown = NodeTrustState::new(&trust_state, &NodeState::Up, self.now);
                 let name = &self.names[node.index()];
                 match shown {
                     NodeTrustState::Refused(_) => tracing::warn!("node {name}: {shown}"),
