@@ -53,19 +53,18 @@ fn one_message_names_the_holder_and_one_the_end_of_the_wait() {
 }
 
 #[test]
-fn a_message_reports_a_new_reason_for_the_wait() {
+fn a_message_reports_a_new_reason_for_the_wait_which_is_then_that_of_the_failure() {
     let Some(testbed) = Testbed::sized(3) else { return };
     testbed.on_all(&["SET", "k", "x", "PX", "60000"]);
-    let run = testbed.start(&["run", "k", "--status-fd", "1", "--", "true"]);
+    let run = testbed.start(&["run", "k", "--wait", "8s", "--status-fd", "1", "--", "true"]);
     run.await_line("waiting for ");
     testbed.nodes[..2].iter().for_each(|node| node.kill().unwrap());
     run.await_line(": no quorum; node");
-    run.signal(Signal::TERM);
     let output = run.end();
-    code(&output, 143);
+    code(&output, 69);
     let events = json_lines(&stdout(&output)).into_iter();
     let contended: Vec<_> = events.map(|event| event["contended"].clone()).collect();
-    assert_eq!(contended, [true, false], "{}", stderr(&output));
+    assert_eq!(contended, [true, false, false], "{}", stderr(&output));
 }
 
 #[test]
@@ -164,6 +163,13 @@ fn a_later_holder_is_not_awaited_and_an_earlier_one_only_until_the_wait_ends() {
     let run = waits();
     run.signal(Signal::TERM);
     code(&run.end(), 143);
+
+    let run = testbed.start(&[&args[..4], &["--wait", "3s", "--", "true"]].concat());
+    run.await_line(AWAITS_HOLDER);
+    testbed.nodes[..3].iter().for_each(|node| node.kill().unwrap());
+    let refused = run.end();
+    code(&refused, 69);
+    assert!(stderr(&refused).contains("its end is not known: no quorum; node"), "{refused:?}");
 }
 
 #[test]

@@ -361,7 +361,8 @@ impl<G: LockGuard> Acquiring<G> {
                 tracing::debug!(votes = guard.votes(), "acquired");
                 Ok(G::from_guard(guard))
             }
-            Some(Reply::Refused(refusal)) => {
+            Some(Reply::Refused(mut refusal)) => {
+                self.client.note_down(&mut refusal);
                 let attempts = refusal.attempts;
                 let needed = self.client.quorum.needed();
                 let names = &self.client.common.names;

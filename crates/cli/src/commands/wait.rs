@@ -1,13 +1,13 @@
 //! Waits until a lock is granted. With `--if-held wait`, waits until its holders have ended.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock::admin::{group, list_nodes, names};
-use quorlock::node::{FailureKind, Holding, NodeState};
+use quorlock::node::{Failure, FailureKind, Holding, NodeState};
 use quorlock::{
-    AcquireError, Inspection, NodeAnswer, NodeOutcome, NodeTrustState, Verdict, Waiting,
+    AcquireError, Inspection, NodeAnswer, NodeOutcome, NodeStats, NodeTrustState, Verdict, Waiting,
 };
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -20,16 +20,6 @@ use crate::guardian::clock::boot_ns;
 use crate::output::{millis, time};
 use crate::window::cut;
 
-enum Waited<T> {
-    Acquired(T),
-    Refused(AcquireError),
-    /// This process has too few file descriptors to connect to a quorum.
-    Exhausted(Waiting),
-    Interrupted(Signal),
-    /// Others hold the lock, and `--if-held wait` waits for their end.
-    HeldBy(Holders),
-}
-
 /// The holders of the keys at the first refusal of the lock.
 struct Holders {
     /// Each key with the values that a quorum of nodes has.
@@ -38,11 +28,11 @@ struct Holders {
     since: u64,
 }
 
-#[derive(PartialEq)]
-enum Stored {
-    Value(Vec<u8>),
-    OtherType,
-}
+/// A value under a key. `None`: a key of another type.
+type Stored = Option<Vec<u8>>;
+
+/// The reason for a wait: the failure of each node, without its times. Empty if others hold the lock, whoever they are.
+type Reason = Vec<Option<FailureKind>>;
 
 /// State of the messages about a wait.
 struct Said {
@@ -50,16 +40,12 @@ struct Said {
     since: u64,
     /// The last line in a log: its time by the boot clock, and its reason. A terminal shows a countdown instead of such
     /// lines.
-    logged: Option<(u64, String)>,
+    logged: Option<(u64, Reason)>,
 }
 
 impl Said {
-    fn new() -> Self {
-        Self { since: boot_ns(), logged: None }
-    }
-
     /// Whether a log needs a line now: the first one, one with a new reason, or one that repeats a reason.
-    fn is_due(&mut self, reason: String) -> bool {
+    fn is_due(&mut self, reason: Reason) -> bool {
         let is_due = self.logged.as_ref().is_none_or(|(logged, last)| {
             time_since(*logged) >= if *last == reason { LOG_EVERY } else { LOG_NEWS_EVERY }
         });
@@ -78,29 +64,11 @@ impl Caller<'_> {
     pub(super) async fn await_lock<T>(
         &mut self,
         call: impl Future<Output = Result<T, AcquireError>>,
-        waiting: mpsc::Receiver<Waiting>,
-    ) -> Result<T, ExitCode> {
-        match self.drive(call, waiting).await {
-            Waited::Acquired(acquired) => Ok(acquired),
-            Waited::Refused(error) => Err(self.refused(&error)),
-            Waited::Exhausted(waiting) => Err(self.exhausted(&waiting)),
-            Waited::HeldBy(holders) => Err(self.await_end(&holders).await),
-            Waited::Interrupted(signal) => {
-                self.output.clear();
-                Err(ExitCode::Signal(signal.as_raw()))
-            }
-        }
-    }
-
-    async fn drive<T>(
-        &mut self,
-        call: impl Future<Output = Result<T, AcquireError>>,
         mut waiting: mpsc::Receiver<Waiting>,
-    ) -> Waited<T> {
-        let mut call = std::pin::pin!(call);
-        let mut said = Said::new();
+    ) -> Result<T, ExitCode> {
+        let mut call = Box::pin(call);
+        let mut said = Said { since: boot_ns(), logged: None };
         let mut last = None;
-        // A shorter wait is not reported.
         let mut next = Instant::now() + A_WAIT;
         loop {
             tokio::select! {
@@ -108,19 +76,24 @@ impl Caller<'_> {
                 result = &mut call => {
                     self.output.clear();
                     self.waited = said.logged.as_ref().map(|_| time_since(said.since));
-                    return result.map_or_else(Waited::Refused, Waited::Acquired);
+                    return result.map_err(|error| self.refused(&error));
                 }
-                signal = self.signals.ending() => return Waited::Interrupted(signal),
+                signal = self.signals.ending() => {
+                    self.output.clear();
+                    return Err(ExitCode::Signal(signal.as_raw()));
+                }
                 Some(current) = waiting.recv() => {
                     if self.is_out_of_descriptors(&current) {
-                        return Waited::Exhausted(current);
+                        return Err(self.exhausted(&current));
                     }
                     let is_contended = current.contended;
                     last = Some(current);
                     if is_contended && self.if_held == IfHeld::Wait
                         && let Some(holders) = self.holders(said.since).await
                     {
-                        return Waited::HeldBy(holders);
+                        // The dropped call withdraws its intent, which would keep new readers out.
+                        drop(call);
+                        return Err(self.await_end(&holders).await);
                     }
                 }
                 () = sleep_until(next) => {
@@ -153,8 +126,8 @@ impl Caller<'_> {
     /// Reports the last attempt, with the time waited until now. A call makes no attempt while it waits for a holder, so
     /// the nodes that have failed meanwhile are those without a connection.
     fn say_waiting(&mut self, waiting: &Waiting, said: &mut Said) {
-        let ((count, down), all) = (self.down_in_words(), waiting.nodes.len());
-        let is_contended = waiting.contended && all - count >= self.needed(all);
+        let (down, all) = (self.down(), waiting.nodes.len());
+        let is_contended = waiting.contended && all - down.len() >= self.needed(all);
         let why = match waiting.holder() {
             Some(holder) if is_contended && self.lock.also.is_empty() => match &holder.kind {
                 quorlock::HolderKind::WaitingWriter(_) => holder.describe(),
@@ -167,21 +140,22 @@ impl Caller<'_> {
                 list_nodes(waiting.nodes.iter().filter(|node| node.holder().is_some()))
             }
             _ if is_contended => "others hold it or want it".to_owned(),
-            _ if waiting.contended => format!("no quorum{down}"),
-            _ => self.why_no_quorum(waiting),
+            _ if waiting.contended => format!("no quorum{}", in_words(down)),
+            _ => self.why_no_quorum(waiting, down),
         };
+        let reason = if is_contended { Vec::new() } else { self.failures(waiting) };
         let mut event = self.lock_event("waiting");
         event["attempts"] = json!(waiting.attempts);
         event["contended"] = json!(is_contended);
         event["untrusted"] = json!(waiting.untrusted);
         event["nodes"] = waiting.nodes.iter().map(node_json).collect();
-        self.say_progress(event, &why, said);
+        self.say_progress(event, (&why, reason), said);
     }
 
     /// Why there is no quorum. The times after which votes count come first: the line may be cut at its end.
-    fn why_no_quorum(&self, waiting: &Waiting) -> String {
+    fn why_no_quorum(&self, waiting: &Waiting, down: Vec<(Arc<str>, Failure)>) -> String {
         match self.untrusted_in_words() {
-            Some(untrusted) => untrusted + &self.down_in_words().1,
+            Some(untrusted) => untrusted + &in_words(down),
             None if waiting.untrusted => "nodes are being looked at".to_owned(),
             None => {
                 let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());
@@ -190,22 +164,33 @@ impl Caller<'_> {
         }
     }
 
-    /// The number of nodes without a connection, and their failures. The report of an attempt may lack some, because it
-    /// ended before they had failed.
-    fn down_in_words(&self) -> (usize, String) {
+    /// The nodes without a connection, and their failures. The report of an attempt may lack some, because it ended before
+    /// they had failed.
+    fn down(&self) -> Vec<(Arc<str>, Failure)> {
         let nodes = self.client.stats().nodes.into_iter();
         let down = nodes.filter_map(|node| match node.state {
             NodeState::Suspended(failure) | NodeState::Down(failure) => Some((node.name, failure)),
             _ => None,
         });
-        let groups = group(down, |one, other| one == other);
-        let told = groups.iter().map(|(nodes, why)| format!("; {} failed: {why}", names(nodes)));
-        (groups.iter().map(|(nodes, _)| nodes.len()).sum(), told.collect())
+        down.collect()
+    }
+
+    /// The failure of each node: at present, or else in the last attempt.
+    fn failures(&self, waiting: &Waiting) -> Reason {
+        let nodes = self.client.stats().nodes.into_iter().zip(&waiting.nodes);
+        let failure =
+            |(node, answer): (NodeStats, &NodeAnswer)| match (node.state, node.trust_state) {
+                (NodeState::Suspended(failure) | NodeState::Down(failure), _)
+                | (_, NodeTrustState::Refused(failure)) => Some(failure.kind()),
+                (_, NodeTrustState::Quarantined { .. }) => Some(FailureKind::Quarantined),
+                _ => answer.failure().map(Failure::kind),
+            };
+        nodes.map(failure).collect()
     }
 
     /// Writes a line that counts down on a terminal. Elsewhere, writes a line when the reason changes, and every half a
     /// minute.
-    fn say_progress(&mut self, mut event: Value, why: &str, said: &mut Said) {
+    fn say_progress(&mut self, mut event: Value, (why, reason): (&str, Reason), said: &mut Said) {
         let waited = time_since(said.since);
         event["why"] = json!(why);
         event["waited_ms"] = json!(millis(waited));
@@ -217,9 +202,7 @@ impl Caller<'_> {
                 format!("for {} more", time(rest))
             }
         };
-        // All holders are one reason. The numbers in other reasons are times, which change all the time.
-        let is_part = |c: &char| event["contended"] != true && c.is_alphabetic();
-        let is_due = said.is_due(why.chars().filter(is_part).collect());
+        let is_due = said.is_due(reason);
         if self.if_held == IfHeld::Skip {
             // With `--if-held skip` the wait is reported as an event only.
             if is_due {
@@ -318,17 +301,26 @@ impl Caller<'_> {
                 WaitArg::Forever => Duration::MAX,
             };
             if rest.is_zero() {
-                let message =
-                    format!("{}, and still is after {}", holders.description, time(waited));
-                self.output.error(self.not_acquired(&message, true, &[]), &message);
-                return self.held;
+                let (held, down) = (&holders.description, self.down());
+                let all = self.client.stats().nodes.len();
+                let is_reachable = all - down.len() >= self.needed(all);
+                let (message, code) = if is_reachable {
+                    (format!("{held}, and still is after {}", time(waited)), self.held)
+                } else {
+                    (
+                        format!("{held}; its end is not known: no quorum{}", in_words(down)),
+                        ExitCode::NoQuorum,
+                    )
+                };
+                self.output.error(self.not_acquired(&message, is_reachable, &[]), &message);
+                return code;
             }
             if waited >= A_WAIT {
                 let why = format!("{}; its end is waited for", holders.description);
                 let mut event = self.lock_event("waiting");
                 event["contended"] = json!(true);
                 event["untrusted"] = json!(false);
-                self.say_progress(event, &why, &mut said);
+                self.say_progress(event, (&why, Vec::new()), &mut said);
             }
             tokio::select! {
                 () = sleep(pause.min(rest)) => {}
@@ -364,6 +356,11 @@ fn waiting_line(patience: &str, title: &str, why: &str, room: usize) -> String {
     format!("waiting {patience} for \"{title}\": {why}")
 }
 
+fn in_words(down: Vec<(Arc<str>, Failure)>) -> String {
+    let groups = group(down, |one, other| one == other);
+    groups.iter().map(|(nodes, why)| format!("; {} failed: {why}", names(nodes))).collect()
+}
+
 fn seen(inspection: &Inspection) -> impl Iterator<Item = &Holding> {
     inspection.nodes.iter().filter_map(|node| match &node.said {
         NodeOutcome::Seen(holding) => Some(holding),
@@ -382,11 +379,11 @@ fn on(inspection: &Inspection, stored: &Stored) -> usize {
 
 fn stored_in(holding: &Holding) -> Vec<Stored> {
     match holding {
-        Holding::Held { value, .. } => vec![Stored::Value(value.clone())],
+        Holding::Held { value, .. } => vec![Some(value.clone())],
         Holding::Shared { readers, .. } => {
-            readers.iter().map(|reader| Stored::Value(reader.value.clone())).collect()
+            readers.iter().map(|reader| Some(reader.value.clone())).collect()
         }
-        Holding::OtherType { .. } => vec![Stored::OtherType],
+        Holding::OtherType { .. } => vec![None],
         _ => Vec::new(),
     }
 }

@@ -22,7 +22,8 @@ pub enum AcquireError {
     /// or wants the lock, and the call sent nothing.
     #[error("{0}")]
     Contended(Box<AcquireFailure>),
-    /// Too few nodes answered. Says nothing about whether the lock is held.
+    /// Too few nodes answered, or too few can be reached at the end of the call. Says nothing about whether the lock is
+    /// held.
     #[error("{0}")]
     NoQuorum(Box<AcquireFailure>),
     /// The lease that the call attaches is over: too few nodes still have its value, because it expired or was released.
