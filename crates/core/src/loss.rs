@@ -1,6 +1,8 @@
 //! Causes of a lost lock.
 
-/// Why a lock was lost.
+use core::fmt;
+
+/// Why a lock was lost. `Display` shows the cause as a sentence about the lock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum LossCause {
@@ -18,4 +20,21 @@ pub enum LossCause {
     HoldLimit,
     /// The client closed.
     Shutdown,
+}
+
+impl fmt::Display for LossCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "its validity ran out before enough nodes confirmed an extension",
+            Self::KeyGone => "its key is gone from so many nodes that no quorum is left",
+            Self::KeyOverwritten => {
+                "its key holds another value on so many nodes, or is gone from them, that no quorum is left"
+            }
+            Self::ClockJumped => {
+                "the wall clock moved ahead past the end of its validity: the clock was set, or the machine was paused"
+            }
+            Self::HoldLimit => "it was held for as long as max_hold allows",
+            Self::Shutdown => "the client was shut down",
+        })
+    }
 }

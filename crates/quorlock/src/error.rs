@@ -239,7 +239,7 @@ impl From<TimingError> for BuildError {
 #[non_exhaustive]
 pub enum ExtendError {
     /// The lock is lost and never becomes valid again. The client releases its keys on all nodes.
-    #[error("lock {} is lost: {}", quoted(.resource), describe(.cause))]
+    #[error("lock {} is lost: {cause}", quoted(.resource))]
     Lost {
         /// The resource's name.
         resource: Arc<str>,
@@ -267,23 +267,6 @@ pub enum ExtendError {
     },
 }
 
-pub(crate) fn describe(cause: &LossCause) -> &'static str {
-    match cause {
-        LossCause::Expired => "its validity ran out before enough nodes confirmed an extension",
-        LossCause::KeyGone => "its key is gone from so many nodes that no quorum is left",
-        LossCause::KeyOverwritten => {
-            "its key holds another value on so many nodes, or is gone from them, that no quorum is left"
-        }
-        LossCause::ClockJumped => {
-            "the wall clock moved ahead past the end of its validity: the clock was set, or the machine \
-             was paused"
-        }
-        LossCause::HoldLimit => "it was held for as long as max_hold allows",
-        LossCause::Shutdown => "the client was shut down",
-        _ => "unknown",
-    }
-}
-
 /// The reason why work under a lock was not completed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -294,7 +277,7 @@ pub enum HoldError {
     /// The lock was lost during the work. The work was stopped at its current `await`, or it ran to its end without
     /// another `await`, and a part of it may have been done without the lock.
     #[error(
-        "lock {} was lost during the work: {}{}", quoted(.resource), describe(.cause), why(.nodes)
+        "lock {} was lost during the work: {cause}{}", quoted(.resource), why(.nodes)
     )]
     Lost {
         /// The resource's name.

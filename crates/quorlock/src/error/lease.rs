@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use quorlock_core::{LossCause, NodeOutcome, Quorum};
 
+use super::InvalidRequest;
 use super::node::{NodeAnswer, confirmations};
-use super::{InvalidRequest, describe};
 use crate::lease::{LeaseKind, LeaseTextError};
 use crate::text::quoted;
 
@@ -147,7 +147,7 @@ const fn wrong_kind(kind: LeaseKind) -> &'static str {
 #[non_exhaustive]
 pub enum DetachError {
     /// The lock is lost and never becomes valid again. The client releases its keys on all nodes.
-    #[error("lock {} not detached, it is lost: {}", quoted(.resource), describe(.cause))]
+    #[error("lock {} not detached, it is lost: {cause}", quoted(.resource))]
     Lost {
         /// The resource's name.
         resource: Arc<str>,

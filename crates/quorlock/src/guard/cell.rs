@@ -13,7 +13,6 @@ use super::{Guard, Health};
 use crate::clock::Clock;
 use crate::common::Common;
 use crate::driver::queue::ReplyTo;
-use crate::error::describe;
 use crate::process;
 
 /// One lock from the call to the end of the release, in one allocation: the driver's replies to the caller, and the hold.
@@ -122,7 +121,7 @@ impl LockCell {
     }
 
     fn warn(&self, cause: LossCause) {
-        tracing::warn!(parent: self.span(), "lock lost: {}", describe(&cause));
+        tracing::warn!(parent: self.span(), "lock lost: {cause}");
     }
 
     /// Notes that a node has given out a larger fencing token.
