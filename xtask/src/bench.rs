@@ -2,12 +2,9 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
-use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
+use quorlock_servers::{BENCH_COMMAND_VARIABLE, SERVER_VARIABLE, ServerBinary};
 
 use crate::{Outcome, cargo, install};
-
-/// Environment variable from which the benchmark takes the command line for its report. Its `machine.rs` has a copy.
-const COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
 
 /// Replaces this process by the benchmark (exec). Returns only if exec fails.
 pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> Outcome {
@@ -21,7 +18,7 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
         .args(["run", "--release", "--package", "quorlock-bench", "--"])
         .args(args)
         .env(SERVER_VARIABLE, &server.path)
-        .env(COMMAND_VARIABLE, typed)
+        .env(BENCH_COMMAND_VARIABLE, typed)
         .exec();
     Err(format!("cargo: {error}"))
 }

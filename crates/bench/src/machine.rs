@@ -6,11 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::UNIX_EPOCH;
 
+use quorlock_servers::BENCH_COMMAND_VARIABLE;
+
 use crate::clock;
 use crate::report::Machine;
-
-/// `cargo xtask bench` sets this environment variable to its own command line, which the report shows.
-const COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
 
 pub(crate) fn machine() -> Machine {
     let field = |path: &str, name: &str, between: char| {
@@ -67,7 +66,7 @@ pub(crate) fn date() -> String {
 }
 
 pub(crate) fn command() -> String {
-    std::env::var(COMMAND_VARIABLE).unwrap_or_else(|_| {
+    std::env::var(BENCH_COMMAND_VARIABLE).unwrap_or_else(|_| {
         let args = std::env::args().skip(1);
         std::iter::once("quorlock-bench".to_owned()).chain(args).collect::<Vec<_>>().join(" ")
     })

@@ -18,6 +18,7 @@ pub use options::{Listen, ServerOptions, TlsFiles};
 pub use resp::Reply;
 pub use server::{Server, StartError};
 pub use skip::{
-    NOT_FOR, REQUIRE_VARIABLE, SKIP_LOG_VARIABLE, find_or_skip, not_for, skip, without_tls,
+    BENCH_COMMAND_VARIABLE, NOT_FOR, REQUIRE_VARIABLE, SKIP_LOG_VARIABLE, find_or_skip, not_for,
+    skip, without_tls,
 };
 pub use spawn::spawn;

@@ -12,6 +12,9 @@ pub const REQUIRE_VARIABLE: &str = "QUORLOCK_REQUIRE_SERVERS";
 /// Path of a file to which each skipped test appends a line. `cargo xtask test` counts the lines.
 pub const SKIP_LOG_VARIABLE: &str = "QUORLOCK_SKIP_LOG";
 
+/// Command line of `cargo xtask bench`, which sets this variable for the report of the benchmark.
+pub const BENCH_COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
+
 /// Returns the server for a test. If there is none, calls [`skip`] and returns `None`.
 ///
 /// # Panics
