@@ -27,7 +27,6 @@ const COUNT: usize = 100;
 /// The number of keys that one `SCAN` visits for a pattern that few keys match. A server needs about 0.2 ms for them.
 const COUNT_OF_FEW: usize = 1000;
 
-/// The longest key of a lock.
 const KEY_BYTES_MAX: usize = ClientBuilder::PREFIX_BYTES_MAX + Resources::NAME_BYTES_MAX;
 
 /// Length of the first read of a value: a token, and the space before the owner text.
@@ -63,7 +62,6 @@ pub(crate) struct Scan<'a> {
     pub(crate) intents: Option<&'a str>,
     /// The database to scan; `None`: the client's own.
     pub(crate) database: Option<u32>,
-    /// Latest end of the scan.
     pub(crate) until: Option<BootTime>,
     /// Limit of the votes on one node, at which the scan ends.
     pub(crate) votes_max: usize,

@@ -68,7 +68,6 @@ struct WatchState {
     abandoned: AtomicBool,
 }
 
-/// A change in the state of the command.
 #[derive(Debug)]
 pub(crate) enum ChildEvent {
     Started,
@@ -123,15 +122,13 @@ impl Child {
         env_remove: &[OsString],
         deadlines: Deadlines,
     ) -> Result<Self, (io::Error, Gone)> {
-        Self::start_thread(command, env_set, env_remove, deadlines)
-            .map_err(|error| (error, Gone::never_started()))
+        let launch = |theirs| spawn::GuardianLaunch::new(command, env_set, env_remove, theirs);
+        Self::start_thread(launch, deadlines).map_err(|error| (error, Gone::never_started()))
     }
 
     /// Starts the thread that starts the guardian. After an error no thread exists.
     fn start_thread(
-        command: &[OsString],
-        env_set: &[(OsString, OsString)],
-        env_remove: &[OsString],
+        launch: impl FnOnce(UnixStream) -> io::Result<spawn::GuardianLaunch>,
         deadlines: Deadlines,
     ) -> io::Result<Self> {
         // SIGCHLD is caught and not ignored. If it were ignored, the kernel would reap children by itself, and their
@@ -153,7 +150,7 @@ impl Child {
         let kill_policy = Mutex::new(KillPolicy::new(deadlines));
         let shared = Arc::new(WatchState { kill_policy, waker, abandoned: AtomicBool::new(false) });
         let (sender, events) = mpsc::unbounded_channel();
-        let launch = spawn::GuardianLaunch::new(command, env_set, env_remove, theirs)?;
+        let launch = launch(theirs)?;
         let watch = ChildWatch::new((listener, woken), strangers, Arc::clone(&shared), sender);
         thread::Builder::new().name("guardian".into()).spawn(move || watch.run(launch))?;
         Ok(Self { guardian, shared, events })

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
             }
         }
         Err(Stop::Refused(refused, json)) => {
-            output::refused(json, &refused.message);
+            output::say(json, "refused", &refused.message);
             refused.code.into()
         }
     }
@@ -57,7 +57,7 @@ fn run(Cli { command, output, .. }: Cli) -> Code {
     if let Some(line) = quorlock::env::unknown_variables()
         && !output.quiet
     {
-        output::warning(output.json, &line);
+        output::say(output.json, "warning", &line);
     }
     let result = match command {
         Command::Run(args) => commands::run::main(&args, output).map(as_shells_see_it),
@@ -75,7 +75,7 @@ fn run(Cli { command, output, .. }: Cli) -> Code {
         Command::Man(args) => commands::man::main(&args),
     };
     result.unwrap_or_else(|refused| {
-        output::refused(output.json, &refused.message);
+        output::say(output.json, "refused", &refused.message);
         refused.code
     })
 }

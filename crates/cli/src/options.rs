@@ -95,11 +95,9 @@ pub(crate) fn check_lock(lock: &LockArgs, args: &NodeArgs) -> Result<(), Refused
         return Err(Refused::usage(format!("--also: \"{}\" is named twice", key.escape_debug())));
     }
     if keys.len() > Resources::COUNT_MAX {
-        let count = keys.len();
-        return Err(Refused::usage(format!(
-            "--also: a lock has at most {} keys, not {count}",
-            Resources::COUNT_MAX
-        )));
+        let (count, max) = (keys.len(), Resources::COUNT_MAX);
+        let message = format!("--also: a lock has at most {max} keys, not {count}");
+        return Err(Refused::usage(message));
     }
     Ok(())
 }

@@ -185,17 +185,6 @@ pub(crate) fn print(text: &str) -> Result<(), Refused> {
     }
 }
 
-/// Writes the reason why quorlock does not start.
-pub(crate) fn refused(json: bool, message: &str) {
-    say(json, "refused", message);
-}
-
-/// Writes a warning; quorlock continues.
-pub(crate) fn warning(json: bool, message: &str) {
-    say(json, "warning", message);
-}
-
-/// The text without the secrets of leases.
 fn without_leases(text: &str) -> String {
     let mut parts = text.split(Lease::START);
     let mut shown = parts.next().unwrap_or_default().to_owned();
@@ -218,7 +207,8 @@ pub(crate) fn clap(error: &clap::Error) {
     };
 }
 
-fn say(json: bool, event: &str, message: &str) {
+/// Writes an event that has only a message.
+pub(crate) fn say(json: bool, event: &str, message: &str) {
     let message = without_leases(message);
     // A closed standard error cannot be reported anywhere.
     let _ = if json {

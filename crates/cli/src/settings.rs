@@ -8,7 +8,7 @@ use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::{env, fmt, fs, io};
+use std::{env, fmt, fs};
 
 use clap::builder::OsStr as ClapStr;
 use clap::error::{ContextKind, ContextValue};
@@ -99,21 +99,21 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Cli, Stop> {
     let read =
         command.try_get_matches_from(typed).and_then(|matches| Cli::from_arg_matches(&matches));
     let mut cli = read.map_err(Stop::Clap)?;
+    let refuse = |refused| Stop::Refused(refused, json);
     if let Command::Run(run) = &cli.command {
         let behind = typed.iter().rev().take_while(|word| *word != "--").count();
         let first = typed.iter().position(|word| word == "--");
         let behind_first = first.map_or(behind, |place| typed.len() - place - 1);
         if first.is_some() && behind_first > run.cmd.len() {
             let message = "KEY stands before --, as in: quorlock run KEY -- CMD";
-            return Err(Stop::Refused(Refused::usage(message), json));
+            return Err(refuse(Refused::usage(message)));
         }
         let end = first.unwrap_or(typed.len() + 1 - run.cmd.len());
         refuse_unclear(&typed[..end], "; else put KEY before the options, and -- before CMD")
-            .map_err(|refused| Stop::Refused(refused, json))?;
+            .map_err(refuse)?;
     }
     if let Command::Acquire(_) = &cli.command {
-        refuse_unclear(typed, "; else put KEY before the options")
-            .map_err(|refused| Stop::Refused(refused, json))?;
+        refuse_unclear(typed, "; else put KEY before the options").map_err(refuse)?;
     }
     if let Some(nodes) = cli.command.nodes_mut() {
         nodes.origins = origins;
@@ -333,8 +333,7 @@ fn default_file() -> Result<Option<PathBuf>, Refused> {
                 )));
             }
             Ok(_) => return Ok(Some(path)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // The user may not read the folder, or it is no folder. The next default file is tried.
+            // There is no such file, or the user may not read its folder. The next default file is tried.
             Err(_) => {}
         }
     }

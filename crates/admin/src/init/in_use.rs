@@ -180,7 +180,6 @@ async fn markers(
     Ok(prefixes.iter().cloned().zip(replies.into_iter().map(text)).collect())
 }
 
-/// The scan of one database of one node.
 struct DatabaseScan {
     database: u32,
     /// The database of these settings.

@@ -31,7 +31,6 @@ pub(crate) enum SpawnError {
     /// The program cannot be executed (exit code 126).
     #[error("{}: not executable: {source}", program.display())]
     CannotRun { program: OsString, source: io::Error },
-    /// The lock's time was up before the command could start.
     #[error("the lock's time was up before the command could start")]
     TooLate,
     /// The machine lacks a resource for the guardian or the command.

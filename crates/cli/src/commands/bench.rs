@@ -22,8 +22,7 @@ pub(crate) fn main(args: &Bench, format: OutputArgs) -> Result<ExitCode, Refused
         let builder = if guarded { builder } else { builder.restart_guard(RestartGuard::Off) };
         options::build_here(builder, &args.nodes)
     };
-    let mut output =
-        Output::new(format, None).map_err(|error| Refused::usage(error.to_string()))?;
+    let mut output = Output::new(format, None)?;
     let for_so_long = time(args.time);
     let most = LOCKERS.into_iter().max().unwrap_or(1);
     output.event(

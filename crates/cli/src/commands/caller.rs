@@ -102,19 +102,26 @@ impl Caller<'_> {
             let kind = node.failure().map(Failure::kind);
             kind.is_some_and(|kind| kind.is_for_good() || kind.is_about_rights())
         };
-        let hint = match error {
+        let (code, hint) = match error {
+            AcquireError::Contended(_) => (self.held, ""),
+            AcquireError::Invalid(_) => (ExitCode::Usage, ""),
+            AcquireError::Closed { .. } => (ExitCode::Internal, ""),
+            _ if error.is_permission_denied() => {
+                (ExitCode::NotAllowed, "quorlock doctor says what is missing")
+            }
+            _ if error.is_exhausted() => (ExitCode::Internal, ""),
             AcquireError::NodesUntrusted(_)
                 if error.retry_after().is_some() && !error.nodes().iter().any(needs_a_person) =>
             {
-                "use a longer --wait; or, if no lock is in use: quorlock init --fresh"
+                let hint = "use a longer --wait; or, if no lock is in use: quorlock init --fresh";
+                (ExitCode::NoQuorum, hint)
             }
-            AcquireError::NodesUntrusted(_) => "quorlock doctor says more",
-            _ if error.is_permission_denied() => "quorlock doctor says what is missing",
-            _ if error.is_exhausted() => "",
-            AcquireError::NoQuorum(_) => {
-                "start the nodes that failed, or fix the way to them; quorlock doctor says more of each"
-            }
-            _ => "",
+            AcquireError::NodesUntrusted(_) => (ExitCode::NoQuorum, "quorlock doctor says more"),
+            AcquireError::NoQuorum(_) => (
+                ExitCode::NoQuorum,
+                "start the nodes that failed, or fix the way to them; quorlock doctor says more of each",
+            ),
+            _ => (ExitCode::NoQuorum, ""),
         };
         let message = error.told_with(hint);
         let mut event = self.not_acquired(&message, error.is_contended(), error.nodes());
@@ -125,14 +132,7 @@ impl Caller<'_> {
             return ExitCode::Success;
         }
         self.output.error(event, &message);
-        match error {
-            AcquireError::Contended(_) => self.held,
-            AcquireError::Invalid(_) => ExitCode::Usage,
-            AcquireError::Closed { .. } => ExitCode::Internal,
-            _ if error.is_permission_denied() => ExitCode::NotAllowed,
-            _ if error.is_exhausted() => ExitCode::Internal,
-            _ => ExitCode::NoQuorum,
-        }
+        code
     }
 
     /// Gives up: this process has too few file descriptors to connect to a quorum, and none becomes free while it only

@@ -11,13 +11,13 @@ mod script;
 mod stage;
 mod workers;
 
-use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::time::Duration;
 
 use self::nodes::FiveNodes;
 use self::stage::Stage;
+pub(crate) use self::workers::process as worker;
 use crate::child::Signals;
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::boot_ns;
@@ -45,10 +45,6 @@ pub(crate) fn main() -> Result<ExitCode, Refused> {
         script::play(&mut stage).await?;
         stage.end().await
     })
-}
-
-pub(crate) fn worker_main(args: Vec<OsString>) -> std::process::ExitCode {
-    workers::process(&args)
 }
 
 fn failed(error: impl fmt::Display) -> Refused {

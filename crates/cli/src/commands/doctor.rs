@@ -150,7 +150,6 @@ fn acl(examined: &Examination, user: &str) -> String {
     let lines = examined.acl(user);
     for (line, nodes) in &lines {
         if lines.len() > 1 {
-            let nodes: Vec<&str> = nodes.iter().map(|node| &**node).collect();
             text.push_str(&format!("# on {}\n", nodes.join(", ")));
         }
         text.push_str(line);

@@ -11,7 +11,6 @@ use super::caller::unix_ms;
 use crate::exit_code::ExitCode;
 use crate::output::millis;
 
-/// An event about the lock with these keys.
 pub(super) fn lock_event<'a>(name: &str, mut keys: impl Iterator<Item = &'a str>) -> Value {
     let mut event = json!({ "event": name, "key": keys.next() });
     let also: Vec<&str> = keys.collect();
@@ -21,7 +20,6 @@ pub(super) fn lock_event<'a>(name: &str, mut keys: impl Iterator<Item = &'a str>
     event
 }
 
-/// Adds the validity of a held lock to an event.
 pub(super) fn add_validity(
     event: &mut Value,
     remaining: Duration,
@@ -36,7 +34,6 @@ pub(super) fn add_validity(
     }
 }
 
-/// The name of an outcome in the event `released`.
 pub(super) fn outcome_name(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Released => "released",

@@ -128,19 +128,13 @@ pub(super) fn end(lease: &Lease, patience: Duration) {
     }
 }
 
-/// Whether this process has the name of a keeper.
 fn is_keeper(pid: i32) -> bool {
     let name = std::fs::read(format!("/proc/{pid}/comm"));
     name.is_ok_and(|name| name.trim_ascii_end() == NAME.as_bytes())
 }
 
-/// Runs this process as a keeper.
 pub(super) fn main() -> process::ExitCode {
-    if let Err(error) = leave_the_script() {
-        answer(&Err(error.to_string()));
-        return process::ExitCode::FAILURE;
-    }
-    match Watch::new() {
+    match leave_the_script().map_err(Into::into).and_then(|()| Watch::new()) {
         Ok((watch, started)) => {
             answer(&Ok(started));
             if detach().is_ok() {

@@ -67,28 +67,25 @@ impl Held {
         format!("\"{}\"", names.collect::<Vec<_>>().join("\", \""))
     }
 
-    /// Reports that the lock was not extended or released.
     fn refused(&self, error: &LeaseError, output: &mut Output) -> ExitCode {
         let is_other = |node: &NodeAnswer| matches!(node.said, NodeOutcome::Refused(_));
         let may_be_free = |node: &NodeAnswer| {
             matches!(node.said, NodeOutcome::Seen(Holding::Free) | NodeOutcome::Nothing)
         };
-        let cause = match error {
-            LeaseError::Over { .. } => Some("expired"),
-            LeaseError::Lost { nodes, .. } if nodes.iter().any(is_other) => Some("key_overwritten"),
-            LeaseError::Lost { .. } => Some("key_gone"),
-            _ => None,
-        };
-        let (code, name) = match error {
-            LeaseError::Over { .. } | LeaseError::Lost { .. } => (ExitCode::Lost, "lost"),
+        let lost = |cause| (ExitCode::Lost, "lost", Some(cause));
+        let refused = |code| (code, "refused", None);
+        let (code, name, cause) = match error {
+            LeaseError::Over { .. } => lost("expired"),
+            LeaseError::Lost { nodes, .. } if nodes.iter().any(is_other) => lost("key_overwritten"),
+            LeaseError::Lost { .. } => lost("key_gone"),
             LeaseError::Unconfirmed { nodes, needed, .. } => {
                 let failures = nodes.iter().filter_map(NodeAnswer::failure);
-                (too_few(failures, nodes.len(), *needed), "unconfirmed")
+                (too_few(failures, nodes.len(), *needed), "unconfirmed", None)
             }
-            LeaseError::Text(_) | LeaseError::OtherCluster { .. } => (ExitCode::Data, "refused"),
-            LeaseError::HoldLimit { .. } => (ExitCode::Lost, "refused"),
-            LeaseError::Invalid(_) | LeaseError::Kind { .. } => (ExitCode::Usage, "refused"),
-            _ => (ExitCode::Internal, "refused"),
+            LeaseError::Text(_) | LeaseError::OtherCluster { .. } => refused(ExitCode::Data),
+            LeaseError::HoldLimit { .. } => refused(ExitCode::Lost),
+            LeaseError::Invalid(_) | LeaseError::Kind { .. } => refused(ExitCode::Usage),
+            _ => refused(ExitCode::Internal),
         };
         let mut event = self.event(name);
         if cause.is_some() {
@@ -283,7 +280,6 @@ pub(super) fn clock(lease: &Lease) -> String {
     format!("at {until} (in {})", time(lease.remaining()))
 }
 
-/// Adds the validity of a lease to an event.
 pub(super) fn add_lease(event: &mut Value, lease: &Lease) {
     let is_shared = lease.kind() == LeaseKind::Shared;
     add_validity(event, lease.remaining(), lease.fencing_token().map(u64::from), is_shared);

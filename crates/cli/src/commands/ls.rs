@@ -36,7 +36,7 @@ pub(crate) fn main(args: &Ls, format: OutputArgs) -> Result<ExitCode, Refused> {
         "locks may be missing: all keys of {complete} of {nodes} nodes were looked at, but {quorum} are needed"
     );
     if !format.json {
-        output::refused(false, &message);
+        output::say(false, "refused", &message);
     }
     let without_rights =
         |node: &&NodeLook| node.incomplete.as_ref().is_some_and(Incomplete::is_about_rights);

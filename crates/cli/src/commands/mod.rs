@@ -23,21 +23,15 @@ use std::time::Duration;
 
 use crate::guardian;
 
-/// Runs a hidden command if the arguments name one.
 pub(crate) fn hidden() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
-    let first = args.next()?;
-    if first == guardian::GUARDIAN {
-        Some(guardian::main(args.collect()))
-    } else if first == guardian::EXEC_STEP {
-        Some(guardian::exec_step::main(args.collect()))
-    } else if first == keeper::KEEPER {
-        Some(keeper::main())
-    } else if first == demo::WORKER {
-        Some(demo::worker_main(args.collect()))
-    } else {
-        None
-    }
+    Some(match args.next()?.to_str()? {
+        guardian::GUARDIAN => guardian::main(args.collect()),
+        guardian::EXEC_STEP => guardian::exec_step::main(args.collect()),
+        keeper::KEEPER => keeper::main(),
+        demo::WORKER => demo::worker(&args.collect::<Vec<_>>()),
+        _ => return None,
+    })
 }
 
 /// The runtime of a command, with one thread. The lock's driver has its own thread, so blocking here does not delay an

@@ -22,7 +22,6 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 const LOOKS_AT_ONCE: usize = 64;
 
-/// Limit of the readers that the headline names.
 const READERS_NAMED: usize = 10;
 
 pub(crate) fn main(args: &Status, format: OutputArgs) -> Result<ExitCode, Refused> {
@@ -323,12 +322,8 @@ pub(super) fn row(node: &NodeAnswer) -> [String; 3] {
 /// The holder without times, which have their own columns.
 pub(crate) fn who(holder: &Holder) -> String {
     match &holder.kind {
-        HolderKind::Owner(owner) if owner.is_empty() => "a client without a name".to_owned(),
-        HolderKind::Owner(owner) => owner.clone(),
         HolderKind::Foreign(value) => format!("value \"{value}\""),
-        HolderKind::OtherType => "something that is no lock (a key of another type)".to_owned(),
-        kind @ (HolderKind::Readers { .. } | HolderKind::WaitingWriter(_)) => kind.to_string(),
-        _ => "another caller".to_owned(),
+        kind => kind.to_string(),
     }
 }
 

@@ -28,7 +28,6 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// A deadline that never comes.
     pub(crate) const NEVER: Self = Self { boot_ns: NEVER_NS, real_ns: NEVER_NS };
 
     /// A deadline that has always come.
@@ -76,7 +75,6 @@ impl Moment {
     }
 }
 
-/// A reading that is never reached.
 pub(crate) const NEVER_NS: u64 = u64::MAX;
 
 pub(crate) fn boot_ns() -> u64 {

@@ -10,10 +10,10 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use rustix::io::Errno;
 use rustix::process::{Pid, getppid};
 
 use super::clock::Moment;
+use super::errno;
 use super::kill_policy::KillPolicy;
 use super::signals;
 use super::wire::{Channel, Message};
@@ -39,8 +39,7 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let error = become_command(&command, unblock);
-    let errno = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
-    let _ = guardian.send(Message::CannotRun { errno });
+    let _ = guardian.send(Message::CannotRun { errno: errno(&error) });
     ExitCode::FAILURE
 }
 

@@ -105,7 +105,6 @@ impl ProcessTree {
         Self { leader, pinned: false, group_empty: false, childless: false, strangers }
     }
 
-    /// The process group of the command, if it is known.
     pub(crate) fn group(&self) -> Option<Pid> {
         self.leader
     }

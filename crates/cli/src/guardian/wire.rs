@@ -58,7 +58,6 @@ pub(crate) enum Message {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Message(Message),
-    /// No message has arrived.
     Nothing,
     /// The peer has closed the socket, and all of its messages have been read.
     Closed,

@@ -1,5 +1,6 @@
 //! The five nodes, which are servers or nodes in memory, and the faults.
 
+use std::error::Error;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -70,7 +71,6 @@ impl FiveNodes {
         }
     }
 
-    /// The settings of a client of these nodes.
     pub(super) fn client(&self, places: Range<usize>) -> ClientBuilder {
         match self {
             Self::Servers(..) => settings().nodes(&self.urls()[places]),
@@ -78,26 +78,22 @@ impl FiveNodes {
         }
     }
 
-    /// Gives a node a fault, or repairs it.
-    pub(super) fn change(&self, place: usize, fate: Fate) -> Result<(), String> {
-        let changed = match self {
+    pub(super) fn change(&self, place: usize, fate: Fate) -> Result<(), Box<dyn Error>> {
+        match self {
             Self::Servers(_, servers) => match fate {
-                Fate::Up => servers[place].resume().map_err(|error| error.to_string()),
-                Fate::Frozen => servers[place].pause().map_err(|error| error.to_string()),
-                Fate::Killed => servers[place].kill().map_err(|error| error.to_string()),
-                Fate::Restarted => servers[place].restart().map_err(|error| error.to_string()),
+                Fate::Up => servers[place].resume()?,
+                Fate::Frozen => servers[place].pause()?,
+                Fate::Killed => servers[place].kill()?,
+                Fate::Restarted => servers[place].restart()?,
             },
-            Self::Memory(nodes, _) => {
-                match fate {
-                    Fate::Up => nodes[place].thaw(),
-                    Fate::Frozen => nodes[place].freeze(),
-                    Fate::Killed => nodes[place].stop(),
-                    Fate::Restarted => nodes[place].start(),
-                }
-                Ok(())
-            }
-        };
-        changed.map_err(|error| format!("node {}: {error}", NAMES[place]))
+            Self::Memory(nodes, _) => match fate {
+                Fate::Up => nodes[place].thaw(),
+                Fate::Frozen => nodes[place].freeze(),
+                Fate::Killed => nodes[place].stop(),
+                Fate::Restarted => nodes[place].start(),
+            },
+        }
+        Ok(())
     }
 }
 

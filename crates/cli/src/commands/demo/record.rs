@@ -26,7 +26,6 @@ pub(super) struct Record {
     /// Times of the calls that did not get the lock, in nanoseconds of the boot clock.
     pub(super) refused_ns: Vec<u64>,
     phases: Vec<Phase>,
-    /// Faults of the lock.
     pub(super) faults: Vec<String>,
 }
 
@@ -186,9 +185,8 @@ mod tests {
                 asked_ns: (from - 1) * MS,
                 acquired_ns: from * MS,
                 ended_ns: (from + 2) * MS,
-                votes: 3,
                 wrote: true,
-                late: false,
+                ..Hold::default()
             });
         }
         record.phase("up", true, 0);
@@ -239,18 +237,7 @@ mod tests {
 
     #[test]
     fn times_to_acquire_are_the_measured_ones() {
-        let hold = |ms| {
-            let (acquired_ns, ended_ns) = (ms * MS, ms * MS);
-            Hold {
-                worker: 1,
-                asked_ns: 0,
-                acquired_ns,
-                ended_ns,
-                votes: 3,
-                wrote: false,
-                late: false,
-            }
-        };
+        let hold = |ms| Hold { acquired_ns: ms * MS, ended_ns: ms * MS, ..Hold::default() };
         let holds: Vec<Hold> = (1..=100).map(hold).collect();
         let times = Record::default().times_to_acquire(&holds.iter().collect::<Vec<_>>());
         assert_eq!(times, Some(["50ms", "99ms", "100ms"].map(str::to_owned)));

@@ -69,7 +69,6 @@ impl Screen {
         }
     }
 
-    /// Shows the panel.
     pub(super) fn show(&self, panel: &[(Style, String)]) {
         let panel = &panel[..panel.len().min(self.size.rows.saturating_sub(1))];
         // The rest of each row is cleared after its text is written. To clear the row first would flicker.

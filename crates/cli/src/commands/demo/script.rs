@@ -23,7 +23,6 @@ const DOWN: Duration = Duration::from_millis(3500);
 
 const _: () = assert!(TTL.as_millis() * 2 < DOWN.as_millis());
 
-/// Durations of phases.
 const LONG: Duration = Duration::from_secs(3);
 const SHORT: Duration = Duration::from_millis(1500);
 

@@ -119,7 +119,8 @@ impl Stage {
             self.record.phase(title, true, boot_ns());
         }
         for &place in places {
-            self.nodes.change(place, fate).map_err(failed)?;
+            let changed = self.nodes.change(place, fate);
+            changed.map_err(|error| failed(format!("node {}: {error}", NAMES[place])))?;
             self.views[place] = NodeView::new(fate, boot_ns());
         }
         if !has_majority {

@@ -50,13 +50,12 @@ pub(super) enum Report {
     Refused {
         at_ns: u64,
     },
-    /// A worker cannot continue.
     Failed(String),
     /// The last report: all workers of the group have ended.
     Done,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Hold {
     pub(super) worker: usize,
     pub(super) asked_ns: u64,
@@ -247,7 +246,7 @@ fn sleep_up_to(most_ms: u64) {
 }
 
 /// A worker process. Its arguments are the number of its first worker, the file, and the nodes.
-pub(super) fn process(args: &[OsString]) -> ExitCode {
+pub(crate) fn process(args: &[OsString]) -> ExitCode {
     let run = || {
         let [first, counter, urls @ ..] = args else { return None };
         let first = first.to_str()?.parse().ok()?;

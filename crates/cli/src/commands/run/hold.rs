@@ -274,7 +274,6 @@ impl Keeper<'_> {
         self.caller.output.error(event, &line);
     }
 
-    /// The rest of `--min-hold`.
     fn rest_of_min_hold(&self, since: u64) -> Option<Duration> {
         let held = time_since(since);
         self.args.min_hold.and_then(|min| min.checked_sub(held)).filter(|rest| !rest.is_zero())

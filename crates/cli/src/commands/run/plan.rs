@@ -30,40 +30,26 @@ impl RunPlan {
         let times = &args.lock.times;
         let ttl = options::stoppable_ttl(times, &args.nodes)?;
         let refuse = |options: &[&str], message| Err(Refused::about(options, message, &args.nodes));
+        let of_kill_after = ["kill-after", "ttl"];
         let term_before = args.kill_after.unwrap_or(ttl / 5);
+        let term = exactly(term_before);
         if term_before >= ttl / 3 {
-            return refuse(
-                &["kill-after", "ttl"],
-                format!(
-                    "kill-after ({}) must be less than a third of ttl ({})",
-                    exactly(term_before),
-                    exactly(ttl)
-                ),
-            );
+            let ttl = exactly(ttl);
+            let message = format!("kill-after ({term}) must be less than a third of ttl ({ttl})");
+            return refuse(&of_kill_after, message);
         }
         let kill_before = (ttl / 20).max(Duration::from_millis(50));
         if term_before < kill_before {
-            return refuse(
-                &["kill-after", "ttl"],
-                format!(
-                    "kill-after ({}) must be at least {}, when SIGKILL follows",
-                    exactly(term_before),
-                    exactly(kill_before)
-                ),
-            );
+            let kill = exactly(kill_before);
+            let message =
+                format!("kill-after ({term}) must be at least {kill}, when SIGKILL follows");
+            return refuse(&of_kill_after, message);
         }
         let max_hold = times.max_hold();
-        if let Some(min_hold) = args.min_hold
-            && min_hold > max_hold
-        {
-            return refuse(
-                &["min-hold", "max-hold"],
-                format!(
-                    "min-hold ({}) must not be above max-hold ({})",
-                    exactly(min_hold),
-                    exactly(max_hold)
-                ),
-            );
+        if let Some(min_hold) = args.min_hold.filter(|min_hold| *min_hold > max_hold) {
+            let (min, max) = (exactly(min_hold), exactly(max_hold));
+            let message = format!("min-hold ({min}) must not be above max-hold ({max})");
+            return refuse(&["min-hold", "max-hold"], message);
         }
         let program = args.cmd.first().map(OsString::as_os_str).unwrap_or_default();
         let name = std::path::Path::new(program).file_name().unwrap_or(program);
