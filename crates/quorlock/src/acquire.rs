@@ -361,8 +361,7 @@ impl<G: LockGuard> Acquiring<G> {
                 tracing::debug!(votes = guard.votes(), "acquired");
                 Ok(G::from_guard(guard))
             }
-            Some(Reply::Refused(mut refusal)) => {
-                self.client.note_down(&mut refusal);
+            Some(Reply::Refused(refusal)) => {
                 let attempts = refusal.attempts;
                 let needed = self.client.quorum.needed();
                 let names = &self.client.common.names;

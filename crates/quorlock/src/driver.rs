@@ -43,6 +43,7 @@ pub(crate) struct Driver {
     names: Vec<Arc<str>>,
     /// The number of replicas of each node; empty if no node has any.
     replicas: Vec<u32>,
+    quorum: Quorum,
     clock: Clock,
     events: EventReceiver,
     callers: Callers,
@@ -69,6 +70,7 @@ impl Driver {
         Self {
             names: rules.names.clone(),
             replicas: rules.replicas.clone(),
+            quorum,
             transports: Transports::new(quorum, &rules, nodes, clock),
             engine: Engine::guarded(quorum, rules),
             clock,
@@ -195,7 +197,8 @@ impl Driver {
             _ => None,
         };
         let Self { engine, entropy, callers, transports, names, replicas, metrics, .. } = self;
-        let mut outputs = Outputs { callers, transports, names, replicas, metrics, now };
+        let quorum = self.quorum;
+        let mut outputs = Outputs { callers, transports, names, replicas, metrics, quorum, now };
         let spare = engine.handle(event, now, entropy, &mut outputs);
         let Some(node) = answered else { return };
         transports.reuse(node, spare);

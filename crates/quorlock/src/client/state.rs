@@ -4,15 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use quorlock_core::{
-    Counter, Failure, FailureKind, Keys, LockId, NodeOutcome, NodeResult, Quorum, Refusal,
-    RefusalKind, Timing,
-};
+use quorlock_core::{Counter, FailureKind, Keys, LockId, NodeOutcome, NodeResult, Quorum, Timing};
 
 use crate::common::Common;
 use crate::driver::Metrics;
 use crate::error::{Impatient, InvalidRequest};
-use crate::node::{ClientNode, NodeState};
+use crate::node::ClientNode;
 use crate::options::{ClientTimes, LockOptions};
 use crate::own_keys::{MARKER, RESERVED, counter, own_key};
 
@@ -44,26 +41,6 @@ impl ClientState {
             (silent && round_trip > node_timeout)
                 .then(|| Impatient { node: node.clone(), round_trip, node_timeout })
         })
-    }
-
-    /// Corrects a refusal that names other holders although the reachable nodes are no quorum any more. A call makes no
-    /// attempt while it waits for a holder, so the answers to its last attempt may be old.
-    pub(crate) fn note_down(&self, refusal: &mut Refusal) {
-        let failure = |node: &ClientNode| match node.state() {
-            NodeState::Suspended(failure) | NodeState::Down(failure) => Some(failure),
-            _ => None,
-        };
-        let down: Vec<Option<Failure>> = self.nodes.iter().map(failure).collect();
-        let up = down.iter().filter(|failure| failure.is_none()).count();
-        if refusal.kind != RefusalKind::Contended || !self.quorum.is_out_of_reach(up, 0) {
-            return;
-        }
-        (refusal.kind, refusal.retry_after) = (RefusalKind::NoQuorum, None);
-        for (report, failure) in refusal.nodes.iter_mut().zip(down) {
-            if let Some(failure) = failure {
-                report.said = NodeOutcome::Failed(failure);
-            }
-        }
     }
 
     /// The times of a lock with this ttl and the client's other options.

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use quorlock_core::{Effect, Extended, FailureKind, NodeOutcome, Reading, Sink};
+use quorlock_core::{
+    Effect, Extended, Failure, FailureKind, NodeOutcome, Quorum, Reading, Refusal, RefusalKind,
+    Sink,
+};
 
 use super::Metrics;
 use super::callers::Callers;
@@ -19,6 +22,7 @@ pub(super) struct Outputs<'a> {
     /// The number of replicas of each node; empty if no node has any.
     pub(super) replicas: &'a [u32],
     pub(super) metrics: &'a Metrics,
+    pub(super) quorum: Quorum,
     pub(super) now: Reading,
 }
 
@@ -46,6 +50,22 @@ impl Outputs<'_> {
     }
 }
 
+/// Corrects a refusal that names other holders although the reachable nodes are no quorum any more. A call makes no attempt
+/// while it waits for a holder, so the answers to its last attempt may be old.
+fn note_down(refusal: &mut Refusal, transports: &Transports, quorum: Quorum) {
+    let down: Vec<Option<Failure>> = transports.down().collect();
+    let up = down.iter().filter(|failure| failure.is_none()).count();
+    if refusal.kind != RefusalKind::Contended || !quorum.is_out_of_reach(up, 0) {
+        return;
+    }
+    (refusal.kind, refusal.retry_after) = (RefusalKind::NoQuorum, None);
+    for (report, failure) in refusal.nodes.iter_mut().zip(down) {
+        if let Some(failure) = failure {
+            report.said = NodeOutcome::Failed(failure);
+        }
+    }
+}
+
 impl Sink for Outputs<'_> {
     fn push(&mut self, mut effect: Effect) {
         if !self.replicas.is_empty() {
@@ -60,8 +80,9 @@ impl Sink for Outputs<'_> {
             Effect::Acquired { lock, token, handover_count, hold, fence, .. } => {
                 callers.grant(lock, (GuardToken::new(token, handover_count), fence), hold);
             }
-            Effect::NotAcquired { lock, refusal } => {
+            Effect::NotAcquired { lock, mut refusal } => {
                 if let Some(side) = callers.locks.remove(&lock) {
+                    note_down(&mut refusal, self.transports, self.quorum);
                     side.finish(Reply::Refused(Box::new(refusal)));
                 }
             }

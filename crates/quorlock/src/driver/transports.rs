@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use quorlock_core::{
-    Answer, Command, Commands, Event, NodeId, NodeSet, Quorum, Reading, RestartGuard, Rules,
-    Ticket, TicketedCommand,
+    Answer, Command, Commands, Event, Failure, NodeId, NodeSet, Quorum, Reading, RestartGuard,
+    Rules, Ticket, TicketedCommand,
 };
 
 use super::Metrics;
@@ -66,6 +66,14 @@ impl Transports {
         if woken & (1 << INBOX) != 0 {
             self.inbox.take(&mut ready.context(INBOX), answered);
         }
+    }
+
+    /// For each node, the failure because of which it cannot be reached now, if any.
+    pub(super) fn down(&self) -> impl Iterator<Item = Option<Failure>> {
+        // The state of a node that is no server comes from foreign code, which may panic.
+        let down =
+            |transport: &Transport| catch_unwind(AssertUnwindSafe(|| transport.down())).ok()?;
+        self.transports.iter().map(move |transport| transport.as_ref().and_then(down))
     }
 
     /// Queues a command for each of these nodes. It is sent at the end of the tick.

@@ -11,10 +11,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::stream::{FuturesOrdered, Stream};
-use quorlock_core::{Answer, Commands, Event, Exchange, NodeId, NodePipeline, Reading, Ticket};
+use quorlock_core::{
+    Answer, Commands, Event, Exchange, Failure, NodeId, NodePipeline, Reading, Ticket,
+};
 
 use super::redis::{Direct, Encoder};
-use super::{Answers, Batch, BoxFuture, ClientNode, Node, PushSink, Stamp};
+use super::{Answers, Batch, BoxFuture, ClientNode, Node, NodeState, PushSink, Stamp};
 use crate::clock::Clock;
 
 pub(crate) enum Transport {
@@ -46,6 +48,18 @@ impl Transport {
         match self {
             Self::Direct(transport) => transport.take(commands, now, encoder, events),
             Self::Adapted(transport) => transport.take(commands, now, events),
+        }
+    }
+
+    /// The failure because of which the node cannot be reached now, if any.
+    pub(crate) fn down(&self) -> Option<Failure> {
+        let state = match self {
+            Self::Direct(transport) => transport.state().clone(),
+            Self::Adapted(transport) => transport.node.state(),
+        };
+        match state {
+            NodeState::Suspended(failure) | NodeState::Down(failure) => Some(failure),
+            _ => None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::task::Context;
 
-use quorlock_core::{Answer, Commands, Event, NodeId, NodePipeline, Reading, Ticket};
+use quorlock_core::{Answer, Commands, Event, NodeId, NodePipeline, NodeState, Reading, Ticket};
 
 use super::RedisNode;
 use super::link::Link;
@@ -26,6 +26,10 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
+    pub(crate) fn state(&self) -> &NodeState {
+        self.link.state()
+    }
+
     pub(crate) fn new(id: NodeId, node: &RedisNode, push_sink: PushSink, clock: Clock) -> Self {
         Self {
             clock,
