@@ -57,8 +57,8 @@ pub enum NodeChange {
         /// The cause, in words.
         why: String,
     },
-    /// The node was changed or not: the command was sent, and its answer is missing. Call again, or look with
-    /// [`doctor::examine`](crate::doctor::examine).
+    /// Whether the node was changed is unknown: the command was sent, and its answer is missing. Call again, or look
+    /// with [`doctor::examine`](crate::doctor::examine).
     Unknown {
         /// The cause, in words.
         why: String,
@@ -77,10 +77,8 @@ impl NodeChange {
     }
 }
 
-impl<T: Into<String>> From<T> for NodeChange {
-    fn from(why: T) -> Self {
-        Self::Nothing { why: why.into() }
-    }
+fn nothing(why: impl ToString) -> NodeChange {
+    NodeChange::Nothing { why: why.to_string() }
 }
 
 /// Result for all nodes.
@@ -335,14 +333,14 @@ pub async fn fresh(settings: &ClientBuilder) -> Result<Initialized, InitError> {
 }
 
 /// # Errors
-/// The node is not marked, nobody knows, or not enough replicas have acknowledged the marker.
+/// The node is not marked, or whether it is marked is unknown, or not enough replicas have acknowledged the marker.
 async fn mark_fresh(
     topology: &Topology,
     server: &RedisNode,
     node: &Looked,
     floor: u64,
 ) -> Result<(), NodeChange> {
-    let (facts, run_id, promoted_at) = known(node)?;
+    let (facts, run_id, promoted_at) = known(node).map_err(nothing)?;
     let cluster = topology.rules.cluster.clone();
     let marker = Marker { cluster, run_id, promoted_at, floor };
     let change = Change {

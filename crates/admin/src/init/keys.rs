@@ -1,8 +1,9 @@
 use quorlock::admin::{AdminConnection, Do, REPLICATED, RedisNode, Reply, Topology};
+use quorlock_core::Failure;
 use quorlock_core::marker::Adoption;
 use quorlock_core::shown::{LINE_MAX, shown};
 
-use super::NodeChange;
+use super::{NodeChange, nothing};
 
 const SCRIPT: &str = include_str!("keys.lua");
 
@@ -24,7 +25,7 @@ impl Change {
     /// Makes the change on a connection of its own, after it has registered the database of the locks there.
     ///
     /// # Errors
-    /// The change was not made, nobody knows, or not enough replicas have acknowledged it.
+    /// The change was not made, or whether it was made is unknown, or not enough replicas have acknowledged it.
     pub(super) async fn make(
         &self,
         topology: &Topology,
@@ -43,21 +44,17 @@ impl Change {
         ];
         let mut call: Vec<&str> = words.iter().flat_map(|(a, b, c)| [*a, *b, *c]).collect();
         call.extend([&*ttl, &*left_max]);
-        let connection =
-            AdminConnection::open(server).await.map_err(|failure| failure.to_string())?;
-        let registered = connection.register(&topology.rules.marker, registers).await;
-        registered.map_err(|failure| failure.to_string())?;
-        let replies = connection.ask(&[call]).await.map_err(|failure| {
-            let why = failure.to_string();
-            match failure.may_have_been_executed() {
-                true => NodeChange::Unknown { why },
-                false => NodeChange::Nothing { why },
-            }
-        })?;
+        let connection = AdminConnection::open(server).await.map_err(nothing)?;
+        let failed = |failure: Failure| match failure.may_have_been_executed() {
+            true => NodeChange::Unknown { why: failure.to_string() },
+            false => nothing(failure),
+        };
+        connection.register(&topology.rules.marker, registers).await.map_err(failed)?;
+        let replies = connection.ask(&[call]).await.map_err(failed)?;
         match replies.first() {
             Some(Reply::Int(1)) => acknowledged(topology, server, &connection).await,
-            Some(Reply::Int(0)) => Err("somebody else has changed it meanwhile".into()),
-            Some(Reply::Error(error)) => Err(shown(error, LINE_MAX).into()),
+            Some(Reply::Int(0)) => Err(nothing("somebody else has changed it meanwhile")),
+            Some(Reply::Error(error)) => Err(nothing(shown(error, LINE_MAX))),
             _ => Err(NodeChange::Unknown { why: "an answer that does not fit".to_owned() }),
         }
     }
@@ -75,17 +72,17 @@ pub(super) async fn still_there(
     if server.replicas() == 0 {
         return Ok(());
     }
-    let connection = AdminConnection::open(server).await.map_err(|failure| failure.to_string())?;
+    let connection = AdminConnection::open(server).await.map_err(nothing)?;
     let rules = &topology.rules;
     let reads = [&rules.marker, &rules.adoption].map(|key| vec!["GET".to_owned(), key.to_string()]);
-    let replies = connection.ask(&reads).await.map_err(|failure| failure.to_string())?;
+    let replies = connection.ask(&reads).await.map_err(nothing)?;
     let is_same = |(reply, key): (&Reply, &str)| match reply {
         Reply::Bytes(text) => text == key.as_bytes(),
         Reply::Nil => key.is_empty(),
         _ => false,
     };
     if replies.len() != keys.len() || !replies.iter().zip(keys).all(is_same) {
-        return Err("its marker has changed meanwhile; run the same command again".into());
+        return Err(nothing("its marker has changed meanwhile; run the same command again"));
     }
     acknowledged(topology, server, &connection).await
 }

@@ -27,7 +27,7 @@ use self::settings::{BECOMES, Settings, enough_of, old_settings};
 use super::keys::{Change, still_there};
 use super::{
     ChangedNode, InitError, Initialized, NodeChange, check, floor, is_of_this_version, known,
-    written,
+    nothing, written,
 };
 use crate::doctor::look::{Looked, Seen, look_at_all};
 
@@ -201,7 +201,7 @@ async fn mark(
     node: &Looked,
     floor: u64,
 ) -> Result<(), NodeChange> {
-    let (facts, run_id, promoted_at) = known(node)?;
+    let (facts, run_id, promoted_at) = known(node).map_err(nothing)?;
     let cluster = &topology.rules.cluster;
     let marker = Marker { cluster: cluster.clone(), run_id, promoted_at, floor };
     if let Seen::Text(text) = &facts.marker {
@@ -210,19 +210,19 @@ async fn mark(
         return if is_ours {
             Ok(())
         } else {
-            Err(format!("it says \"{}\" now", shown_text(text)).into())
+            Err(nothing(format!("it says \"{}\" now", shown_text(text))))
         };
     }
     let Seen::Text(text) = &facts.adoption else {
-        return Err(
-            "its data was deleted meanwhile; it waits once more, and joins by itself".into()
-        );
+        let why = "its data was deleted meanwhile; it waits once more, and joins by itself";
+        return Err(nothing(why));
     };
     let adoption = Adoption::parse(text)
         .filter(|it| it.marker.cluster == *cluster && it.marker.run_id == marker.run_id)
         .filter(|it| it.marker.promoted_at == marker.promoted_at);
     let Some(adoption) = adoption else {
-        return Err("it was restarted meanwhile; it waits once more, and joins by itself".into());
+        let why = "it was restarted meanwhile; it waits once more, and joins by itself";
+        return Err(nothing(why));
     };
     let change = Change {
         from: (String::new(), text.clone()),
@@ -399,7 +399,7 @@ async fn each(
         let change = state.as_ref().map(|state| (state, change(state, place)));
         async move {
             match change {
-                None => Err("it did not answer; it joins later, by a second run".into()),
+                None => Err(nothing("it did not answer; it joins later, by a second run")),
                 // An earlier run may have ended before the replicas had its change.
                 Some((state, None)) => {
                     let keys = [&*state.marker, &*state.adoption];
