@@ -40,7 +40,7 @@ pub(super) struct Connection {
     pub(super) session: Session,
 }
 
-/// The votes on a connection since its server's replicas are missing.
+/// Votes that failed because the replicas of the server did not acknowledge them.
 pub(super) struct Alone {
     since: Instant,
     /// The values of votes whose releases were not answered yet.
@@ -106,11 +106,10 @@ impl Connection {
         let is_demoted = self.acknowledgement.is_some() && is_of_a_replica(&evidence);
         let is_acknowledged = is_acknowledged(&evidence, server);
         let again = self.session.end_sending(&mut batch.exchange, evidence);
-        let is_alone = self.note_acknowledgement(is_acknowledged, &batch.exchange);
         // The name may lead to a promoted server by now. The next connection resolves the name again.
         if is_demoted {
             self.wire.close(lost("the server has become a replica"));
-        } else if is_alone && !again {
+        } else if !again && self.note_acknowledgement(is_acknowledged, &batch.exchange) {
             self.wire.close(lost("its replicas are missing, so its name is resolved again"));
         }
         again

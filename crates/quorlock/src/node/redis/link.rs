@@ -253,7 +253,7 @@ fn resume(supervisor: &mut Supervisor, server: &Server) {
     }
 }
 
-/// Concludes a batch of this connection: adds it to `concluded`, or sends some of its commands again.
+/// Ends a sending of a batch: adds the batch to `concluded`, or sends some of its commands again.
 fn conclude_or_resend(
     server: &Server,
     connection: &mut Connection,
