@@ -26,6 +26,17 @@ pub struct AdminConnection {
     patience: Duration,
 }
 
+impl RedisNode {
+    /// Asks all Sentinels of the node. Returns the failures of those that do not name the master.
+    #[doc(hidden)]
+    pub async fn sentinel_failures(&self) -> Vec<Failure> {
+        match &self.server.dialer.sentinels {
+            Some(sentinels) => sentinels.failures(&self.server.dialer).await,
+            None => Vec::new(),
+        }
+    }
+}
+
 impl AdminConnection {
     /// Connects and logs in, within the node's connect timeout.
     pub async fn open(node: &RedisNode) -> Result<Self, Failure> {

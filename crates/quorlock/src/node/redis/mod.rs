@@ -41,8 +41,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock_core::Failure;
-
 pub use self::admin::{AdminConnection, failure_of};
 pub use self::commands::{BESIDE, KEY, REPLICAS_RIGHT, RIGHTS, Right, Weight};
 pub(crate) use self::direct::Direct;
@@ -113,15 +111,6 @@ impl RedisNode {
     pub fn located(&self) -> String {
         let found = self.server.dialer.sentinels.as_ref().and_then(Sentinels::found);
         found.unwrap_or_else(|| self.server.address.clone())
-    }
-
-    /// Asks all Sentinels of the node. Returns the failures of those that do not name the master.
-    #[doc(hidden)]
-    pub async fn sentinel_failures(&self) -> Vec<Failure> {
-        match &self.server.dialer.sentinels {
-            Some(sentinels) => sentinels.failures(&self.server.dialer).await,
-            None => Vec::new(),
-        }
     }
 
     /// The `redis-cli` command line with which a person reaches the server or, before a Sentinel has named the server,
