@@ -53,7 +53,7 @@ fn one_message_names_the_holder_and_one_the_end_of_the_wait() {
 }
 
 #[test]
-fn a_message_reports_a_new_reason_for_the_wait_which_is_then_that_of_the_failure() {
+fn a_message_says_when_the_reason_for_the_wait_changes() {
     let Some(testbed) = Testbed::sized(3) else { return };
     testbed.on_all(&["SET", "k", "x", "PX", "60000"]);
     let run = testbed.start(&["run", "k", "--wait", "8s", "--status-fd", "1", "--", "true"]);

@@ -181,7 +181,12 @@ async fn a_full_node_still_extends_downgrades_and_releases() {
     writer.extend().await.unwrap();
     writer.extend().await.unwrap();
     assert!(reader.votes() == 5 && writer.votes() == 5);
-    let late = client.acquire_shared("orders").options(ONCE).await.unwrap_err();
+    let refused = async || client.acquire_shared("orders").options(ONCE).await.unwrap_err();
+    let mut late = refused().await;
+    // A node that does not know the script may answer when it is too late to send the text.
+    while late.to_string().contains("too late") {
+        late = refused().await;
+    }
     // The error lists only the nodes that answered before the attempt was decided.
     let failures: Vec<_> = late.nodes().iter().filter_map(|node| node.failure()).collect();
     assert!(failures.len() >= 3, "{late}");
