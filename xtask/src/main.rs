@@ -57,8 +57,7 @@ cargo xtask COMMAND
                 It writes the table of docs/servers.md
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
   mutants       switch on every known mistake (a mutant), one at a time, and check that the simulator
-                or a test catches it; run each negative model (a model of the protocol without one of
-                its safeguards), and check that it finds two holders of one lock.
+                or a test catches it. The models with a mutant must find two holders of one lock.
                 --engine: only the mutants and models of the engine. --sweep: only the mutants of the
                 shipped code, with the test that cancels futures at every point. --all: also the slow
                 parts. --tests: show which test of the library fails first with each mutant of the

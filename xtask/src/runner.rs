@@ -202,8 +202,9 @@ impl Suite {
         if !output.status.success() || binaries.is_empty() {
             return Err("the tests could not be built".to_owned());
         }
-        // The longest binary starts first. Otherwise it runs alone at the end.
-        binaries.sort_by_key(|binary| !binary.again.ends_with("--test cancellation"));
+        // The longest binaries start first. Otherwise they run alone at the end.
+        let longest = ["cancellation", "conformance", "replicas", "sentinel"];
+        binaries.sort_by_key(|binary| !longest.iter().any(|name| binary.again.ends_with(name)));
         Ok(Self { workspace: workspace.to_owned(), python: install::redis_py(workspace), binaries })
     }
 
