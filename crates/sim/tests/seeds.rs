@@ -1,5 +1,5 @@
 //! Runs some hundred seeds: every invariant must hold. The program `quorlock-sim` runs more seeds, and checks that every
-//! counted event happens.
+//! counted event happens if it runs enough seeds from 0 on.
 
 use quorlock_sim::{Count, Counts, Fault, Outside, Plan, SENTENCES, run, shrink};
 

@@ -31,7 +31,7 @@ struct Holders {
 /// A value under a key. `None`: a key of another type.
 type Stored = Option<Vec<u8>>;
 
-/// The reason for a wait: the failure of each node, without its times. Empty if others hold the lock, whoever they are.
+/// The reason for a wait: the failure of each node, without its times. Empty if others hold the lock.
 type Reason = Vec<Option<FailureKind>>;
 
 /// State of the messages about a wait.

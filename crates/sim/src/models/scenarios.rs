@@ -370,8 +370,8 @@ impl Scenario {
         }
     }
 
-    /// Explores every state, or stops at the first violation. Depth first takes half of the time, because few states are
-    /// in memory. If there is a counterexample, breadth first with one thread finds the shortest one.
+    /// Explores every state, or stops at the first violation. A depth-first search takes half of the time, because it keeps
+    /// few states in memory. A breadth-first search with one thread finds the shortest counterexample.
     pub fn check(&self) -> Exploration {
         if let Pinned::Exhausted { .. } = self.pinned {
             let explored = self.explored(&self.checker().spawn_dfs().join());
