@@ -56,9 +56,9 @@ pub struct Acquire<G = Guard> {
     is_fenced: bool,
     /// The options of this call; `None` if it has the client's options.
     options: Option<LockOptions>,
-    /// The reason why the call cannot be made.
+    /// The reason why the call cannot be made; `None` if it can be made.
     refused: Option<AcquireError>,
-    /// The ttl of the lease that the call attaches, and the time until its `max_hold` ends.
+    /// The lease's ttl and the time until its `max_hold` ends; `None` unless the call attaches a lease.
     lease: Option<(Duration, Duration)>,
     progress: Option<mpsc::Sender<Waiting>>,
     guard: PhantomData<fn() -> G>,
@@ -82,7 +82,7 @@ impl Acquire {
         }
     }
 
-    /// The same call with another way to set the keys. It has these options unless it gets others.
+    /// The same call with another origin, which decides how the nodes set the keys. The caller can replace `options`.
     pub(crate) fn setting(self, origin: Origin, options: LockOptions) -> Self {
         Self { origin, ..self }.options(options)
     }
@@ -183,7 +183,7 @@ impl<G> Acquire<G> {
                 retry.delay = ATTACH_DELAY;
             }
         }
-        // The client never extends a lock with the caller's value by itself, and forgets it when it is lost.
+        // The options `auto_extend` and `keep_on_loss` have no effect on a lock with the caller's value.
         let is_taken = matches!(self.origin, Origin::Taken(_));
         Ok(Request {
             keys,
@@ -305,7 +305,7 @@ impl<G> fmt::Debug for Acquire<G> {
 pub struct Acquiring<G = Guard> {
     client: Arc<ClientState>,
     resource: Arc<str>,
-    /// The names of the resources, if there are several.
+    /// The names of the resources; `None` if there is only one.
     several: Option<Keys>,
     /// The node timeout that was set; `None` if it follows from the round trip.
     node_timeout: Option<Duration>,
@@ -351,7 +351,7 @@ impl<G: LockGuard> Acquiring<G> {
         Ok(())
     }
 
-    /// The result of the call from the driver's reply; `None` if the driver has ended.
+    /// The result of the call. `reply` is the driver's reply, or `None` if the driver has ended.
     fn result_of(&mut self, reply: Option<Reply>) -> Result<G, AcquireError> {
         self.state = State::Done;
         let _entered = self.span.enter();
@@ -370,7 +370,7 @@ impl<G: LockGuard> Acquiring<G> {
                     .and_then(|node_timeout| self.client.impatient(node_timeout, &refusal.nodes));
                 let names = (&**names, self.several.as_ref());
                 let error = AcquireError::new(resource, needed, names, *refusal, impatient);
-                // Leaves the error itself out, because it quotes values that other libraries stored.
+                // The log line leaves out the error, because the error quotes values that other libraries stored.
                 tracing::debug!(attempts, contended = error.is_contended(), "not acquired");
                 Err(error)
             }

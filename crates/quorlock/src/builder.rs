@@ -197,8 +197,8 @@ impl<C> ClientBuilder<C> {
     ///
     /// The extension of locks then does not depend on the caller's runtime, which may be blocked. Each operation of an
     /// async caller costs an additional switch between threads. A blocking call avoids this switch while calls follow
-    /// each other and none waits for long: its thread does the client's work while it waits. Safety does not depend on
-    /// the choice of the thread, because validity is read from the clock.
+    /// each other and no call waits for long: its thread does the client's work while it waits. Safety does not depend
+    /// on the choice of the thread, because validity is read from the clock.
     pub fn own_thread(mut self, own_thread: bool) -> Self {
         self.settings.own_thread = own_thread;
         self

@@ -52,7 +52,7 @@ pub(crate) struct Driver {
     entropy: Entropy,
     metrics: Arc<Metrics>,
     drain_for: Duration,
-    /// Time until which the driver sends owed releases, once no handle is left.
+    /// Time until which the driver sends owed releases; `None` while a handle is left.
     drain_until: Option<Instant>,
 }
 
@@ -208,7 +208,7 @@ impl Driver {
         }
     }
 
-    /// Ends a tick: gives its commands to the transports. Adds to `answered` the answers to commands that fail at once.
+    /// Ends a tick: the transports get the tick's commands, and `answered` the answers of commands that fail at once.
     fn flush(&mut self, now: Reading, answered: &mut Vec<Event>) {
         self.transports.flush(now, &self.ready, &self.metrics, answered);
         // If several callers were notified together, their next requests are likely to arrive together and belong in

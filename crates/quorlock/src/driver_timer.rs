@@ -1,8 +1,8 @@
 //! The driver's timer.
 //!
-//! tokio's timers count in milliseconds and fire up to one millisecond late. That is short beside a ttl, but long for a
-//! waiting call that backs off for two round trips of 50 µs. So deadlines in the near future use a timer of the kernel,
-//! where there is one.
+//! tokio's timers count in milliseconds and fire up to one millisecond late. That is short compared with a ttl, but
+//! long for a waiting call that backs off for two round trips of 50 µs. So deadlines in the near future use a timer of
+//! the kernel, where there is one.
 //!
 //! Both timers run on the monotonic clock, which stops while the machine sleeps and does not follow the wall clock. A
 //! third timer detects clock jumps: the kernel cancels it when the wall clock is set and when the machine wakes up. The
@@ -57,8 +57,8 @@ impl DriverTimer {
         }
     }
 
-    /// Whether the timer already fires by `at`. Returns false if the timer cannot detect that the machine has slept, because
-    /// it stops during the sleep.
+    /// Whether the timer already fires by `at`. False if the driver cannot detect that the machine has slept: the timer
+    /// stops during the sleep, and then fires after `at`.
     pub(crate) fn is_set(&self, at: BootTime) -> bool {
         let detects_sleep = self.steps.is_some() || self.clock == Clock::Tokio;
         detects_sleep && self.rings_by.is_some_and(|by| by <= at)

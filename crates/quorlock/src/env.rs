@@ -181,7 +181,7 @@ pub fn nodes(text: &str) -> Result<Vec<NodeConfig>, Reason> {
     let mut parts: Vec<String> = Vec::new();
     for part in text.split(',') {
         match parts.last_mut() {
-            // The comma is within the URL of Sentinels, so the error is that of the whole URL.
+            // The comma is inside a URL of Sentinels. The parts are joined, so the error names the whole URL.
             Some(url) if url.contains("+sentinel://") && !part.contains("://") => {
                 *url += &format!(",{part}");
             }
@@ -255,7 +255,7 @@ pub fn variable_of(setting: &str) -> String {
     }
 }
 
-/// The ttl of locks for which none is given: the usual one, or `max_ttl` if that is shorter.
+/// The ttl of locks without a ttl of their own: the usual one, or `max_ttl` if that is shorter.
 pub fn default_ttl(max_ttl: Option<Duration>) -> Duration {
     let usual = TimingOptions::default().ttl;
     max_ttl.map_or(usual, |max_ttl| max_ttl.min(usual))

@@ -120,7 +120,7 @@ impl Inspection {
         most_frequent(self.counted(), self.quorum.needed()).map(|(holder, _)| holder)
     }
 
-    /// The value that a quorum of nodes has.
+    /// The value that a quorum of nodes has; `None` if no value has a quorum.
     pub(crate) fn value(&self) -> Option<&[u8]> {
         let values = || {
             self.seen().filter_map(|holding| match holding {

@@ -53,7 +53,7 @@ pub struct Lease {
     /// Nodes on which a command in flight may still write the value.
     pub(crate) unanswered: NodeSet,
     pub(crate) cluster: ClusterId,
-    /// Exactly for [`LeaseKind::Fenced`].
+    /// `Some` exactly if the kind is [`LeaseKind::Fenced`].
     pub(crate) fencing_token: Option<NonZeroU64>,
     pub(crate) keeper: Option<Keeper>,
 }
@@ -72,7 +72,7 @@ pub enum LeaseKind {
     Taken,
 }
 
-/// The process that extends a detached lock for another one.
+/// A process that extends a detached lock in place of the process that uses the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Keeper {
     /// The process id.

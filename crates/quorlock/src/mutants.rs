@@ -1,5 +1,5 @@
-//! Mutants: deliberate bugs in the driver, the calls, the guard and the node, which chaos and the cancellation sweep
-//! must catch.
+//! Mutants: deliberate bugs in the driver, the calls, the guard and the node. Chaos and the cancellation sweep
+//! (`tests/cancellation`) must catch them.
 //!
 //! They exist only in a build with `--cfg quorlock_mutants`, like those of the engine (`quorlock_core::mutants`). In
 //! any other build `mutant!(…)` is the constant `false`. The variable `QUORLOCK_MUTANT`, which is read once, names the

@@ -206,7 +206,7 @@ impl LockOptions {
     /// [`Client::inspect`](crate::Client::inspect) and with `quorlock status`. At most
     /// [`OWNER_BYTES_MAX`](Self::OWNER_BYTES_MAX) bytes without control characters. Default: none.
     ///
-    /// The nodes store the description behind the token, together with the time at which the lock was acquired
+    /// The nodes store the description after the token, together with the time at which the lock was acquired
     /// ([`Holder::since`](crate::Holder::since)). See [`LockOptions::process_owner`].
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.owner = Some(owner.into());

@@ -9,10 +9,10 @@ pub const RESERVED: &str = "quorlock:";
 /// The name of the marker, which shows that the node has not lost its data.
 pub const MARKER: &str = "node";
 
-/// The name of an adoption, by which a node comes into use.
+/// The name of the adoption, a key that begins a node's wait for a new marker.
 pub(crate) const ADOPTION: &str = "adopt";
 
-/// The name of the registration, which says in which database a server has its locks.
+/// The name of the registration, a key that names the database in which a server has its locks.
 pub const DATABASE: &str = "database";
 
 /// The name of the key that a client writes before it asks a node's replicas for their acknowledgement.

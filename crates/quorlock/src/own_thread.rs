@@ -133,7 +133,7 @@ impl OwnThread {
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {
-        // A panic leaves the turns consistent, so a poisoned lock is used as it is.
+        // A panic leaves the state consistent, so a poisoned lock is used as it is.
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -204,7 +204,7 @@ impl Caller {
         }
     }
 
-    /// Whether this thread drives (runs the client) from now on. Otherwise it may be woken later to take its turn.
+    /// Whether this thread drives (runs the client) from now on. If not, another thread may wake it later to drive.
     fn drive(&mut self, thread: &OwnThread, place: &Arc<Place>) -> bool {
         let mut turns = thread.turns();
         if !std::mem::replace(&mut self.has_waited, true) {

@@ -25,7 +25,7 @@ use crate::own_thread::OwnThread;
 pub(crate) struct Settings {
     /// The servers. An error is kept until [`build`](Self::build), because the builder's methods return no errors.
     pub(super) nodes: Vec<Result<NodeConfig, NodeConfigError>>,
-    /// The nodes that are not servers; they come behind the servers.
+    /// The nodes that are not servers. In the client's list they follow the servers.
     pub(super) custom: Vec<Arc<dyn Node>>,
     /// `None`: the majority of the nodes.
     pub(super) quorum: Option<usize>,
@@ -45,7 +45,7 @@ pub(crate) struct Settings {
 #[derive(Clone, Default)]
 pub(super) struct Trust {
     pub(super) guard: RestartGuard,
-    /// Whether the client acquires no locks, so that no vote counts.
+    /// Whether the client acquires no locks. It then only reads the nodes, so it needs no votes.
     pub(super) only_inspects: bool,
     /// The names of the nodes that the user declares durable: they never lose data.
     pub(super) durable: Vec<String>,
@@ -70,8 +70,8 @@ impl Settings {
         let cluster = ClusterId::of(quorum, &nodes, &self.prefix);
         let prefix = self.prefix.into();
         let common = Arc::new(Common { driver: handle, names, clock, prefix, cluster });
-        // A closure, because the driver is created on the runtime that runs it. The driver has no reference to `common`,
-        // because it must not keep the client alive.
+        // A closure, because the driver is created on the runtime that runs it. The driver has no reference to
+        // `common`, because such a reference would keep the client alive.
         let run_driver = {
             let nodes = nodes.clone();
             let metrics = metrics.clone();
@@ -182,8 +182,8 @@ impl Settings {
             let connect_timeout = self.times.connect_timeout;
             // No round trip has been observed yet, so it counts as zero.
             let node_timeout = timing.node_timeout(Duration::ZERO);
-            // After one node timeout an attempt stops waiting for the server. After three of them the server is suspended
-            // (`quorlock_core::Supervisor`), so one late answer is not enough for that.
+            // After one node timeout an attempt stops waiting for the server. After three of them the server is
+            // suspended (`quorlock_core::Supervisor`), so one late answer does not suspend it.
             let silence = 3 * node_timeout;
             servers.push(RedisNode::of_client(config, connect_timeout, silence)?);
         }

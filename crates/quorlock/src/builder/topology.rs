@@ -18,7 +18,7 @@ pub struct Topology {
     pub servers: Vec<RedisNode>,
     /// The number of nodes that must grant a lock.
     pub quorum: Quorum,
-    /// The rules by which their votes count.
+    /// The rules that decide whether a node's votes count.
     pub rules: Rules,
     /// The prefix of every key.
     pub prefix: Arc<str>,
@@ -64,7 +64,7 @@ impl Topology {
         own_key(&self.prefix, &format!("intent:{resource}"))
     }
 
-    /// The key of the nonce, which only a lock with a value of its caller has.
+    /// The key of a lock's nonce. Only a lock whose caller chose the value has a nonce.
     pub fn nonce(&self, resource: &str) -> Key {
         nonce(&self.prefix, resource)
     }

@@ -174,7 +174,7 @@ impl Client {
         })
     }
 
-    /// The entry of a lease on the nodes.
+    /// The keys and the value of a lease on the nodes, with its times and its unanswered nodes.
     fn entry_of(&self, lease: &Lease) -> Result<EntryOf, InvalidRequest> {
         let origin = lease.taken.as_ref().map_or(Origin::Absent, |value| {
             let nonce_key = nonce(&self.state.common.prefix, &lease.resources[0]);
@@ -256,8 +256,8 @@ impl Lease {
         }
     }
 
-    /// Whether the lock may still be held, as far as the text shows. A keeper extends the lock without a new text, so the
-    /// nodes alone know the end.
+    /// Whether the lock may still be held, as far as the text shows. A [`Keeper`](crate::Keeper) process extends the
+    /// lock without writing a new text, so only the nodes know the end of such a lock.
     fn may_be_held(&self) -> bool {
         self.keeper.is_some() || !self.remaining().is_zero()
     }

@@ -26,11 +26,11 @@ type Connection = Option<AdminConnection>;
 /// 3. **Two clients hold the lock after a pause.** A holder that is paused past its end continues as if it held the lock.
 /// 4. **A check and a later `DEL` can delete a successor's key.**
 ///
-/// This type does not move the end of a held lock, and deletes no value but its own, because it watches the key between its
-/// look and its change (`WATCH`, `MULTI`, `EXEC`). The other clients of the recipe do not. A successor has an equal value
-/// only if a client deleted the key of a held lock. A key that the recipe has not set is refused and left unchanged: another
-/// type, a value that is no plain decimal, or a key with a ttl, such as every other lock of this library. The restart guard
-/// does not apply. The user also needs the rights to `SETNX`, `GETSET`, `WATCH`, `UNWATCH`, `MULTI` and `EXEC`.
+/// This type does not move the end of a held lock, and deletes only its own value, because it watches the key from its
+/// read to its write (`WATCH`, `MULTI`, `EXEC`). The other clients of the recipe do not. A successor has an equal value
+/// only if a client deleted the key of a held lock. A key not set by the recipe is refused and left unchanged: another
+/// type, a value that is no plain decimal, or a key with a ttl, such as other locks of this library. The restart guard
+/// does not apply. The user also needs rights to `SETNX`, `GETSET`, `WATCH`, `UNWATCH`, `MULTI` and `EXEC`.
 ///
 /// ```no_run
 /// # async fn work() -> Result<(), Box<dyn std::error::Error>> {
@@ -135,7 +135,7 @@ impl TimestampLock {
         }
     }
 
-    /// Executes a command if the key has not changed since the look. Returns whether the command was executed.
+    /// Executes a command if the key has not changed since [`look`](Self::look). Returns whether it was executed.
     async fn change(
         &self,
         connection: &mut Connection,
@@ -177,7 +177,7 @@ impl TimestampGuard<'_> {
     /// [`TimestampLock::try_acquire`].
     pub async fn release(self, now: SystemTime) -> Result<(), TimestampError> {
         let connection = &mut *self.lock.connection.lock().await;
-        // A client that replaces an ended value writes a larger one.
+        // A client that replaces an expired value writes a larger one, so an equal value is this guard's own.
         let is_own = now < self.end
             && self.lock.look(connection).await?.as_deref() == Some(self.value.as_bytes());
         let is_deleted = is_own && self.lock.change(connection, &["DEL", &self.lock.key]).await?;

@@ -21,7 +21,7 @@ pub(crate) struct ClientState {
     /// The checked times of `options`.
     pub(crate) timing: Timing,
     pub(crate) nodes: Vec<ClientNode>,
-    /// Number of servers; the custom nodes come behind them in `nodes`.
+    /// Number of servers, which come first in `nodes`; the custom nodes follow.
     pub(crate) servers: usize,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) next_lock: AtomicU64,

@@ -78,8 +78,8 @@ impl Client {
         Take { call, value }
     }
 
-    /// Extends a lock by its value alone, as `LockExtend` of StackExchange.Redis does: whoever took it, and in whatever
-    /// process. Returns the time for which the lock is held.
+    /// Extends a lock by its value alone, as `LockExtend` of StackExchange.Redis does, even if another process acquired
+    /// the lock. Returns the time for which the lock is held.
     ///
     /// **Safe only while one client at a time uses this value.** Otherwise it may extend the lock of another client with an
     /// equal value. [`Taken::extend`](crate::Taken::extend) has no such hazard.
@@ -149,8 +149,8 @@ impl Client {
         Ok(self.release_entry(entry, true))
     }
 
-    /// Reads the value of the lock on a resource, as `LockQuery` of StackExchange.Redis does. A look, and no promise: the
-    /// lock may change at any time.
+    /// Reads the value of the lock on a resource, as `LockQuery` of StackExchange.Redis does. The result may be out of
+    /// date, because the lock may change at any time.
     ///
     /// # Errors
     /// [`InvalidRequest`] if the name cannot be locked. Nothing was sent then.

@@ -5,8 +5,8 @@ use quorlock_core::{LockId, Token};
 /// Random bytes from the operating system.
 ///
 /// The driver fetches the bytes in the tick that uses them, for all attempts of the tick together, and never keeps them
-/// for a later tick. If a process or a virtual machine is copied while the driver waits, each copy must draw its own
-/// bytes: otherwise two clients share a token.
+/// for a later tick. If a process or a virtual machine is copied while the driver waits, each copy then fetches its own
+/// bytes. With bytes from before the copy, two clients would share a token.
 #[derive(Debug, Default)]
 pub(super) struct Entropy {
     bytes: Vec<u8>,

@@ -27,8 +27,8 @@ pub(super) struct Outputs<'a> {
 }
 
 impl Outputs<'_> {
-    /// Adds the probable cause to the silence of nodes with replicas: their answers wait for the replicas. A server
-    /// notices the end of `WAIT` up to a tenth of a second late, when most calls have stopped waiting.
+    /// Names the probable cause if a node with replicas is silent: its answer waits for the replicas. A server notices
+    /// the timeout of `WAIT` up to a tenth of a second late, and most calls have stopped waiting by then.
     fn explain_silence(&self, effect: &mut Effect) {
         let nodes = match effect {
             Effect::NotAcquired { refusal, .. } => &mut refusal.nodes,

@@ -35,7 +35,7 @@ pub(crate) enum ReplyTo {
     Close(oneshot::Sender<()>),
 }
 
-/// The callers' end of the queue. There is one for each client; when it is dropped, the driver drains and ends.
+/// The callers' end of the queue, one for each client. After its drop the driver sends owed releases and ends.
 #[derive(Debug)]
 pub(crate) struct DriverHandle {
     shared: Arc<Shared>,
@@ -45,7 +45,7 @@ pub(crate) struct DriverHandle {
     process: u32,
 }
 
-/// The driver's end of the queue. Callers that send events after it is dropped find their reply's channel closed.
+/// The driver's end of the queue. Once it is dropped, the reply channel of each later event is closed at once.
 #[derive(Debug)]
 pub(crate) struct EventReceiver(Arc<Shared>);
 

@@ -114,7 +114,7 @@ impl AcquireError {
         self.is_prevented_by(|kind| kind == FailureKind::Exhausted)
     }
 
-    /// Whether the nodes without a failure that `such` selects are fewer than a quorum.
+    /// Whether the failures that `such` selects leave fewer nodes than a quorum.
     fn is_prevented_by(&self, such: impl Fn(FailureKind) -> bool) -> bool {
         let (Self::NoQuorum(attempts) | Self::NodesUntrusted(attempts)) = self else {
             return false;

@@ -17,8 +17,8 @@ use crate::process;
 
 /// One lock from the call to the end of the release, in one allocation: the driver's replies to the caller, and the hold.
 ///
-/// The driver refers to it by a [`DriverSide`], a waiting caller by a [`CallerSide`], and the holder by a [`Guard`].
-/// The drop of one of these three tells the other two.
+/// The driver refers to the cell by a [`DriverSide`], a waiting caller by a [`CallerSide`], and the holder by a
+/// [`Guard`]. Each of these three records its drop in the cell, where the other two find it.
 pub(crate) struct LockCell {
     pub(super) lock: LockId,
     pub(super) resource: Arc<str>,

@@ -23,7 +23,7 @@ pub struct Health {
 
 /// Receives the changes of a lock's [`Health`]. [`Guard::health_changes`](crate::Guard::health_changes) returns it.
 ///
-/// It lends no value of the channel, because the client's task would wait until the loan ends.
+/// It returns copies: while a reference into the channel exists, the client's task cannot update the health.
 #[derive(Debug)]
 pub struct HealthChanges(pub(super) watch::Receiver<Health>);
 
@@ -100,7 +100,7 @@ impl Health {
         for (node, NodeResult { said, took }) in self.nodes.iter_mut().zip(results).filter(answered)
         {
             is_different |= match (&node.said, &said) {
-                // The detail may be a countdown: "its votes count in 29 s".
+                // A detail may be a countdown ("its votes count in 29 s"), so only another kind is a change.
                 (NodeOutcome::Failed(last), NodeOutcome::Failed(now)) => last.kind() != now.kind(),
                 (last, now) => last != now,
             };

@@ -12,8 +12,8 @@ use crate::common::Names;
 pub struct Released {
     /// The outcome, by the client's clock and the nodes' answers.
     pub outcome: Outcome,
-    /// Whether the lock went to the next waiting call of this client. Then the nodes were not asked, and the lock is still
-    /// held for other clients.
+    /// Whether the lock went to the next waiting call of this client. Then the client asked no node, and other clients
+    /// still find the lock held.
     pub handed_over: bool,
     names: Names,
     nodes: Vec<NodeReleased>,

@@ -72,11 +72,11 @@ impl ReplySlot {
 /// Sends a report about a failed attempt to the caller. Must not block, because the driver calls it.
 pub(crate) type Progress = Box<dyn Fn(AttemptReport) + Send>;
 
-/// The driver's side of a lock, from the call until the release is done, or until it begins if no caller waits for its
-/// report. When it is dropped, a caller that waits gets no reply.
+/// The driver's side of a lock. It lives from the call until the release is done, or until the release begins if no
+/// caller waits for the report. If it is dropped while a caller waits, the caller gets no reply.
 pub(crate) struct DriverSide {
     cell: Arc<LockCell>,
-    /// Reports the call's failed attempts to the caller.
+    /// Reports the call's failed attempts to the caller; `None` if the caller wants no reports, and after the grant.
     pub(crate) progress: Option<Progress>,
     pub(crate) stage: Stage,
 }

@@ -7,7 +7,7 @@ use quorlock_core::{BootTime, Reading};
 
 use crate::clock::Clock;
 
-/// The end of a detached lock. It only informs: no vote is counted from it.
+/// The end of a detached lock. A call refuses a lease past its end, but no validity follows from the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LeaseEnd {
     /// Nanoseconds since the Unix epoch by the wall clock.
@@ -43,7 +43,7 @@ impl LeaseEnd {
         Self { real_ns: after(now.real_ns()), boot: boot_id.map(boot) }
     }
 
-    /// The time until the end, by the clock that says less. The boot clock counts only in the boot that the lease names.
+    /// The shorter time until the end by the two clocks. The boot clock counts only in the boot that the lease names.
     pub(super) fn remaining(&self, now: Reading) -> Duration {
         self.remaining_in(this_boot(), now)
     }

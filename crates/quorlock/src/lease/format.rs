@@ -175,7 +175,7 @@ fn checksum(body: &str) -> String {
 impl FromStr for Lease {
     type Err = LeaseTextError;
 
-    /// Reads the text that `Display` writes. White space behind the text is ignored.
+    /// Reads the text that `Display` writes. White space after the text is ignored.
     fn from_str(text: &str) -> Result<Self, LeaseTextError> {
         let (bytes, max) = (text.len(), Self::TEXT_BYTES_MAX);
         if bytes > max {
@@ -332,7 +332,7 @@ fn hex(text: &str, digits: usize) -> Option<u128> {
     (format!("{number:0digits$x}") == text).then_some(number)
 }
 
-/// At least one position below the number of nodes, in rising order, separated by dots.
+/// Parses node positions: one or more, below the number of nodes, in rising order, separated by dots.
 fn node_set(text: &str, quorum: Quorum) -> Option<NodeSet> {
     let mut before = None;
     let positions = text.split('.').map(|text| {

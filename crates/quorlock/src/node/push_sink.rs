@@ -50,7 +50,7 @@ impl PushSink {
     /// If there is a key, a node that can be restarted, or lose its data, must add
     /// [`Evidence::Seen`](super::Evidence::Seen) to the answers of every batch. The node reads `INFO` before all
     /// commands of the batch if the connection is new or the batch has a
-    /// [`Command::Identify`](super::Command::Identify). It reads its marker behind all commands if it has read `INFO`,
+    /// [`Command::Identify`](super::Command::Identify). It reads its marker after all commands if it has read `INFO`,
     /// or if the batch has a command about votes.
     pub fn marker(&self) -> Option<&Key> {
         self.marker.as_ref()

@@ -15,7 +15,7 @@ pub(crate) struct Ready {
     wakers: Vec<Waker>,
 }
 
-/// The timer's index, behind those of the transports.
+/// The timer's index; it follows those of the transports.
 pub(crate) const TIMER: usize = NODE_COUNT_MAX;
 
 /// The index of the inbox of pushes.

@@ -128,7 +128,7 @@ mod bell {
         /// Sleeps until the bell rings for one of these bits, unless it has rung more than `rung` times by now.
         pub(super) fn sleep(&self, rung: u32, bits: u32) {
             if let Some(bits) = NonZeroU32::new(bits) {
-                // An error means that the bell has rung or a signal came, and the caller looks again.
+                // An error means that the bell has rung or a signal came, and the caller checks its wake-ups again.
                 let _ = futex::wait_bitset(&self.0, Flags::PRIVATE, rung, None, bits);
             }
         }
@@ -136,7 +136,7 @@ mod bell {
         pub(super) fn ring(&self, bits: u32) {
             self.0.fetch_add(1, SeqCst);
             if let Some(bits) = NonZeroU32::new(bits) {
-                // The number of woken threads does not matter: perhaps none sleeps.
+                // The result, the number of woken threads, is ignored, because zero is no error.
                 let _ = futex::wake_bitset(&self.0, Flags::PRIVATE, u32::MAX >> 1, bits);
             }
         }

@@ -18,8 +18,8 @@ async fn in_turn(subject: &Subject, steps: Vec<(Command, Answer)>) {
     }
 }
 
-/// A fencing token increases with every grant and raise, and never decreases. It begins at the floor, the smallest
-/// token that the node's marker allows.
+/// A fencing token increases with every grant and every `Raise`, and never decreases. It begins at the floor, the
+/// smallest token that the node's marker allows.
 pub async fn fences_go_up(subject: &Subject) {
     let (keys, value, outside) = (Keys::from(new_key("fenced")), new_value(), &subject.outside);
     let counter =
@@ -312,8 +312,8 @@ pub async fn a_node_that_is_greeted_proves_itself(subject: &Subject) {
     subject.outside.remove(&subject.marker);
 }
 
-/// `Adopt` starts the wait of a node without a valid marker. It removes the marker, writes the adoption once, and
-/// returns its age. `Mark` replaces only the expected text, and only if the adoption is old enough.
+/// `Adopt` removes the marker, writes the adoption (a key that records when the node's wait began) unless there is one,
+/// and returns its age. `Mark` replaces only the expected marker, and only if the adoption is old enough.
 pub async fn a_marker_waits_for_its_adoption(subject: &Subject) {
     let (marker, adoption, outside) = (new_key("marker"), new_key("adoption"), &subject.outside);
     let mark = |text: &str, replaces: Option<&str>, adopted: Option<&str>| Command::Mark {

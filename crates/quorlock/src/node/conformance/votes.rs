@@ -106,7 +106,7 @@ pub async fn an_extension_touches_nothing_of_others(subject: &Subject) {
     outside.remove(&list);
 }
 
-/// `Release` deletes a key that holds the whole value; a second one finds nothing.
+/// `Release` deletes a key that holds the whole value. A second release finds no key.
 pub async fn a_release_deletes_our_key(subject: &Subject) {
     let (key, value) = (new_key("released"), new_value());
     assert_eq!(subject.ask(acquire(&key, &value, LONG)).await, Answer::Granted);

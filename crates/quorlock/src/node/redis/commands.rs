@@ -52,7 +52,7 @@ pub const RIGHTS: &[Right] = &[
     ("+delifeq", Needed, &["DELIFEQ", KEY, "y"]),
     ("+delex", Needed, &["DELEX", KEY, "IFEQ", "y"]),
     ("+del", Needed, &["DEL", KEY]),
-    // The key is absent by now, and none of the next calls creates it, so they change nothing.
+    // The key is absent by now, and no later call creates it, so the later calls change nothing.
     ("+type", Shared, &["TYPE", KEY]),
     ("+pexpireat", Shared, &["PEXPIREAT", KEY, "1"]),
     ("+zadd", Shared, &["ZADD", KEY, "XX", "0", "x"]),

@@ -24,9 +24,9 @@ pub(super) struct Connection {
     pub(super) capabilities: Capabilities,
     /// The bytes that ask for the marker, which shows that no data was lost. `None` without a restart guard.
     pub(super) marker: Option<Box<[u8]>>,
-    /// The bytes that ask for the acknowledgement of the server's replicas. `None` if the server has none.
+    /// The bytes that ask for the replicas' acknowledgement. `None` if the server has no replicas.
     pub(super) acknowledgement: Option<Box<[u8]>>,
-    /// The database that this client uses on the server.
+    /// The database that this client uses on the server. `None` without a restart guard.
     pub(super) registration: Option<Registration>,
     /// Whether the client may register its database on the server.
     pub(super) registers: bool,
@@ -64,8 +64,8 @@ impl Connection {
         let exchange = &batch.exchange;
         let (request, form) = (exchange.evidence_request(), exchange.form());
         let registration = self.registration.as_ref().and_then(|_| {
-            // The client registers its database only on a server that is in use, or that it takes into use now
-            // (adoption), because it must write nothing to a server that it refuses.
+            // The client registers its database only on a server that is in use, or that a command of this batch takes
+            // into use, because it must write nothing to a server that it refuses.
             let is_taken_into_use = exchange.to_send().any(|(_, command)| writes_a_marker(command));
             let is_in_use = self.session.has_marker() || is_taken_into_use;
             let what = if is_in_use && self.registers { Do::Register } else { Do::Look };

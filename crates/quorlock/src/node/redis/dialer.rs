@@ -62,7 +62,7 @@ impl Dialer {
         self.placed(Failure::unsent(FailureKind::ConnectTimeout).with_detail(detail))
     }
 
-    /// The failure with the address that a Sentinel gave, because the URL does not have that address.
+    /// Adds the address that a Sentinel gave to the failure, because the URL does not have that address.
     pub(super) fn placed(&self, failure: Failure) -> Failure {
         let Some(address) = self.sentinels.as_ref().and_then(Sentinels::found) else {
             return failure;

@@ -1,5 +1,5 @@
-//! Evidence beside the answers of a batch, which decides whether votes count. On the same connection, the server's
-//! `INFO` is read before all commands, and its marker (the key that shows that no data was lost) behind them.
+//! The evidence that decides whether the votes of a batch count. On the batch's connection, the client reads the
+//! server's `INFO` before all commands, and its marker (the key that shows that no data was lost) after them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use super::codec::rejected;
 use super::registration::{Do, Registration};
 use super::resp::{self, Reply};
 
-/// The questions beside the commands of a batch.
+/// The questions that are sent with the commands of a batch, before and after them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Beside {
     pub(super) request: EvidenceRequest,
     /// Whether to read, with `INFO`, the settings that show whether the server loses writes when it stops.
     pub(super) settings: bool,
-    /// Whether the batch also reads or writes the registration, the server's record of the database that has the locks.
-    /// `None` if it does neither.
+    /// The batch's action on the registration, the server's record of the database that has the locks. `None` if the
+    /// batch neither reads nor writes the registration.
     registration: Option<Do>,
     /// Number of replies that precede the replies to the commands.
     pub(super) before: usize,
@@ -129,7 +129,7 @@ pub(super) fn ask_acknowledgement(key: &Key, replicas: u32, within: Duration) ->
 /// Reads the replies to [`ask_acknowledgement`]. `None` if the stream is out of step (S22).
 pub(super) fn acknowledged(write: &Reply, wait: &Reply) -> Option<Result<u32, Failure>> {
     match (write, wait) {
-        // Behind a write that failed, `WAIT` would count the replicas that have an earlier write (S35).
+        // After a write that failed, `WAIT` would count the replicas that have an earlier write (S35).
         (Reply::Okay, Reply::Int(count)) => Some(Ok(u32::try_from(*count).unwrap_or(0))),
         (Reply::Error(error), Reply::Int(_) | Reply::Error(_))
         | (Reply::Okay, Reply::Error(error)) => {

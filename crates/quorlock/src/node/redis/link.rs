@@ -101,7 +101,7 @@ impl Link {
         }
     }
 
-    /// Reads from the current connection. Returns the time of its last message if one has arrived now.
+    /// Reads from the current connection. Returns the time of its last message; `None` if no message has arrived now.
     fn read(
         &mut self,
         cx: &mut Context<'_>,

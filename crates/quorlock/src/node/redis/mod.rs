@@ -9,8 +9,8 @@
 //! await its replies. [`codec`] encodes commands and decodes replies, with [`scripts`]. [`evidence`] asks for proof
 //! that the answers count. A [`wire_batch`] is a batch on the wire. A [`connection`] sends batches and decides whether
 //! their answers count. [`connect`] makes a connection to an address ([`target`], [`sentinel`], [`tls`]) of a [`server`]. A [`link`]
-//! keeps a server connected, as the core's [`Supervisor`](quorlock_core::Supervisor) decides. Two tasks own links: the
-//! driver ([`direct`]), and the task of a node that another node wraps ([`wrapped`]). An [`admin`] connection has none.
+//! keeps a server connected, as the core's [`Supervisor`](quorlock_core::Supervisor) decides. Links belong to the
+//! driver ([`direct`]), or to the task of a node that another node wraps ([`wrapped`]). [`admin`] uses no link.
 
 mod admin;
 mod codec;

@@ -21,11 +21,11 @@ pub(crate) struct Registration {
 /// The action on the registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Do {
-    /// Read it.
+    /// Read the registration.
     Look,
-    /// Write it if there is none.
+    /// Write the registration if the server has none.
     Register,
-    /// Write it, and replace any other.
+    /// Write the registration, and replace that of another database.
     Replace,
 }
 
@@ -46,7 +46,7 @@ impl Registration {
         ["EVAL", SCRIPT, "1", &self.key, &self.database.to_string(), what].map(str::to_owned)
     }
 
-    /// Fails unless the reply names this client's database, or none.
+    /// Fails unless the reply names this client's database, or the server has no registration.
     pub(crate) fn check(&self, reply: &Reply) -> Result<(), Failure> {
         let theirs = match reply {
             Reply::Nil => return Ok(()),

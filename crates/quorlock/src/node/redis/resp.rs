@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
             b'*' | b'~' => self.list(length(rest)?, depth)?.map_or(Reply::Nil, Reply::List),
             b'>' => Reply::Push(self.list(length(rest)?, depth)?.ok_or(Stop::Malformed)?),
             b'%' => self.list(twice(length(rest)?), depth)?.map_or(Reply::Nil, Reply::List),
-            // An attribute describes the reply behind it, and is skipped.
+            // An attribute describes the reply that follows it, and is skipped.
             b'|' => {
                 self.list(twice(length(rest)?), depth)?;
                 self.reply(depth + 1)?

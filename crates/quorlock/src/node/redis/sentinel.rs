@@ -69,8 +69,8 @@ impl Sentinels {
     /// that address.
     ///
     /// # Errors
-    /// The failure of the last Sentinel that answered or, if none did, of the last Sentinel. A refused login only if
-    /// all Sentinels refuse it.
+    /// The failure of the last Sentinel that answered, or of the last one asked if no Sentinel answered. A refused
+    /// log-in is returned only if no Sentinel has another failure.
     pub(super) async fn locate(&self, dialer: &Dialer) -> Result<Target, Failure> {
         let first = self.next.fetch_add(1, Ordering::Relaxed) % self.each.len();
         let (later, sooner) = self.each.split_at(first);
@@ -203,7 +203,7 @@ fn random_place() -> usize {
 /// Host and port in a reply. The host of a valid reply is an IP address or a name.
 fn address(words: &[Reply]) -> Option<(String, u16)> {
     let [host, port] = words else { return None };
-    // The address stands in messages and in commands that people paste, so it contains nothing else.
+    // Messages and commands that people paste contain the address, so other characters are refused.
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let is_name =
         |it: &str| (1..=255).contains(&it.len()) && it.chars().all(good) && !it.starts_with('-');

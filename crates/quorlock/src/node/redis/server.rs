@@ -142,7 +142,7 @@ impl Server {
         let replicas = self.dialer.target.replicas;
         let acknowledgement = push_sink.marker().filter(|_| replicas > 0).and_then(|marker| {
             let key = own_key(prefix_of_marker(marker)?, REPLICATED);
-            // Three quarters of a node timeout: the answer comes while the attempt still waits for it.
+            // Three quarters of a node timeout (`silence` is three), so the answer comes while the attempt still waits.
             Some(evidence::ask_acknowledgement(&key, replicas, self.silence / 4))
         });
         Ok(Connection {

@@ -34,7 +34,7 @@ pub(in crate::node) struct Target {
     pub(in crate::node) tls_server_name: Option<String>,
     /// The number of replicas that must acknowledge each vote.
     pub(in crate::node) replicas: u32,
-    /// The Sentinels' name for the master, and the Sentinels. `address` is then that of the first Sentinel.
+    /// The Sentinels' name for the master, and the Sentinels; `None` for a server. `address` is the first Sentinel's.
     pub(super) sentinels: Option<(String, Vec<Target>)>,
 }
 

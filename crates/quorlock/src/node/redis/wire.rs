@@ -185,7 +185,7 @@ impl Wire {
         .ok_or_else(|| self.why_closed())
     }
 
-    /// Sends bytes that are no commands of a batch. Returns the end of the batch, which identifies it.
+    /// Sends bytes that are no commands of the engine. Returns [`WireBatch::end`], which identifies their batch.
     pub(super) fn send_plain(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>) -> usize,

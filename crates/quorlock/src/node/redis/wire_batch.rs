@@ -22,9 +22,9 @@ pub(super) struct WireBatch {
     /// The replies that precede the replies to the commands.
     pub(super) before: Vec<Reply>,
     pub(super) marker: MarkerSeen,
-    /// The number of replicas that acknowledged the batch, or the error of the write or of `WAIT` behind the marker.
+    /// The number of replicas that acknowledged the batch, or the error of the write or `WAIT` that follows the marker.
     pub(super) acknowledged: Option<Result<u32, Failure>>,
-    /// The replies so far to a command that gets several, or to the write and `WAIT` behind the marker.
+    /// The replies so far to a command that gets several, or to the write and `WAIT` that follow the marker.
     parts: Vec<Reply>,
     /// The batch is the first on its connection.
     pub(super) is_first: bool,
@@ -91,7 +91,7 @@ impl WireBatch {
         self.pass_over();
     }
 
-    /// Takes the marker, or a reply behind the marker that is about the node's replicas.
+    /// Takes the marker, or a reply after the marker that is about the node's replicas.
     fn take_behind(&mut self, reply: Reply) {
         if self.beside.request.acknowledgement && self.missing <= 2 {
             self.parts.push(reply);
@@ -327,8 +327,8 @@ mod tests {
         assert_eq!(Commands::strong_count(&commands), 1, "the list can be reused");
     }
 
-    /// The server gets only the release and the look, because the user may not use `SET`. The reply to the look must not
-    /// become the answer to the acquire.
+    /// The server gets only the release and the `Watch`, because the user may not use `SET`. The reply to the `Watch`
+    /// must not become the answer to the acquire.
     #[test]
     fn a_command_that_was_not_sent_gets_no_reply_of_a_later_one() {
         let keys = Keys::from("k");

@@ -31,9 +31,9 @@ fn without_script(error: &str) -> &str {
     }
 }
 
-/// The failure for an error in answer to a command that sets a lock. A server replies with a known error before it
-/// executes anything, so no key was set and none must be released. An unknown error may come from a proxy that lost its
-/// server, and shows nothing about the key.
+/// The failure for an error in answer to a command that sets a lock. A server replies with an error of a known kind
+/// before it writes, so no key was set, and the client need not send a release. An error of an unknown kind
+/// (`Rejected`) may come from a proxy that lost its server, so a key may have been set.
 pub(super) fn not_set(error: &str) -> Failure {
     match kind_of(code(error)) {
         FailureKind::Rejected => rejected(error),
@@ -45,7 +45,7 @@ pub(in crate::node::redis) fn code(error: &str) -> &str {
     error.split(' ').next().unwrap_or_default()
 }
 
-/// The text behind the first word of an error.
+/// The text after the first word of an error.
 pub(in crate::node::redis) fn explanation(error: &str) -> &str {
     error.split_once(' ').map_or("", |(_, rest)| rest)
 }

@@ -86,8 +86,8 @@ pub(in crate::node::redis) fn decode(
         },
         Command::Release { keys, tell, .. } if way.own_delete(keys).is_some() => match next() {
             Reply::Int(1) => Answer::Deleted,
-            // The key is absent, or another client has it. If the answer must `tell` which, the script finds out. It
-            // deletes nothing, because the key is not ours.
+            // The key is absent, or another client has it. If the answer must `tell` which, the script finds out. The
+            // script deletes nothing, because the key is not ours.
             Reply::Int(0) if *tell => return Err(Form::Script),
             Reply::Int(0) => Answer::NotOurs,
             Reply::Error(error) if is_other_type(&error) => Answer::Other,

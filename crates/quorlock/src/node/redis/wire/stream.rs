@@ -199,8 +199,8 @@ impl Incoming {
     }
 }
 
-/// Shortens a reply if its batch keeps many bytes already: strangers may have put long values under our keys, and many
-/// commands may inspect many readers. All other replies are short.
+/// Shortens a reply if its batch keeps many bytes already: other clients may have put long values under our keys, and
+/// many commands may inspect many readers. All other replies are short.
 fn cut(reply: Reply, length: usize, kept: &mut usize) -> Result<Reply, Failure> {
     if *kept + length <= REPLIES_KEPT || length <= REPLY_KEPT {
         *kept += length;

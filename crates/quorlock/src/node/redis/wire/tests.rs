@@ -89,7 +89,7 @@ async fn replies_come_in_order_in_whatever_pieces() {
     assert_eq!(pushed(&inbox), [Event::Pushed { node: NodeId::new(0), keys }]);
 }
 
-/// A push that announces replaced data applies to the replies behind it in the stream.
+/// A push that announces replaced data applies to the replies that follow it in the stream.
 #[tokio::test(start_paused = true)]
 async fn a_batch_counts_the_flushes_before_its_first_and_its_last_reply() {
     let (mut wire, mut server, inbox) = pair(1024);
@@ -122,7 +122,7 @@ async fn a_batch_counts_the_flushes_before_its_first_and_its_last_reply() {
 
 const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
-/// Sends a command about votes, which is written as `PING`, and asks for the marker behind it.
+/// Sends a command about votes, which is written as `PING`, and then asks for the marker.
 fn ask(wire: &mut Wire) {
     let mut session = Session::new(true);
     // The first batch of a connection also requests `INFO`, so an empty batch goes first.
