@@ -22,13 +22,13 @@ use tokio::task::JoinHandle;
 use self::sleepers::{PLACES, Place, Sleepers};
 use crate::exhausted::current_thread_runtime;
 
-/// The own thread comes back between one and two of these periods after the last call. Extensions and owed releases
-/// that are due in this time are late. No guard is valid for longer because of that.
+/// The client's own thread drives the runtime again between one and two of these periods after the last blocking call.
+/// Extensions and owed releases that are due in this time are late, but no guard is valid for longer.
 const LINGER: Duration = Duration::from_millis(1);
 
 /// The runtime of a client with a thread of its own. One thread drives it at a time.
 pub(crate) struct OwnThread {
-    /// `None` only while it is dropped.
+    /// `None` only while this value is dropped.
     runtime: Option<Runtime>,
     turns: Mutex<Turns>,
     /// The threads that wait for a reply and do not drive the runtime.
@@ -54,7 +54,7 @@ struct Turns {
     free: Vec<Arc<Place>>,
     /// Number of places that were made, in use or free.
     places: usize,
-    /// Number of waits that have ended so far. If it does not change for a period, the own thread may come back.
+    /// Number of waits that have ended so far. If it does not change for [`LINGER`], the own thread may come back.
     ended: u64,
     /// Whether the own thread must come back at once.
     is_wanted: bool,
@@ -287,7 +287,7 @@ impl Drop for Caller {
             turns.waiting -= 1;
             turns.ended += 1;
         } else {
-            // The own thread stepped aside for this call, and no other thread drives the runtime now, so it must come back.
+            // This call kept the own thread aside and never waited, so that thread must come back when no call waits.
             turns.is_wanted = true;
         }
         if self.drives {

@@ -109,7 +109,7 @@ impl Client {
         }))
     }
 
-    /// Releases the lock of a lease on every node. A lock that is over is not an error.
+    /// Releases the lock of a lease on every node. A lock that expired or was released before is not an error.
     ///
     /// The client sends the release again to a node that did not answer.
     ///

@@ -28,7 +28,7 @@ pub(crate) struct ClientState {
 }
 
 impl ClientState {
-    /// The first node whose usual round trip is longer than the time that the call waited for its answer.
+    /// The first node with a usual round trip above the time for which the call waited for its answer, if any.
     pub(crate) fn impatient(
         &self,
         node_timeout: Duration,

@@ -29,7 +29,7 @@ pub(super) struct Callers {
     pub(super) drained: bool,
 }
 
-/// The validity of the votes that a quorum prolonged, and the answer of each node.
+/// The validity of the votes that a quorum prolonged (`None` without a quorum), and the answer of each node.
 pub(crate) type EntryExtended = (Option<Validity>, Vec<NodeResult>);
 
 /// A map by lock id. The client assigns the ids, so no attacker can choose ids whose hashes collide.

@@ -65,8 +65,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     events: Vec<(Event, ReplyTo)>,
-    /// The runtime of the caller that queued the first of `events`. That caller checked that this process is not a
-    /// fork.
+    /// The runtime of the caller that queued the first of `events`, if the caller has one. That caller checked that
+    /// this process is not a fork.
     runtime: Option<Id>,
     /// Whether no handle is left.
     is_abandoned: bool,

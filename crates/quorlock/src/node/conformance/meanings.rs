@@ -91,8 +91,8 @@ pub async fn fences_go_up(subject: &Subject) {
     outside.remove(&counter.marker);
 }
 
-/// Several keys are granted, extended and healed together or not at all. A release deletes the keys that hold its
-/// value.
+/// Several keys are granted, extended and healed (set again after a loss) together or not at all. A release deletes the
+/// keys that hold its value.
 pub async fn several_keys_are_one_lock(subject: &Subject) {
     let (names, outside) = (new_keys("several", 3), &subject.outside);
     let of = |places: [usize; 2]| Keys::new(places.map(|place| names[place].clone()));

@@ -31,8 +31,8 @@ pub(super) struct Encoding {
 }
 
 impl Encoding {
-    /// The failure if this command must not be sent: the server lacks a command that it needs, or the user lacks a
-    /// right.
+    /// The failure if this command must not be sent, because the server lacks one of the commands that carry it out, or
+    /// the user lacks a right.
     #[inline]
     fn refusal(&self, command: &Command) -> Option<Failure> {
         if self.lacking == Lacking::default() { None } else { self.refusal_if_lacking(command) }

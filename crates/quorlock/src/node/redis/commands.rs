@@ -83,7 +83,7 @@ fn checked() -> impl Iterator<Item = (usize, &'static Right)> {
 }
 
 /// The commands that ask the server which commands it has. They are sent together with the log-in. If the log-in fails,
-/// the server accepts at most ten words in a command, so each has at most ten.
+/// the server accepts at most ten words in a command, so each question has at most ten.
 pub(super) fn question() -> impl Iterator<Item = Vec<&'static str>> {
     let names = checked().map(|(_, (.., call))| call[0]);
     let names: Vec<&str> = OWN_DELETES.into_iter().chain(names).collect();
@@ -114,7 +114,7 @@ fn probed() -> impl Iterator<Item = (usize, String)> {
 }
 
 /// Asks which rights the user lacks. One script tests all rights, because a separate command for each right would add a
-/// reply for each. All tested calls are one argument, because the command may have ten words, like [`question`].
+/// reply for each. All tested calls are one argument, because a command may have ten words, as in [`question`].
 pub(super) fn rights_question() -> [Vec<String>; 2] {
     let script = [EVAL, include_str!("../scripts/rights.lua"), "0"].map(str::to_owned);
     let by_hash = [EVALSHA, "0000000000000000000000000000000000000000", "0"].map(str::to_owned);

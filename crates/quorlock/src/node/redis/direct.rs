@@ -20,7 +20,7 @@ pub(crate) struct Direct {
     /// The clock reading when commands last arrived from the engine. It is the time of sending in the answers to
     /// commands that were never sent. Such an answer is never a vote.
     now: Reading,
-    /// Reused to avoid allocation.
+    /// Former batches, reused to avoid allocation.
     spare: WireBatches,
     concluded: WireBatches,
 }
