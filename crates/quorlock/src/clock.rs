@@ -40,7 +40,7 @@ impl Clock {
     }
 }
 
-/// Reads the boot clock, the wall clock, and the boot clock again. Repeats this if it took too long.
+/// Reads the boot clock, the wall clock, and the boot clock again. Repeats the readings if they took too long.
 fn system_pair() -> Reading {
     let mut before = nanos(clock_gettime(BOOT));
     for _ in 1..PAIR_TRIES {

@@ -136,8 +136,8 @@ impl LockOptions {
         self
     }
 
-    /// Sets the smallest validity with which a lock is granted. A lock with less left is given back and tried again. It
-    /// must be less than the ttl minus the drift. Default zero, but a granted lock always has more than the
+    /// Sets the smallest validity with which a lock is granted. A lock with less left is given back and tried again.
+    /// The value must be less than the ttl minus the drift. Default zero, but a granted lock always has more than the
     /// [`margin`](Self::margin).
     pub const fn min_validity(mut self, min_validity: Duration) -> Self {
         self.min_validity = Some(min_validity);

@@ -26,7 +26,7 @@ pub(crate) enum Reply {
 
 /// The place of a reply in the cell. A caller waits for one reply at a time: first to its call, then to its release.
 ///
-/// No waker is called and no reply is dropped while the cell is locked, because both may lock it again.
+/// No waker is called and no reply is dropped while the cell is locked, because a waker or a drop may lock it again.
 #[derive(Default)]
 pub(super) enum ReplySlot {
     /// No caller waits.

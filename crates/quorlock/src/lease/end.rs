@@ -43,7 +43,7 @@ impl LeaseEnd {
         Self { real_ns: after(now.real_ns()), boot: boot_id.map(boot) }
     }
 
-    /// The shorter time until the end by the two clocks. The boot clock counts only in the boot that the lease names.
+    /// The shorter time until the end by wall clock and boot clock. A boot clock counts only in the lease's own boot.
     pub(super) fn remaining(&self, now: Reading) -> Duration {
         self.remaining_in(this_boot(), now)
     }

@@ -82,8 +82,8 @@ fn checked() -> impl Iterator<Item = (usize, &'static Right)> {
     RIGHTS.iter().enumerate().filter(is_checked)
 }
 
-/// The commands that ask the server which commands it has. They are sent together with the log-in. If the log-in fails,
-/// the server accepts at most ten words in a command, so each question has at most ten.
+/// The commands that ask the server which commands it has. They are sent together with the log-in. A server accepts at
+/// most ten words per command from a client that is not logged in, so each question has at most ten.
 pub(super) fn question() -> impl Iterator<Item = Vec<&'static str>> {
     let names = checked().map(|(_, (.., call))| call[0]);
     let names: Vec<&str> = OWN_DELETES.into_iter().chain(names).collect();

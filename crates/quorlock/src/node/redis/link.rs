@@ -23,7 +23,7 @@ use crate::node::{BoxFuture, PushSink};
 pub(super) struct Link {
     server: Arc<Server>,
     push_sink: PushSink,
-    /// The supervisor's times count from here.
+    /// The instant from which the supervisor's times count.
     started: Instant,
     supervisor: Supervisor,
     connection: Option<Connection>,

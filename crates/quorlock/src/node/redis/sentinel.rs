@@ -1,4 +1,4 @@
-//! Sentinels: servers that know which server is the master of a name at present.
+//! Sentinels: servers that know which server is now the master with a name.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;

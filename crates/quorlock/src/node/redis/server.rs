@@ -168,7 +168,7 @@ impl Server {
     async fn connect_somehow(&self, push_sink: &PushSink) -> Result<(Wire, Capabilities), Failure> {
         let target = self.dialer.look_up().await?;
         if target.replicas > 0 {
-            // The name may lead to another server than before.
+            // The name may lead to another server than before, which may speak RESP3.
             self.resp2.store(false, Ordering::Relaxed);
         }
         loop {

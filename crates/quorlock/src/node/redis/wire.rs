@@ -171,7 +171,7 @@ impl Wire {
         let end = self.send_plain(write)?;
         poll_fn(|cx| {
             let _: Poll<()> = self.poll(cx);
-            // A question whose future was dropped may have left its replies here.
+            // An earlier question whose future was dropped may have left its batch in `finished`.
             while let Some(mut batch) = self.next_finished() {
                 if batch.end == end {
                     let replies = std::mem::take(&mut batch.before);
