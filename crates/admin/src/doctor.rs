@@ -174,8 +174,8 @@ impl Examination {
     }
 }
 
-/// Examines all nodes at once. No client need be built from the settings first. Connecting to a node takes at most its
-/// connect timeout, and so does each answer. Nodes that are not servers are left out.
+/// Examines all nodes at once, without building a client from the settings. Connecting to a node takes at most its
+/// connect timeout, and so does each answer. Nodes that are not Redis or Valkey servers are left out.
 ///
 /// # Errors
 /// [`BuildError`], as from [`ClientBuilder::build`]; nothing was sent. A fault of a node is not an error but a finding.

@@ -1,7 +1,7 @@
 //! Decisions about nodes that only an operator can make: that no lock is in use ([`fresh`]), and that nodes, quorum or
 //! longest ttl change ([`reconfigure`]).
 //!
-//! Both write markers. A node votes for the clients whose settings its marker has; see
+//! Both functions write markers. A node votes for the clients whose settings its marker has; see
 //! [`guarantees`](quorlock::guarantees).
 
 mod in_use;
@@ -124,7 +124,7 @@ pub enum InitError {
     /// Some nodes must not vote. Nothing was written.
     #[error("nothing was changed: {}", list(nodes))]
     Unfit {
-        /// The nodes with the reasons.
+        /// Name of each node that must not vote, with the reason.
         nodes: Vec<(Arc<str>, String)>,
     },
     /// Too few nodes can be used. Nothing was written.
@@ -142,9 +142,9 @@ pub enum InitError {
         all: usize,
         /// Number of nodes that are needed.
         needed: usize,
-        /// Whether there would be enough nodes if none refused the user or lacked a command.
+        /// Whether there would be enough nodes if no node refused the user or lacked a command.
         barred: bool,
-        /// The nodes that cannot be used, with the reasons.
+        /// Name of each node that cannot be used, with the reason.
         nodes: Vec<(Arc<str>, String)>,
     },
     /// Too few of the nodes that vote for the old settings were reached, so the other nodes could still form a quorum.
@@ -173,11 +173,11 @@ pub enum InitError {
          ones with --old-node, or, if no lock is in use, run quorlock init --fresh, also for another key prefix"
     )]
     NothingOld,
-    /// Some old nodes could not be taken out of use, so the change has stopped. The nodes that were taken out vote for
-    /// no client now. Call again.
+    /// Too many nodes could not be taken out of use, so the change has stopped. The nodes that were taken out of use
+    /// vote for no client now. Call again.
     #[error("not finished; run the same command again ({})", list(nodes))]
     Interrupted {
-        /// The nodes with the failures.
+        /// Name of each node that could not be taken out of use, with the reason.
         nodes: Vec<(Arc<str>, String)>,
     },
 }
@@ -351,7 +351,7 @@ async fn mark_fresh(
     change.make(topology, server, Do::Replace).await
 }
 
-/// The text of a marker or adoption before a [`Change`]; `*` if it was not readable. If it changes, the change fails.
+/// The text that a marker or adoption must still have when a [`Change`] is made; `*` (any) if it was not readable.
 fn written(seen: &Seen) -> String {
     match seen {
         Seen::Nothing => String::new(),
@@ -401,13 +401,13 @@ fn known(node: &Looked) -> Result<(&Facts, Box<str>, i64), String> {
     Ok((facts, info.run_id.clone(), info.promoted_at.unwrap_or(-1)))
 }
 
-/// A floor (the smallest fencing token) above every clock, and not below an earlier floor or `least`.
+/// A floor (the smallest fencing token) above every node's clock, and not below an earlier floor or `least`.
 fn floor(looked: &[Looked], least: u64) -> u64 {
     let facts = || looked.iter().filter_map(|node| node.facts.as_ref().ok());
     let times = facts().filter_map(|facts| u64::try_from(facts.times.last_us?).ok());
     let floors = facts().filter_map(|facts| match (&facts.marker, &facts.adoption) {
         (Seen::Text(text), _) => Some(Marker::parse(text)?.floor),
-        // An adoption (wait) replaces the marker and keeps its floor (smallest fencing token).
+        // The adoption, the key that begins a wait, replaces the marker and keeps its floor.
         (_, Seen::Text(text)) => Some(Adoption::parse(text)?.marker.floor),
         _ => None,
     });

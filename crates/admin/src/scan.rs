@@ -3,8 +3,8 @@
 //! Memory grows with the number of locks that are found, up to a limit, and not with the number of keys.
 //!
 //! Every vote that exists from the beginning to the end of the scan is found. Strings are read before sorted sets,
-//! because a writer that becomes a reader turns its string into a sorted set, and never the reverse. Whatever is found
-//! was there at some time during the scan.
+//! because a writer that becomes a reader turns its string into a sorted set, and never the reverse. Every vote that is
+//! found existed at some time during the scan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -32,7 +32,7 @@ const KEY_BYTES_MAX: usize = ClientBuilder::PREFIX_BYTES_MAX + Resources::NAME_B
 /// Length of the first read of a value: a token, and the space before the owner text.
 const START_BYTES: usize = 41;
 
-/// A scan pauses after this time of reading, for as long as it has read. Timers are only exact to a millisecond.
+/// A scan reads for this time, and then pauses for as long. Timers are exact to 1 ms, too coarse for shorter pauses.
 const PAUSE: Duration = Duration::from_millis(4);
 
 const READERS_AT_A_TIME: i64 = 64;
@@ -58,7 +58,7 @@ pub(crate) struct Scan<'a> {
     pub(crate) pattern: Option<&'a str>,
     /// Prefix of the client's keys. If the user may not read other keys, only keys with this prefix are read.
     pub(crate) prefix: &'a str,
-    /// Prefix of the intents of waiting writers, which are read like locks.
+    /// Prefix of the intents of waiting writers, which are read like locks; `None`: intents are not read.
     pub(crate) intents: Option<&'a str>,
     /// The database to scan; `None`: the client's own.
     pub(crate) database: Option<u32>,
@@ -398,7 +398,7 @@ async fn read_sets(connection: &AdminConnection, keys: &[Arc<str>]) -> Result<Re
     Ok(read)
 }
 
-/// All readers of one key. `now_ms` is the server's time. A reader whose lock has expired has no remaining time.
+/// All readers of one key. `now_ms` is the server's time. A reader whose lock has expired gets `None` as its `left`.
 async fn readers(
     connection: &AdminConnection,
     key: &str,

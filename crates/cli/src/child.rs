@@ -109,7 +109,7 @@ pub(crate) enum How {
 }
 
 impl Child {
-    /// Starts `command` under a guardian. Does not wait until it runs.
+    /// Starts `command` under a guardian. Does not wait until the command runs.
     ///
     /// The command inherits this process's environment with the changes `env_set` and `env_remove`, its standard
     /// streams and its other descriptors. This process becomes a sub-reaper.
@@ -202,7 +202,7 @@ impl Child {
         self.events.recv().await.unwrap_or(ChildEvent::OutOfSight)
     }
 
-    /// Returns false if the socket is full. Returns true if the guardian is dead: the watching thread ends the command.
+    /// Returns false if the socket is full. A dead guardian counts as true: the watching thread then ends the command.
     fn send(&self, message: Message) -> bool {
         !matches!(self.guardian.send(message), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }

@@ -48,7 +48,7 @@ impl Refused {
         }
         let is_typed = given.iter().any(|(_, origin)| matches!(origin, Origin::Typed(_)));
         let origins: Vec<String> = given.iter().map(|(_, origin)| origin.to_string()).collect();
-        // Of one option, the origin takes the place of the name with which the message begins.
+        // If only one option is at fault, its origin replaces the option's name at the beginning of the message.
         let rest = match given[..] {
             [(name, _)] => message.strip_prefix(name).filter(|rest| rest.starts_with(" (")),
             _ => None,

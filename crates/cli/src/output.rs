@@ -34,8 +34,8 @@ use crate::window::{Window, cut};
 pub(crate) struct Output {
     args: OutputArgs,
     stderr: Arc<Sink>,
-    /// The sink of the descriptor for scripts. If that is standard error, both share a queue, which keeps messages and
-    /// events in order.
+    /// The sink of the descriptor for scripts; `None` without such a descriptor. If the descriptor is standard error,
+    /// this is the same sink as `stderr`, so one queue keeps messages and events in order.
     status: Option<Arc<Sink>>,
     /// The terminal shows a line that the next one replaces.
     transient: bool,
@@ -111,8 +111,8 @@ impl Output {
         }
     }
 
-    /// Writes a line that the next one replaces. Without a terminal only the first line is written. `line` makes the
-    /// line with at most the given number of characters.
+    /// Writes a line that the next one replaces. Where lines cannot be replaced, only a call with `first` writes its
+    /// line. `line` makes the line with at most the given number of characters.
     pub(crate) fn progress(
         &mut self,
         event: Value,

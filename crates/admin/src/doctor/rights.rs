@@ -77,7 +77,7 @@ impl Rights {
         rights
     }
 
-    /// Whether this command is missing, or the right to it.
+    /// Whether the server lacks this command, or the user lacks the right to it.
     pub(crate) fn lacks(&self, command: &str, right: &str) -> bool {
         self.denied.contains(&(right, Weight::Needed))
             || self.missing.iter().any(|(name, _)| *name == command)

@@ -10,14 +10,14 @@ const SCRIPT: &str = include_str!("keys.lua");
 /// The time for which a change waits for the node's replicas, in milliseconds.
 const PATIENCE_MS: &str = "500";
 
-/// A change of a node's marker and adoption (the text that starts a wait) in one atomic step. An empty text: no key.
+/// An atomic change of a node's marker and adoption (the key that begins a wait). An empty text: the key is absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     /// Marker and adoption before the change; `*` matches anything.
     pub(super) from: (String, String),
     /// Marker and adoption after the change.
     pub(super) to: (String, String),
-    /// If set, the change is made only if the node's adoption (wait) is at least this old, in milliseconds.
+    /// Least age of the node's adoption key, in milliseconds: a younger key prevents the change. `None`: any age.
     pub(super) age_ms: Option<u64>,
 }
 
@@ -60,10 +60,10 @@ impl Change {
     }
 }
 
-/// Waits until the node's replicas have a change that an earlier run has made: the node's marker and adoption.
+/// Waits until the node's replicas have an earlier run's change. `keys`: the texts of marker and adoption since then.
 ///
 /// # Errors
-/// The keys are other ones by now, or a replica may lack them.
+/// The texts have changed meanwhile, or a replica may lack them.
 pub(super) async fn still_there(
     topology: &Topology,
     server: &RedisNode,

@@ -8,8 +8,8 @@
 //!    settings. The new nodes get it as well, because clients of the new settings may have taken them into use while
 //!    the old nodes were voting. The next step begins only after `N − Q + 1` nodes have the new marker. If the process
 //!    is killed before, these nodes vote for no client, and their markers say so.
-//! 3. On the new nodes an adoption replaces this marker, and they wait for longer than any lock can still be held. From
-//!    here on, any client of the new settings can finish the change.
+//! 3. On the new nodes an adoption, the key that begins a wait, replaces this marker. The wait is longer than any lock
+//!    can still be held. From here on, any client of the new settings can finish the change.
 //! 4. The new markers are written.
 
 use std::collections::BTreeSet;
@@ -46,8 +46,8 @@ pub struct Reconfiguration {
     pub nodes: Vec<ChangedNode>,
 }
 
-/// Suffix of a marker that fits no client, followed by a number n. The server became a node after the first n settings
-/// of that marker. In these settings another server had the node's name, so this server does not know its locks.
+/// Suffix of a marker that fits no client, followed by a number n. The server was not a node under the first n settings
+/// in that marker, so it does not know the locks of these settings, even if another node had its name then.
 const CAME: &str = " came=";
 
 /// Suffix of an adoption that a reconfiguration wrote. It proves that the old nodes were out of use at that time. An
@@ -96,11 +96,11 @@ pub async fn reconfigure(
     let longest = old.iter().map(|old| old.max_ttl_ms).chain([ours]).max().unwrap_or(ours);
     let cluster = Cluster::new(["any"], 1, longest);
     let wait = Rules { cluster, ..topology.rules.clone() }.quarantine();
-    // An adoption may have a longer wait, for locks whose settings no marker names now. That wait still applies.
+    // An adoption may have a longer wait, because of settings that no marker names any more. That wait still applies.
     let wait = states.iter().flatten().map(NodeKeys::waits_for).fold(wait, Duration::max);
     let in_force = old.iter().any(|old| old.is_in_force(&servers, &states, wait));
 
-    // Step 2 of the list above: no node votes.
+    // Step 2 of the module's list: from here on, no changed node votes.
     let blocked = each(&topology, &servers, &states, |state, place| {
         state.blocked(&topology.rules, in_force || place >= topology.servers.len(), &old)
     });
@@ -241,7 +241,7 @@ struct NodeKeys {
     adopted_for: Duration,
     /// Settings in the node's marker or adoption, except the new ones. Their clients get votes now or later.
     settings: Vec<Settings>,
-    /// The server became a node after the first `came` of these settings; see [`CAME`].
+    /// The server was not a node under the first `came` of these settings; see [`CAME`].
     came: usize,
     ours: Ours,
 }
@@ -255,7 +255,7 @@ enum Ours {
     Marked,
 }
 
-/// The change that was made, if one was needed.
+/// The change that was made, `None` if none was needed; the error if it failed.
 type Made = Result<Option<Change>, NodeChange>;
 
 impl NodeKeys {
@@ -289,13 +289,13 @@ impl NodeKeys {
         marked.or_else(|| Some(Adoption::parse(&self.adoption)?.marker.floor)).unwrap_or(0)
     }
 
-    /// The whole wait of the node's adoption for the new settings.
+    /// The whole wait of the node's adoption for the new settings; zero if there is no such adoption.
     fn waits_for(&self) -> Duration {
         let Ours::Adopted(wait_ms) = self.ours else { return Duration::ZERO };
         Duration::from_millis(wait_ms)
     }
 
-    /// Whether the node's adoption was written by a reconfiguration, after it took the old nodes out of use.
+    /// Whether a reconfiguration wrote the node's adoption, after it had taken the old nodes out of use.
     fn was_moved(&self) -> bool {
         matches!(self.ours, Ours::Adopted(_)) && self.adoption.ends_with(MOVED)
     }
@@ -438,7 +438,7 @@ pub(super) fn with_others(
 ) -> Result<Vec<RedisNode>, InitError> {
     let mut servers = topology.servers.clone();
     for other in others {
-        // A node that has moved appears twice under its name: with its old and its new address.
+        // A node that has moved is listed with its old and its new address, so only a repeated address is an error.
         let same = |server: &RedisNode| server.address() == other.address();
         if servers.iter().any(same) {
             return Err(InitError::OldNodeListed { name: other.name().to_owned() });

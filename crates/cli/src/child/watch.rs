@@ -24,8 +24,8 @@ use super::super::guardian::wire::{Channel, Message, Next};
 use super::spawn::{GuardianLaunch, SpawnError, not_started};
 use super::{ChildEvent, How, WatchState};
 
-/// Proof that no process of the command is left, or that it was never started. It is made in two places: in
-/// `ChildWatch::see_the_end`, and where the thread cannot be started. The keeper releases the lock only with it.
+/// Proof that no process of the command is left, or that the command was never started. It is made in two places: in
+/// `ChildWatch::see_the_end`, and where the thread cannot be started. The keeper needs it to release the lock.
 #[derive(Debug)]
 pub(crate) struct Gone(());
 
@@ -58,26 +58,26 @@ struct Silence {
     overdue: Option<Overdue>,
     /// Set when the keeper has killed the command in the guardian's place.
     killed: Option<Killed>,
-    /// Set when the guardian has begun to end the command.
+    /// Set when the guardian has announced that it ends the command.
     begun: Option<Killed>,
 }
 
-/// Plan for a guardian that has missed its deadline, in nanoseconds of the boot clock.
+/// The keeper's next steps after the guardian has missed the deadline. Times are nanoseconds of the boot clock.
 struct Overdue {
-    /// Time at which the keeper takes over.
+    /// Time at which the keeper stops waiting for a message, and takes over.
     until: u64,
-    /// Time of the keeper's next SIGKILL, and the pause after it.
+    /// Time of the keeper's next SIGKILL. `pause` is the time between that and the following SIGKILL.
     again_at: u64,
     pause: u64,
 }
 
-/// The result of the last message from the guardian.
+/// The end of the guardian's reports.
 enum LastWord {
     /// The guardian has reported that no process is left, and how the command ended.
     Over(How),
     /// The guardian could not do its work. Processes may be left.
     Broken(How),
-    /// The guardian is dead, or was silent when it had to report.
+    /// There was no last message: the guardian is dead, or was silent for too long after the deadline.
     None,
 }
 
@@ -248,7 +248,7 @@ impl ChildWatch {
 }
 
 impl Silence {
-    /// The earlier one of the keeper's own signal and the signal that the guardian announced.
+    /// The earlier one of the keeper's own SIGKILL and the signal that the guardian announced; `None` without either.
     fn first(&self) -> Option<Killed> {
         let first = [self.killed, self.begun].into_iter().flatten().min_by_key(|it| it.at_ns);
         first.map(|killed| Killed { by: KilledBy::Kill, ..killed })
@@ -295,7 +295,7 @@ fn last_word(word: Message, program: &OsString) -> LastWord {
 /// than the time between the deadline and the end of the validity (at least 50 ms).
 const HELP_NS: u64 = 25_000_000;
 
-/// Pauses between two SIGKILLs that the keeper sends in the place of a silent guardian.
+/// First and longest pause between two SIGKILLs that the keeper sends in the place of a silent guardian.
 const AGAIN_MIN_NS: u64 = 5_000_000;
 const AGAIN_MAX_NS: u64 = 100_000_000;
 

@@ -23,7 +23,7 @@ use crate::settings::Origin;
 pub(crate) fn main(args: &Acquire, format: OutputArgs) -> Result<ExitCode, Refused> {
     let lock = &args.lock;
     options::check_lock(lock, &args.nodes)?;
-    // A label of the environment or the file is for all locks that can have one.
+    // Only a typed label conflicts. One from the environment or the file applies to the locks that can have a label.
     let is_labelled = matches!(args.nodes.origins.of("label"), Some(Origin::Typed(_)));
     let with_value = [
         ("shared", lock.shared, "readers have values of their own"),
@@ -37,7 +37,7 @@ pub(crate) fn main(args: &Acquire, format: OutputArgs) -> Result<ExitCode, Refus
     }
     match &args.lease_file {
         Some(path) => lease_file::check(path, &args.nodes)?,
-        // The keeper ends the lock, or a release by the value.
+        // Nobody needs the printed lease: the keeper ends the lock, or a release that names the value.
         None if args.hold_by.is_some() || args.value.is_some() => {}
         None if output::is_stdout_closed() => {
             let message = "standard output is closed, so nobody would get the lease; use --lease-file PATH, or \
@@ -68,10 +68,10 @@ struct Giver<'a> {
     caller: Caller<'a>,
 }
 
-/// A signal that has ended the keeper also arrives here, within this time.
+/// The longest time between the end of the keeper by a Ctrl-C and the arrival of the same Ctrl-C in this process.
 const CTRL_C: Duration = Duration::from_millis(100);
 
-/// The reason why the lock is given back; `None`: a signal.
+/// Exit code and message if the lock must be given back. A signal has no message.
 type Fault = (ExitCode, Option<String>);
 
 impl Giver<'_> {
@@ -123,7 +123,7 @@ impl Giver<'_> {
         let mut given = lease;
         let mut unprinted = None;
         let Err((code, message)) = self.try_give(&mut given, watched, &mut unprinted).await else {
-            // A keeper that was killed reads nothing.
+            // This byte shows the keeper that the lease was printed. A keeper that was killed cannot read it: no fault.
             let _ = unprinted.map(|mut keeper| keeper.write_all(b"\n"));
             return Ok(());
         };
@@ -131,7 +131,7 @@ impl Giver<'_> {
             self.say_failed(&message);
         }
         keeper::end(&given, self.args.nodes.node_timeout(given.ttl()));
-        // The text of a lease that is not printed is of no use to anybody, so the outcome does not matter.
+        // A failed release is ignored: without its keeper nobody extends the lock, so the lock ends after its ttl.
         let _ = self.caller.client.release_lease(&given).await;
         Err(code)
     }

@@ -34,7 +34,7 @@ pub(super) struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// Starts the client of a call that fails if others hold the lock. `label` describes this process to them.
+    /// Starts the client of a call that fails if others hold the lock. `label` describes this process to other clients.
     pub(super) fn new(
         lock: &'a LockArgs,
         nodes: &'a NodeArgs,

@@ -16,12 +16,12 @@ pub(crate) fn main(args: &Completions) -> Result<ExitCode, Refused> {
     Ok(ExitCode::Success)
 }
 
-/// A menu of options shows the short texts of `-h`.
+/// Gives each option the short text of `-h`, which shells show in a menu, and a hint about its values.
 fn shaped(command: clap::Command) -> clap::Command {
     command.mut_args(|arg| hinted(shortened(arg))).mut_subcommands(shaped)
 }
 
-/// Without a hint, bash completes each value with file names. With the hints, it does so only for names of files.
+/// Without a hint, bash offers file names for each value. With these hints, it does so only where a file is expected.
 fn hinted(arg: Arg) -> Arg {
     if !arg.get_action().takes_values() || !arg.get_possible_values().is_empty() {
         return arg;

@@ -51,7 +51,7 @@ fn failed(error: impl fmt::Display) -> Refused {
     Refused { message: format!("demo: {error}"), code: ExitCode::Internal }
 }
 
-/// The time since then. Both are times of the boot clock.
+/// The time since `then_ns`, a reading of the boot clock.
 fn since(then_ns: u64) -> Duration {
     Duration::from_nanos(boot_ns().saturating_sub(then_ns))
 }

@@ -11,8 +11,8 @@
 //!    ╰────────── watched by pidfd ──────╯
 //! ```
 //!
-//! The keeper has no socket and no file. It extends by the lease, as `quorlock extend` does. `quorlock release` sends it
-//! SIGTERM, which ends it without a release, and then releases the lock itself.
+//! The keeper has no socket and no file. It extends by the lease, as `quorlock extend` does. `quorlock release` sends
+//! SIGTERM to the keeper, which ends the keeper without a release, and then releases the lock itself.
 
 mod watched;
 
@@ -63,8 +63,8 @@ struct Job {
 /// The keeper's start time, or the reason why it cannot do its work.
 type Answer = Result<u64, String>;
 
-/// Starts a keeper, and waits until it can do its work. After an error none is left. If the pipe closes before a byte is
-/// written, the keeper releases the lock.
+/// Starts a keeper, and waits until the keeper can do its work. After an error no keeper is left. If the returned pipe
+/// closes before a byte is written to it, the keeper releases the lock.
 pub(super) fn start(
     lease: &Lease,
     watched: &Watched,
@@ -114,7 +114,7 @@ fn ask(child: &mut process::Child, job: &Job) -> Result<(u64, ChildStdin), Box<d
     Ok((answer?, input))
 }
 
-/// Ends the keeper of a lease, if there is one and it still runs, and waits for its end for at most this time.
+/// Ends the keeper of a lease, if the lease has one that still runs. Waits at most `patience` for the keeper's end.
 pub(super) fn end(lease: &Lease, patience: Duration) {
     let keeper = lease.keeper().and_then(|keeper| {
         let pid = i32::try_from(keeper.pid).ok()?;
@@ -151,7 +151,7 @@ pub(super) fn main() -> process::ExitCode {
 
 fn answer(answer: &Answer) {
     let mut out = io::stdout();
-    // An `acquire` that was killed reads no answer, and has closed the keeper's standard input.
+    // The write fails if `acquire` was killed. `keep` notices that by standard input, which is then closed as well.
     let _ = serde_json::to_writer(&mut out, answer).map(|()| out.flush());
 }
 
@@ -185,7 +185,7 @@ fn detach() -> io::Result<()> {
     Ok(rustix::io::ioctl_fionbio(rustix::stdio::stdin(), true)?)
 }
 
-/// Whether `acquire` has printed the lease; `None` while it runs and has not.
+/// Whether `acquire` has printed the lease; `None` until it has printed the lease or ended.
 fn is_printed() -> Option<bool> {
     match rustix::io::read(rustix::stdio::stdin(), &mut [0]) {
         Err(Errno::AGAIN | Errno::INTR) => None,
@@ -244,7 +244,7 @@ impl Watch {
         loop {
             let is_over = |now: Moment| end.before(nanos(notice)).has_come(now);
             let sources = [self.process.descriptor(), rustix::stdio::stdin()];
-            // A pipe that is closed stays readable.
+            // Once its byte or its end was read, standard input is left out: a closed pipe would end each wait at once.
             let count = if printed.is_none() { 2 } else { 1 };
             alarm.wait(next.min(end.before(nanos(notice))), &sources[..count]);
             let now = Moment::now();

@@ -91,16 +91,16 @@ async fn inspect(client: &Client, keys: &[String]) -> Result<Vec<Inspection>, Re
     Ok(inspections)
 }
 
-/// The keys of a node that belong to a lock, beside the lock's own key.
+/// The auxiliary keys that a node has for a lock, in addition to the key that holds the lock's value.
 #[derive(Clone, Copy, Default)]
 struct Beside {
     /// A writer's intent without expiry. Every intent in use expires, so this one is a leftover.
     has_endless_intent: bool,
-    /// A nonce, which only a lock with a value of its caller has.
+    /// A nonce. Only a lock with a value that its caller chose has this key.
     has_nonce: bool,
 }
 
-/// For each node, the keys beside each of `keys`. Empty for a node that does not answer.
+/// For each node, the auxiliary keys of each lock in `keys`. Empty for a node that does not answer.
 async fn look_beside(topology: &Topology, keys: &[String]) -> Vec<Vec<Beside>> {
     let names = keys.iter().flat_map(|key| [topology.intent(key), topology.nonce(key)]);
     let names: Vec<_> = names.collect();
@@ -142,7 +142,7 @@ struct Look<'a> {
     inspection: &'a Inspection,
     nodes: &'a [NodeStats],
     topology: &'a Topology,
-    /// For each node, the keys beside the lock's own.
+    /// For each node, the auxiliary keys of the lock.
     beside: Vec<Beside>,
 }
 
@@ -247,7 +247,7 @@ pub(super) fn trust_states(inspection: &Inspection, nodes: &[NodeStats]) -> Stri
     groups.iter().map(|(nodes, state)| format!("  {}: {state}\n", names(nodes))).collect()
 }
 
-/// The verdict and the holder. `has_nonce`: a quorum has the nonce of a lock with a value of its caller.
+/// The verdict and the holder. `has_nonce`: a quorum has the lock's nonce, so the lock's caller chose the value.
 pub(super) fn headline(inspection: &Inspection, has_nonce: bool) -> String {
     let named = |holder: &Holder| match &holder.kind {
         HolderKind::Foreign(value) if has_nonce => {

@@ -31,7 +31,7 @@ struct Holders {
 /// A value under a key. `None`: a key of another type.
 type Stored = Option<Vec<u8>>;
 
-/// The reason for a wait: the failure of each node, without its times. Empty if others hold the lock.
+/// The reason for a wait: the kind of each node's failure, `None` without a failure. Empty if others hold the lock.
 type Reason = Vec<Option<FailureKind>>;
 
 /// State of the messages about a wait.
@@ -44,7 +44,7 @@ struct Said {
 }
 
 impl Said {
-    /// Whether a log needs a line now: the first one, one with a new reason, or one that repeats a reason.
+    /// Whether a log needs a line now: the first line, a line with a new reason, or, after a longer time, a repetition.
     fn is_due(&mut self, reason: Reason) -> bool {
         let is_due = self.logged.as_ref().is_none_or(|(logged, last)| {
             time_since(*logged) >= if *last == reason { LOG_EVERY } else { LOG_NEWS_EVERY }
@@ -123,8 +123,8 @@ impl Caller<'_> {
         self.nodes.quorum.unwrap_or(count / 2 + 1)
     }
 
-    /// Reports the last attempt, with the time waited until now. A call makes no attempt while it waits for a holder, so
-    /// the nodes that have failed meanwhile are those without a connection.
+    /// Reports the last attempt, with the time waited until now. A call makes no attempt while it waits for a holder,
+    /// so nodes that have failed since the last attempt are found by their missing connections.
     fn say_waiting(&mut self, waiting: &Waiting, said: &mut Said) {
         let (down, all) = (self.down(), waiting.nodes.len());
         let is_contended = waiting.contended && all - down.len() >= self.needed(all);
@@ -164,8 +164,8 @@ impl Caller<'_> {
         }
     }
 
-    /// The nodes without a connection, and their failures. The report of an attempt may lack some, because it ended before
-    /// they had failed.
+    /// The nodes without a connection, and their failures. The report of an attempt lacks those nodes that failed after
+    /// the attempt had ended.
     fn down(&self) -> Vec<(Arc<str>, Failure)> {
         let nodes = self.client.stats().nodes.into_iter();
         let down = nodes.filter_map(|node| match node.state {
@@ -226,8 +226,8 @@ impl Caller<'_> {
         untrusted.map(|node| (node.name.to_string(), node.trust_state)).collect()
     }
 
-    /// The nodes that are not trusted now, each with the time after which its votes count. `None`: all are trusted, as
-    /// far as is known.
+    /// The nodes that are not trusted now, each with the time after which its votes count. `None`: no node is known to
+    /// be untrusted.
     pub(super) fn untrusted_in_words(&self) -> Option<String> {
         let told = self.untrusted().into_iter().map(|(name, trust_state)| {
             let told = match &trust_state {
@@ -247,8 +247,8 @@ impl Caller<'_> {
         (!told.is_empty()).then(|| told.join("; "))
     }
 
-    /// The holders that have a quorum of one of the keys, and so exclude this run. `None`: there are none. Then several
-    /// clients wanted the lock at once, and one of them gets it.
+    /// The holders that have a quorum of one of the keys, and so exclude this run. `None`: no holder has a quorum. Then
+    /// several clients wanted the lock at once, and one of these clients gets it.
     async fn holders(&self, since: u64) -> Option<Holders> {
         let (mut of_keys, mut descriptions) = (Vec::new(), Vec::new());
         for key in self.lock.keys() {
@@ -411,7 +411,7 @@ const REASON_COLUMNS: usize = 22;
 /// Columns that a key keeps even if the line becomes too long.
 const TITLE_COLUMNS: usize = 8;
 
-/// The reports of a waiting call that are kept while this process asks the nodes for the holders.
+/// Number of reports of a waiting call that are queued while this process asks the nodes for the holders.
 pub(super) const REPORTS: usize = 64;
 
 /// Interval of the lines in a log, and the shortest time before a line with another reason.

@@ -149,7 +149,7 @@ impl KillPolicy {
     /// The command's own process has ended. Its descendants may live on.
     pub(crate) fn ended(&mut self, ending: Ending, now: Moment) {
         self.ending = Some(ending);
-        // The keeper sent this SIGKILL after the deadline, because this guardian was stopped.
+        // If SIGKILL ended the command after the deadline, the keeper sent it, because this guardian was stopped.
         let killed = ending == Ending::Signaled { signal: Signal::KILL.as_raw() };
         if killed && self.stage != Stage::Forced && self.kill_at().has_come(now) {
             self.stage = Stage::Forced;

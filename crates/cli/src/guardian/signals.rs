@@ -1,6 +1,6 @@
 //! The signals that the guardian blocks.
 //!
-//! They are blocked, neither ignored nor caught. The command would inherit an ignored signal through exec. A caught
+//! Each signal is blocked, not ignored or caught. The command would inherit an ignored signal through exec. A caught
 //! signal would not stay ignored in the command if the user had it ignored (nohup). A mask keeps every disposition as
 //! the user has set it, and the exec step restores the mask right before exec. With SIGTTOU blocked, a background
 //! process may set the terminal's foreground group. SIGCHLD is not blocked, because the guardian needs it.

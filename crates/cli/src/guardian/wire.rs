@@ -119,7 +119,7 @@ impl Channel {
     /// Sends a message, or returns an error at once.
     ///
     /// # Errors
-    /// `WouldBlock` if the peer has not read for a long time. Another error if it has closed the socket.
+    /// `WouldBlock` if the peer has not read for a long time. Another error if the peer has closed the socket.
     pub(crate) fn send(&self, message: Message) -> io::Result<()> {
         let flags = QUIET | SendFlags::DONTWAIT;
         let line = line(message)?;

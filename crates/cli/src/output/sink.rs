@@ -34,7 +34,7 @@ struct QueueState {
     /// Number of lines that were dropped since the last report. Transient lines do not count.
     dropped: u64,
     is_writing: bool,
-    /// The reader has closed the descriptor. Quorlock continues without it.
+    /// A write has failed, for example because the reader closed the pipe. All further lines are dropped.
     is_broken: bool,
     is_closed: bool,
 }

@@ -25,7 +25,7 @@ const NOT_SHARED: &str = "locks work, but not those that readers share";
 
 const NOT_LISTED: &str = "locks work, but neither quorlock ls nor quorlock init --fresh can look for those that are held";
 
-/// For each effect on locks ([`Weight`]): severities of a missing right and of a missing command, and consequences.
+/// For each effect on locks ([`Weight`]): severity of a missing right and of a missing command; consequence of each.
 const WITHOUT: [(Weight, Severity, Severity, &str, &str); 4] = [
     (
         Weight::Needed,
@@ -129,7 +129,7 @@ impl Case<'_> {
         )
     }
 
-    /// The Sentinels that do not name the master, while another one does.
+    /// Findings about Sentinels that failed to name the master although another Sentinel named it.
     pub(super) fn sentinels(facts: &Facts) -> impl Iterator<Item = Finding> {
         facts.sentinels.iter().map(|failure| {
             Warning.finding(

@@ -163,7 +163,7 @@ impl Case<'_> {
 }
 
 impl Case<'_> {
-    /// Reports what keeps the votes of a node with replicas from counting.
+    /// Reports why the votes of a node with replicas do not count, if they do not.
     pub(super) fn replicas(&self, facts: &Facts) -> Option<Finding> {
         let (declared, connected) = (u64::from(self.node.replicas), facts.more.replicas);
         let (what, why, fix) = if declared == 0 {

@@ -1,4 +1,4 @@
-//! Whether a node's votes count, by its marker (no data was lost) and its adoption (a wait), as a client decides it.
+//! Whether a node's votes count: its marker proves that no data was lost, its adoption is the key that begins a wait.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ impl Case<'_> {
         if marker.as_ref().is_some_and(is_of_this_run) {
             return (Votes::Count, findings);
         }
-        // With a marker, a restarted server votes once it is old enough. Otherwise a wait (adoption) comes first.
+        // With a marker, a restarted server votes once its uptime is long enough. Any other node is adopted: it waits.
         let would_tell = self.is_durable(info) || self.topology.rules.would_tell_of_promotions();
         let (votes, finding) = if marker.is_some() && info.promoted_at.is_none() && would_tell {
             self.restarted(info)
@@ -89,8 +89,8 @@ impl Case<'_> {
         (Votes::CountIn(young_for), Some(finding))
     }
 
-    /// Evaluates a node that votes only after an adoption: a client starts a wait on the node, and writes a new marker
-    /// after it. The node has an adoption that is not old enough, or the next client must write one.
+    /// Evaluates a node that votes only after an adoption: a client writes the adoption key, waits, and writes a new
+    /// marker. Either the node has the adoption key, and its wait runs or is over, or the next client writes the key.
     fn adopted(&self, facts: &Facts, info: &Info) -> (Votes, Option<Finding>) {
         let no = |finding| (Votes::DoNotCount, Some(finding));
         let quarantine = self.topology.rules.quarantine();
@@ -108,7 +108,7 @@ impl Case<'_> {
                 None => return no(self.foreign(key, &quoted(text))),
             },
         };
-        // An adoption (wait) for an earlier run, or from before a promotion, does not count. A client begins a new one.
+        // An adoption key of an earlier run, or from before a promotion, does not count: a client begins a new wait.
         let promoted_at = info.promoted_at.unwrap_or(-1);
         let begun = adoption.filter(|Adoption { marker, .. }| {
             *marker.run_id == *info.run_id && marker.promoted_at == promoted_at

@@ -1,7 +1,7 @@
 //! The measurements of `quorlock bench`.
 //!
-//! They do only what a program that uses quorlock would do: they lock keys of their own, give these back, and ask nodes
-//! which client holds a key. They reset no counter and touch no other key.
+//! Measurements do only what a program that uses quorlock would do: they lock keys of their own, give these back, and
+//! ask nodes which client holds a key. They reset no counter and touch no other key.
 
 use std::future::Future;
 use std::time::Duration;
@@ -199,8 +199,8 @@ async fn pairs_of(
 
 async fn handover(clients: [&Client; 2], keys: &str, time: Duration) -> Result<Handover, Failed> {
     let until = Instant::now() + time;
-    // The last client that had the lock, and the time of its release. A client that has had the lock asks again only
-    // after the other client has had it.
+    // The last client that had the lock, and the time of its release (`None` until then). A client asks for the lock
+    // again only after the other client has had the lock.
     let last = watch::Sender::new((usize::MAX, None::<Instant>));
     let take_turns = |(me, client): (usize, &Client)| {
         let (client, key, last) = (client.clone(), format!("{keys}shared"), last.clone());

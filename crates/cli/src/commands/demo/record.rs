@@ -136,7 +136,7 @@ impl Record {
     }
 
     /// Median, 99th percentile and maximum of the times to acquire; `None` if there are none. Only calls during which a
-    /// majority of nodes was up count. The others would only measure how long nodes were down.
+    /// majority of nodes was up count. Other calls would only measure how long nodes were down.
     fn times_to_acquire(&self, holds: &[&Hold]) -> Option<[String; 3]> {
         let had_majority = |hold: &&&Hold| {
             let mut without = self.phases.iter().filter(|phase| !phase.majority);

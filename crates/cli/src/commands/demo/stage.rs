@@ -61,7 +61,7 @@ pub(super) struct Stage {
     screen: Screen,
     pub(super) record: Record,
     views: [NodeView; NAMES.len()],
-    /// Groups of workers that have not ended.
+    /// Number of groups of workers that have not ended.
     at_work: usize,
     began_ns: u64,
     draw_at: Instant,
@@ -71,7 +71,7 @@ struct NodeView {
     fate: Fate,
     /// Time of the last fault or repair, in nanoseconds of the boot clock.
     changed_ns: u64,
-    /// The last answer to a question that was asked since.
+    /// The last answer to a question that was asked after that time, or why there is none.
     answer: Result<NodeAnswer, String>,
 }
 

@@ -66,8 +66,8 @@ pub(super) struct Hold {
     pub(super) votes: usize,
     /// Whether the worker wrote the file. It does not if the lock is no longer valid.
     pub(super) wrote: bool,
-    /// Whether the lock was over before the write had ended. The machine has held the worker up between its look at the
-    /// lock and the end of its write, and only a fencing token can stop such a write.
+    /// Whether the lock ended before the write did, because the machine delayed the worker between the check of the
+    /// lock and the end of the write. Only a fencing token can stop such a write.
     pub(super) late: bool,
 }
 
@@ -221,7 +221,7 @@ impl Worker {
         // A half-written number means that another worker writes too. The final number then shows the lost update.
         let next = 1 + text.trim().parse::<u64>().unwrap_or(0);
         sleep_up_to(WORK_MS);
-        // Extensions move the end of the lock.
+        // Extensions may have moved the end of the lock since the grant.
         let valid_until = granted_until.max(valid_until());
         let wrote = guard.is_valid();
         if wrote {

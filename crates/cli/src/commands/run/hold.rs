@@ -32,7 +32,7 @@ enum Watched {
 /// The last message to the guardian, and whether it was sent.
 pub(super) struct Sent {
     pub(super) deadlines: Deadlines,
-    /// Time of SIGKILL, once the lock is lost.
+    /// Time of SIGKILL if the lock is lost; `None` while it is held.
     loss: Option<Moment>,
     is_sent: bool,
 }
@@ -57,7 +57,7 @@ impl Keeper<'_> {
             Watched::Over { how: How::Killed(killed), .. } => Some(killed),
             _ => None,
         };
-        // The guardian's reason comes first: at its signal the lock was valid, so the lease may have no loss cause yet.
+        // The guardian's reason comes first: its signal precedes the lock's end, so the lease may have no cause yet.
         let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss_cause());
         let lost = lost.map(|cause| pulse.loss(cause));
         let health = lease.health();
@@ -280,7 +280,7 @@ impl Keeper<'_> {
     }
 
     /// Holds the lock for the rest of `--min-hold`, then leaves the key to expire. So a machine with a late clock,
-    /// which starts the same job later, still finds the lock held. A signal ends the hold, and leaves the key as well.
+    /// which starts the same job later, still finds the lock held. A signal ends the hold; the key expires then too.
     async fn hold_on(&mut self, lease: Lease, rest: Duration) {
         let key = self.caller.lock.title();
         let line = format!("the command is done; \"{key}\" stays held for {} more", time(rest));
