@@ -266,7 +266,7 @@ fn is_of_this_version(facts: &Facts) -> bool {
     }
 }
 
-/// The settings in a node's marker, or in its adoption if it has no marker. `None`: the node has neither, or has the
+/// The settings in a node's marker or, during a wait, in its adoption. `None`: the node has neither key, or has the
 /// new settings.
 fn marked_for(facts: &Facts, new: &Cluster) -> Option<String> {
     let other = |cluster: Cluster| (cluster != *new).then(|| settings_shown(&cluster));
@@ -413,6 +413,6 @@ fn floor(looked: &[Looked], least: u64) -> u64 {
     });
     let ahead = times.max().map_or(0, |time| time.saturating_add(Marker::FLOOR_AHEAD_US));
     let floor = ahead.max(floors.max().unwrap_or(0)).max(least);
-    // If a clock is far ahead, the floor still leaves room for fencing tokens above it.
+    // Even if a clock is far ahead, the floor must leave room for fencing tokens above the floor.
     floor.min(Counter::LIMIT - 1)
 }

@@ -15,7 +15,7 @@ use super::acl;
 pub(crate) struct Rights {
     /// The rights that the user lacks, as an ACL spells them.
     pub(crate) denied: Vec<(&'static str, Weight)>,
-    /// Whether the user may not use the library's own keys.
+    /// Whether the user lacks the right to the library's own keys.
     pub(crate) keys: bool,
     /// The error with which the server refuses to write a key, for another reason than a missing right.
     pub(crate) cannot_write: Option<String>,

@@ -122,7 +122,7 @@ pub async fn reconfigure(
     if old.iter().any(|old| enough_of(old, &servers, &before).is_err()) {
         return failed();
     }
-    // Step 3: adoption, which starts the wait of the new nodes.
+    // Step 3: adoptions begin the wait of the new nodes.
     let after = both.map(|(state, change)| Some(state.clone()?.after(change.as_ref().ok()?)));
     let after: Vec<Option<NodeKeys>> = after.collect();
     let adopted = each(&topology, &servers[..topology.servers.len()], &after, |state, _| {
@@ -239,7 +239,7 @@ struct NodeKeys {
     marker: String,
     adoption: String,
     adopted_for: Duration,
-    /// Settings in the node's marker or adoption, except the new ones. Their clients get votes now or later.
+    /// Settings in the node's marker or adoption, except the new settings. Clients of these get votes now or later.
     settings: Vec<Settings>,
     /// The server was not a node under the first `came` of these settings; see [`CAME`].
     came: usize,

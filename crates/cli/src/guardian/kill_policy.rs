@@ -67,8 +67,8 @@ pub(crate) enum KilledBy {
 #[derive(Debug)]
 pub(crate) struct KillPolicy {
     deadlines: Deadlines,
-    /// The last deadlines that were not earlier than their predecessors. After a wall-clock jump has moved the
-    /// deadlines to an earlier time, only these older ones show that the time was not up by the boot clock.
+    /// The last deadlines that were not earlier than their predecessors. After a wall-clock jump the keeper sends
+    /// earlier deadlines, and only these older deadlines show that the time was not up by the boot clock.
     granted: Deadlines,
     /// The lock is lost or the keeper is dead, so no deadline is extended.
     sealed: bool,

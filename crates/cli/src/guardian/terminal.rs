@@ -51,7 +51,7 @@ impl Terminal {
         }
     }
 
-    /// Makes the command's group the foreground group if quorlock's own is. Returns whether it did.
+    /// Passes the foreground from quorlock's own group to the command's group. Returns false if that was not possible.
     pub(crate) fn give(&mut self) -> bool {
         if tcgetpgrp(&self.device) != Ok(self.keeper) {
             return false;
@@ -65,7 +65,7 @@ impl Terminal {
     }
 
     /// Makes quorlock's own group the foreground group again, unless a shell has given the terminal to a third group.
-    /// Returns whether the command had the terminal.
+    /// Returns whether this took the terminal from the command.
     pub(crate) fn take_back(&mut self) -> bool {
         let Ok(foreground) = tcgetpgrp(&self.device) else {
             return false;

@@ -194,7 +194,7 @@ impl Case<'_> {
         findings
     }
 
-    /// The remedy if the server refuses to write a key. `error` is its answer.
+    /// The remedy if the server refuses to write a key. `error` is the server's answer.
     fn to_write(&self, error: &str) -> String {
         match error.split(' ').next().unwrap_or_default() {
             "OOM" => format!(

@@ -82,7 +82,7 @@ impl Case<'_> {
     }
 }
 
-/// The settings with which the server would keep its data over a restart, and which it does not have.
+/// The settings that the server needs to keep its data over a restart, and does not have.
 fn to_last(info: &Info) -> Vec<&'static str> {
     let lacks = [
         (info.keeps_log != Some(true), "appendonly yes"),

@@ -150,8 +150,8 @@ impl Record {
         Some([at(50)?, at(99)?, at(100)?])
     }
 
-    /// The locks that were granted in a phase. If the call began before a phase without a majority, the majority of the
-    /// phase before may have granted it, so it does not count.
+    /// The locks that were granted in a phase. If the phase has no majority, a lock whose call began before does not
+    /// count, because the majority of the earlier phase may have granted that lock.
     fn holds_in(&self, phase: &Phase) -> impl Iterator<Item = &Hold> {
         let (times, majority) = (phase.from_ns..phase.to_ns, phase.majority);
         self.holds.iter().filter(move |hold| {
