@@ -19,7 +19,7 @@ pub(crate) struct Checker {
 
 pub(crate) struct Moment<'a> {
     pub(crate) now: Time,
-    /// The time on the client's clocks, needed only for `Fact::Answered`.
+    /// The time on the client's clocks. Only `Fact::Answered` needs it; for other facts, the simulator sets `None`.
     pub(crate) reading: Option<Reading>,
     pub(crate) terms: Terms<'a>,
     pub(crate) around: &'a dyn Surroundings,

@@ -30,9 +30,9 @@ pub(crate) enum Fact<'a> {
     Downgraded { guard: GuardId },
     /// A holder detaches its lock.
     DetachAsked { guard: GuardId },
-    /// The engine reports the detached lock, or that the lock is lost.
+    /// The engine reports the detached lock, or (`None`) that the lock is lost.
     Detached { guard: GuardId, detached: Option<&'a Detached> },
-    /// The engine reports the extension of a lock without a guard, by a caller that knows the value.
+    /// The engine reports the extension of a lock without a guard, by a caller that knows the value. `None`: it failed.
     EntryExtended { client: ClientId, entry: &'a Entry, validity: Option<&'a Validity> },
     /// A holder notices the end of its lock.
     EndSeen { guard: GuardId },

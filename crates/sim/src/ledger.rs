@@ -146,7 +146,7 @@ impl Ledger {
         let given = given.filter(|(given, _)| given.starts_with(plain.as_bytes()));
         let since_ms = given.and_then(|(given, _)| Value::since_ms_of(given)).unwrap_or(0);
         let foreign_seen_ms = given.and_then(|(given, _)| Value::foreign_seen_ms_of(given));
-        // A value has this age rounded up.
+        // `Value::dated` adds a millisecond to the age, so this closure subtracts one.
         let age = |seen_ms: u64| Duration::from_millis(since_ms.saturating_sub(seen_ms + 1));
         let now = Reading::new(0, since_ms as Time * MS);
         Value::dated(token, owner, now, foreign_seen_ms.map(age))

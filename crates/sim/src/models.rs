@@ -71,7 +71,7 @@ enum Action {
     Move(ClientId),
     /// The time of `WAIT` is over.
     Unacknowledged(ClientId),
-    /// Time passes. The second array marks the clients that are paused.
+    /// Time passes. The first array is the pace of each client's clocks, the second marks the clients that are paused.
     Tick([Pace; CLIENTS], [bool; CLIENTS]),
 }
 

@@ -21,7 +21,7 @@ pub(crate) enum Direction {
 pub(crate) struct Wire {
     pub(crate) client: ClientId,
     pub(crate) node: NodeIndex,
-    /// The server of the node, if the node has a replica.
+    /// The server that the connection leads to, if the node has a replica.
     pub(crate) side: Option<bool>,
     /// The client has not given up the connection.
     pub(crate) open_here: bool,

@@ -42,7 +42,7 @@ impl ModelNode {
         self.store.copy(&other.store, ahead_ms);
     }
 
-    /// Takes over the keys of this node's master. The ends of keys stay the same numbers on both wall clocks.
+    /// Takes over the keys of this node's master. Expiries are copied unchanged, although the wall clocks may differ.
     pub fn follow(&mut self, master: &Self) {
         self.store.copy(&master.store, 0);
     }

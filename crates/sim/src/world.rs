@@ -124,7 +124,7 @@ pub(crate) struct AskedEvidence {
     pub(crate) info: bool,
     /// The marker (the key that shows that the node lost no data), read after the commands.
     pub(crate) marker: bool,
-    /// The acknowledgement of the node's replica, behind the marker.
+    /// The acknowledgement of the node's replica, requested after the marker.
     pub(crate) acknowledgement: bool,
 }
 

@@ -58,7 +58,7 @@ fn seed_45610_an_attempt_begins_after_all_earlier_effects() {
 
 /// A node's data was replaced by older data with its own marker (the key that shows that it lost no data) while
 /// connections stayed open. Later votes counted, because clients read `INFO` only every 15 s. Now the node sends a push
-/// before its next reply, and the push ends the verification of the connection.
+/// before its next reply, and after this push no vote counts until the client has read `INFO` again.
 #[test]
 fn seed_28161012801_a_reply_after_a_flush_push_is_not_verified() {
     holds_without_later_faults(28_161_012_801);
@@ -116,8 +116,8 @@ fn seed_1795357018933923_fencing_floors_need_clocks_that_agree() {
     assert!(lost.any(|count| count > 0));
 }
 
-/// A node was flushed and adopted (it waited and then got a new marker) twice, with the same adoption text, while a
-/// client's boot clock stopped twice. The checker confused the second adoption with the first.
+/// Twice, a node was flushed, waited and got a new marker (an adoption), both times with the same adoption text. A
+/// client's boot clock stopped twice meanwhile. The checker confused the second adoption with the first.
 #[test]
 fn seed_1795368106810887_an_adoption_ends_with_its_marker() {
     holds_without_later_faults(1_795_368_106_810_887);
@@ -211,9 +211,9 @@ fn seed_1795439800538938_an_earlier_vote_may_last_longer_after_a_clock_step() {
     holds(&Plan::draw(1_795_439_800_538_938));
 }
 
-/// A client had requested an adoption (the wait for a new marker) for one run of a server when the connection broke. It
-/// learned of another run and dropped the request, but the node still got it. The client rightly ignored the answer;
-/// the checker counted it.
+/// A client had requested an adoption (that the node begins to wait for a new marker) for one run of a server when the
+/// connection broke. The client learned of another run and dropped the request, but the node still got the request. The
+/// client rightly ignored the answer; the checker counted it.
 #[test]
 fn seed_4066_a_client_ignores_the_answer_to_a_dropped_adoption_request() {
     holds(&Plan::draw(4066));
@@ -227,7 +227,7 @@ fn seed_1795363931392764_a_loading_replica_still_reports_its_promotion() {
     holds_without_later_faults(1_795_363_931_392_764);
 }
 
-/// Older seeds that tests and documents refer to still give the same runs, because their plans draw no later faults.
+/// Old seeds in tests and documents still give the same runs, because their plans skip faults that were added later.
 #[test]
 fn named_seeds_have_no_later_faults() {
     // docs/proof.md names these two seeds. Other old seeds are checked by `holds_without_later_faults`.

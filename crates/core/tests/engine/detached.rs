@@ -312,7 +312,7 @@ fn a_split_between_attaching_clients_ends_with_one_holder() {
     }
 }
 
-/// Nodes that had not answered when the lock was detached may set its value later, so they are not asked.
+/// Nodes that had not answered when the lock was detached may set its value later, so no attach or extension asks them.
 #[test]
 fn nodes_that_had_not_answered_give_no_vote() {
     let mut world = two_clients(5);
@@ -338,7 +338,7 @@ fn nodes_that_had_not_answered_give_no_vote() {
     world.finish();
 }
 
-/// The keys of a lock that cannot be attached would otherwise live as long as its caller waits.
+/// Each attempt to attach prolongs the keys. Without a limit, the keys would live as long as the caller waits in vain.
 #[test]
 fn attaching_takes_at_most_one_ttl() {
     let mut world = two_clients(3);
@@ -450,7 +450,7 @@ fn a_lock_with_the_callers_value_is_taken_extended_and_released_by_its_nonce() {
     world.finish();
 }
 
-/// An extension by the value alone writes a nonce of its own. Then a release with the earlier nonce does nothing.
+/// An extension that compares only the value replaces the nonce. So a release with the earlier nonce does nothing.
 #[test]
 fn the_forms_that_compare_the_value_alone_replace_the_nonce() {
     let mut world = two_clients(3);
@@ -475,7 +475,7 @@ fn the_forms_that_compare_the_value_alone_replace_the_nonce() {
     world.finish();
 }
 
-/// A node answers about the lock that a call attaches, and the report names the nodes without it.
+/// Node 0 has lost the lock, node 1 has another client's value, and node 2 is busy. The report distinguishes them.
 #[test]
 fn the_report_of_a_failed_attach_has_the_answer_of_each_node() {
     let mut world = two_clients(3);

@@ -227,8 +227,8 @@ fn a_loss_by_an_answer_is_reported_as_such_although_another_vote_has_expired() {
     world.finish();
 }
 
-/// Before the holder releases the lost lock, the client sends no release and grants the lock to no other caller. Then
-/// it sends one release to each node.
+/// Until the holder releases the lost lock, the client sends no release and grants the lock to no other caller. When
+/// the holder releases the lock, the client sends one release to each node.
 #[test]
 fn a_lost_lock_that_is_kept_is_released_when_its_holder_gives_it_back() {
     for report in [true, false] {

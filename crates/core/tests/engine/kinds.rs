@@ -217,8 +217,8 @@ fn an_intent_is_removed_when_its_writer_gives_up() {
     world.finish();
 }
 
-/// Two writers want key `k` and share one intent (a note on nodes that keeps readers out). Otherwise readers would get
-/// the lock each time that the turn passes to the other writer.
+/// Two writers alternately try to lock key `k`, and share one intent (a note on nodes that keeps readers out). If each
+/// writer removed an intent of its own after its attempt, readers would get the lock between the attempts.
 #[test]
 fn writers_of_one_process_share_the_intent_for_a_key_that_both_want() {
     let mut world = ScriptedWorld::with(3, Quorum::majority(3).expect("three nodes"));
@@ -330,7 +330,7 @@ fn after_a_downgrade_calls_that_must_step_aside_do() {
     assert!(world.granted_at(reads).is_some());
 }
 
-/// The quorum is all three nodes, and one stops answering the writer, who cannot get the lock. So readers must get it.
+/// The quorum is all three nodes, and node 2 gets no more messages from the writer. So readers must get the lock.
 #[test]
 fn a_writer_that_no_reader_keeps_waiting_lets_readers_in() {
     let mut world = ScriptedWorld::with(2, Quorum::new(3, 3).expect("all of three"));

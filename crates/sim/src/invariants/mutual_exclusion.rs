@@ -40,7 +40,7 @@ struct Detached {
     id: GuardId,
     keys: Keys,
     mode: Mode,
-    /// The value that the caller chose.
+    /// The value that the caller chose; `None` if the client drew the value.
     value: Option<Value>,
     validity: Validity,
 }

@@ -38,7 +38,7 @@ struct Set {
     until: Time,
     /// The time at which the last release failed. `None` if none failed, or if the client has sent it again.
     failed: Option<Time>,
-    /// The last release failed because the node was unreachable, and the node has answered since then.
+    /// `is_reach`: the last release failed because the node was unreachable. `is_back`: the node has answered since.
     is_back: bool,
     is_reach: bool,
 }

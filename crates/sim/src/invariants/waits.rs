@@ -1,5 +1,5 @@
-//! A client writes a marker (the key that shows that a node lost no data) only after the wait of an adoption, in which
-//! the node does not vote. The boot clock of the client measures this wait, whatever the node's clock shows.
+//! A client writes a marker (the key that shows that a node lost no data) only after a wait in which the node does not
+//! vote. An adoption key on the node begins the wait. The client's boot clock measures it, and not the node's clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,16 +30,16 @@ pub(crate) struct Waits {
     /// The earliest possible start of each server run: the time of the client's first `INFO` request to it, less the
     /// uptime in the reply.
     runs: BTreeMap<(Channel, String), Time>,
-    /// The last adoption (a node's wait for a marker) that the client has seen.
+    /// The last adoption (the key that begins a node's wait for a marker) that the client has read.
     adoptions: BTreeMap<Channel, Seen>,
-    /// The newest command about trust: its number, and the adoption that it requests.
+    /// The newest command about trust: its number, and the adoption that it requests; `None`: none that still counts.
     asked: BTreeMap<Channel, (u32, Option<Arc<str>>)>,
     /// Adoptions that arrived in this tick. They take effect at its end, unless evidence in the same batch makes the
     /// engine send a new request.
     heard: BTreeMap<Channel, Seen>,
 }
 
-/// An adoption (a node's wait) as a client read it: its text, its earliest start, and the time of the request.
+/// An adoption as a client read it: the text of the key, the earliest start of the wait, and the time of the request.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Seen {
     text: Arc<str>,
@@ -72,7 +72,7 @@ impl Waits {
             Fact::Ordered { client, node, ticket, command } if ticket.verb == Verb::Trust => {
                 return self.ordered((*client, *node), *ticket, command, view);
             }
-            // A client that refuses a node ignores the node's adoption (its wait for a marker).
+            // A client that refuses a node ignores the node's adoption, because a wait does not help.
             Fact::TrustState { client, node, trust_state: TrustState::Refused(_) } => {
                 let channel = (*client, *node);
                 self.heard.remove(&channel);
@@ -80,7 +80,7 @@ impl Waits {
                     *asked = None;
                 }
             }
-            // The marker has ended this adoption (wait), so its beginning must not count for a later adoption.
+            // The marker has ended the wait, so the beginning of this wait must not count for a later adoption.
             Fact::TrustState { client, node, trust_state: TrustState::Trusted } => {
                 self.adoptions.remove(&(*client, *node));
                 self.heard.remove(&(*client, *node));

@@ -1,4 +1,4 @@
-//! A model's only node that has a replica: the first server is the master, and the second one is promoted.
+//! A node with a replica, as the only node of a model: the first server is the master, and the second one is promoted.
 //!
 //! A message in flight, or a client with a stale name, reaches the old master also after the promotion. So the model
 //! needs no frozen master. The promoted server has a replica of its own that acknowledges everything at once, because
@@ -26,12 +26,12 @@ pub(crate) struct Replica {
 }
 
 impl Bounds {
-    /// The node as clients see it, for this server.
+    /// The index, in the list of the clients, of the node to which this server belongs.
     pub(crate) fn name(&self, server: usize) -> NodeIndex {
         if self.replica.is_some() { 0 } else { server }
     }
 
-    /// The answer to `WAIT` from a server whose replica has the awaited write.
+    /// The answer to `WAIT` from a server whose replica has the awaited write; `None` in a model without a replica.
     pub(crate) fn acknowledged(&self) -> Option<u32> {
         self.replica.map(|_| 1)
     }

@@ -162,8 +162,8 @@ impl Step<'_> {
         }
         if matches!(ticket.verb, Verb::Release | Verb::Trust) || self.bounds.prompt {
             // These answers reach the client at once, and no later delivery is explored. Nothing waits for the answer
-            // to a release. The answer to a command about trust (`INFO`, marker, or adoption: the wait for a new
-            // marker) depends only on the node; see `tick`. With `bounds.prompt`, every answer arrives at once.
+            // to a release. The answer to a command about trust (`INFO`, the marker, or the wait for a new marker)
+            // depends only on the node; see `tick`. With `bounds.prompt`, every answer arrives at once.
             return self.answer(client, node, (sent, ticket, answer));
         }
         self.world.links[client][node].change().answers.push_back((sent, ticket, answer));

@@ -1,4 +1,4 @@
-//! The kinds of locks that callers want. They have random streams of their own, so that older seeds keep their draws.
+//! The kinds of locks that callers want. A separate random stream draws them, so that all other draws stay the same.
 
 use quorlock_core::RestartGuard;
 

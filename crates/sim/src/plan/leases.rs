@@ -1,5 +1,5 @@
-//! Locks that outlive their guard, and locks with the caller's value. They have random streams of their own, so that
-//! older seeds keep their draws.
+//! Locks that outlive their guard, and locks with the caller's value. A separate random stream draws them, so that all
+//! other draws of a seed stay the same.
 
 use super::Plan;
 use crate::random::Random;
@@ -15,7 +15,7 @@ pub struct Leases {
     pub by_value: bool,
 }
 
-/// Seeds in tests and documents that are newer than the kinds of locks. Their plans skip the draws of this file.
+/// Seeds in tests and documents, older than this file. Their plans skip its draws, because their runs must not change.
 const NAMED_BEFORE_LEASES: [u64; 10] = [
     290,
     1_135,

@@ -15,8 +15,8 @@ impl Plan {
         plan
     }
 
-    /// Gives each node a replica. Only mutual exclusion is checked, and the run has only faults of clients and
-    /// connections beside the promotions.
+    /// Gives each node a replica. The run checks only mutual exclusion. Its only faults are promotions and faults of
+    /// clients and connections.
     pub(super) fn replicate(&mut self) {
         let random = &mut Random::new(self.seed, 44);
         if random.percent(70) {

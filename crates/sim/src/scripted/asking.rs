@@ -141,7 +141,7 @@ impl ScriptedWorld {
         detached
     }
 
-    /// The times and results of detaching a lock.
+    /// The times and results of detaching a lock. The result is `None` if the lock was lost.
     pub fn detached(&self, wanted: LockId) -> Vec<(i64, Option<Detached>)> {
         let detached = self.said(move |effect| match effect {
             Effect::Detached { lock, detached } if *lock == wanted => Some(detached.as_deref()),
@@ -164,8 +164,8 @@ impl ScriptedWorld {
         lock
     }
 
-    /// The time of the answer to [`Self::extend_entry`], the time in ms for which the lock was valid then, and the
-    /// number of nodes that confirmed.
+    /// The time of the answer to [`Self::extend_entry`], the time in ms for which the lock was valid then (`None`:
+    /// the extension failed), and the number of nodes that confirmed. `None` before the answer.
     pub fn entry_extended(&self, wanted: LockId) -> Option<(i64, Option<i64>, usize)> {
         let mut extended = self.said(move |effect| match effect {
             Effect::EntryExtended { lock, validity, nodes } if *lock == wanted => {

@@ -1,4 +1,4 @@
-//! Nodes with a replica: two servers behind one name, one of which is the replica of the other.
+//! Nodes with a replica: two servers share one name, and one server is the replica of the other.
 //!
 //! The replica gets the master's data late. It is promoted at any time, also while the master runs, is frozen, or grants
 //! votes. New connections then lead to the promoted server, or still to the old one. Later the old master becomes a
@@ -18,7 +18,7 @@ use crate::time::{Clock, MS, SECOND, Time};
 /// One of the two servers of a node.
 pub(crate) type Side = bool;
 
-/// The two servers behind a node's name. `servers` has one of them; the other one is here.
+/// The two servers that share a node's name. `World::servers` has one of them, and this record the other one.
 pub(crate) struct Pair {
     /// The side of the server in `servers`.
     here: Side,
@@ -138,7 +138,7 @@ impl World {
         Some(side)
     }
 
-    /// Sends the master's data to its replica, behind a batch that the master has executed.
+    /// Sends the master's data to its replica, after the master has executed a batch.
     pub(crate) fn replicate(&mut self, node: NodeIndex) {
         let ttl = self.plan.load.max_ttl;
         let Some(pair) = self.pairs.get_mut(node) else { return };
@@ -190,7 +190,7 @@ impl World {
         None
     }
 
-    /// Answers the `WAIT`s of this side that are acknowledged or over. Then the batches behind them are executed.
+    /// Answers the `WAIT`s of this side that are acknowledged or over. Then executes the batches that they blocked.
     fn review_waits(&mut self, node: NodeIndex, on: Side) {
         self.turn_to(node, on);
         if self.servers[node].process != Process::Runs {

@@ -78,8 +78,8 @@ fn a_key_that_comes_free_is_had_although_a_set_pauses_at_the_other() {
     world.finish();
 }
 
-/// Two names lead to one server, so two of three nodes answer with a failure. Without the restart guard, this is like
-/// any other failure of two nodes: the call is refused.
+/// Commands to nodes 1 and 2 fail, because both names lead to one server. Without the restart guard, the client treats
+/// this like any other failure of two of three nodes: it refuses the call.
 #[test]
 fn one_server_twice_ends_a_readers_call_without_the_restart_guard() {
     for (wait, at_most) in [(Wait::Once, 100), (Wait::For(Duration::from_secs(2)), 2100)] {

@@ -36,7 +36,7 @@ fn a_key_that_is_free_keeps_the_intent_while_readers_leave_another() {
     world.finish();
 }
 
-/// The intent stays although one node has a foreign key. The test tries each node, each ttl and each type of key.
+/// The intent stays although one node has another program's key. The test tries each node, each ttl, each type of key.
 #[test]
 fn a_foreign_key_on_a_minority_of_nodes_ends_no_intent() {
     let text = Some(&b"foreign"[..]);
@@ -61,7 +61,7 @@ fn a_foreign_key_on_a_minority_of_nodes_ends_no_intent() {
     }
 }
 
-/// Foreign keys on two of three nodes block the writer, so it must withdraw its intents and let readers in.
+/// Another program's keys on two of three nodes block the writer, so it must withdraw its intents and let readers in.
 #[test]
 fn an_intent_ends_where_a_quorum_of_one_key_is_out_of_reach() {
     let mut world = three_clients();
@@ -132,7 +132,7 @@ fn a_writer_of_one_key_that_stepped_aside_has_its_intent_back() {
     world.finish();
 }
 
-/// A foreign key on one node lives for an hour, and pushes come late. The call must notice when the other keys expire.
+/// Another program's key on one node lives for an hour. Pushes come late, so the call must notice the other keys' end.
 #[test]
 fn a_foreign_key_that_lives_long_puts_off_nobody() {
     for node in 0..3 {

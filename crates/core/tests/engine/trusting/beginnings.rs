@@ -1,5 +1,5 @@
-//! How a client determines the age of a run or of an adoption (a node's wait for a new marker). Also floors (lower
-//! bounds for tokens), promotions, and servers that change addresses.
+//! How a client determines the age of a server's run, or of an adoption: the key that begins a node's wait for a new
+//! marker. Also floors (lower bounds for tokens), promotions, and servers that change addresses.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn jump(world: &mut ScriptedWorld, node: usize) {
     world.server_mut(node).clock.step(JUMP, now);
 }
 
-/// An adoption (wait) is deleted and begins again. A jump of the server's clock must not make the new one look old.
+/// The nodes are flushed, so their wait begins again. A jump of a server's clock must not make the new wait look old.
 #[test]
 fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new() {
     let mut world = fresh();
@@ -26,8 +26,8 @@ fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new()
     assert_eq!((world.trusted(0), world.outcome(lock)), (3, Some(Ok(()))));
 }
 
-/// Another client begins the adoption (wait) again, and the clock of the server jumps ahead. This client knows only the
-/// earlier adoption. The new adoption cannot be older than this client's last look at the earlier one.
+/// Another client begins the wait of a flushed node again, and the clock of the server jumps ahead. This client knows
+/// only the first wait. The new wait cannot be older than the time at which this client last saw the first one.
 #[test]
 fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_before() {
     let mut world = fresh();
@@ -142,8 +142,7 @@ fn an_uptime_that_jumps_after_it_was_seen_makes_no_run_older() {
     assert_eq!((world.trusted(0), world.outcome(lock)), (0, None), "it started 8 s ago");
 }
 
-/// A server with older data was promoted, and an hour later no longer reports this. The wait (7274 s) must not end
-/// early.
+/// A server with older data was promoted. Even if it no longer reports this, the wait of 7274 s must not end early.
 #[test]
 fn a_promotion_that_the_server_has_forgotten_still_counts() {
     let mut world = with_a_long_ttl(run_id);
@@ -156,8 +155,9 @@ fn a_promotion_that_the_server_has_forgotten_still_counts() {
     assert_eq!(world.trusted(0), 0, "half of the quarantine has passed");
 }
 
-/// The server becomes a replica of its own lagging replica, and then a master again. It now has the replica's data,
-/// with an older adoption (wait) or none. In both cases it must not vote yet.
+/// A server becomes a replica of its own lagging replica, and then a master again, with that replica's older data. The
+/// data lacks the marker. It may contain the key that began the server's earlier wait. With or without this key, the
+/// server must not vote before it has waited again.
 #[test]
 fn an_adoption_from_before_a_promotion_is_none() {
     for keeps_adoption in [true, false] {
@@ -405,8 +405,8 @@ fn a_server_with_a_copy_that_has_just_started_does_not_vote() {
     assert!(is_held(&world, lock) && !is_held(&world, rivals));
 }
 
-/// The adoption of a second client arrives after the marker of the first one, and must be refused. Also, an old
-/// adoption does not count for a node that was a replica a moment ago.
+/// The second client's command to begin the wait for a marker (the adoption) arrives after the first client's marker,
+/// and the node must refuse it. Also, the key of an old wait does not count for a node that was just a replica.
 #[test]
 fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     let mut world = fresh();
@@ -414,7 +414,7 @@ fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     world.run_for(13 * SECOND);
     assert_eq!((world.trusted(0), world.outcome(first)), (3, Some(Ok(()))));
     release(&mut world, first);
-    // Executes the adoption again, as if it came late from a client that had read the node before it had a marker.
+    // Executes the command again, as if it came late from a client that had read the node before it had a marker.
     let adopts =
         |(to, command): &(usize, &Command)| *to == 0 && matches!(command, Command::Adopt { .. });
     let (_, adopt) = world.orders(0).find(adopts).expect("it was adopted");

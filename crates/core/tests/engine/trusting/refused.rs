@@ -147,7 +147,7 @@ fn a_durable_node_is_excused_from_its_uptime_and_nothing_else() {
     }
 }
 
-/// A late answer may report a recent uptime. Counted from the time of the question, it would make the run too old.
+/// A late answer reports a recent uptime. If the client added the delay to this uptime, the run would seem too old.
 #[test]
 fn an_answer_that_comes_late_does_not_shorten_the_quarantine() {
     let mut world = settled();

@@ -10,7 +10,7 @@ fn short_lived_clients_wait_together() {
         let client = another(&mut world);
         let lock = acquire_by(&mut world, client, Wait::Once);
         world.run_for(1);
-        // The first client after the quarantine ends the adoption (writes the new marker) and gets its lock.
+        // The first client after the quarantine writes the new marker, which ends the wait, and gets its lock.
         let has_it = world.outcome(lock).is_some_and(|outcome| outcome.is_ok());
         assert_eq!(has_it, second > 12, "second {second}");
         assert_eq!(world.trusted(client) == 3, second > 12, "second {second}");
@@ -44,7 +44,7 @@ fn short_lived_clients_wait_together_although_a_node_is_dead() {
     }
 }
 
-/// A shutdown waits a moment for an adoption in progress to complete.
+/// A shutdown waits a moment until the client has read how long a node has waited, and has written the new marker.
 #[test]
 fn a_shutdown_lets_an_adoption_finish() {
     use quorlock_core::Event;
@@ -54,7 +54,7 @@ fn a_shutdown_lets_an_adoption_finish() {
         world.restart(2, false);
         let lock = acquire(&mut world, Wait::Once);
         assert_eq!(world.outcome(lock), Some(Ok(())));
-        // The next client comes after 13 s of the wait (adoption). It learns of the wait only after it has its lock.
+        // The next client comes after node 2 has waited for 13 s. The client reads this only after it has its lock.
         assert!(world.has(2, ADOPTION));
         world.leave(0);
         world.run_for(13 * SECOND);
@@ -195,7 +195,7 @@ fn data_that_are_replaced_on_a_living_connection_are_noticed_by_the_push() {
     let third = acquire(&mut world, Wait::Once);
     assert!(matches!(world.outcome(third), Some(Err(_))), "and so does the old one");
     assert_eq!(world.trusted(0), 1);
-    // If no data was lost, the client asks for the evidence (`INFO` and marker) only once more.
+    // After a push without a loss of data, the client reads `INFO` and the marker once more, and votes count again.
     let mut world = settled();
     let first = acquire(&mut world, Wait::Once);
     (0..3).for_each(|node| world.say_flushed(node));

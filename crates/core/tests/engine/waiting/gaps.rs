@@ -1,4 +1,4 @@
-//! Waiting calls leave gaps for foreign clients that poll.
+//! Waiting calls leave gaps (times without an attempt) in which clients of other libraries, which poll, get the lock.
 
 use super::*;
 
@@ -94,7 +94,7 @@ fn in_a_gap() -> ScriptedWorld {
     world.run_for(10);
     assert!(world.is_valid(call), "the foreign client has had its turn, so there is no gap");
     world.release(call, false);
-    // The probe shows whether a gap is open.
+    // The probe is a call that shows whether the client leaves a gap now: then it does not get the lock.
     for _ in 0..100 {
         let probe = world.acquire(request("k"));
         world.run_for(10);
@@ -107,14 +107,14 @@ fn in_a_gap() -> ScriptedWorld {
     panic!("no gap in a second");
 }
 
-/// The call has the lock after this time.
+/// Runs for `after_ms` milliseconds. Then the call must have the lock.
 fn finish_with(mut world: ScriptedWorld, call: LockId, after_ms: i64) {
     world.run_for(after_ms);
     assert!(world.is_valid(call));
     world.finish();
 }
 
-/// The time in which a gap ends.
+/// Every gap ends within this number of milliseconds.
 const GAP_MS: i64 = 260;
 
 #[test]
