@@ -29,7 +29,7 @@ impl fmt::Display for Void {
 /// The evidence (`INFO` and marker) that nodes gave to each client. Recorded only if the restart guard is strict.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct EvidenceLog {
-    /// The text with which all valid markers begin.
+    /// The text with which all valid markers begin; `None` without a strict restart guard.
     cluster: Option<String>,
     /// The restart guard of each client, if the clients have different ones.
     modes: Modes,

@@ -224,7 +224,7 @@ impl Ledger {
         self.evidence_log.forget(client);
     }
 
-    /// Records a fact; `now` is the time on the client's clocks.
+    /// Records a fact. `now` is the time on the client's clocks; only `Fact::Answered` needs it.
     pub(crate) fn note(&mut self, fact: &Fact<'_>, now: Option<Reading>) {
         match fact {
             Fact::Wanted { client, lock, request } => {

@@ -60,7 +60,7 @@ fn a_set_waits_at_the_key_that_is_held_and_holds_nobody_back_at_the_others() {
     let b = world.acquire(automatic("b"));
     world.run_for(20);
     assert!(world.granted_at(b).is_some() && world.granted_at(both).is_none());
-    // When the first key of the set is free, later calls for its second key must wait behind the set.
+    // Key `a` is free now. The later call for `b` must wait until the earlier call for both keys has had its lock.
     let later = world.acquire(automatic("b"));
     world.release(a, false);
     world.run_for(20);

@@ -16,9 +16,9 @@ use crate::view::View;
 
 pub(crate) const NAME: &str = "fencing";
 
-/// A client computes a floor (the lower bound for a node's tokens) from the times that nodes report. This is the
-/// largest age of such a time, because the report was in flight. A time does not count if its report was in flight for
-/// more than half of a quarantine (the wait of a restarted node).
+/// A client computes a floor (the lower bound for a node's tokens) from the times that nodes report. Such a time has an
+/// age, because its report was in flight, and this is the largest age. The client ignores a report that was in flight
+/// for more than half of a quarantine (the wait of a restarted node).
 const READ_BEFORE: Time = 10 * SECOND;
 
 pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without any timing assumption \
@@ -31,7 +31,7 @@ pub(crate) struct Fencing {
     /// The largest token that a holder has seen.
     shown: BTreeMap<Key, u64>,
     all: BTreeSet<(Key, u64)>,
-    /// The largest token seen before an attempt (`before`) or a release (`handed`). The next token must be larger.
+    /// The largest token shown when an attempt (`before`) or a release (`handed`) began. The next token must be larger.
     before: BTreeMap<(ClientId, LockId), u64>,
     handed: BTreeMap<Token, u64>,
     /// The counters of each node at its last check.

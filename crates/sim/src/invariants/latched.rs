@@ -27,7 +27,7 @@ pub(crate) struct Latched {
 }
 
 impl Latched {
-    /// Drops the records of guards that were released, because the engine reports nothing more on them.
+    /// Moves all times back, and drops records of released guards, because the engine reports nothing more on them.
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading, guards: &Guards) {
         self.reported.retain(|id, _| guards.of(*id).is_some());
         self.over.retain(|id, _| guards.of(*id).is_some());

@@ -36,7 +36,7 @@ pub(crate) struct MutualExclusion {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Detached {
-    /// The guard that was detached. After an extension, the client is the one that extended the lock.
+    /// The guard that was detached. After an extension, `id.client` is the client that extended the lock.
     id: GuardId,
     keys: Keys,
     mode: Mode,

@@ -155,7 +155,7 @@ impl World {
     }
 
     /// If a lock was granted late, plans a jump of the wall clock to about the end of the lock, shortly before the
-    /// holder releases it. The engine must then hand the lock over within its margin, or not at all.
+    /// holder releases it. The engine must not hand the lock over if no more than the margin is left of it.
     fn step_to_the_margin(&mut self, guard: GuardId) -> Option<Time> {
         let (ttl, is_sober) =
             (self.plan.load.max_ttl, self.plan.clocks.sober && self.plan.load.fenced > 0);

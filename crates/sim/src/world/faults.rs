@@ -71,7 +71,7 @@ impl World {
             Fault::Losses => self.lose_votes(),
             Fault::NodeSteps => self.set_node_clock(node),
             Fault::Distrust => self.distrust(node, span),
-            // Nothing happens here. The code for ticks makes them stall, and the code for commands sends some twice.
+            // Nothing happens here: `World::tick` stalls some ticks, and `World::serve` repeats some batches.
             Fault::Stalls | Fault::Duplicates => {}
         }
     }
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// Kills a node. If the node loses its data, it stays down for the longest ttl.
+    /// Kills a node. If the node loses its data, it stays down until none of its earlier votes can count.
     fn crash(&mut self, node: NodeIndex, span: Time) {
         if self.servers[node].process == Process::Down {
             return;
@@ -154,7 +154,7 @@ impl World {
             Health::OutOfMemory,
             Health::Garbled,
         ]);
-        // The node is a replica, which refuses writes until it is promoted.
+        // The node is a replica, which must refuse writes until it is promoted, so its health must not change here.
         if self.servers[node].node.health == Health::ReadOnly(FailureKind::ReadOnly) {
             return;
         }
@@ -360,7 +360,7 @@ impl World {
     }
 
     /// Plans at most one jump of the node's clock during its quarantine (the wait after its restart), so that the
-    /// length of the quarantine stays known. If the plan allows it, the wall clock of a waiting client jumps too.
+    /// length of the quarantine stays known. If the plan has jumps of wall clocks, a client's wall clock may jump too.
     fn plan_jumps(&mut self, node: NodeIndex, most: Time) {
         let (long, clients) = (self.plan.quarantine(), self.clients.len());
         let (may_set_walls, wild) =
@@ -409,7 +409,7 @@ impl World {
             // A durable node keeps its own data here. If it took other data and then restarted, it would have forgotten
             // that it was a replica, and clients would trust the other data (GUARANTEES.md).
             _ if self.forgets_nothing(node) => false,
-            // A node takes over only the data of a node with a smaller index, so that nodes keep different data.
+            // The node loses its data. It copies `other` (below) only if `other` is smaller, so data stay different.
             choice if choice == 1 || other >= node => {
                 self.servers[node].node.flush();
                 // Without a push, clients notice by the missing marker (the key that shows that no data was lost).
@@ -452,8 +452,8 @@ impl World {
         }
     }
 
-    /// Sets node clocks back by any time, and ahead by 1 ms in total. The assumptions allow 2 ms; the rounding of ttls
-    /// uses the other millisecond.
+    /// Sets a node's clock back by up to half of the longest ttl, or ahead. Within the assumptions, all jumps ahead sum
+    /// up to at most 1 ms: the assumptions allow 2 ms, and the rounding of ttls uses the other millisecond.
     fn set_node_clock(&mut self, node: NodeIndex) {
         let ttl = self.plan.load.max_ttl;
         let wild = self.plan.outside == Some(Outside::Clocks);

@@ -16,8 +16,8 @@ use crate::plan::CONNECT_TIMEOUT;
 use crate::time::{MS, SECOND, Time};
 
 impl World {
-    /// Ends all faults, except those of a minority of nodes in some runs, and kills some holders. Then each waiting
-    /// call must get its lock in time, and a new client must get one lock on each resource.
+    /// Ends all faults, except those of a minority of nodes in some runs, and kills some clients. Then each call that
+    /// still waits must get its lock in time, and a new client must get one lock on each resource.
     pub(crate) fn heal(&mut self) {
         self.progress.healing = true;
         self.note_fault(FaultEvent::Healing);
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// Kills some holders, releases other locks, and cancels some waiting calls.
+    /// Kills some clients, and releases the locks of the other clients. Returns these other clients.
     fn settle_callers(&mut self) -> Vec<ClientId> {
         for client in 0..self.clients.len() {
             if !self.clients[client].life.alive {

@@ -87,7 +87,7 @@ impl World {
         self.plan_in(span, SimEvent::Lease(lease));
     }
 
-    /// Callers use a lease: they attach it, two of them at once, extend it or release it.
+    /// Uses a lease at random: one or two callers attach it, a caller extends or releases it, or nothing happens.
     pub(super) fn use_lease(&mut self, lease: usize) {
         let SimLease { of, request, by, uses } = self.leases[lease].clone();
         if self.progress.healing || uses == 0 {

@@ -248,7 +248,7 @@ impl World {
         }
     }
 
-    /// If the node sends pushes, it tells each client that all keys have changed, before its next reply.
+    /// If the node sends pushes, it pushes to each client that all keys have changed, before its next reply.
     pub(crate) fn push_everything(&mut self, node: NodeIndex) {
         let here = self.side_of(node);
         let open = |it: &crate::network::Wire| {

@@ -178,7 +178,7 @@ impl World {
         None
     }
 
-    /// Keeps a batch back if its connection is blocked by `WAIT`.
+    /// Keeps a batch back if a `WAIT` blocks its connection. Otherwise returns the batch.
     pub(crate) fn queue_behind_wait(&mut self, parcel: Parcel) -> Option<Parcel> {
         let wire = &self.network.wires[parcel.wire];
         let Some(side) = wire.side else { return Some(parcel) };

@@ -48,7 +48,7 @@ fn sets_that_overlap_take_turns_and_do_not_wake_each_other() {
     world.finish();
 }
 
-/// Two sets pause because another process holds `a` and `d`. The third set wants `b` and `c` and must not wait.
+/// Two calls pause, because another process holds `a` and `d`. A third call wants `b` and `c`, and must not wait.
 #[test]
 fn two_sets_that_pause_make_way_for_a_third_between_them() {
     let mut world = two_clients(3);
