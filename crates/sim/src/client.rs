@@ -88,7 +88,7 @@ pub(crate) struct Transport {
     /// Batches without replies: in flight, or waiting for a connection.
     pub(crate) unanswered: BTreeMap<BatchId, Batch>,
     pub(crate) session: Session,
-    /// Batches whose connections failed. Only the mutant `VoteFromOldEpoch` keeps them.
+    /// Batches whose connections failed: sending time and tickets. Only the mutant `VoteFromOldEpoch` keeps them.
     pub(crate) given_up: BTreeMap<BatchId, (Reading, Vec<Ticket>)>,
     pub(crate) signs: Signs,
     pub(crate) next_look: NextLook,

@@ -154,7 +154,7 @@ struct KeyChange<'a> {
     before: &'a Stored,
     after: Option<&'a Stored>,
     value: &'a Value,
-    /// The value that the command replaces.
+    /// The value that an attach replaces; `None` for other commands.
     from: Option<&'a Value>,
 }
 

@@ -78,8 +78,8 @@ pub(crate) struct Bounds {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verbs {
     Plain,
-    /// At the start, the first client has detached the lock. The other clients attach it, except the `rival`, which
-    /// acquires the lock.
+    /// At the start, the first client has detached the lock. The other clients attach it, except the `rival` (if any),
+    /// which acquires the lock.
     Attach {
         rival: Option<usize>,
     },

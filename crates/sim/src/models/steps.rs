@@ -100,7 +100,7 @@ impl Step<'_> {
         }
     }
 
-    /// The engine has reported a detached lock, or none if the lock is lost.
+    /// The engine has reported a detached lock, or (`None`) that the lock is lost.
     pub(super) fn detached(&mut self, client: ClientId, detached: Option<&Detached>) {
         self.world.clients[client].call = Call::Over;
         let Some(Detached { entry, unanswered, .. }) = detached.cloned() else {

@@ -44,7 +44,7 @@ pub(crate) struct ModelWorld {
     pub(crate) nodes: [Shared<ModelNode>; NODES],
     pub(crate) links: [[Shared<ModelLink>; NODES]; CLIENTS],
     pub(crate) watch: Shared<Checker>,
-    /// The lock that the first client detached before the start.
+    /// The lock that the first client detached before the start; `None` if it detached no lock.
     pub(crate) lease: Option<DetachedFrom>,
     /// The remaining budgets: how often each event may still happen.
     pub(crate) flushes: u8,

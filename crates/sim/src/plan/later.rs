@@ -14,8 +14,8 @@ pub struct Later {
     /// Nodes whose clocks are hours behind while clients' clocks are right. They are few enough that at least one right
     /// clock contributes to any floor (the lower bound for a node's fencing tokens).
     pub behind: Vec<usize>,
-    /// The largest jump of a clock during a quarantine (the wait of a restarted node). Clients' clocks jump in either
-    /// direction. Nodes' clocks jump back, or, if the run violates the assumption about clocks, ahead.
+    /// The largest jump of a clock during a quarantine (the wait of a restarted node), if clocks jump. Clients' clocks
+    /// jump in either direction. Nodes' clocks jump back, or, if the run violates the assumption about clocks, ahead.
     pub jumps: Option<Time>,
     /// Clients' wall clocks make small jumps, after which a lock may be valid for less than its margin.
     pub small_steps: bool,

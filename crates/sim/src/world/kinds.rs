@@ -101,8 +101,8 @@ impl World {
         self.random.kinds.between(ttl / 8, ttl / 2)
     }
 
-    /// All callers of one reading client read the same key, and each client reads a different key, so that readers of
-    /// one key come while readers of another key leave.
+    /// All callers of one reading client read the same key. The reading clients get the keys in turn, so that
+    /// readers of one key come while readers of another key leave.
     pub(super) fn want_to_read(&mut self, client: ClientId, caller: usize) {
         let place = self.progress.readers.iter().position(|reader| *reader == client).unwrap_or(0);
         let request = Request {
