@@ -1,5 +1,5 @@
-//! Calls without a wait, as a cron job makes them, take new nodes into use: the first call begins the adoption of the
-//! nodes, which do not vote during the quarantine. The first call after the quarantine gets its lock.
+//! Calls without a wait, as a cron job makes them, take new nodes into use. The first call begins the quarantine, in
+//! which the nodes do not vote, and fails. The first call after the quarantine gets its lock.
 
 mod common;
 
@@ -11,7 +11,7 @@ use quorlock_servers::{Reply, Server};
 /// Quarantine for the largest ttl of 4 s, in milliseconds: the ttl, 1 % of it, and 2 s.
 const QUARANTINE_MS: i64 = 6_040;
 
-/// The ttl that `quorlock:adopt` gets when an adoption (a node's wait) begins. The rest of it tells the adoption's age.
+/// The ttl of `quorlock:adopt`, the key that begins a node's quarantine. The remaining ttl shows when that was.
 const ADOPTION_MS: i64 = 2 * 86_400_000;
 
 #[test]

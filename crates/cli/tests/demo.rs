@@ -81,7 +81,7 @@ fn assert_clean_verdict(output: &Output) {
     let verdict = said.lines().last().unwrap_or_default();
     assert!(verdict.starts_with("VERDICT: "), "{said}");
     assert!(verdict.contains(" acquisitions, 0 overlaps, "), "{said}");
-    // A loaded machine may pause a worker between its look at the lock and the end of its write.
+    // A loaded machine may pause a worker between its check of the lock and the end of its write.
     let was_paused = said.contains("writes that ended after their lock");
     assert!(verdict.contains(" 0 lost updates") || was_paused, "{said}");
     assert!(!said.contains("WRONG"), "{said}");

@@ -38,7 +38,7 @@ fn fresh_in(testbed: &Testbed, database: u32, more: &[&str]) -> Output {
     quorlock(testbed, 3, database, &[FRESH, more].concat()).output().unwrap()
 }
 
-/// Opens a port in front of the server. A connection is closed when its client sends the text, which the server gets.
+/// A port that forwards to the server. If a client sends `text`, the server gets it, and the client gets no reply.
 fn closed_at(text: &'static str, server: &Server) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (url, path) = (format!("redis://{}", listener.local_addr().unwrap()), server.socket());
@@ -65,7 +65,7 @@ fn closed_at(text: &'static str, server: &Server) -> String {
 
 #[test]
 fn a_node_whose_answer_is_lost_may_have_been_changed() {
-    // The first text is an argument of the script that registers the database, the second one is in the other script.
+    // The first text is in the call that registers the database, the second one in the script that writes the marker.
     let changes =
         [("\r\ninstead\r\n", "quorlock:database"), ("Changes a node's marker", "quorlock:node")];
     for (text, key) in changes {

@@ -71,7 +71,7 @@ fn a_call_waits_for_the_quarantine_of_new_servers_unless_its_wait_is_shorter() {
     assert!(boot() - start >= QUARANTINE);
     let said = stderr(&waited);
     assert!(said.contains("waiting for ") && said.contains("votes count in "), "{said}");
-    // The command ends with three votes, so it may leave two nodes to the next one.
+    // Three votes are a quorum, so the command may have ended before the other two nodes were taken into use.
     let nodes = status();
     let trusted = nodes.as_array().unwrap().iter().filter(|it| it["trust_state"] == "trusted");
     assert!(trusted.count() >= 3, "{nodes}");
@@ -213,8 +213,8 @@ fn three_nodes_become_five() {
     assert!(stderr(&again).contains("counted before"), "{}", stderr(&again));
 }
 
-/// New nodes wait before they vote (adoption). The wait follows from the larger of the old and the new largest ttl, and
-/// continues after the command that began it was killed.
+/// A change of the settings makes each node wait before it votes. The larger one of the old and the new largest ttl
+/// determines this wait, which continues after the command that began it was interrupted.
 #[test]
 fn an_interrupted_change_is_finished_by_a_client_or_a_second_run() {
     let Some(testbed) = Testbed::new() else { return };
@@ -244,7 +244,7 @@ fn an_interrupted_change_is_finished_by_a_client_or_a_second_run() {
 #[test]
 fn new_nodes_with_a_marker_wait_during_a_reconfiguration() {
     let Some(testbed) = Testbed::new() else { return };
-    // Nodes b and c get the markers (proof of no data loss) that a client with the new settings would write.
+    // A marker shows that a node lost no data. Nodes b and c get the markers of a client with the new settings.
     ends(&testbed, 3, "900ms", FRESH, 0);
     ends(&testbed, 1, "4s", FORCE, 0);
     let hold = ["run", "k", "--ttl", "4s", "--", "sleep", "30"];
@@ -331,8 +331,8 @@ fn a_reconfiguration_onto_other_nodes_needs_the_old_nodes() {
     code(&refused, 69);
     assert!(stderr(&refused).contains("ever marked for other nodes"), "{}", stderr(&refused));
     assert_eq!(command(&testbed.nodes[2], &["DBSIZE"]), Reply::Int(0));
-    // A client with the new settings adopts a node: the node waits before it votes. The reconfiguration still needs the
-    // old nodes. A call may end before the first adoption, so the test repeats it.
+    // A client with the new settings writes `quorlock:adopt`, which begins a node's wait before it votes. The
+    // reconfiguration still needs the old nodes. A call may end before that write, so the test repeats the call.
     eventually("a node is adopted", || {
         code(&with(&testbed, &new, RUN), 69);
         testbed.nodes[2..].iter().find_map(|node| get(node, "quorlock:adopt"))
@@ -360,7 +360,7 @@ fn a_new_server_with_the_name_of_an_old_node_does_not_count_as_the_old_node() {
     let Some(testbed) = Testbed::new() else { return };
     ends(&testbed, 3, "900ms", FRESH, 0);
     let urls = testbed.nodes.urls();
-    // The servers of nodes a and c change. The old ones are still a quorum for old clients, so the change is refused.
+    // The servers of nodes a and c change. The old servers still form a quorum for old clients, so `init` refuses.
     let new = format!("a={},b={},c={}", urls[3], urls[1], urls[4]);
     let before = markers(&testbed);
     let refused = reconfigure(&testbed, &new, &["--quorum", "3"]);
@@ -391,7 +391,7 @@ fn an_adoption_for_settings_that_were_never_in_force_does_not_block_a_reconfigur
     let Some(testbed) = Testbed::new() else { return };
     ends(&testbed, 3, "900ms", FRESH, 0);
     let adopted = eventually("d is adopted for five nodes", || {
-        // Other nodes' settings may end a call before it adopts node d (starts its wait). The test repeats the call.
+        // The other nodes' settings may end a call before it writes `quorlock:adopt` to node d. The test repeats it.
         ends(&testbed, 5, "900ms", RUN, 69);
         get(&testbed.nodes[3], "quorlock:adopt")
     });
@@ -421,7 +421,7 @@ fn a_floor_leaves_room_for_fencing_tokens() {
     let floor = format!(" floor={}", (1_u64 << 53) - 1);
     let has_floor = |markers: &[String]| markers[..3].iter().all(|it| it.ends_with(&floor));
     assert!(has_floor(&markers(&testbed)), "{:?}", markers(&testbed));
-    // If no node has a marker, the floor (smallest fencing token) in the text of an adoption counts.
+    // If no node has a marker, `init` takes the floor, the smallest fencing token, from the text of `quorlock:adopt`.
     let adoption = format!("{} wait_ms=2909", markers(&testbed)[0]);
     testbed.on(0..3, &["DEL", "quorlock:node"]);
     testbed.on(0..1, &["SET", "quorlock:adopt", &adoption, "PX", "172800000"]);

@@ -237,7 +237,7 @@ fn a_crashed_reader_keeps_a_writer_out_only_until_its_ttl_ends() {
     let status = testbed.status("k");
     assert!(status.contains("HELD shared by 1 reader: crashed"), "{status}");
     crash("1000");
-    // The writer's wait is shorter than its own ttl, so it gets the lock only if the reader's shorter ttl ends.
+    // The wait (20 s) is enough only if the key expires with the reader's ttl (1 s), not with the writer's (30 s).
     all_succeed([testbed.run(&["k", "--ttl", "30s", "--wait", "20s"], "true")]);
 }
 

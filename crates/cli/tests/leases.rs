@@ -18,7 +18,7 @@ use common::{Running, Testbed, boot, code, eventually, json_lines, stderr, stdou
 use quorlock_servers::Reply;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Ends a keeper, and waits until no process has its number. An unreaped process counts as ended.
+/// Sends a signal to a keeper, the process that extends a lock in the background, and waits until the keeper has ended.
 fn kill(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     await_end_of(pid);
@@ -42,7 +42,7 @@ fn one_process_acquires_another_extends_and_a_third_releases() {
         code(&extended, 0);
         let second = stdout(&extended).trim_end().to_owned();
         assert!(second != first, "{options:?}");
-        // The earlier line can still release the lock.
+        // The lease from before the extension can still release the lock.
         let released = testbed.output(&["release", &first]);
         code(&released, 0);
         assert_eq!((stdout(&released), stderr(&released)), (String::new(), String::new()));
@@ -245,7 +245,7 @@ fn holds_beyond_the_ttl(testbed: &Testbed, key: &str) {
     }
 }
 
-/// The lease comes out of `$( )` while the keeper runs, so the keeper does not hold the pipe open.
+/// `$( )` returns the lease while the keeper runs, which shows that the keeper does not hold the pipe open.
 #[test]
 fn the_script_of_the_help_holds_the_lock_through_its_pauses_in_each_shell() {
     let Some(testbed) = servers(5) else { return };
@@ -333,7 +333,7 @@ fn a_kept_lock_is_extended_by_its_first_line_beyond_the_end_of_that_line() {
     assert!(is_free(&testbed, "k"));
 }
 
-/// Starts a script with a kept lock, lets `lose` end the lock, and returns the end of the script.
+/// Starts a script with a lock that a keeper extends, lets `lose` end the lock, and returns the script's output.
 fn lost(testbed: &Testbed, options: &str, body: &str, lose: impl FnOnce(&Running)) -> Output {
     let text = format!("quorlock acquire k --ttl 1s --hold-by $$ {options} > lease; {body}");
     let script = start_script(testbed, "sh", &text).unwrap();
@@ -351,7 +351,7 @@ fn a_script_that_loses_its_lock_gets_the_signal() {
     let traps = format!("trap 'echo lost; exit 7' USR1; {sleeps}");
     let output = lost(&testbed, "--on-lost USR1", &traps, delete);
     code(&output, 7);
-    // The limit of the hold counts as a loss.
+    // The end of `--max-hold` counts as a loss.
     let output = lost(&testbed, "--on-lost sigusr1 --max-hold 2s", &traps, |_| ());
     code(&output, 7);
     await_free(&testbed, "k");

@@ -21,7 +21,7 @@ fn start_blocked(testbed: &Testbed, options: &[&str]) -> (Running, PipeReader, i
     fcntl_setfl(&writer, OFlags::empty()).unwrap();
     let mut command = testbed.quorlock(&[&["acquire", "k", "--json"], options].concat());
     let child = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
-    // The command has a copy of the pipe's end.
+    // `command` has a copy of the pipe's writing end, which would keep the pipe open.
     drop(command);
     let running = Running::of(child);
     let acquired = json_lines(&running.await_line("\"acquired\"")).remove(0);
@@ -29,7 +29,7 @@ fn start_blocked(testbed: &Testbed, options: &[&str]) -> (Running, PipeReader, i
     (running, reader, i32::try_from(keeper).unwrap())
 }
 
-/// The test itself is the process for which the lock is kept.
+/// Options with which a keeper extends the lock for as long as this test process lives.
 fn kept() -> [String; 4] {
     ["--hold-by", &std::process::id().to_string(), "--on-lost", "none"].map(str::to_owned)
 }

@@ -179,7 +179,7 @@ fn a_server_without_free_client_connections_is_named() {
     let args = vec!["--maxclients".to_owned(), "5".to_owned()];
     let options = ServerOptions { args, ..ServerOptions::default() };
     let Some(testbed) = Testbed::with(1, options) else { return };
-    // A connection that the start of the server used may still take a place.
+    // A connection that the start of the server used may still count against `maxclients`, so `eventually` retries.
     let served = || {
         let mut client = testbed.nodes[0].connect().ok()?;
         let reply = client.command(&["PING"]).ok()?;

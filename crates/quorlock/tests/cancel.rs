@@ -21,7 +21,7 @@ fn is_closed(result: &Result<Guard, AcquireError>) -> bool {
     matches!(result, Err(AcquireError::Closed { .. }))
 }
 
-/// Waits until the client holds nothing, owes no release (one that failed is sent again), and the nodes have no keys.
+/// Waits until no call waits, the client holds no lock and has no failed release to send again, and no key is left.
 async fn is_at_rest(client: &Client, nodes: &Nodes) {
     eventually("no call waits", || client.stats().calls_waiting == 0).await;
     eventually("nothing is held", || client.stats().locks_held == 0).await;

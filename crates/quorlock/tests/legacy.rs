@@ -1,4 +1,4 @@
-//! The deprecated lock with a timestamp as its value, beside a client of the recipe that is written in commands.
+//! The deprecated lock with a timestamp as its value, against a client that executes the recipe as plain commands.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 #![allow(clippy::disallowed_methods, reason = "the recipe uses the wall clock")]
@@ -166,7 +166,7 @@ async fn a_counter_under_both_clients_loses_no_update() {
     assert_eq!(counter.load(Ordering::Relaxed), 4 * 20);
 }
 
-/// The keys have ended by their number, so only their kind protects them.
+/// Most of these values are times in the past, so only form, type or ttl shows that the recipe did not set the key.
 #[tokio::test]
 async fn a_key_that_the_recipe_has_not_set_is_refused_and_left_unchanged() {
     let Some(nodes) = one() else { return };
@@ -229,8 +229,8 @@ async fn the_recipe_is_for_one_server_and_its_timeout_has_the_bounds_of_a_ttl() 
     assert_eq!(get(&nodes[0], KEY), Some((NOW + 2).to_string()));
 }
 
-/// Runs `future`, and `act` before its poll with this number, at which an answer of the server may have arrived.
-/// Returns `None` if the future ended before.
+/// Polls `future`, and runs `act` before the poll with this number, so `act` may run between two answers.
+/// Returns `None` if the future ended before that poll.
 async fn with_act_at<F: Future>(poll: u32, act: impl FnOnce(), future: F) -> Option<F::Output> {
     let (mut future, mut act, mut count) = (pin!(future), Some(act), 0);
     let output = poll_fn(|cx| {
@@ -244,7 +244,7 @@ async fn with_act_at<F: Future>(poll: u32, act: impl FnOnce(), future: F) -> Opt
     act.is_none().then_some(output)
 }
 
-/// The type moves the end of no lock that is held: another client takes the ended lock over at any moment of the call.
+/// At any moment of an acquire, another client takes the ended lock. `TimestampLock` must not move that client's end.
 #[tokio::test]
 async fn an_end_is_not_moved_whenever_another_client_wins() {
     let Some(nodes) = one() else { return };
@@ -266,7 +266,7 @@ async fn an_end_is_not_moved_whenever_another_client_wins() {
     assert!(wins >= 2, "before the look, and between the look and the change: {wins}");
 }
 
-/// The type deletes only its own value: a successor takes the key over at any moment of the release.
+/// At any moment of a release, a successor takes over the key. `TimestampLock` must not delete the successor's value.
 #[tokio::test]
 async fn a_successors_key_is_not_deleted_whenever_it_appears() {
     let Some(nodes) = one() else { return };
@@ -284,7 +284,7 @@ async fn a_successors_key_is_not_deleted_whenever_it_appears() {
     assert!(kept >= 2, "before the look, and between the look and the change: {kept}");
 }
 
-/// Hazard 1.
+/// Hazard 1 in the documentation of `TimestampLock`.
 #[tokio::test]
 async fn a_client_whose_clock_is_ahead_takes_a_lock_that_is_held() {
     let Some(nodes) = one() else { return };
@@ -340,7 +340,7 @@ async fn a_check_and_a_later_del_delete_a_successors_key() {
     assert!(at(end + 2) < guard.end(), "two holders");
     assert_eq!(guard.release(at(end + 2)).await, Err(TimestampError::NotHeld));
 
-    // A value identifies no client: a successor in the same second has an equal one.
+    // A value identifies no client: a successor that acquires in the same second has an equal value.
     run(node, &["DEL", KEY]);
     let guard = ours.try_acquire(at(NOW)).await.unwrap();
     paused.unlock(end, end - 1);

@@ -19,7 +19,7 @@ fn retry(attempts_max: Option<u32>, min: u32, max: u32) -> Retry {
     Retry { delay: Delay::Between { min: min * MS, max: max * MS }, attempts_max }
 }
 
-/// Each number of a preset, with the source beside it in the documentation of the preset.
+/// The expected numbers are those of the other libraries. The documentation of each preset names the source.
 #[test]
 fn the_presets_have_the_numbers_of_their_libraries() {
     let new = || LockOptions::new().auto_extend(false);
@@ -177,7 +177,7 @@ async fn redsync_waits_for_a_silent_node_for_a_twentieth_of_the_expiry_and_names
     assert!(elapsed >= 400 * MS && elapsed <= 400 * MS + TICK, "{elapsed:?}");
 }
 
-/// redsync's `genValueFunc`, and the values of `LockTake`.
+/// These libraries let the caller choose the value: redsync by `genValueFunc`, StackExchange.Redis by `LockTake`.
 #[tokio::test(start_paused = true)]
 async fn the_caller_chooses_the_value() {
     let (nodes, client) = world();

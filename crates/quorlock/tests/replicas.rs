@@ -116,7 +116,7 @@ async fn without_its_replica_a_node_gives_no_vote_and_keeps_no_key() {
             eventually("no key is left", || run(master, &["EXISTS", key]) == Reply::Int(0)).await;
         }
         replica.resume().unwrap();
-        // The locks are free: no ttl and no quarantine passes.
+        // The locks are free, so the calls need not wait for a ttl or a quarantine.
         for key in ["plain", "shared", "taken", "held"] {
             let guard = client.acquire(key).await.unwrap();
             assert!(guard.is_valid());
@@ -140,14 +140,14 @@ async fn a_master_that_was_stopped_during_a_failover_grants_nothing_that_counts(
         master.pause().unwrap();
         run(replica, &["REPLICAOF", "NO", "ONE"]);
         name.lead_to(replica);
-        // The promoted replica waits, and then gives no vote before it has a replica of its own.
+        // The promoted replica is in quarantine. After that, it gives no vote until it has a replica of its own.
         let new = client(&name.url());
         let error = new.acquire("other").options(LockOptions::new().wait(TTL)).await.unwrap_err();
         assert!(error.to_string().contains("quarantined: was a replica"), "{error}");
         eventually("the lock is lost", || !held.is_valid()).await;
         drop(held);
         master.resume().unwrap();
-        // The old connections still lead to the old master, which grants to others.
+        // The old connections still lead to the old master, which grants locks to other programs.
         let granted = run(master, &["SET", "foreign", "x", "NX", "PX", "5000"]);
         assert_eq!(granted, Reply::Simple("OK".to_owned()));
         let started = tokio::time::Instant::now();
@@ -156,8 +156,8 @@ async fn a_master_that_was_stopped_during_a_failover_grants_nothing_that_counts(
                 assert!(client.acquire("held").options(ONCE).await.is_err());
             }
         }
-        // The old master becomes a replica. Then the promoted server votes, also for the old clients: their
-        // connections notice, and resolve the name again.
+        // The old master becomes a replica of the promoted server, which votes from then on. The old clients notice
+        // the change, resolve the name again, and get the promoted server's votes too.
         follow(master, replica).await;
         for client in [new, old, other] {
             let guard = client.acquire("held").await.unwrap();
@@ -187,7 +187,7 @@ async fn clients_of_a_master_without_its_replica_resolve_its_name_again() {
     }
 }
 
-/// A call that fails while the replica is away leaves no key, also if a look follows the vote before its release.
+/// A call that fails while the replica is away leaves no key, also if an inspection is sent before the vote's release.
 #[tokio::test]
 async fn a_vote_without_acknowledgement_is_released_before_the_connection_is_closed() {
     for binary in all_servers() {
@@ -196,7 +196,7 @@ async fn a_vote_without_acknowledgement_is_released_before_the_connection_is_clo
         let name = name_of(master).await;
         let client = client(&name.url());
         trusted(&client).await;
-        // New connections fail, so a release is sent on the present one or not at all.
+        // New connections fail, so a release is sent on the present connection or not at all.
         replica.kill().unwrap();
         name.lead_to(replica);
         let releases =

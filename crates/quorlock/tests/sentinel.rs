@@ -37,7 +37,7 @@ impl Watched {
         let address = servers[0].address();
         let (host, port) = address.rsplit_once(':').unwrap();
         for sentinel in &sentinels {
-            // One Sentinel decides: the tests that use several do not need their agreement.
+            // The last argument lets one Sentinel decide alone: no test needs the agreement of several Sentinels.
             run(sentinel, &["SENTINEL", "MONITOR", "locks", host, port, "1"]);
         }
         Self { servers, sentinels }
@@ -80,13 +80,13 @@ async fn after_a_failover_the_client_goes_to_the_new_master_and_waits_there() {
         assert_eq!(client.stats().nodes[0].name, "locks".into());
         let known = || matches!(run(sentinel, &["SENTINEL", "REPLICAS", "locks"]), Reply::Array(all) if !all.is_empty());
         eventually("the Sentinel knows the replica", known).await;
-        // The replica is usable for the Sentinel only after its second look.
+        // The Sentinel refuses a failover until it has inspected the replica twice, so the test repeats the command.
         let started = Instant::now();
         eventually("the failover begins", || {
             !matches!(sentinel.command(&["SENTINEL", "FAILOVER", "locks"]), Ok(Reply::Error(_)))
         })
         .await;
-        // The client releases its lock on the new master.
+        // The lost lock's key may still be on the new master. The client releases it there.
         eventually("the lock is lost", || !guard.is_valid()).await;
         drop(guard);
         let guard = client.acquire("orders").await.unwrap();
@@ -108,7 +108,7 @@ async fn a_sentinel_that_is_down_or_silent_is_passed_over() {
         }
         watched.sentinels[2].kill().unwrap();
         let error = refused(&watched.url("")).await.to_string();
-        // The error is that of the last Sentinel, and a random one is the first.
+        // The client begins with a random Sentinel and reports the error of the last one, so either error may come.
         let is_known = error.contains("Connection refused") || error.contains("nothing within");
         assert!(is_known, "{error}");
         let remedy = "; start it, or correct its address in the URL";

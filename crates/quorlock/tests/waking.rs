@@ -274,8 +274,8 @@ impl Setting {
     async fn give_back(&self, guard: Guard, key: &str) {
         self.proxies.iter().for_each(|proxy| proxy.rule(|_, _| Fate::Pass));
         assert!(guard.release().await.is_released());
-        // When the client owes no release, no message of this scenario is in flight. So the rules of the next scenario
-        // meet only its own messages.
+        // When the client has no release left to send, no message of this scenario is in flight. So the rules of the
+        // next scenario apply only to messages of that scenario.
         let started = Instant::now();
         while self.waiter.stats().releases_owed > 0 {
             assert!(started.elapsed() < PATIENCE, "something was not released");

@@ -132,7 +132,7 @@ pub(crate) fn calls(server: &Server, of: &str) -> u64 {
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-/// The text behind `beginning` in the line of `INFO` that starts with it.
+/// The rest of the `INFO` line that starts with `beginning`. `None`: `INFO` has no such line.
 pub(crate) fn info(server: &Server, section: &str, beginning: &str) -> Option<String> {
     let Reply::Bulk(Some(info)) = command(server, &["INFO", section]) else {
         panic!("INFO answers with a text")

@@ -121,7 +121,7 @@ impl Options {
     fn deadlines(&mut self) -> Deadlines {
         let now = Moment::now();
         let deadlines = Deadlines { term: now.after(self.term_ns), kill: now.after(self.kill_ns) };
-        // The keeper logs the deadlines before it sends them, so that the log is never behind the guardian.
+        // The keeper logs the deadlines before it sends them, so the log has them before the guardian acts on them.
         self.write(&format!("deadlines {} {}", deadlines.term.boot_ns, deadlines.kill.boot_ns));
         deadlines
     }

@@ -123,7 +123,7 @@ fn the_keeper_is_killed() {
     }
 }
 
-/// The path of a program that adds the nanoseconds in a file to its wall clock.
+/// This variable has the path of a `quorlock` that adds the nanoseconds in a file to its wall clock.
 const STEPPED: &str = "QUORLOCK_STEPPED";
 
 #[test]

@@ -1,8 +1,8 @@
 //! Each row of the table "Dead before the lock is another's" in docs/cli.md, on three real servers.
 //!
 //! The first command writes the time in a loop. The next holder is another `quorlock run`, and its command writes the
-//! time once. The tests assert the column of the table: no write of the first command after that of the second one, or
-//! no write later than a bound after the cause, or the outcome where the table promises nothing.
+//! time once. Each test asserts what its row states: that the first command writes nothing after the second one, or
+//! nothing later than a bound after the cause. If the row promises nothing, the test asserts the actual outcome.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 

@@ -30,7 +30,7 @@ pub(crate) struct Journal {
     /// Violations, kept until the end of the test, because a panic inside the driver would not fail it.
     violations: Mutex<Vec<String>>,
     pub(crate) watches: Watches,
-    /// Whether a command gave a lease back.
+    /// Whether a node received a give-back, the command that restores a lease's value after a failed attach.
     pub(crate) given_back: AtomicBool,
 }
 
@@ -92,7 +92,7 @@ impl Journal {
             Command::Take { taken, .. } => (Verb::Acquire, &taken.nonce),
             Command::ExtendTaken { taken, by_value: false, .. } => (Verb::Extend, &taken.nonce),
             Command::ReleaseTaken { taken, by_value: false, .. } => (Verb::Release, &taken.nonce),
-            // The value of the attempt is gone, as after a release. The value of the lease is back.
+            // A give-back replaces the attempt's value by the lease's value, so it ends the attempt like a release.
             Command::GiveBack { value, .. } => {
                 self.given_back.store(true, Ordering::Relaxed);
                 (Verb::Release, value)

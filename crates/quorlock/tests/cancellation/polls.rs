@@ -13,11 +13,11 @@ pub(crate) type Call = Pin<Box<dyn Future<Output = ()>>>;
 /// Decides when the future is polled next, and when it is dropped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PollPattern {
-    /// True: the future is polled only after its waker was called, as by any runtime. False: whenever the driver has
-    /// run, and every `TICK`, so that as little as possible happens between two polls.
+    /// True: the future is polled only after its waker was called, as by any runtime. False: the future is polled
+    /// after each run of the driver, so that as little as possible happens between two polls.
     pub(crate) only_when_woken: bool,
-    /// True: the future is dropped when the next poll is due, after everything that happened meanwhile. False: right
-    /// after the last poll.
+    /// True: the future is dropped when its next poll would be due, so other tasks run between its last poll and the
+    /// drop. False: the future is dropped right after its last poll.
     pub(crate) late: bool,
 }
 

@@ -198,7 +198,7 @@ impl Scene {
         self.node_fault.end(&self.nodes);
         let ended = Instant::now();
         if had_taken {
-            // `Client::extend_value` has replaced the nonce, and then the release by the nonce deletes nothing.
+            // `Client::extend_value` may have replaced the nonce. Then the release by the nonce has deleted nothing.
             drop(self.another_client().release_value(RESOURCE, VALUE).await.unwrap());
         }
         self.turns().await;
@@ -247,7 +247,7 @@ impl Scene {
         }
         let takens = self.takens.take();
         let had_taken = !takens.is_empty();
-        // The call queues the release.
+        // `release` queues the command at once, so its future can be dropped.
         takens.into_iter().for_each(|taken| drop(Rc::into_inner(taken).unwrap().release()));
         let client = self.another_client();
         for lease in self.leases.take() {

@@ -59,7 +59,7 @@ pub(crate) enum Fate {
 /// another order and is still valid.
 const READING: Duration = Duration::from_millis(1);
 
-/// Decides about the first command, reply or push, from all events so far. The proxy asks again after each event.
+/// Decides about the first message of a lane, from all events so far. The proxy asks again after each event.
 type Rule = Box<dyn Fn(&Message, &[Seen]) -> Fate + Send>;
 
 pub(crate) struct RespProxy {

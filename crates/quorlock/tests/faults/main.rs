@@ -183,7 +183,7 @@ async fn a_full_node_still_extends_downgrades_and_releases() {
     assert!(reader.votes() == 5 && writer.votes() == 5);
     let refused = async || client.acquire_shared("orders").options(ONCE).await.unwrap_err();
     let mut late = refused().await;
-    // A node that does not know the script may answer when it is too late to send the text.
+    // If a node lacks the script, its answer may come too late for the client to send the script's text.
     while late.to_string().contains("too late") {
         late = refused().await;
     }

@@ -86,7 +86,7 @@ async fn a_writer_becomes_a_reader_without_a_gap() {
     assert!(remaining > Duration::ZERO && guard.is_valid());
     let reader = client.acquire_shared("k").options(PATIENT).await.unwrap();
     assert!(!writer.is_finished());
-    // `downgrade` returns when a quorum has answered. The other nodes may still have to receive the script.
+    // `extend` returns when a quorum has answered. The other nodes may still have to receive the downgrade.
     for node in &nodes {
         let is_set = || run(node, &["TYPE", "k"]) == Reply::Simple("zset".into());
         eventually("the node has turned the vote", is_set).await;

@@ -123,7 +123,7 @@ async fn after_a_split_one_of_two_attachers_that_wait_wins() {
     let [one, other] = split.attach(&PATIENT).await;
     let attached = [("one", one.await.unwrap()), ("other", other.await.unwrap())];
     assert!(one_wins(attached, 0).release().await.is_released());
-    // A give-back may have left the lease's value on a minority of the nodes.
+    // The losing client restores the lease's value on its nodes, so a minority of the nodes may still have this value.
     assert!(split.clients[0].acquire("k").options(PATIENT).await.unwrap().is_valid());
 }
 
@@ -141,7 +141,7 @@ async fn an_attacher_releases_its_votes_if_no_quorum_can_have_the_lease() {
     assert!(key_is(&nodes[2..], "k", Some("blocked")));
 }
 
-/// The calls have no other way to learn of the release: the keys live longer than they wait, and they do not poll.
+/// Only a push of the release can end the waiting: the keys live longer than the calls wait, and the calls do not poll.
 #[tokio::test]
 async fn callers_in_the_same_and_another_process_are_woken_by_the_release() {
     let Some(nodes) = five() else { return };
@@ -177,7 +177,7 @@ async fn callers_in_the_same_and_another_process_are_woken_by_the_release() {
     }
 }
 
-/// A caller that waited behind the guard in the local queue asks the nodes once the guard is detached.
+/// A caller that waits for the guard in the client's local queue asks the nodes once the guard is detached.
 #[tokio::test]
 async fn a_caller_behind_the_guard_waits_for_the_detached_lock() {
     let Some(nodes) = five() else { return };

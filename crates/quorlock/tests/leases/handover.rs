@@ -118,7 +118,7 @@ async fn by_its_text(client: &Client, lease: Lease, emptied: &[quorlock_servers:
     assert!(extended.valid_until() > lease.valid_until(), "{extended:?}");
     assert!(extended.remaining() <= LONG);
     assert!(!client.try_acquire("k").await.is_ok_and(|guard| guard.is_valid()));
-    // The earlier text can still release the lock.
+    // The text from before the extension can still release the lock.
     assert!(client.release_lease(&lease).await.unwrap().is_released());
     let lost = client.extend_lease(&extended).await.unwrap_err();
     assert!(matches!(lost, LeaseError::Lost { .. }), "{lost}");
@@ -143,7 +143,7 @@ fn a_blocking_client_detaches_attaches_and_takes() {
     assert!(second.shutdown(PATIENCE).is_ok());
 }
 
-/// The guard that attaches is lost at the end of the first holder's `max_hold`.
+/// The guard that an attach returns is lost at the end of the first holder's `max_hold`.
 #[tokio::test]
 async fn max_hold_continues_across_an_attach() {
     let Some(nodes) = five() else { return };
@@ -198,7 +198,7 @@ async fn a_lost_lock_is_not_detached_and_a_dropped_detach_releases() {
     no_key_is_left(&nodes).await;
 }
 
-/// A node that has not answered an acquire may execute it after the lock of another client.
+/// A node that has not answered an acquire may execute the acquire later, when another client has the lock.
 #[tokio::test]
 async fn a_node_with_an_unanswered_command_is_listed_and_gives_no_vote() {
     let Some(nodes) = five() else { return };
@@ -233,7 +233,7 @@ async fn a_node_with_an_unanswered_command_is_listed_and_gives_no_vote() {
     no_key_is_left(&nodes[1..]).await;
 }
 
-/// The detach ends when the last answer arrives, and lists no node then.
+/// The detach ends when the last answer arrives, so the lease lists no node as unanswered.
 #[tokio::test]
 async fn a_detach_waits_for_the_answers_to_an_acquire_or_an_attach() {
     let Some(nodes) = five() else { return };
@@ -278,7 +278,7 @@ async fn a_node_whose_reply_was_lost_is_listed() {
     let second = proxied_client(nodes.urls());
     let guard = second.attach(&lease).await.unwrap();
     eventually("the other nodes vote", || guard.votes() == 4).await;
-    // The lock is like any other now. Its extension finds the earlier value at that node.
+    // The extension also asks node 2. That node has the value from before the attach, so it gives no vote.
     guard.extend().await.unwrap();
     assert_eq!(guard.votes(), 4);
 }

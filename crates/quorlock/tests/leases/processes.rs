@@ -119,7 +119,7 @@ async fn child_that_takes() {
     let (client, mut input) = in_child().await;
     input.next_line().await.unwrap();
     let taken = client.take("k", VALUE, LONG).await;
-    // The releases of the failed attempt have been answered.
+    // `shutdown` waits until the releases of a failed attempt have been answered.
     client.shutdown(PATIENCE).await.unwrap();
     tell(if taken.is_ok() { "held" } else { "refused" });
 }
@@ -196,7 +196,7 @@ async fn meets_its_fate(
     }
 }
 
-/// The work of a child process: takes and releases the lock again and again, as with `LockTake` and `LockRelease`.
+/// The work of a child process: takes and releases the lock repeatedly, like `LockTake` of StackExchange.Redis.
 #[tokio::test]
 #[ignore = "a child of the other tests"]
 async fn child_of_the_example() {
@@ -224,7 +224,7 @@ async fn child_of_the_example() {
     tell(format!("held {count} times"));
 }
 
-/// Each process has delays of its own for each node, and they change all the time.
+/// Each process has its own delay for each node, and the delays change all the time.
 #[tokio::test]
 async fn of_ten_processes_with_one_value_at_most_one_holds_the_lock() {
     let Some(nodes) = five() else { return };

@@ -110,8 +110,8 @@ async fn the_first_tls_connection_works_on_the_clients_own_thread() {
     assert!(get(&nodes[0], "orders").is_none());
 }
 
-/// Some services terminate TLS in a proxy beside a server without TLS. The restart guard reads the server's evidence
-/// through the proxy.
+/// Some services terminate TLS in a proxy before a server without TLS. The restart guard reads the server's `INFO` and
+/// marker through the proxy.
 #[tokio::test]
 async fn a_proxy_may_terminate_tls() {
     let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };

@@ -51,8 +51,8 @@ fn trust_state(client: &Client, place: usize) -> NodeTrustState {
     client.stats().nodes[place].trust_state.clone()
 }
 
-/// Waits until all nodes of a client vote. The client takes a node into use (adoption) only while a call needs the
-/// node, so this function acquires a lock.
+/// Waits until all nodes of a client vote. The client takes a new node into use only while a call needs the node, so
+/// this function acquires a lock.
 async fn all_trusted(client: &Client) {
     let guard = client.acquire("warming up").await.unwrap();
     assert!(guard.release().await.is_released());

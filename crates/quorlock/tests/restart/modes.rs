@@ -32,7 +32,7 @@ async fn a_durable_node_with_its_marker_votes_at_once() {
     // This client must end before the server gets settings that contradict `durable_nodes`. Otherwise it would write a
     // marker after the restart and before `CONFIG SET`, and the node would be trusted.
     client.shutdown(Duration::from_secs(5)).await.unwrap();
-    // The server's settings contradict the operator's declaration.
+    // `durable_nodes` declares that the server forgets nothing. The server's new settings contradict this.
     nodes[0].restart().unwrap();
     run(&nodes[0], &["CONFIG", "SET", "appendfsync", "everysec"]);
     let error = untrusted_now(&build(&["a"]).unwrap()).await.to_string();
@@ -44,7 +44,7 @@ async fn a_durable_node_with_its_marker_votes_at_once() {
     run(&nodes[0], &["CONFIG", "SET", "no-appendfsync-on-rewrite", "yes"]);
     let error = untrusted_now(&build(&["a"]).unwrap()).await.to_string();
     assert!(error.contains("but it has no-appendfsync-on-rewrite yes"), "{error}");
-    // If the client may not read the settings, the operator's declaration stands.
+    // If the client may not read the server's settings, it relies on `durable_nodes`.
     run(&nodes[0], &["ACL", "SETUSER", "default", "-config"]);
     let guard = build(&["a"])
         .unwrap()
@@ -110,8 +110,7 @@ async fn clients_of_mixed_modes_exclude_each_other() {
 async fn the_guard_costs_one_command_per_batch_and_one_per_connection() {
     let Some(nodes) = start(3, ServerOptions::default()) else { return };
     all_trusted(&strict(&nodes).build().unwrap()).await;
-    // Reading the counts sends `INFO` as well. `INFO` counts itself from the next call on, so its count is read
-    // first.
+    // Reading a count sends `INFO`, which is counted from the next reading on. So the count of `INFO` is read first.
     let counts =
         |node: &Server| ["info", "hello", "set", "get"].map(|command| calls(node, command));
     let reset = || {
@@ -123,7 +122,7 @@ async fn the_guard_costs_one_command_per_batch_and_one_per_connection() {
     let client = strict(&nodes).options(UNEXTENDED).build().unwrap();
     let guard = client.try_acquire("orders").await.unwrap();
     eventually("all have voted", || guard.votes() == 3).await;
-    // The script that looks for missing rights calls the commands on Redis 6, which has no other way.
+    // On Redis 6, the client finds missing rights only by a script that calls these commands, which counts too.
     let looks = u64::from(find().unwrap().version.major < 7);
     for node in &nodes {
         // One of the `GET` commands reads the registration of the database.

@@ -1,4 +1,4 @@
-//! Releases that have failed, and that the client still owes when it ends.
+//! Releases that have failed, and that the client has not yet sent again when it ends.
 
 use std::future::IntoFuture as _;
 
@@ -27,7 +27,7 @@ async fn a_shutdown_counts_the_intents_that_are_not_withdrawn() {
     assert!(reader.is_valid());
 }
 
-/// After the last handle is dropped, the driver sends owed releases for a limited time, and ends.
+/// After the last handle is dropped, the driver sends failed releases again for a limited time, and then ends.
 #[tokio::test(start_paused = true)]
 async fn the_driver_ends_after_the_last_handle_is_dropped() {
     let nodes = nodes::<3>();

@@ -177,8 +177,8 @@ impl Pair {
         there.filter(|_| self.random.u8(0..3) > 0).unwrap_or(other)
     }
 
-    /// An adoption, the text that starts a node's wait for a new marker. The client may or may not have seen the
-    /// present marker. The text may replace another adoption.
+    /// The command that starts a node's wait for a new marker by storing a text. The command states whether the client
+    /// has seen a marker, which may be wrong, and it may replace the text of another wait.
     fn draw_adopt(&mut self) -> Command {
         let text = self.pick(&["adoption 1", "adoption 2"]).into();
         let replaces = self.random.bool().then(|| self.text_of("adopt", "another".into()));
@@ -188,8 +188,8 @@ impl Pair {
         Command::Adopt { key: "adopt".into(), text, replaces, marker: "node".into(), seen }
     }
 
-    /// A marker with a floor, the smallest fencing token. The marker may replace another one, and may require an
-    /// adoption.
+    /// The command that writes a marker with a floor, the smallest fencing token. The command may replace another
+    /// marker, and may require that the node's wait has begun some time ago.
     fn draw_mark(&mut self) -> Command {
         let floor = self.pick(&[10, 20, 3_000, 1_795_201_160_638_971_u64]);
         let text = self.pick(&[format!("any text floor={floor}"), format!("floor={floor} inside")]);
