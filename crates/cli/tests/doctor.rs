@@ -148,7 +148,7 @@ fn behind_sentinel_the_address_and_the_remedies_are_those_of_the_master() {
         examine(&testbed, &[at[0], &format!("{url}&sentinel=127.0.0.1:1"), at[2], at[3]]);
     assert!(what(&examined, 0, "sentinel").contains("Sentinel 127.0.0.1:1: "), "{examined}");
     assert_eq!(found(&examined)[0], ["error replicas", "warning sentinel"]);
-    // Commands that only read need no acknowledgement.
+    // `status` only reads, so it needs no acknowledgement of the replica.
     let status = testbed.output(&["status", "k", at[0], at[1], at[2], at[3]]);
     assert!(stdout(&status).starts_with("k: UNKNOWN"), "{}", stderr(&status));
     let at = [at[0], &url.replace("/locks", "/lock"), at[2], at[3]];
@@ -205,8 +205,8 @@ fn different_settings_and_damaged_markers_are_named() {
     let both = what(&examined, 0, "configuration");
     assert!(both.contains("quorum=3 ") && both.contains("quorum=4 "), "{both}");
 
-    // Node a lost its data, b and c have keys of other programs, and d has a floor (a smallest fencing token) far in
-    // the future.
+    // Node a lost its data, and b and c have keys of other programs. The marker of d has a floor, the smallest fencing
+    // token, which is far in the future.
     let [a, b, c, d, _] = &testbed.nodes[..] else { panic!("five") };
     command(a, &["FLUSHALL"]);
     command(b, &["SET", "quorlock:node", "mine"]);

@@ -242,7 +242,7 @@ fn a_user_without_the_right_to_scan_needs_force() {
     );
     assert!(said.contains("nodes a, b, c: not all keys were looked at: not allowed: "), "{said}");
     code(&fresh(&testbed, &["--force"]), 0);
-    // The user can read only the keys of its pattern. Other keys may be locks, so `init` needs `--force`.
+    // The user can read only keys that match its ACL pattern. Other keys may be locks, so `init` needs `--force`.
     testbed.on_all(&["ACL", "SETUSER", "default", "+scan"]);
     testbed.on_all(&["SET", "app:k", &value(1, "h:1 job")]);
     testbed.on_all(&["SET", "other", "x"]);

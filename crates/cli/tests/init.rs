@@ -298,7 +298,7 @@ fn a_reconfiguration_needs_so_many_old_nodes_that_the_others_are_no_quorum() {
     assert!(said.contains("URLs of b, c"), "{said}");
     assert_eq!(markers(&testbed), before);
 
-    // Simulates a reconfiguration that was killed before it reached node b. Node a already votes for no client.
+    // Simulates a reconfiguration that was killed before it reached node b. By then node a votes for no client.
     let (cluster, rest) = parts(&before[0]);
     let blocked = format!("{cluster} becomes nodes=a,d,e quorum=2 max_ttl_ms=900{rest}");
     mark(&testbed, 0, &blocked);
@@ -319,7 +319,7 @@ fn a_reconfiguration_needs_so_many_old_nodes_that_the_others_are_no_quorum() {
     assert!(after[2].contains(" becomes nodes=a,d,e ") && after[1].is_empty(), "{after:?}");
 }
 
-/// Old and new nodes are disjoint sets. If the old ones were not asked, both sets would grant the same locks.
+/// Old and new nodes are disjoint sets. If `init` did not ask the old nodes, both sets would grant the same locks.
 #[test]
 fn a_reconfiguration_onto_other_nodes_needs_the_old_nodes() {
     let Some(testbed) = Testbed::new() else { return };

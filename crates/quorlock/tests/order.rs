@@ -49,9 +49,9 @@ impl Node for LosesFirstAnswers {
 /// The calls `last` and `retried` make their attempts in one batch, and both attempts fail. `last` has no attempt left,
 /// so `next` begins. `retried` may try again at once, but behind the release of its first attempt.
 ///
-/// A regression test: the driver once gave the engine a token for `next` before it had taken the release of `retried`
-/// from the engine. The engine then handled its deadlines first. The driver sent the second attempt of `retried` before
-/// that release, and the key of the first attempt refused the second.
+/// A regression test: the driver once gave the engine the random token for `next` before it had taken the release of
+/// `retried` from the engine. The engine then handled its deadlines first. So the driver sent the second attempt of
+/// `retried` before that release, and the key of the first attempt made the node refuse the second attempt.
 #[tokio::test(start_paused = true)]
 async fn a_retry_is_sent_after_the_release_of_the_attempt_before() {
     let node = MemoryNode::new("a");

@@ -1,4 +1,4 @@
-//! The options with the numbers of other libraries, and what a node sees of them.
+//! Presets: options with the numbers of other libraries, and their effect as a node sees it.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 

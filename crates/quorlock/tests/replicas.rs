@@ -125,8 +125,8 @@ async fn without_its_replica_a_node_gives_no_vote_and_keeps_no_key() {
     .await;
 }
 
-/// A master that was stopped while its replica was promoted grants again when it continues, but not to a client that
-/// waits for the replica's acknowledgement.
+/// A master is stopped while its replica is promoted. When the master continues, it grants locks again. They do not
+/// count for a client that waits for the replica's acknowledgement.
 #[tokio::test]
 async fn a_master_that_was_stopped_during_a_failover_grants_nothing_that_counts() {
     for binary in all_servers() {

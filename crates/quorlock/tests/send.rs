@@ -1,4 +1,4 @@
-//! Types and futures that may cross threads and outlive their scope. The compiler checks this.
+//! Public types are `Send` and `'static`, most of them `Sync`, and public futures are `Send`. The compiler checks this.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 

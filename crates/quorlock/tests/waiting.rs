@@ -229,7 +229,7 @@ async fn without_resp3_the_lock_is_polled_at_the_configured_rate() {
         let guard = acquiring.await.unwrap();
         assert!(guard.is_valid());
         for node in &nodes {
-            // One attempt may have begun before the last key was deleted. The next attempt gets the lock.
+            // One attempt may have begun before the last key was deleted, so at most the second attempt gets the lock.
             assert!(calls(node, "set") <= 2, "the next attempt gets it");
         }
         assert!(matches!(run(&nodes[0], &["EXISTS", "orders"]), Reply::Int(1)));

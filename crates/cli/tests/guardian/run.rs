@@ -199,7 +199,7 @@ impl Run {
         let process_tree = || {
             let mut process_tree = self.marked();
             process_tree.retain(|process| !["lock-guardian", "exe"].contains(&&*name(process.pid)));
-            // Between fork and exec a child is named `sh`, so two such names mean that the tree is not complete.
+            // Between fork and exec a child has the name `sh` too. With two such names the tree is not complete.
             let shells = process_tree.iter().filter(|process| name(process.pid) == "sh").count();
             if shells > 1 { Vec::new() } else { process_tree }
         };

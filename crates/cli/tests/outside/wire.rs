@@ -27,7 +27,7 @@ fn note_command(monitor: &mut RespConnection, commands: &mut String) -> String {
     let Reply::Simple(line) = monitor.reply().unwrap() else { panic!("MONITOR sends lines") };
     let (by, command) = line.split_once("] ").unwrap();
     let name = command.split('"').nth(1).unwrap();
-    // The test itself sends an `ECHO`. Any other command must be in one of the two lists that `doctor` and tests check.
+    // The test itself sends `ECHO`. Any other command must be in `RIGHTS` or `BESIDE`, which `doctor` and tests check.
     let is_listed = name == "ECHO" || RIGHTS.iter().any(|(.., call)| call[0] == name);
     assert!(is_listed || BESIDE.contains(&name), "no check looks for the command {name}");
     let by = if by.ends_with(" lua") { "  by the script: " } else { "  " };

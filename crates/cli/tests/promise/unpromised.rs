@@ -91,7 +91,7 @@ fn a_descendant_belongs_to_another_user() {
     assert!(json_lines(&said).iter().any(|event| event["event"] == "stubborn"), "{said}");
     assert_eq!(testbed.holders_of("k"), 0);
 
-    // After a loss, `quorlock` neither waits for the process nor releases the lock.
+    // After a loss, `quorlock` does not wait for this process, and does not release the lock.
     fs::remove_file(testbed.path("up")).unwrap();
     let first = start("900ms");
     let other = escaped(&testbed, "up");

@@ -127,8 +127,7 @@ pub(crate) const ALL: &[Case] = &[
         call: |scene| {
             scene.will_be_shut_down();
             Box::pin(async move {
-                // The result does not matter: owed releases, which failed and are sent again, may take longer than
-                // `WAIT`.
+                // The result does not matter: releases that failed and are sent again may take longer than `WAIT`.
                 let _ = scene.client().shutdown(WAIT).await;
             })
         },

@@ -71,7 +71,7 @@ impl NodeFault {
     pub(crate) fn lasts(self) -> Duration {
         match self {
             Self::SilentForLong => TTL + TTL / 10,
-            // These faults are short, so that the client can retry failed (owed) releases before the keys expire.
+            // These faults are short, so that the client can send failed releases again before the keys expire.
             Self::Failing | Self::FailingSinceTheDrop => TTL / 20,
             _ => TTL / 4,
         }
@@ -90,7 +90,7 @@ impl NodeFault {
     /// outstanding releases right after their acquires. A node that failed is retried with a back-off.
     pub(crate) fn keys_are_gone_after(self) -> Duration {
         match self {
-            // This fault lasts longer, so the back-off of the owed releases has grown further.
+            // This fault begins before the drop, so the back-off has grown further than with `FailingSinceTheDrop`.
             Self::Failing => TTL,
             Self::FailingSinceTheDrop => TTL / 4,
             _ => TTL / 10,

@@ -47,7 +47,7 @@ fn futures(sources: &[String]) -> Vec<String> {
         let mut owner = "";
         let mut lines = source.lines().map(str::trim);
         while let Some(line) = lines.next() {
-            // A line that ends with a comma is a return type.
+            // A line that begins with `impl` and ends with a comma is a type in a signature, not the start of a block.
             if let Some(rest) = line.strip_prefix("impl").filter(|_| !line.ends_with(',')) {
                 // The type in `Trait for Type`. Generics are not part of the name.
                 let rest =
@@ -59,7 +59,7 @@ fn futures(sources: &[String]) -> Vec<String> {
             }
             let mut signature = line.to_owned();
             while !signature.contains(['{', ';']) {
-                // Bounds may name the futures of a caller's function.
+                // Stops at `where`: a bound may name the future of a caller's function, which is not the returned type.
                 match lines.next() {
                     Some("where") | None => break,
                     Some(line) => signature.push_str(line),

@@ -206,8 +206,8 @@ impl Scene {
             assert!(ended.elapsed() <= self.node_fault.keys_are_gone_after(), "a key stays");
             self.wait(MS).await;
         }
-        // A failed release may still be owed for a key that the node has lost already. The test waits until it is no
-        // longer owed.
+        // The client may still try to send a failed release for a key that the node has lost already. The test waits
+        // until the client gives up.
         self.wait(TTL + TTL / 10).await;
         assert_eq!(self.our_keys(), 0, "no key comes back");
         self.nothing_is_owed();

@@ -87,7 +87,7 @@ struct Pair {
     /// Pushes that arrived and were not compared yet: the receiver, as an index into `subjects`, and the key.
     received: BTreeSet<(usize, Key)>,
     /// The commands that were sent before: an index into `subjects`, the command, and whether it had a single key. The
-    /// server may not know the script of any other command yet.
+    /// server may lack the script of each command that is not in this set.
     known: BTreeSet<(usize, String, bool)>,
     /// How often each pair of command and answer was compared.
     seen: BTreeMap<(String, String), usize>,

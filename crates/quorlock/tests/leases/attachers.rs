@@ -59,7 +59,7 @@ async fn of_two_attachers_at_the_same_moment_exactly_one_wins() {
     }
 }
 
-/// Two clients whose attempts get two nodes each. The fifth node is frozen.
+/// Two clients whose attempts get the votes of two nodes each. The fifth node is frozen.
 struct Split {
     nodes: quorlock_servers::Nodes,
     ways: [Vec<Proxy>; 2],

@@ -33,7 +33,7 @@ async fn tls_with_our_own_authority_and_client_certificates() {
             assert!(error.to_string().to_lowercase().contains("certificate"), "{error}");
         } else {
             does_everything(&with(ca())).await;
-            // The URLs have host names, and each node has its own certificate authority.
+            // The URLs have host names, and the certificate authority is set for each node instead of for the client.
             let named = nodes.iter().map(|node| {
                 let url = node.url().replace("127.0.0.1", "localhost");
                 NodeConfig::parse(&url).unwrap().tls(ca())

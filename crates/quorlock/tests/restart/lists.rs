@@ -76,7 +76,7 @@ async fn clients_with_different_databases_get_an_error_with_both() {
         // Neither the refused client nor the observing client has written.
         assert!(nodes.iter().all(|node| get(node, ADOPTION).is_none()));
         drop(holder);
-        // Otherwise `other` would register its own database after the flush below.
+        // `other` must end here. It would otherwise register its own database after the flush below.
         other.shutdown(PATIENCE).await.unwrap();
 
         // After each flush the client checks the registration, and writes it again if it is missing.

@@ -29,7 +29,7 @@ async fn health_reports_missing_confirmations_and_the_recovery() {
     );
     assert!(guard.is_valid());
 
-    // The next extension follows a tenth of the ttl later.
+    // No quorum confirmed the extension, so the next one follows after only a tenth of the ttl.
     nodes[1].recover();
     let now = changes.next().await.unwrap();
     assert_took(started.elapsed(), TTL / 3 + TTL / 10);
@@ -39,7 +39,7 @@ async fn health_reports_missing_confirmations_and_the_recovery() {
     // Unchanged answers cause no notification.
     assert!(timeout(3 * TTL, changes.next()).await.is_err());
     nodes[2].start();
-    // This extension finds that the key is gone, and restores the vote. The extension after it is confirmed by all.
+    // This extension finds that the key is gone, and restores the vote. All nodes confirm the extension after it.
     assert_eq!(changes.next().await.unwrap().reasons(), "n2: the key is gone");
     assert_eq!(changes.next().await.unwrap().to_string(), "3 of 3 nodes confirm it");
     assert!(timeout(3 * TTL, changes.next()).await.is_err());
