@@ -12,8 +12,8 @@ use common::{Running, Testbed, code, json_lines, stderr, stdout};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::Signal;
 
-/// Starts `quorlock acquire k` with a full pipe as its standard output, and waits until the lock is reported on standard
-/// error.
+/// Starts `quorlock acquire k` with a full pipe as its standard output, and waits until the lock is reported on
+/// standard error.
 fn start_blocked(testbed: &Testbed, options: &[&str]) -> (Running, PipeReader, i32) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();

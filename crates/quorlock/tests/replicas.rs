@@ -215,8 +215,8 @@ async fn a_vote_without_acknowledgement_is_released_before_the_connection_is_clo
     }
 }
 
-/// On a new connection, the old master confirms an extension without a write. Then Valkey, and Redis from 7.2 on, answer
-/// `WAIT` as if the replica had everything. So the client writes a key of its own before `WAIT`.
+/// On a new connection, the old master confirms an extension without a write. Then Valkey, and Redis from 7.2 on,
+/// answer `WAIT` as if the replica had everything. So the client writes a key of its own before `WAIT`.
 #[tokio::test]
 async fn a_vote_that_needs_no_write_counts_only_if_the_replica_has_what_it_rests_on() {
     with_a_replica(async |master, replica, first| {

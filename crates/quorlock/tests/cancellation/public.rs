@@ -3,8 +3,8 @@
 //! implements `Future` or `IntoFuture`.
 //!
 //! The sweep leaves out `node::Node`, because the driver polls its futures; the conformance suite, which is a test;
-//! `admin`, the connections of `quorlock-admin`, which take no lock; and `legacy`, the deprecated recipe, because a dropped
-//! call of the recipe may leave its key.
+//! `admin`, the connections of `quorlock-admin`, which take no lock; and `legacy`, the deprecated recipe, because a
+//! dropped call of the recipe may leave its key.
 
 use std::collections::BTreeSet;
 use std::fs;

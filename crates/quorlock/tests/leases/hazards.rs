@@ -1,8 +1,8 @@
 //! One execution, once with the calls that compare the value alone, and once with `Taken`. With the calls that compare
 //! the value alone, the lock has two holders in the end. With `Taken` the lock has one holder.
 //!
-//! P1 holds nodes a, b and c. The take of P2, with an equal value, has d and e, and its commands to a, b and c are late.
-//! P1 releases. Then a command of P2 reaches a, and P3 takes the lock.
+//! P1 holds nodes a, b and c. The take of P2, with an equal value, has d and e, and its commands to a, b and c are
+//! late. P1 releases. Then a command of P2 reaches a, and P3 takes the lock.
 
 use quorlock::{AcquireError, Client, Taken};
 use quorlock_servers::Nodes;
