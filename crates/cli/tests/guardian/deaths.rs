@@ -113,7 +113,7 @@ pub(crate) fn a_guardian_without_proc_does_not_report_the_end() {
 }
 
 pub(crate) fn a_guardian_that_continues_late_applies_the_newest_deadlines() {
-    // On a busy machine an extension may be too late, and the keeper then rightly kills the command. So: three tries.
+    // A busy machine may extend too late. The keeper then rightly kills the command, so the test has three tries.
     assert!((0..3).any(|_| a_late_guardian_applies_the_newest_deadlines()));
 }
 
