@@ -16,8 +16,8 @@ use crate::program;
 use crate::runner::clock;
 use crate::special_build::{MUTANTS, STEPPED, Special, UNOPTIMIZED};
 
-/// Build arguments. With the small test `proxy`, cargo chooses the same features of dependencies as for all tests, so
-/// it does not compile the dependencies again. The build is unoptimized, because debug assertions are on in it.
+/// Build arguments. The small test `proxy` is built too, because cargo then chooses the same features of dependencies
+/// as for all tests, and does not compile the dependencies again. In this dev build, debug assertions are on.
 const PROGRAMS: &[&str] =
     &["--workspace", "--bin", "quorlock-chaos", "--bin", "quorlock", "--test", "proxy"];
 
@@ -27,10 +27,10 @@ const MINUTES: u32 = 10;
 /// Time in minutes per mutant with `--all`. It is short, because chaos cannot find many of the mutants anyway.
 const MINUTES_OF_ALL: u32 = 1;
 
-/// If chaos runs for this much longer than its given minutes, it counts as hanging because of the mutant.
+/// If chaos exceeds its given minutes by this time, chaos counts as hanging, and the mutant as found.
 const GRACE: Duration = Duration::from_secs(180);
 
-/// Replaces this process by chaos (exec), which gets its signals. Returns only if exec fails.
+/// Replaces this process by chaos (exec), so that chaos gets the signals. Returns only if exec fails.
 pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> Outcome {
     if args.first().is_some_and(|first| first == "--mutants") {
         return mutants(workspace, server, &args[1..]);

@@ -14,7 +14,7 @@ use crate::server_wheels;
 pub(crate) const FOLDER: &str = "redis-8.0.2";
 
 /// A script that starts the server with its own loader, because the machine's loader may be older than the server's
-/// libc. Debian's server and `redis-check-rdb` are one program, which is a server only as `redis-server`.
+/// libc. Debian's server and `redis-check-rdb` are one program, which is a server only if started as `redis-server`.
 const LAUNCHER: &str = "\
 #!/bin/sh
 root=${0%/*}/root

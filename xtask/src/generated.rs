@@ -1,4 +1,4 @@
-//! The parts of documents that a command writes, and the results behind them.
+//! The parts of documents that a command writes, and the JSON files with the results that these parts show.
 
 use std::fs;
 use std::path::Path;

@@ -57,7 +57,7 @@ pub(crate) fn works(words: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Installs packages of the distribution, separated by spaces, unless a program works already.
+/// Installs packages of the distribution (names separated by spaces), unless `program` already runs without an error.
 fn apt_unless(program: &[&str], packages: &str) -> Result<(), String> {
     if works(program) {
         return Ok(());

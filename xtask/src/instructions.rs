@@ -1,6 +1,6 @@
 //! `cargo xtask instructions`: counts instructions per pair, which does not depend on how busy the machine is.
 //!
-//! With `--check` the task fails if a pair costs more than its pin in this file. A commit that raises a pin says why.
+//! With `--check` the task fails if a pair costs more than the count pinned here. A commit that raises it says why.
 
 use std::ffi::OsString;
 use std::fs;
@@ -46,7 +46,7 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
     }
 }
 
-/// Counts each run. Returns whether none exceeds its pin.
+/// Counts each run. Returns false if a count exceeds the pinned count by more than its margin.
 fn count(workspace: &Path, server: &ServerBinary, with_guard: bool) -> Outcome {
     if !works(&["valgrind", "--version"]) {
         return Err(HOW_TO_INSTALL.to_owned());

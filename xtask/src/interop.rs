@@ -27,9 +27,9 @@ struct Options {
     only: Vec<String>,
     /// Whether the tests of mutual exclusion run.
     exclusion: bool,
-    /// The duration of each measurement of shares.
+    /// The duration of each measurement of shares; `None` if shares are not measured.
     share: Option<Duration>,
-    /// Whether the page must have the same rows.
+    /// Whether the run fails if its rows differ from those of the page.
     check: bool,
 }
 

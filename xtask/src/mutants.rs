@@ -39,9 +39,9 @@ struct Row {
     layer: String,
     /// The invariant that is expected to catch the mutant.
     expected: String,
-    /// The first seed that fails, and the invariant that is violated.
+    /// The first seed that fails, and the violated invariant; `None` if every seed passes.
     caught: Option<(u64, String)>,
-    /// The first seed with two holders of one lock, while only mutual exclusion is checked.
+    /// The first seed with two holders of one lock, in runs that check only mutual exclusion; `None` without any.
     two_hold: Option<u64>,
 }
 

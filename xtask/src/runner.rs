@@ -85,7 +85,7 @@ impl Totals {
         self.failures.is_empty()
     }
 
-    /// The part for a document.
+    /// The totals that documents show.
     pub(crate) fn for_document(&self) -> Value {
         let Self { passed, not_for, failures, .. } = self;
         json!({"passed": passed, "not_for": not_for, "failures": failures})

@@ -13,7 +13,7 @@ use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, ServerBinary};
 use crate::runner::{Conditions, Job, Suite, Totals, clock, run_all, with_default_signals};
 use crate::{Outcome, cargo, install};
 
-/// The number of simulator runs with pinned seeds. As many further runs have seeds drawn from the clock.
+/// The number of simulator runs with pinned seeds. The same number of runs has fresh seeds, which the clock gives.
 const SEEDS: &str = "20000";
 
 const SIMULATOR: &str = "cargo run --release --package quorlock-sim --bin quorlock-sim -- --jobs 2";
@@ -37,7 +37,7 @@ fn all(workspace: &Path, server: &ServerBinary) -> Outcome {
         Job { again, command, is_harness: false }
     };
     // These jobs need no server, and a slow machine does not change their results. They start before the tests are
-    // built, because cargo can build their profile and that of the tests side by side.
+    // built, because cargo can build their release profile and the profile of the tests in parallel.
     let computed = [
         format!("{SIMULATOR} --seeds {SEEDS}"),
         format!("{SIMULATOR} --seeds {SEEDS} --from {fresh}"),
@@ -76,7 +76,7 @@ fn all(workspace: &Path, server: &ServerBinary) -> Outcome {
     Ok(tests.report())
 }
 
-/// The number of test binaries that run in parallel: more than there are cores, because tests mostly wait.
+/// The number of test binaries that run in parallel: one more than cores, because tests mostly wait; at most four.
 pub(crate) fn at_a_time() -> usize {
     thread::available_parallelism().map_or(2, |count| (count.get() + 1).min(4))
 }

@@ -141,7 +141,7 @@ fn all(bench: &mut Bench, plan: &BenchPlan) {
         frozen::run(bench, &["quorlock", "rslock"]);
     }
     if wanted(held::NAME) {
-        // 15 samples last for four extensions of each lock. Two rounds suffice: no other subject is compared.
+        // By default, 15 samples last for four extensions of each lock. Two rounds suffice: there is no other subject.
         held::run(bench, 5, 10_000, 15 * plan.sample, plan.rounds.min(2));
     }
     if wanted(kinds::NAME) {

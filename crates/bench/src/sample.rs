@@ -62,7 +62,7 @@ impl Started {
     }
 }
 
-/// Calls again and again until then. A call counts as `pairs` pairs.
+/// Repeats `call` until the time `until`. A call counts as `pairs` pairs.
 ///
 /// # Errors
 /// The first error of a call.

@@ -95,8 +95,8 @@ impl Judge<'_> {
     }
 
     fn handover(&self) -> Vec<Target> {
-        // A hand-over is divided by the ping with a pause, because client and server sleep before both. Without the
-        // pause, a ping varies by a factor of three, depending on the cores on which client and server run.
+        // A hand-over is divided by the ping with a pause, because client and server sleep before a hand-over too.
+        // Without the pause, a ping varies by a factor of three, depending on the cores of client and server.
         let ping = self.0.median(ping::PAUSED, "p50_us");
         let of = |nodes, processes, metric| {
             Some(self.figure(handover::NAME, "quorlock", nodes, processes, metric)? / ping?)
@@ -110,7 +110,7 @@ impl Judge<'_> {
             }
         }
         for processes in [2, 8] {
-            // Four times the bound of the p50 at N=5, because the measured p99 (2 ms) is four times the p50 (0.5 ms).
+            // 24 is four times the bound of the p50 (6), as the measured p99 (2 ms) is four times the p50 (0.5 ms).
             let name = format!("hand-over p99, N=5, {processes} processes");
             targets.push(AtMost(24.0).target(&name, "PING", of(5, processes, "p99_us")));
         }

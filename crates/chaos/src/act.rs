@@ -91,11 +91,11 @@ pub(crate) enum Act {
 pub(crate) struct Failover {
     pub(crate) kind: Kind,
     pub(crate) node: usize,
-    /// For these processes the name leads to the old master until the old master leaves.
+    /// The proxies of these processes lead to the old master until `OldMasterLeaves`.
     pub(crate) stale: Places,
-    /// The other processes' connections to the old master are closed.
+    /// Whether the other processes' connections to the old master are closed.
     pub(crate) closes: bool,
-    /// A third server becomes the replica of the promoted server at once.
+    /// Whether a third server becomes the replica of the promoted server at once.
     pub(crate) third: bool,
 }
 

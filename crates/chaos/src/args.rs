@@ -13,10 +13,10 @@ use crate::workers::WORKER;
 /// Each round starts servers and processes of its own, waits until the servers vote, injects the faults of its seed for
 /// some seconds, heals everything, and checks whether a lock ever had two holders. A library round also checks for lost
 /// updates, fencing tokens that did not grow, numbers that changed while readers held the lock, keys that are left
-/// over, and clients that got no lock after the healing. So does a round with replicas, in which the replicas of masters
-/// are promoted. A command round checks whether two `quorlock run` wrote under
-/// one lock at the same time where this is excluded, and whether exit codes match the events. Each seed runs a
-/// library and a command round, every fifth seed also one with replicas. Exit code 1 if a check failed, 2 if no round could be run.
+/// over, and clients that got no lock after the healing. So does a round with replicas, in which the replicas of
+/// masters are promoted. A command round checks whether two `quorlock run` wrote under one lock at the same time where
+/// this is excluded, and whether exit codes match the events. Each seed runs a library and a command round, every fifth
+/// seed also one with replicas. Exit code 1 if a check failed, 2 if no round could be run.
 #[derive(Debug, Parser)]
 #[command(name = "quorlock-chaos", version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -83,7 +83,7 @@ impl RoundKind {
         }
     }
 
-    /// Whether a seed has this kind of round if all kinds run. Few rounds with replicas show much.
+    /// Whether a seed has this kind of round if all kinds run. Every fifth seed has a round with replicas.
     pub(crate) const fn is_of(self, seed: u64) -> bool {
         !matches!(self, Self::Replicas) || seed.is_multiple_of(5)
     }

@@ -2,10 +2,10 @@
 //! holds the lock, and its guardian process ends the command in time if the keeper fails.
 //!
 //! ```text
-//!   machines ── each its proxies to the nodes, and a wall clock of its own
+//!   machines ── each has its own proxies to the nodes and its own wall clock
 //!     lanes  ── one `quorlock run` after the other: keeper, guardian, command
 //!                 command ── writes the time into the lock's file, again and again
-//!                 events  ── its status descriptor, and how it ends
+//!                 events  ── read from the status descriptor of `quorlock run`
 //! ```
 //!
 //! Some lanes (a lane runs one command after the other) run a script instead. The script holds its lock by `quorlock

@@ -25,7 +25,7 @@ pub(crate) struct Violation {
     pub(crate) what: String,
 }
 
-/// A caller: the index of its process, the number of killed predecessors of the process, and the caller's number in it.
+/// A caller: the index of its process, the number of killed predecessors of the process, and the caller's number.
 type Caller = (usize, u32, usize);
 
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ impl Held {
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     granted: BTreeSet<(usize, usize)>,
-    /// The time of the healing (the end of all faults), and for each client the time from the healing to its next lock.
+    /// The end of all faults; `None` before it. `granted_after` has the time from then to each client's next lock.
     healed: Option<Time>,
     granted_after: BTreeMap<(usize, usize), Time>,
     pub(crate) owed: usize,
@@ -92,7 +92,7 @@ impl Clients {
         (0..PROCESSES).all(|process| (0..CLIENTS).all(|client| had(process, client)))
     }
 
-    /// Returns each client's name, and the time from the healing to its next lock.
+    /// Returns each client's name, and the time from the healing to its next lock; `None` if it has had no lock since.
     pub(crate) fn after_healing(&self) -> Vec<(String, Option<Time>)> {
         let clients = (0..PROCESSES).flat_map(|process| (0..CLIENTS).map(move |of| (process, of)));
         let after = |id| self.granted_after.get(&id).copied();
@@ -130,7 +130,7 @@ pub(crate) struct Ledger {
     held: Held,
     pub(crate) leases: Leases,
     pub(crate) numbers: Numbers,
-    /// The reason why a failure of mutual exclusion is no violation in this round.
+    /// The reason why a failure of mutual exclusion is no violation in this round; `None` if it is a violation.
     outside: Option<&'static str>,
     pub(crate) has_faults: bool,
     pub(crate) clients: Clients,

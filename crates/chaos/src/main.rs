@@ -48,7 +48,7 @@ use crate::shim::Shim;
 use crate::totals::{Outcome, Totals};
 
 fn main() -> ExitCode {
-    // Scripts of `quorlock run` start this program with a hidden first argument.
+    // The scripts that hold locks in command rounds start this program as a writer, with a hidden first argument.
     let mut words = std::env::args().skip(1);
     let first = words.next();
     if let Some(first) = first.filter(|first| writer::FIRST_ARGUMENTS.contains(&&**first)) {
@@ -209,7 +209,7 @@ fn rounds(
     })
 }
 
-/// The smallest share of an operation, in percent.
+/// The smallest share, in percent, that each frequent operation must have among all operations.
 const SHARE_MIN: f64 = 5.0;
 
 /// Prints the share of each operation. Returns false if an operation has too small a share after enough rounds.
@@ -250,7 +250,7 @@ const ENOUGH: u64 = 4;
 const ATTEMPTS: u32 = 10;
 
 /// Runs the same faults without and with the restart guard: a majority of the nodes loses its data, again and
-/// again. A lock must have two holders without the restart guard, and none with it.
+/// again. Without the restart guard, a lock must get two holders. With the restart guard, no lock may.
 fn negative(
     args: &Args,
     seed: u64,

@@ -18,7 +18,7 @@ pub(crate) const PROCESSES: usize = 3;
 /// The time for which faults are injected before the healing.
 const FAULTS: Time = 7 * SECOND;
 
-/// All kinds of faults. A seed always uses one of these lists. Loss of data and wrong clocks are in different lists,
+/// All kinds of faults. A seed always uses one of these lists. Loss of data and clock jumps are in different lists,
 /// because the order of fencing tokens depends on the clocks after a loss of counters.
 pub(crate) const KINDS: [&[Kind]; 3] = [
     &[
@@ -105,8 +105,8 @@ impl RoundPlan {
     }
 
     /// Draws a round with commands. In half of these rounds, servers and connections have no faults, because these
-    /// could hide the effects of the faults of commands. Server clocks do not jump, because the round promises mutual
-    /// exclusion.
+    /// could hide the effects of faults that hit the commands. Server clocks do not jump, because the round promises
+    /// mutual exclusion.
     pub(crate) fn commands(seed: u64, clocks: bool) -> Self {
         let mut random = Random::new(seed, 2);
         let mut kinds = KINDS.concat();
@@ -155,9 +155,9 @@ impl RoundPlan {
         self.kinds.contains(&kind)
     }
 
-    /// The longest time for which a node that lost its data does not vote. Clients wait for a quarantine of the longest
-    /// ttl and 2 s. Another 4 s cover the rounding of the node's uptime to seconds, and the two times until clients ask
-    /// the node for its identity (every two seconds): before the quarantine and after it.
+    /// The longest time for which a node that lost its data does not vote. Clients ignore its votes for the longest ttl
+    /// and 2 s (the quarantine). Another 4 s are added, because clients check a node only every two seconds: they
+    /// notice the loss late and end the quarantine late. The node also reports its uptime only in whole seconds.
     pub(crate) fn quarantine(&self) -> Time {
         if self.guarded { over(self.max_ttl) + 2 * SECOND + 4 * SECOND } else { 0 }
     }

@@ -25,8 +25,8 @@ pub(crate) const fn is_fenced(resource: usize) -> bool {
     resource >= RESOURCES.len() / 2
 }
 
-/// A message of a worker. A worker reports a hold after the grant, and its end before the release. If the
-/// worker is killed in between, its recorded hold is too short, never too long.
+/// A message of a worker. A worker reports a hold after the grant, and the end of the hold before the release. So the
+/// recorded hold of a worker that is killed may be too short, but never too long.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum WorkerMessage {
     /// The caller got the locks of these resources.
@@ -42,7 +42,7 @@ pub(crate) enum WorkerMessage {
     /// The caller writes each number that it has read, plus one. The fencing token permits the write; without a token,
     /// the validity of the lock does.
     Writes { caller: usize, read: Vec<u64>, until: Time },
-    /// The caller becomes a reader at this time. Sent before the downgrade, because other readers may come at once.
+    /// The caller becomes a reader at this time. Sent before the downgrade, because it lets other readers in at once.
     Downgrades { caller: usize, at: Time },
     /// Whether the downgrade was confirmed in time.
     Downgraded { caller: usize, confirmed: bool },
@@ -56,7 +56,7 @@ pub(crate) enum WorkerMessage {
     Calls { caller: usize, operation: Operation, lease: Option<usize>, at: Time },
     /// The caller has detached its lock, and has not held it since `from`. By its text, the lease ends at `until`.
     Detached { caller: usize, text: String, from: Time, until: Time },
-    /// The caller has extended the lease. By its new text, the lease ends at `until`.
+    /// The caller has extended the lease by a call at `asked`. By its new text, the lease ends at `until`.
     Prolonged { lease: usize, text: String, asked: Time, until: Time },
     /// The caller requests a lease of another process.
     Seeks { caller: usize },
@@ -138,7 +138,7 @@ pub(crate) enum ControllerMessage {
     Written { caller: usize, written: bool },
     /// The numbers of this caller were compared.
     Compared { caller: usize },
-    /// A lease for this caller, and the time at which it shall use the lease; `None` if there is none now.
+    /// A lease (index, text) for this caller, and the time at which the caller shall use it; `None` if there is none.
     Lease { caller: usize, lease: Option<(usize, String, Time)> },
     /// The faults have ended: hold locks only briefly.
     Calm,

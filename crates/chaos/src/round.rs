@@ -36,7 +36,7 @@ const REST: Time = 30 * SECOND;
 
 const END: Time = 30 * SECOND;
 
-/// A violation is printed with the lines of the journal from the time `BEFORE` it and `AFTER` it, at most `LINES`.
+/// The first violation is printed with journal lines from `BEFORE` before it to `AFTER` after it, at most `LINES`.
 const BEFORE: Time = 2 * SECOND;
 const AFTER: Time = 200 * MS;
 const LINES: usize = 200;
@@ -106,7 +106,7 @@ pub(crate) fn needed(has_clocks: bool) -> Vec<(&'static str, &'static str)> {
     needed
 }
 
-/// The same for rounds in which nodes have replicas.
+/// Counts that must not be zero after enough rounds in which nodes have replicas.
 pub(crate) fn needed_with_replicas() -> Vec<(&'static str, &'static str)> {
     let failovers = FAILOVERS.iter().map(|kind| (FAULTS, kind.name()));
     failovers.chain([(SEEN, WRITES), (SEEN, FENCED_WRITES)]).collect()
@@ -310,7 +310,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns false if the round was interrupted before that time.
+    /// Sleeps until this time. Returns false if the round was interrupted before.
     fn sleep_until(&self, at: Time) -> bool {
         loop {
             if self.interrupt.load(Ordering::Relaxed) {
@@ -449,8 +449,8 @@ const INTENT: &str = "quorlock:intent:";
 /// Prefixes of keys that expire with their lock: intents (notes of waiting writers), and nonces of taken locks.
 const EPHEMERAL: [&str; 2] = [INTENT, "quorlock:take:"];
 
-/// The keys of locks, intents and nonces on each node. Each key is queried by name, because servers also count expired
-/// keys that they have not deleted yet.
+/// The keys of locks, intents and nonces on each node. Lists the keys with `KEYS`, because `DBSIZE` also counts expired
+/// keys that the server has not deleted yet.
 fn keys(servers: &Servers) -> Result<BTreeMap<usize, Vec<String>>, String> {
     let mut all = BTreeMap::new();
     for place in 0..servers.places() {

@@ -1,8 +1,8 @@
 //! `quorlock-chaos sentinel`: failovers of a real Sentinel deployment while processes count under one lock.
 //!
-//! Two servers are master and replica, three Sentinels watch them, and all of them reach each other through proxies. Some
-//! workers find the master through Sentinel. Each server also has a worker that is connected to this server alone, as a
-//! client is on the master's side of a partition. A holder reads a counter and writes the next number in two
+//! Two servers are master and replica, three Sentinels watch them, and all of them reach each other through proxies.
+//! Some workers find the master through Sentinel. Each server also has a worker that is connected to this server alone,
+//! as a client is on the master's side of a partition. A holder reads a counter and writes the next number in two
 //! transactions of SQLite, so two holders at a time lose an update.
 
 mod worker;
@@ -32,14 +32,14 @@ const WORKERS: usize = 4;
 /// The faults, in the order of their turns.
 const FAULTS: [&str; 4] = ["SIGSTOP", "SENTINEL FAILOVER", "kill -9", "cut off"];
 
-/// A failover that takes longer than this, and than twice the quarantine, fails the run.
+/// The run fails if a failover takes longer than this time plus twice the quarantine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Fails over a master with one replica behind three Sentinels, while processes count under one lock
 ///
-/// The master is stopped during its failover and continued afterwards, killed and started again without data, cut off, or
-/// demoted by SENTINEL FAILOVER, in turn. Exit code 1 if an update was lost, or if a client of an old master got the lock
-/// after the promotion of its replica. It needs python3 for SQLite
+/// The master is stopped during its failover and continued afterwards, killed and started again without data, cut off,
+/// or demoted by SENTINEL FAILOVER, in turn. Exit code 1 if an update was lost, or if a client of an old master got the
+/// lock after the promotion of its replica. It needs python3 for SQLite
 #[derive(Debug, clap::Args)]
 pub(crate) struct SentinelArgs {
     /// The number of failovers
@@ -62,7 +62,7 @@ pub(crate) struct SentinelArgs {
 /// A lock that a worker got.
 #[derive(Clone, Copy)]
 struct Grant {
-    /// Place of the server to which alone the worker is connected.
+    /// The index of the only server that the worker knows; `None` if the worker finds the master through Sentinel.
     only: Option<usize>,
     /// The start of the successful call.
     started: Time,
@@ -84,7 +84,7 @@ struct Failover {
     old: usize,
     promoted_at: Time,
     pause: Time,
-    /// False if the Sentinels failed over by themselves afterwards, because the time of that is unknown.
+    /// False if the Sentinels later failed over without a fault, because the time of that failover is unknown.
     is_checked: bool,
 }
 
@@ -138,7 +138,7 @@ impl Deployment {
         self.proxies[place].url().rsplit(':').next().unwrap_or_default().to_owned()
     }
 
-    /// The server tells the others the address of its proxy. A start forgets this.
+    /// Makes the server announce the address of its proxy to the other servers. A restart undoes this setting.
     fn announce(&self, place: usize) -> Result<(), String> {
         let port = self.port(place);
         let set =
@@ -187,7 +187,7 @@ impl Deployment {
             until("the replica is promoted", PATIENCE, || role(&self.servers[new]) == "master")
                 .await?;
             let promoted_at = now();
-            // Sentinel is still busy with the failover, or has ended it.
+            // The pause varies, so the old master comes back during Sentinel's failover or after it.
             sleep(Duration::from_millis(700) * u32::try_from(turn % 3).unwrap_or_default()).await;
             self.heal(fault, old)?;
             let pause = self.granted_since(promoted_at, patience).await? - began;

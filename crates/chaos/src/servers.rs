@@ -21,8 +21,8 @@ const SYNC: Time = 5 * SECOND;
 /// The servers of a round. A node keeps its index even if another server takes its place.
 pub(crate) struct Servers {
     nodes: Arc<Nodes>,
-    /// The server of each node, and the spare server at the end. If nodes have replicas: the servers of all nodes, their
-    /// replicas, and a third server for each.
+    /// Indexes into `nodes`: the server of each node, then the spare server. If nodes have replicas: the masters of all
+    /// nodes, then all replicas, then a third server for each node.
     at: Vec<usize>,
     places: usize,
     clocks: Vec<ServerClock>,

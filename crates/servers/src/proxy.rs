@@ -53,7 +53,7 @@ pub enum Blow {
     Hold(Direction),
     /// The receiver in this direction gets a FIN. The other direction stays open.
     HalfClose(Direction),
-    /// Of the next data in this direction (`n` bytes), only the first `k % n` bytes arrive, for the number `k` that is
+    /// The next data in this direction is cut: of its `n` bytes, only the first `k % n` arrive, where `k` is the number
     /// given here. Then the connection ends.
     Truncate(Direction, usize),
     /// Both ends get a FIN.
@@ -110,7 +110,7 @@ pub struct Proxy {
 #[derive(Clone, Copy, Debug, Default)]
 struct Orders {
     ways: [Traffic; 2],
-    /// Number of faults so far, and the latest fault.
+    /// Number of faults so far; `blow` is the latest fault.
     blows: u64,
     blow: Option<Blow>,
     releases: u64,
@@ -284,9 +284,9 @@ struct Lane<'a> {
     direction: Direction,
     orders: watch::Receiver<Orders>,
     counts: &'a Counts,
-    /// The number of the proxy's faults when this direction last looked. If the number has grown, there is a new fault.
+    /// The proxy's number of faults when this direction last compared it. If it has grown since, there is a new fault.
     blows: u64,
-    /// While a fault buffers data here: the number of releases at its start. The next release ends the buffering.
+    /// `Some` while a fault buffers data: the number of releases when the fault began. The next release ends the fault.
     holds: Option<u64>,
     /// The argument of [`Blow::Truncate`], which applies to the next data.
     truncates: Option<usize>,

@@ -23,7 +23,7 @@ pub enum Reply {
     Push(Vec<Reply>),
 }
 
-/// Removes the first complete message, a reply or a command, from the buffer. Returns the message and its bytes.
+/// Removes the first message (a reply or a command) from the buffer, if it is complete. Returns it and its bytes.
 ///
 /// # Errors
 /// If the buffer does not contain RESP.
@@ -32,7 +32,7 @@ pub fn take(read: &mut Vec<u8>) -> io::Result<Option<(Reply, Vec<u8>)>> {
     Ok(Some((message, read.drain(..length).collect())))
 }
 
-/// Returns the first message and its length in bytes.
+/// Returns the first message and its length in bytes; `None` if the message is incomplete.
 fn first(bytes: &[u8]) -> io::Result<Option<(Reply, usize)>> {
     let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
     let (line, mut at) = (&bytes[..end], end + 2);

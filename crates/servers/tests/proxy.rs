@@ -157,7 +157,7 @@ async fn a_connection_that_has_lost_something_passes_nothing_on_any_more() {
     testbed.until("the command arrives", |testbed| testbed.has("key")).await;
     testbed.until("the answer is lost", |testbed| testbed.proxy.count(Effect::Dropped) == 1).await;
     testbed.proxy.open();
-    // An earlier reply was lost, so the proxy must discard this one. A client would take it for the earlier reply.
+    // An earlier reply was lost, so the proxy must discard this one. The client would take it for the lost reply.
     send(&mut old, "SET other 1").await;
     testbed.until("commands still arrive", |testbed| testbed.has("other")).await;
     nothing_comes(&mut old).await;

@@ -1,4 +1,4 @@
-//! The tables of `docs/interop.md`, and the JSON behind them.
+//! The tables of `docs/interop.md`, and the JSON file with the results in them.
 
 use std::fs;
 use std::path::Path;
@@ -40,7 +40,7 @@ pub(crate) fn not_run(why: &str) -> Value {
     json!({ "not_run": why.trim() })
 }
 
-/// The tests that were not exact, each with the reason. If the library did not run, that is the reason.
+/// The tests that were not exact, each with the reason. If the library did not run, the only entry says why.
 pub(crate) fn inexact(row: &Value) -> Vec<String> {
     let tests = row["tests"].as_object().into_iter().flatten();
     let inexact = tests.filter(|(_, test)| test["exact"] != true);
@@ -105,7 +105,7 @@ pub(crate) fn tables(rows: &Rows) -> String {
     text
 }
 
-/// Puts the results into the JSON file, in which the other libraries keep their results, and writes the page from it.
+/// Adds the results to the JSON file, which keeps earlier results of other libraries, and writes the page from it.
 ///
 /// # Errors
 /// A message for the user.

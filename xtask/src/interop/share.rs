@@ -1,4 +1,4 @@
-//! The share of grants of each side when both want one lock.
+//! The shares of grants when quorlock and another library (the two sides) contend for one lock.
 
 #![expect(clippy::disallowed_methods, reason = "the duration of a wait is not part of a lock")]
 
@@ -20,7 +20,7 @@ pub(crate) enum Form {
     Command,
 }
 
-/// The turns of one side.
+/// The grants and waits of one side.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turns {
     pub(crate) grants: usize,
@@ -92,7 +92,7 @@ pub(crate) fn measure(site: &Site<'_>, form: Form, time: Duration) -> Result<Sha
     })
 }
 
-/// Calls until the end. A call returns the time of its grant, or `None` if it was refused.
+/// Repeats `call` until `end`. A call returns the time of its grant, or `None` if the lock was refused.
 fn turns(
     end: Instant,
     mut call: impl FnMut() -> Result<Option<Instant>, String>,
@@ -106,7 +106,7 @@ fn turns(
         if acquired.is_some() {
             turns.grants += 1;
         }
-        // A refused call is part of a longer wait.
+        // After a refusal the wait goes on, so `asked` does not change.
         if acquired.is_some() || until == end {
             asked = Instant::now();
         }

@@ -22,7 +22,7 @@ pub(crate) struct Site<'a> {
     pub(crate) library: &'a Library,
     programs: &'a Programs,
     pub(crate) nodes: Nodes,
-    /// The command of a worker of the library, and of a worker of quorlock.
+    /// `worker` starts a worker of the library, and `ours` a worker of quorlock.
     worker: Command,
     ours: Command,
 }
@@ -57,7 +57,7 @@ impl<'a> Site<'a> {
         if init.finish()?.success() { Ok(site) } else { Err(init.errors()) }
     }
 
-    /// The library's name of a lock, and quorlock's name of the same lock.
+    /// quorlock's name of the lock that the library calls `name`.
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}{name}", self.library.prefix)
     }

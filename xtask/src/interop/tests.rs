@@ -162,7 +162,7 @@ fn library_is_killed(site: &Site<'_>) -> Result<String, String> {
     worker.process.signal(Signal::KILL)?;
     let mut holder = Holder::start(site, &site.key("5"), &[])?;
     let (held_for, took) = (asked.elapsed(), began.elapsed());
-    // The server counts a ttl in whole milliseconds.
+    // Tolerates 2 ms, because the server counts a ttl in whole milliseconds.
     let early = held_for + Duration::from_millis(2) < Duration::from_millis(SHORT_MS);
     ensure(!early, "quorlock had the lock before the ttl was over")?;
     holder.release()?;
@@ -312,8 +312,8 @@ fn values(site: &Site<'_>, key: &str) -> Result<Vec<Reply>, String> {
     site.nodes.iter().map(dump).collect::<Result<_, _>>().map_err(|error| error.to_string())
 }
 
-/// Whether the keys of the new holder stay as they are. The new holder may have a majority only: a key of another node
-/// may then still be that of the earlier holder, which may delete it, and the new holder may fill an absent key later.
+/// Whether no key of the new holder changed. The new holder may have only a majority. On another node, the key may be
+/// the earlier holder's, which the earlier holder may delete, or be absent, and the new holder may set it later.
 fn are_kept(expiring: &[Reply], before: &[Reply], after: &[Reply]) -> bool {
     let mut nodes = expiring.iter().zip(before).zip(after);
     nodes.all(|((expiring, before), after)| {

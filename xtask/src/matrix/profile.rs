@@ -1,4 +1,4 @@
-//! Finds out the commands that quorlock uses for each kind of lock on a server, and how a waiting client learns of a release.
+//! Records the commands that quorlock uses for each kind of lock on a server, and how a waiter learns of a release.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -31,7 +31,7 @@ const RESULTS: &str = "target/matrix.json";
 const TABLE: [&str; 2] =
     ["<!-- `cargo xtask matrix` writes this table. -->\n", "<!-- The table ends here. -->\n"];
 
-/// Locks on three servers of this version with the program `quorlock`.
+/// Takes locks on three servers of this version with `quorlock` at `program`, and returns the results as JSON.
 pub(super) fn of(program: &Path, binary: &ServerBinary) -> Result<Value, String> {
     let nodes = Nodes::start(binary, 3, ServerOptions::default()).map_err(|why| why.to_string())?;
     let quorlock = |args: &[&str]| {
@@ -55,7 +55,7 @@ pub(super) fn of(program: &Path, binary: &ServerBinary) -> Result<Value, String>
                 Err(why) => Err(why.to_string()),
             }
         };
-        // The server then knows the scripts, as it does but for the first lock.
+        // This run loads the scripts into the servers, so the recorded run below shows the commands of any later lock.
         run()?;
         let mut monitor = nodes[0].connect().map_err(|why| why.to_string())?;
         monitor.command(&["MONITOR"]).map_err(|why| why.to_string())?;
@@ -81,7 +81,7 @@ pub(super) fn of(program: &Path, binary: &ServerBinary) -> Result<Value, String>
     let mut line = String::new();
     let said = holder.stdout.take().map(|out| BufReader::new(out).read_line(&mut line));
     let clients = ask(&["CLIENT", "LIST"])?;
-    // This closes the command's input, so the command ends.
+    // `wait` closes the command's input, so the command ends.
     let ended = holder.wait().map_err(|why| why.to_string())?;
     if !ended.success() || said.is_none_or(|said| said.is_err()) {
         return Err(format!("quorlock run with a command that waits: {ended}"));

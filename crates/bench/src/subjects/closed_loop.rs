@@ -14,7 +14,7 @@ use super::{Subject, key};
 use crate::clock;
 use crate::sample::{Latencies, Sample, Started};
 
-/// Maximum number of pairs (acquire and release) in flight. A subject with this number cannot keep up with the rate.
+/// Maximum number of pairs (acquire and release) in flight. A subject that reaches it cannot keep up with the rate.
 const PILE: usize = 50_000;
 
 /// The tokio runtime of async subjects.

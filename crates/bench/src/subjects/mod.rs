@@ -43,8 +43,8 @@ pub(crate) trait Subject {
         Err("it has no driver for contention in one process".to_owned())
     }
 
-    /// Begins `rate` pairs of acquire and release per second on schedule, each with a key of its own. Pairs in flight do
-    /// not delay the schedule. The latency counts from the scheduled start.
+    /// Begins `rate` pairs of acquire and release per second on schedule, each with a key of its own. Pairs in flight
+    /// do not delay the schedule. The latency counts from the scheduled start.
     ///
     /// # Errors
     /// As [`Subject::pairs`].
@@ -54,7 +54,7 @@ pub(crate) trait Subject {
     }
 }
 
-/// The subjects that are no programs of other languages.
+/// The subjects that run inside this program, not as programs of other languages.
 pub(crate) const OURS: [&str; 4] = ["quorlock", "quorlock-blocking", "raw", "rslock"];
 
 /// Creates a subject for a group of servers.

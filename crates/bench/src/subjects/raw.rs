@@ -75,7 +75,7 @@ pub(crate) struct Raw {
     batch: Batch,
 }
 
-/// Encoded requests of many lockers, in the order of the lockers. With fewer lockers, only the first requests are sent.
+/// Encoded requests of many lockers, in the order of the lockers. A round with fewer lockers sends only the first ones.
 #[derive(Debug, Default)]
 struct Batch {
     acquire: Vec<u8>,
@@ -209,7 +209,7 @@ impl Subject for Raw {
         started.end(&latencies)
     }
 
-    /// A round contains all pairs that are due. Pairs that become due during a round belong to the next.
+    /// A round contains the pairs that are due, at most [`ROUND`]. Later pairs wait for the next round.
     fn open_loop(&mut self, rate: usize, time: Duration) -> Result<Sample, String> {
         self.prepare(ROUND);
         let (due, schedule) = std::sync::mpsc::channel();

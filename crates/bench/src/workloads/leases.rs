@@ -1,5 +1,5 @@
-//! Locks that outlive a process: attaching a lease beside an acquire, a lock with the caller's value beside a plain one,
-//! and `quorlock acquire` from a shell beside `redis-cli`.
+//! Locks that outlive a process. Compares attaching a lease with an acquire, a lock with the caller's value with a
+//! plain lock, and `quorlock acquire` from a shell with `redis-cli`.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -11,7 +11,7 @@ use super::writer::OWN_CODE;
 pub(crate) struct Run {
     pub(crate) key: usize,
     pub(crate) is_script: bool,
-    /// The fault that was injected into the run's keeper or guardian process.
+    /// The fault that was injected into the run's keeper or guardian process, if any.
     pub(crate) fault: Option<Fault>,
     /// Whether the run's events were not read until the run had ended, so that the run blocked when it wrote an event.
     pub(crate) is_stalled: bool,
@@ -21,8 +21,8 @@ pub(crate) struct Run {
     /// The names of the run's events, in order. Some have a detail after a colon, such as `lost:expired`.
     pub(crate) events: Vec<String>,
     pub(crate) is_heard: bool,
-    /// Whether the keeper of a script did not answer within five seconds, so that `acquire` gave the lock back. On a busy
-    /// machine this needs no fault.
+    /// Whether the keeper of a script did not answer within five seconds, so that `acquire` gave the lock back. On a
+    /// busy machine this happens without a fault.
     pub(crate) is_keeper_late: bool,
     /// The run's exit code; `None` if a signal ended the keeper.
     pub(crate) code: Option<i32>,
@@ -70,7 +70,7 @@ pub(crate) struct Overlap {
     pub(crate) second: usize,
     pub(crate) from: Time,
     pub(crate) to: Time,
-    /// The reason why mutual exclusion is not promised for this overlap.
+    /// The reason why this overlap is no violation; `None` if it is one.
     pub(crate) excuse: Option<&'static str>,
 }
 
@@ -131,11 +131,11 @@ const AWAKENING: Time = DYING + 600 * MS;
 /// A change of a key counts as the cause of an overlap even if it is recorded this long after the overlap's start.
 const BREATH: Time = 50 * MS;
 
-/// Describes how an exit code contradicts the events, if it does.
+/// Describes how an exit code contradicts the events; `None` if the code fits them.
 pub(crate) fn misfit(run: &Run) -> Option<String> {
     if run.is_script {
-        // A signal, also of its keeper, may end a script. A keeper that was killed before its answer, or answers late,
-        // makes the code 70.
+        // A signal of a fault or of its keeper may end a script. The script's code is 70 if the keeper was killed
+        // before it answered `acquire`, or answered late.
         let kills_keeper = [Fault::KillGuardian, Fault::TermGuardian, Fault::KillBoth];
         let is_keeper_killed = run.fault.is_some_and(|fault| kills_keeper.contains(&fault));
         let may_lack_keeper = is_keeper_killed || run.is_keeper_late;

@@ -51,7 +51,7 @@ pub(crate) struct Entry {
     pub(crate) machine: usize,
     pub(crate) kind: Kind,
     pub(crate) keeper: Option<Pid>,
-    /// The time of the run's event `acquired`.
+    /// The time of the run's event `acquired`; `None` before it.
     pub(crate) acquired: Option<Time>,
     /// The time for which the run's command writes if nothing ends it.
     pub(crate) writes: Time,

@@ -90,9 +90,9 @@ struct Blows {
     meddling: Vec<Meddling>,
     /// The number of times that each fault was injected into a script.
     struck_scripts: BTreeMap<Fault, u64>,
-    /// Killed scripts. Each has the time at which its lock must have expired on all nodes.
+    /// Killed scripts: the time at which the lock must have expired on all nodes, and the index of the run.
     dead: Vec<(Time, usize)>,
-    /// Stopped processes, and the time at which each continues.
+    /// Stopped processes: the time at which they continue, the index of their run, and the processes.
     stopped: Vec<(Time, usize, Vec<Pid>)>,
 }
 
@@ -207,7 +207,7 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// Injects a fault, unless there is no target for it. Returns whether there was one.
+    /// Injects a fault into a run that holds a lock. Returns false if there is no such run, or the injection failed.
     fn strike(&mut self, strike: &Strike, due: Time) -> bool {
         let fault = strike.fault;
         let at = now();
@@ -281,7 +281,7 @@ impl<'a> Round<'a> {
         *self.blows.struck.entry(fault).or_default() += u64::from(is_done);
         if is_script {
             *self.blows.struck_scripts.entry(fault).or_default() += u64::from(is_done);
-            // If connections have faults too, a delayed message may extend the lock later.
+            // With faults of connections, a delayed message may extend the lock later, so its end is not checked.
             let is_dead = matches!(fault, Fault::KillKeeper | Fault::KillBoth);
             if is_dead && self.plan.events.is_empty() {
                 self.blows.dead.push((now() + TTL + LINGER, id));

@@ -1,4 +1,4 @@
-//! Detached locks. A detached lock has no holder, but nobody else may get the lock until its lease ends.
+//! Detached locks. A detached lock has no holder, but other clients cannot get the lock until its lease ends.
 
 use quorlock_sim::time::{MS, Time};
 
@@ -14,7 +14,7 @@ pub(crate) const ATTACHED_FENCED: &str = "leases attached, with a larger fencing
 pub(crate) const SAME_MOMENT: &str = "leases that two processes got for the same moment";
 pub(crate) const PROLONGED: &str = "leases extended";
 
-/// Callers that ask for a lease within this time after its text was made all use it at the end of this time.
+/// Callers that ask for a lease within this time after its text was made use it together when this time ends.
 const GATHERING: Time = 40 * MS;
 
 /// The number of processes that get the same text.
@@ -29,7 +29,7 @@ pub(crate) struct Leases {
 
 #[derive(Debug)]
 struct Lease {
-    /// The index of the hold that stands for the time without a holder.
+    /// The index of the hold that records the time without a holder.
     hold: usize,
     /// The process that detached the lock.
     from: usize,
@@ -46,8 +46,8 @@ struct Lease {
 }
 
 impl Lease {
-    /// The time until which nobody else may get the lock. A failed attach and a release may both end the lease early, so
-    /// the text counts only until their beginning.
+    /// The time until which no other client may get the lock. A failed attach and a release may both end the lease
+    /// early, so the end in the text counts only up to the start of such a call.
     fn end(&self) -> Time {
         self.proved.max(self.until.min(self.ended))
     }
@@ -84,7 +84,7 @@ impl Ledger {
         let what = format!("detaches {}: lease {place}, until {}", held.names(), self.when(until));
         self.note(from, format!("{}: {what}", name(id)));
         let holder = format!("lease {place} of {}", name(id));
-        // The fencing token stays with the holder that had it.
+        // The fencing token is left out, because the holder's own record already has it.
         let hold = Hold { holder, from, to: until, fence: None, ..held };
         let lease = Lease {
             hold: self.held.all.len(),

@@ -9,7 +9,7 @@ use crate::act::{Act, Failover, Kind};
 /// The failures of a master. Each seed uses the next one.
 pub(crate) const FAILOVERS: [Kind; 3] = [Kind::MasterStops, Kind::MasterCutOff, Kind::MasterKilled];
 
-/// Kinds of faults beside failovers.
+/// Kinds of faults that a round may inject in addition to failovers.
 const OTHERS: [Kind; 9] = [
     Kind::Delay,
     Kind::Hold,
@@ -43,7 +43,7 @@ impl RoundPlan {
 }
 
 impl Draw {
-    /// Lets the master of a node fail. The promoted server votes for the last seconds before the old master is gone.
+    /// Lets a node's master fail and its replica take over. Both may answer clients until just before the faults end.
     pub(super) fn failover(&mut self, kind: Kind) {
         let node = self.random.index(self.nodes);
         if self.is_out(node, 0, FAULTS) {

@@ -100,7 +100,7 @@ fn a_plan_is_within_the_assumptions_or_says_so() {
     assert!(inside > 50 && outside > 20, "{inside} {outside}");
 }
 
-/// Three consecutive seeds use every failure of a master, and every old master leaves.
+/// Three consecutive seeds use every failure of a master, and every failover ends before the faults of its round end.
 #[test]
 fn rounds_with_replicas_end_every_failover() {
     for from in 0..200 {

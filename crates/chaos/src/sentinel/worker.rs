@@ -13,7 +13,7 @@ use crate::clock::now;
 /// A holder writes only if the lock is valid for this long, so that the write ends before the lock does.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// Runs in python3, because its standard library has SQLite. Each line of its input is answered with one line.
+/// A python3 script, because python's standard library has SQLite. It answers each line of its input with one line.
 const SQLITE: &str = "\
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
@@ -73,7 +73,7 @@ pub(crate) fn main(job: &Job) -> Result<(), String> {
         if guard.remaining() > MARGIN {
             sqlite.ask(&format!("write {}", value + 1))?;
         }
-        // The counter shows whether the lock excluded the other workers.
+        // The result is ignored, because the counter shows whether the lock excluded the other workers.
         let _ = guard.release();
     }
 }

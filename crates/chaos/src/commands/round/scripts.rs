@@ -33,7 +33,7 @@ impl Round<'_> {
         }
     }
 
-    /// Checks that no lock is left. No process has extended a lock for more than a ttl.
+    /// Checks that no lock is left, because no process has extended a lock within the last ttl.
     pub(super) fn check_keys(&self) -> Result<(), String> {
         for place in 0..self.plan.nodes {
             for key in KEYS {
