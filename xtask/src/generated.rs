@@ -21,8 +21,8 @@ pub(crate) fn keep_rows(workspace: &Path, file: &str, rows: &Rows) -> Result<(),
     fs::write(workspace.join(file), text + "\n").map_err(|why| format!("{file}: {why}"))
 }
 
-/// Replaces the text between two lines of a document. A run without some of the rows that the document has, for example
-/// in a fresh clone with one row selected, leaves the document as it is and says so.
+/// Replaces the text between two lines of a document. If the new text has fewer table rows than the old one, for
+/// example in a fresh clone with one row selected, the document stays as it is, and a message says so.
 ///
 /// # Errors
 /// If the document cannot be read or written, or lacks one of the lines.

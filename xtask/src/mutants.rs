@@ -1,5 +1,5 @@
-//! `cargo xtask mutants`: checks that the simulator catches every mutant (deliberate bug) of the engine, that the
-//! cancellation sweep catches mutants of the shipped code, and that every negative model finds its counterexample.
+//! `cargo xtask mutants`: checks that the simulator catches every mutant (deliberate bug) of the engine, that the sweep
+//! (a test that cancels futures at every point) catches mutants of the shipped code, and that models with one fail.
 
 mod cancellation;
 mod library;

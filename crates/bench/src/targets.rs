@@ -110,7 +110,7 @@ impl Judge<'_> {
             }
         }
         for processes in [2, 8] {
-            // 24 is four times the bound of the p50 (6), as the measured p99 (2 ms) is four times the p50 (0.5 ms).
+            // Four times the bound of the p50 at N=5 (6), because the measured p99 is four times the measured p50.
             let name = format!("hand-over p99, N=5, {processes} processes");
             targets.push(AtMost(24.0).target(&name, "PING", of(5, processes, "p99_us")));
         }

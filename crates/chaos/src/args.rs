@@ -38,7 +38,7 @@ pub(crate) struct Args {
     pub(crate) server: Option<String>,
 
     /// Let a majority of the nodes lose its data again and again, first without the restart guard, then with
-    /// it. Exit code 0 if a lock has two holders without it, and none with it
+    /// it. Exit code 0 if a lock has two holders without the guard, and no lock has with it
     #[arg(long, conflicts_with = "minutes")]
     pub(crate) negative: bool,
 

@@ -5,7 +5,7 @@ use quorlock_sim::time::Time;
 use crate::oracles::{Rereading, Store, Witness, Written};
 use crate::protocol::{RESOURCES, is_fenced};
 
-/// A store (with a check of tokens) and a witness (without) for each resource. A resource uses one of the two.
+/// For each resource, a store (checks fencing tokens) and a witness (does not). A resource uses only one of the two.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     witnesses: [Witness; RESOURCES.len()],

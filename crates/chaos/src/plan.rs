@@ -68,7 +68,7 @@ pub(crate) struct RoundPlan {
     pub(crate) kinds: Vec<Kind>,
     pub(crate) events: Vec<Event>,
     pub(crate) faults: Time,
-    /// The reason why the round does not promise mutual exclusion; `None` if it does. The other promises still hold.
+    /// The reason why the round does not promise mutual exclusion; `None` if it does. All other promises still hold.
     pub(crate) outside: Option<&'static str>,
 }
 
@@ -156,7 +156,7 @@ impl RoundPlan {
     }
 
     /// The longest time for which a node that lost its data does not vote. Clients ignore its votes for the longest ttl
-    /// and 2 s (the quarantine). Another 4 s are added, because clients check a node only every two seconds: they
+    /// and 2 s (the quarantine). Another 4 s are added, because clients check a node only every two seconds: clients
     /// notice the loss late and end the quarantine late. The node also reports its uptime only in whole seconds.
     pub(crate) fn quarantine(&self) -> Time {
         if self.guarded { over(self.max_ttl) + 2 * SECOND + 4 * SECOND } else { 0 }

@@ -29,7 +29,7 @@ use crate::clock::{now, seconds};
 /// The workers that find the master through Sentinel.
 const WORKERS: usize = 4;
 
-/// The faults, in the order of their turns.
+/// The faults, one per failover, in turn.
 const FAULTS: [&str; 4] = ["SIGSTOP", "SENTINEL FAILOVER", "kill -9", "cut off"];
 
 /// The run fails if a failover takes longer than this time plus twice the quarantine.
@@ -54,7 +54,7 @@ pub(crate) struct SentinelArgs {
     #[arg(long, value_name = "SERVER")]
     server: Option<String>,
 
-    /// Let the workers that know only one server count votes that its replica lacks. Exit code 0 if this is found
+    /// Let workers that know only one server count its vote without its replica. Exit code 0 if a violation is found
     #[arg(long)]
     negative: bool,
 }

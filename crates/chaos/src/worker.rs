@@ -1,5 +1,5 @@
-//! A worker process: two clients with a runtime and two callers each. The callers take locks, rely on them, and release,
-//! detach or forget them. A worker reports each action at once, because the worker may be killed or stopped at any moment.
+//! A worker process: two clients with a runtime and two callers each. The callers take locks, rely on them, and
+//! release, detach or forget them. A worker reports each action at once, because it may be killed or stopped at any time.
 
 mod leases;
 
@@ -273,7 +273,7 @@ impl Caller {
         say(&WorkerMessage::Odd { caller: self.number, what });
     }
 
-    /// Relies on a lock, and releases it in one of several ways.
+    /// Uses a lock, and then releases or detaches it in one of several ways.
     async fn hold(&mut self, mut guard: Guard, fence: Option<u64>, asked: Asked) {
         let caller = self.number;
         let mut relied = Relied::begin(|| guard.remaining());

@@ -15,7 +15,7 @@ const JSON: &str = "target/interop.json";
 const BEGIN: &str = "<!-- written by cargo xtask interop -->\n";
 const END: &str = "<!-- end -->\n";
 
-/// The columns of the first table.
+/// The columns of the first table: the names of the tests.
 const EXCLUSION: [&str; 12] =
     ["1", "2", "3a", "3b", "4", "5", "6", "7", "8", "shared", "several", "take"];
 

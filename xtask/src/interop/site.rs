@@ -35,7 +35,7 @@ pub(crate) struct Worker {
 }
 
 impl<'a> Site<'a> {
-    /// Starts servers without locks, on which all votes count at once.
+    /// Starts empty servers, and runs `quorlock init --fresh` on them, so that all votes count at once.
     ///
     /// # Errors
     /// A message for the user.

@@ -1,4 +1,4 @@
-//! Mutants (deliberate bugs) in the shipped code: runs the cancellation sweep with each.
+//! Runs the cancellation sweep (the test that cancels futures at every point) with each mutant of the shipped code.
 
 use std::path::Path;
 use std::process::Command;

@@ -92,7 +92,7 @@ fn failing_test(
     Ok(Some(ended.output.lines().find_map(failed).unwrap_or_else(|| status.to_string())))
 }
 
-/// Prints the table. A mutant without a failing test is no error, because only the sweep or chaos can catch some.
+/// Prints the table. A mutant without a failing test is no error, because only the sweep or chaos catches some mutants.
 pub(super) fn report(rows: &[Row]) {
     println!("\n| mistake in the shipped code | made in | the library's tests |\n|---|---|---|");
     for Row { mutant, layer, by } in rows {

@@ -1,5 +1,5 @@
 <?php
-// symfony/lock behind the protocol that interop.py describes: interop.php HOST:PORT,HOST:PORT,…
+// symfony/lock behind the protocol that worker.py describes: worker.php HOST:PORT,HOST:PORT,…
 
 use Symfony\Component\Lock\LockFactory;
 use Symfony\Component\Lock\Store\CombinedStore;

@@ -125,7 +125,7 @@ pub(crate) fn run(bench: &mut Bench) {
     }
 }
 
-/// Readers and a writer take turns with the lock, and each acquires again as soon as it has released. Each has its own
+/// Readers and a writer contend for one lock, and each acquires again as soon as it has released. Each has its own
 /// client, as if it were a separate process.
 fn writer_among_readers(bench: &mut Bench) -> Result<(), String> {
     let lockers = |kind, count| (0..count).map(move |_| ("client", kind));
@@ -164,7 +164,7 @@ fn writer_among_readers(bench: &mut Bench) -> Result<(), String> {
     Ok(())
 }
 
-/// Acquires and holds the lock again and again. Returns the duration of each wait for it.
+/// Acquires and holds the lock again and again. Returns the duration of each wait for the lock.
 async fn hold_again(locker: KindLocker, until: Duration) -> Result<Latencies, String> {
     let mut waits = Latencies::default();
     while clock::now() < until {

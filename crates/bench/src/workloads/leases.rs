@@ -21,7 +21,7 @@ const NODES: usize = 5;
 /// The number of processes of each program in a round.
 const PROCESSES: usize = 20;
 
-/// Measures each step with one locker. The steps of a round alternate, so that a disturbance affects all of them.
+/// Measures each kind of call with one locker. The calls alternate, so that a disturbance affects all kinds.
 pub(crate) fn run(bench: &mut Bench) {
     for round in 1..=bench.rounds {
         progress(&format!("{NAME}, N={NODES}, round {round}"));

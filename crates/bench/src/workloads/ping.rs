@@ -35,7 +35,7 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs all rounds by itself, in a run of the benchmark in which no other workload measures pings.
+/// Runs all rounds. Used if the workload `handover`, which measures a ping in each round, does not run.
 pub(crate) fn run(bench: &mut Bench) {
     progress(NAME);
     for _ in 0..bench.rounds {

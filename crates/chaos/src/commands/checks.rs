@@ -70,7 +70,7 @@ pub(crate) struct Overlap {
     pub(crate) second: usize,
     pub(crate) from: Time,
     pub(crate) to: Time,
-    /// The reason why this overlap is no violation; `None` if it is one.
+    /// The reason why this overlap is no violation; `None` if it is a violation.
     pub(crate) excuse: Option<&'static str>,
 }
 

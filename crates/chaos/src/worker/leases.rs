@@ -11,15 +11,15 @@ use crate::clock::now;
 use crate::plan::nanos;
 use crate::protocol::{ControllerMessage, Grant, Operation, RESOURCES, WorkerMessage, is_fenced};
 
-/// The values of taken locks. They are few, so processes often take a lock with the value of its holder.
+/// The values of taken locks. There are few values, so processes often take a lock with the value of its holder.
 const VALUES: [&str; 2] = ["worker", "cron"];
 
 /// The longest time for which a caller waits until another process detaches a lock.
 const PATIENCE: Time = 500 * MS;
 
 impl Caller {
-    /// Detaches a lock on which its holder relied until `from`. Sometimes the caller drops the future, which releases the
-    /// lock.
+    /// Detaches a lock on which its holder relied until `from`. Sometimes the caller drops the future, which releases
+    /// the lock.
     pub(super) async fn detach(
         &mut self,
         detaching: impl Future<Output = Result<Lease, DetachError>>,
@@ -186,7 +186,7 @@ impl Caller {
                 drop(taken.release().await);
             }
             5..=6 => {
-                // Nobody holds the lock now, and nobody else may get it until its validity ends.
+                // No other client may get the forgotten lock until its validity ends, so it counts as held.
                 say(&WorkerMessage::Held { caller, until: relied.until, lost });
                 drop(taken);
                 say(&WorkerMessage::Left);
