@@ -1,6 +1,6 @@
 //! `cargo xtask instructions`: counts instructions per pair, which does not depend on how busy the machine is.
 //!
-//! With `--check` the task fails if a pair costs more than the count pinned here. A commit that raises it says why.
+//! With `--check` the task fails if a pair costs more than the count pinned here. A commit that raises a pin says why.
 
 use std::ffi::OsString;
 use std::fs;

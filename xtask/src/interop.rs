@@ -80,7 +80,7 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
     compare(workspace, server, &build(workspace)?, &options)
 }
 
-/// Runs the selected libraries. Returns whether all of their cells are exact and agree with the page.
+/// Runs the selected libraries. Returns whether all of their tests are exact and, with `--check`, agree with the page.
 fn compare(
     workspace: &Path,
     server: &ServerBinary,

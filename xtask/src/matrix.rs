@@ -32,7 +32,7 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
     if env::var_os(SERVER_VARIABLE).is_some_and(|value| !value.is_empty()) {
         return Err(format!("{SERVER_VARIABLE} is set; use --server instead"));
     }
-    // The suite is built last, because its tests run the `quorlock` that is built with them.
+    // The suite is built last, because its tests expect their own build of `quorlock` in `target/debug`.
     let programs = interop::build(workspace)?;
     let suite = if parts.no_suite { None } else { Some(Suite::build(workspace)?) };
     let run = |conditions| suite.as_ref().map(|suite| suite.run(conditions)).transpose();

@@ -1,5 +1,5 @@
-//! `cargo xtask mutants`: checks that the simulator catches every mutant (deliberate bug) of the engine, that the sweep
-//! (a test that cancels futures at every point) catches mutants of the shipped code, and that models with one fail.
+//! `cargo xtask mutants`: checks that the simulator catches every mutant (deliberate bug) of the engine, that models
+//! with a mutant reach two holders, and that the sweep (a test that cancels futures at every point) catches its mutants.
 
 mod cancellation;
 mod library;
@@ -65,7 +65,7 @@ pub(crate) fn run(workspace: &Path, args: &[OsString]) -> Outcome {
     Ok(engine && swept)
 }
 
-/// Returns the results for the mutants of the engine, and the output of the negative models.
+/// Returns the results for the mutants of the engine, and the output of the models with a mutant.
 fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Ended), String> {
     let build = ["build", "--release", "--package", "quorlock-sim", "--bins"];
     let program = MUTANTS.program(workspace, &build, "quorlock-sim")?;

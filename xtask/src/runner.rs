@@ -262,7 +262,7 @@ impl Binary {
 }
 
 /// Some tests send HUP, INT and QUIT. If xtask runs from a script in the background, it ignores these signals and its
-/// children inherit that, so this command starts the program with their default actions.
+/// children inherit that, so this command starts the program with the signals' default actions.
 pub(crate) fn with_default_signals(program: &Path) -> Command {
     const RESET: &str = "--default-signal=HUP,INT,QUIT";
     let works = Command::new("env").args([RESET, "true"]).stderr(Stdio::null()).status();

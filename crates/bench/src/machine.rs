@@ -72,7 +72,7 @@ pub(crate) fn command() -> String {
     })
 }
 
-/// Returns the locked versions of the crates that are subjects, or on which subjects run.
+/// Returns the versions in `Cargo.lock` of the crates that are subjects or that subjects use.
 pub(crate) fn versions() -> BTreeMap<String, String> {
     let lock = include_str!("../../../Cargo.lock");
     let version = |name: &str| {

@@ -110,7 +110,7 @@ fn all(bench: &mut Bench, plan: &BenchPlan) {
         };
         for &nodes in nodes {
             for &lockers in lockers {
-                // Programs of other languages take long to start, so a short run measures them only with 64 lockers.
+                // Programs of other languages start slowly, so only `--full` measures them with other than 64 lockers.
                 let others = plan.rivals && (plan.scope == Scope::Full || lockers == 64);
                 pairs::run(bench, if others { &every[..] } else { &OURS }, nodes, lockers);
             }

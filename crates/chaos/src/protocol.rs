@@ -60,7 +60,7 @@ pub(crate) enum WorkerMessage {
     Prolonged { lease: usize, text: String, asked: Time, until: Time },
     /// The caller requests a lease of another process.
     Seeks { caller: usize },
-    /// The end of an operation that may leave a key on the nodes for a ttl from now on.
+    /// An operation has ended that may leave a key on the nodes for a ttl from now on.
     Left,
 }
 

@@ -281,10 +281,10 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// Waits until every client has had a lock, and until for longer than a ttl no connection was made and no lock was
-    /// left without a holder. Then no command of an older connection can arrive, and locks without a holder have ended.
-    /// If only the second condition is missing at the deadline, waits for [`REST`] more. Returns whether both
-    /// conditions were met; `None` if the round was interrupted.
+    /// Waits until (1) every client has had a lock, and (2) for longer than a ttl no connection was made and no caller
+    /// left a lock behind. Then no command of an older connection can arrive, and locks without a holder have ended. If
+    /// only condition 2 is missing at the deadline, waits for [`REST`] more. Returns whether both conditions were met;
+    /// `None` if the round was interrupted.
     fn settle(&self, deadline: Time) -> Option<bool> {
         let (mut accepted, mut since) = (self.nemesis.count(Effect::Accepted), now());
         loop {

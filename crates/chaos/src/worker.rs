@@ -1,5 +1,5 @@
 //! A worker process: two clients with a runtime and two callers each. The callers take locks, rely on them, and
-//! release, detach or forget them. A worker reports each action at once, because it may be killed or stopped at any time.
+//! release, detach or forget them. A worker reports each action at once, because a fault may kill or stop it.
 
 mod leases;
 

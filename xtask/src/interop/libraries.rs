@@ -22,7 +22,7 @@ pub(crate) struct Library {
 
 #[derive(Debug)]
 enum Worker {
-    /// The suffix of the list of packages, and the name of the package.
+    /// The suffix of the requirements file, and the name of the package.
     Python(&'static str, &'static str),
     Node(&'static str),
     Php,

@@ -1,4 +1,4 @@
-//! Runs async subjects: the same tasks on the same kind of runtime.
+//! Runs async subjects. All of them run the same tasks on the same kind of runtime.
 
 use std::future::Future;
 use std::sync::Arc;

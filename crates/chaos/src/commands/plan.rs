@@ -75,7 +75,7 @@ impl Fault {
         }
     }
 
-    /// Whether the fault has uncovered bugs in quorlock, or rarely finds a target. A round injects such a fault more often.
+    /// Whether the fault has uncovered bugs in quorlock, or rarely finds a target. A round injects it more often.
     const fn is_telling(self) -> bool {
         matches!(
             self,

@@ -35,7 +35,7 @@ pub(crate) struct Job {
     url: String,
     database: String,
     ttl_ms: u64,
-    /// Ask once at a time, so that the start of a call is the start of its attempt.
+    /// Make one attempt per call, so that the start of a call is the start of its attempt.
     #[arg(long)]
     once: bool,
 }

@@ -16,7 +16,7 @@ use crate::workloads::{Bench, progress};
 
 const NAME: &str = "recovery_fsync";
 
-/// The servers by their persistence.
+/// The subjects, and the arguments that set the persistence of their servers.
 const SERVERS: [(&str, &[&str]); 3] = [
     ("no persistence", &["--appendonly", "no"]),
     ("everysec", &["--appendonly", "yes", "--appendfsync", "everysec", NO_REWRITE.0, NO_REWRITE.1]),
