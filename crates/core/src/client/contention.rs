@@ -4,7 +4,7 @@
 //! next `SET` may directly follow its `DEL`, and other processes learn of the release half a round trip later. Without
 //! back-off, one process takes the lock a hundred times in a row. So a process that knows of rivals backs off for a few
 //! round trips after each release. A process that knows of no rivals backs off now and then, because it cannot see
-//! waiting processes. If many processes wait, a process also looks at the lock after its back-off, as the waiters do.
+//! waiting processes. If many processes wait, a process inspects the lock after its back-off before it attempts.
 //!
 //! When a contended lock becomes free, not all waiters may attempt at once. Each waiter draws a time slot. The waiters
 //! in the first slot attempt at once; the others wait for their slot and then check whether the lock is still free. A
@@ -123,7 +123,7 @@ pub(crate) struct KeyBackoff {
     foreign_seen: Option<BootTime>,
 }
 
-/// The part of a key's record that a call needs when its turn starts.
+/// The part of a key's back-off record that a call needs when it leaves the local queue.
 #[derive(Default)]
 pub(crate) struct KnownOfKey {
     /// Time until which this process leaves the lock to other processes.

@@ -77,8 +77,8 @@ struct LocalCallers {
     /// For each holder's id, the id under which its lease is recorded. The two ids differ only after a hand-over, so
     /// only leases that were handed over have an entry.
     handed: BTreeMap<LockId, LockId>,
-    /// Calls that have stepped aside for other callers. They are not in the local queues, so a push searches this set
-    /// too.
+    /// Calls that have stepped aside for other callers. They are not in the local queues, so the engine searches this
+    /// set too when a node pushes a change.
     aside: BTreeSet<LockId>,
     /// Calls whose next attempt begins at the end of the current event or, if that event is an answer, with the next
     /// event that is not an answer.
@@ -94,8 +94,8 @@ struct Paths {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Closing {
     has_begun: bool,
-    /// Time until which a closing client waits for adoptions (nodes that it takes into use) and for withdrawals of
-    /// intents (waiting writers' keys, which keep new readers out).
+    /// Time until which a closing client waits for adoptions, which take nodes into use, and for withdrawals of
+    /// intents, by which waiting writers keep new readers out. `None` if the client does not wait for them.
     drains_by: Option<BootTime>,
     /// Withdrawals of intents that are in flight, each with the nodes that have not answered it. An intent is the key
     /// by which a waiting writer keeps new readers out.
@@ -120,7 +120,7 @@ struct NodeLink {
     connecting: bool,
     /// Whether the last command failed because the node could not be reached.
     away: bool,
-    /// Time at which owed releases, which have failed, are sent again.
+    /// Time at which releases that failed on this node are sent again; `None` if no retry is scheduled.
     retry_at: Option<BootTime>,
     failures: u8,
 }

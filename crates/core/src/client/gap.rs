@@ -1,8 +1,8 @@
-//! Gaps for clients that poll: times in which a key that foreign clients use stays free.
+//! Gaps: periods in which this library's clients do not attempt, so that clients that poll can acquire the lock.
 //!
-//! A client of another library tries every 100 to 250 ms. Clients of this library receive a push at a release and acquire
-//! within a millisecond, so a client that polls would hardly ever find the key free. Its values show that it exists. So
-//! while a foreign value was seen on a key lately, calls leave gaps: they look at the lock, but do not attempt.
+//! Clients of other libraries poll every 100 to 250 ms. Clients of this library receive a push at a release and acquire
+//! within a millisecond, so they would hardly ever leave a key free. A *foreign* value, which lacks this library's
+//! form, shows such a client. After one was seen on a key, calls leave gaps for ten seconds.
 //!
 //! All processes must leave the same gaps, because one process that attempts ends a gap. The wall clock decides when a
 //! gap is open, so processes agree without a message. If their clocks differ, gaps overlap less, and clients that poll
@@ -25,13 +25,13 @@ const TURN: Duration = Duration::from_millis(100);
 /// Time for which a foreign value is remembered.
 pub(crate) const FOREIGN_FOR: Duration = Duration::from_secs(10);
 
-/// The end of the gap that is open now; `None` if none is open. `foreign_seen` is the time at which a foreign value was
-/// last seen.
+/// The end of the gap that is open now; `None` if no gap is open. `foreign_seen` is the time at which a foreign value
+/// was last seen.
 ///
-/// There are fewer gaps if that was long ago: every gap in the first two seconds, every second one in the next two, then
-/// every fourth one until the eighth second, and every eighth one until the tenth. So a foreign client that has gone costs
-/// at most about 3 s of waiting. A gap begins at a random time of its cycle, because a client that polls with the period of
-/// the cycles might otherwise always poll between two gaps.
+/// Time has cycles of 350 ms. After that time, gaps become rarer: in the first two seconds every cycle has a gap, in the
+/// next two every second cycle, until the eighth second every fourth one, and until the tenth every eighth one. So a
+/// foreign client that has gone costs at most about 3 s of waiting. A gap begins at a random time of its cycle, because
+/// a client that polls with the period of the cycles might otherwise always poll between two gaps.
 pub(crate) fn open_until(foreign_seen: Option<BootTime>, now: Reading) -> Option<BootTime> {
     const CYCLE_NS: u64 = (GAP.as_nanos() + TURN.as_nanos()) as u64;
     let age = age(foreign_seen?, now)?;
@@ -50,11 +50,11 @@ pub(crate) fn age(foreign_seen: BootTime, now: Reading) -> Option<Duration> {
     (age < FOREIGN_FOR).then_some(age)
 }
 
-/// The time at which a foreign client was last seen, as the holder of a lock shows it; `None` if the holder shows none or
-/// that is too long ago.
+/// The last time at which a foreign client is known to have held the key: now if the holder is foreign, otherwise the
+/// time in the holder's value. `None` if the value contains no such time, or a time that is too long ago.
 ///
-/// Values carry the time from holder to holder. Each process forgets it by its own clock. A time in the future counts as
-/// now.
+/// Each holder writes the time into its value, so the time passes from holder to holder. Each process forgets it by its
+/// own clock. A time in the future counts as now.
 pub(crate) fn foreign_seen(holding: &Holding, now: Reading) -> Option<BootTime> {
     if is_foreign(holding) {
         return Some(now.boot());

@@ -31,12 +31,11 @@ enum Slot {
     Free,
     /// A request for the node's state and a push is in flight.
     Asked,
-    /// Another client holds the lock, at the latest until `until`; `None` means without an expiry. `by_several` means
-    /// that readers hold it, or that a waiting writer's intent keeps new readers out. A push then does not mean that
-    /// the lock is free.
+    /// Another client holds the lock, at the latest until `until`; `None` means without an expiry. `watched` means that
+    /// the node pushes the next change, and `by_several` that readers hold the lock or a waiting writer's intent keeps
+    /// new readers out. With `by_several`, a push does not mean that the lock is free.
     Held { until: Option<BootTime>, watched: bool, by_several: bool },
-    /// Readers or intents changed on the node. The lock may still be held, so the call looks at the lock before it
-    /// attempts.
+    /// Readers or intents changed on the node. The lock may still be held, so the call inspects it before it attempts.
     Stale,
     /// The node did not answer in time.
     Silent,
@@ -61,7 +60,7 @@ impl Waiting {
         self.slots[node.index()] = Slot::Asked;
     }
 
-    /// Resets all nodes before the next look at the lock.
+    /// Resets all nodes before the next inspection of the lock.
     pub(crate) fn forget(&mut self) {
         self.slots.fill(Slot::Unknown);
     }
@@ -114,7 +113,7 @@ impl Waiting {
         self.count(|slot| matches!(slot, Slot::Held { by_several: true, .. })) > 0
     }
 
-    /// Whether the call should look at the lock again before it attempts.
+    /// Whether the call should inspect the lock again before it attempts.
     pub(crate) fn is_stale(&self) -> bool {
         self.slots.contains(&Slot::Stale)
     }
@@ -153,7 +152,7 @@ impl Waiting {
         self.quorum.is_out_of_reach(self.quorum.nodes() - watched, 0)
     }
 
-    /// The time until enough keys expire to free a quorum of Q nodes: the Q-th smallest of the nodes' times.
+    /// The time until a quorum is free by expiry: the Q-th smallest of the nodes' times. `None` if fewer are known.
     pub(crate) fn free_in(&self, now: Reading) -> Option<Duration> {
         self.quorum_free_in(self.slots.iter().filter_map(|slot| slot.free_in(now)))
     }

@@ -220,8 +220,8 @@ impl Attempt {
         Release::new(entry, round, (self.quorum, &self.timing), votes, now)
     }
 
-    /// Whether the nodes without the detached lock leave too few for a quorum. Nothing sets the lock's value where it is
-    /// absent. A reader's value is also absent where another attach has replaced it, and may come back there.
+    /// Whether too few nodes for a quorum can still have the detached lock's value. A writer's value never returns
+    /// where it is absent. A reader's value may: another attach may have replaced it, and restores it on failure.
     pub(crate) fn is_gone(&self) -> bool {
         let gone = self.count(|slot| matches!(slot, Slot::Gone { .. }));
         self.quorum.is_out_of_reach(self.quorum.nodes() - gone, 0)

@@ -16,12 +16,12 @@ use crate::timing::Timing;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct EntryExtension {
-    /// The time at which the deadline index wakes this record: its deadline or earlier.
+    /// Time of this record's entry in the deadline index: its deadline or earlier. `None` without an entry.
     pub(crate) wake: Option<BootTime>,
     quorum: Quorum,
     timing: Timing,
     round: Extension,
-    /// For each node that prolonged its vote, the time of sending.
+    /// For each node, the time at which the extension was sent, if the node prolonged its vote.
     prolonged: Vec<Option<Reading>>,
 }
 
@@ -54,7 +54,7 @@ impl EntryExtension {
         self.round.handle_time(now);
     }
 
-    /// The outcome: the validity if a quorum prolonged its votes, and the answers. `None` while this is open.
+    /// The validity, if a quorum prolonged its votes in time, and the nodes' answers. `None` while this is undecided.
     pub(crate) fn outcome(&self, now: Reading) -> Option<(Option<Validity>, Vec<NodeResult>)> {
         let validity = match self.round.progress() {
             Progress::Open => return None,

@@ -74,8 +74,8 @@ impl WriteBack {
         }
     }
 
-    /// Returns the voters whose counter may be below the number and that were not asked to raise it. They count as asked
-    /// from now on.
+    /// Returns the voters whose counter may be below the number and that were not asked to raise it. These nodes count
+    /// as asked from now on.
     pub(crate) fn ask(&mut self, voters: NodeSet, due: BootTime) -> NodeSet {
         let below = |node: &NodeId| !self.recorded.contains(*node) && !self.asked.contains(*node);
         let nodes: NodeSet = voters.iter().filter(below).collect();
@@ -205,7 +205,7 @@ impl Fenced {
         self.largest = self.largest.max(number);
     }
 
-    /// The number for the next guard, which is above all numbers that voting nodes have reported.
+    /// The next guard's token: one more than the largest number of a voting node. `None` if no larger token exists.
     pub(crate) fn next(&self) -> Option<u64> {
         let largest = if mutant!(HandOverRecordedAbove) { self.fence } else { self.largest };
         let next = largest.checked_add(1)?;

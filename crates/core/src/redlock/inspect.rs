@@ -10,7 +10,7 @@ use crate::time::{BootTime, Reading};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Inspection {
-    /// The time at which the deadline index wakes this record: its deadline or earlier.
+    /// Time of this record's entry in the deadline index: its deadline or earlier. `None` without an entry.
     pub(crate) wake: Option<BootTime>,
     quorum: Quorum,
     started: Reading,
@@ -20,7 +20,7 @@ pub(crate) struct Inspection {
 }
 
 impl Inspection {
-    /// Starts a look at the lock on the nodes in `asked`. It ends at `due` at the latest.
+    /// Starts an inspection of the lock on the nodes in `asked`. It ends at `due` at the latest.
     pub(crate) fn start(quorum: Quorum, asked: NodeSet, due: BootTime, now: Reading) -> Self {
         let not_asked = NodeResult::new(NodeOutcome::NotAsked, Duration::ZERO);
         let result = |node| (!asked.contains(node)).then(|| not_asked.clone());

@@ -33,9 +33,10 @@ use crate::token::Token;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Lease {
-    /// The time at which the deadline index wakes this record: its deadline or earlier.
+    /// Time of this record's entry in the deadline index: its deadline or earlier. `None` without an entry.
     pub(crate) wake: Option<BootTime>,
-    /// Time at which a foreign client was last seen to hold one of the keys, if the lock leaves gaps for such clients.
+    /// Last time at which a client of another library, which polls, held one of the keys. In gaps (periods left to such
+    /// clients) the lease is not handed over. `None` if none was seen, or the call leaves no gaps.
     pub(crate) foreign_seen: Option<BootTime>,
     entry: Entry,
     token: Token,
@@ -48,7 +49,7 @@ pub(crate) struct Lease {
     round: u32,
     extending: Extending,
     confirmation: Confirmation,
-    /// The round of the downgrade from writer to reader.
+    /// The round of the downgrade from writer to reader; `None` without a downgrade.
     downgraded_in: Option<u32>,
     lost: Option<LossCause>,
     detaching: Option<Detaching>,
@@ -62,7 +63,7 @@ struct GuardTerms {
     holder: LockId,
     automatic: bool,
     keeps_on_loss: bool,
-    /// End of the longest hold (`max_hold`).
+    /// Time beyond which no extension reaches (`max_hold`).
     hold_until: BootTime,
 }
 
@@ -161,8 +162,7 @@ impl Lease {
         self.lost.is_none() && self.mode() == Mode::Exclusive
     }
 
-    /// The period in which this process has held the lock until now. The back-off after the release depends on this
-    /// period.
+    /// The data about this process's hold of the lock from which the back-off after the release is computed.
     pub(crate) fn past_turn(&self, now: Reading) -> PastTurn {
         let had = (self.tenure.began.boot(), self.is_exhausted(now));
         (had, (self.round_trip(), self.tenure.jitter))

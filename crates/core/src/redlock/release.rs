@@ -21,12 +21,12 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// One token being released on every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Release {
-    /// The time at which the deadline index wakes this record: its deadline or earlier.
+    /// Time of this record's entry in the deadline index: its deadline or earlier. `None` without an entry.
     pub(crate) wake: Option<BootTime>,
     entry: Entry,
     quorum: Quorum,
     ttl: Duration,
-    /// Round of the attempt that drew the token.
+    /// Round of the attempt for which the token was generated.
     attempt: u32,
     /// Nodes that a command with this token may have reached.
     reached: NodeSet,
@@ -83,7 +83,7 @@ struct Report {
 }
 
 impl Release {
-    /// The release of the token that was drawn for the round `attempt`. No caller awaits the outcome.
+    /// The release of the token that was generated for the round `attempt`. No caller awaits the outcome.
     pub(crate) fn new(
         entry: Entry,
         attempt: u32,

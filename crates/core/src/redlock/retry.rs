@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use crate::node::round_trip::ROUND_TRIP_MIN;
 
-/// The longest time between two looks at a lock that is held, unless configured otherwise.
+/// The longest time between two polls of a lock that another client holds, unless configured otherwise.
 pub const POLL_CEILING: Duration = Duration::from_millis(250);
 
 /// The delays between attempts, and their number.
@@ -57,8 +57,8 @@ pub enum Delay {
 impl Retry {
     /// The delay after the `attempts`-th failure in a row for the same reason, if no push is expected.
     ///
-    /// `jitter` is a random word, and `round_trip` the observed round trip. `free_in` is the time after which a quorum is
-    /// free by expiry alone.
+    /// `jitter` is a random word, and `round_trip` the observed round trip. `free_in` is the time after which a quorum
+    /// is free by expiry alone; `None` if the nodes' answers do not show it.
     pub fn delay(
         &self,
         attempts: u32,
@@ -97,7 +97,7 @@ pub(crate) fn after_expiry(jitter: u64) -> Duration {
 
 /// Scales `whole` by the random word as a fraction between 0 and 1.
 pub(crate) fn fraction(whole: Duration, jitter: u64) -> Duration {
-    // The product fits into 128 bits, because the duration is cut to 64 bits of nanoseconds, which are centuries.
+    // The product fits into 128 bits, because the duration is cut to 64 bits of nanoseconds (over 500 years).
     let nanos = (whole.as_nanos().min(u64::MAX.into()) * u128::from(jitter)) >> 64;
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }

@@ -63,7 +63,7 @@ impl Engine {
         let timing = call.request.timing;
         let Request { keys, mode, origin, owner, .. } = &call.request;
         let value = match origin {
-            // A nonce, which contains no owner's description, because nobody reads it.
+            // Nodes only compare a nonce, and no person reads it, so it contains no description of the owner.
             Origin::Taken(_) => Value::new(&token, ""),
             Origin::Absent | Origin::Detached(_) => {
                 let foreign_age = call.contention.foreign_seen.and_then(|at| gap::age(at, cx.now));

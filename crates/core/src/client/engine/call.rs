@@ -22,7 +22,7 @@ use crate::redlock::retry::{Delay, Retry, after_expiry};
 use crate::request::{Request, Wait};
 use crate::time::{BootTime, Reading};
 
-/// Shortest time between two looks at a lock that readers hold, if pushes trigger the looks.
+/// Shortest time between two inspections of a lock that readers hold, if pushes trigger the inspections.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A call that has not got its lock yet.
@@ -31,15 +31,15 @@ pub(super) struct Call {
     pub(super) request: Request,
     pub(super) started: Reading,
     pub(super) deadline: Option<BootTime>,
-    /// Time of this record's entry in the deadline index, which may be earlier than the record's deadline.
+    /// Time of this record's entry in the deadline index: its deadline or earlier. `None` without an entry.
     pub(super) wake: Option<BootTime>,
     pub(super) round: u32,
     pub(super) phase: Phase,
     pub(super) history: AttemptHistory,
     pub(super) pace: Pace,
-    /// State of the lock on each node since the last attempt.
+    /// State of the lock on each node; `None` if no attempt and no inspection has shown it.
     pub(super) waiting: Option<Waiting>,
-    /// Time after which a quorum may be free even if no holder releases, because keys expire.
+    /// Time after which a quorum may be free by expiry or, while nodes are untrusted, trusted. `None` if unknown.
     pub(super) free_in: Option<Duration>,
     pub(super) contention: Contention,
     pub(super) trust_wait: TrustWait,
@@ -77,10 +77,10 @@ pub(super) struct Contention {
     pub(super) looked_at: Option<BootTime>,
     /// Time at which a foreign client was last seen to hold one of the keys.
     pub(super) foreign_seen: Option<BootTime>,
-    /// Whether the present look or pause leaves a gap for clients that poll.
+    /// Whether the call now leaves the lock to clients that poll (a gap): it inspects or pauses, and does not attempt.
     pub(super) leaves_gap: bool,
-    /// Whether the next attempt does not wait for the end of a gap, because a foreign client has just had the lock, or
-    /// because the call has waited long enough.
+    /// Whether the next attempt does not wait for the end of a gap, in which the lock is left to clients that poll:
+    /// such a client has just had the lock, or the call has waited long enough.
     pub(super) skips_gap: bool,
 }
 
@@ -89,8 +89,8 @@ pub(super) struct Contention {
 pub(super) struct TrustWait {
     /// Whether the caller was notified of the untrusted nodes.
     pub(super) is_reported: bool,
-    /// Times until which the call waits for checks of untrusted nodes, even if its own wait ends earlier. The second,
-    /// later time applies while the client reads other nodes' clocks, which it needs to write a node's marker.
+    /// Times until which the call waits for checks of untrusted nodes, even after its own wait; `None` before such a
+    /// wait. The second, later time applies while the client reads other nodes' clocks, which a node's marker needs.
     pub(super) settles_by: Option<[BootTime; 2]>,
     /// Whether the call's own wait is over, and the call only waits for checks of untrusted nodes.
     pub(super) settling: bool,
@@ -106,11 +106,11 @@ pub(super) enum Phase {
     Starting,
     /// An attempt is in flight.
     Attempting(Attempt),
-    /// A look at the holder is in flight: after an attempt or, with `again`, before an attempt.
+    /// Nodes were asked for the holder: after an attempt or, with `again`, before the next attempt.
     Looking { inspection: Inspection, again: bool },
-    /// The call waits until the next attempt or, with `again`, until the next look at the lock. From `lent` on, another
-    /// caller of this process may attempt instead; `None` means that the lock is held, so another caller could not
-    /// acquire it either.
+    /// The call waits until the next attempt or, with `again`, until the next inspection of the lock. From `lent` on,
+    /// another caller of this process may attempt instead; `None` means that it may not, because it would have to wait
+    /// too.
     Pausing { until: BootTime, again: bool, lent: Option<BootTime> },
     /// The call pauses, and meanwhile another caller of this process attempts.
     Aside { until: BootTime },
@@ -198,7 +198,7 @@ impl Call {
         self.is_to_watch() && self.request.retry.attempts_max != Some(1)
     }
 
-    /// The end of the gap that this call leaves now for clients that poll; `None` if it may attempt.
+    /// The end of the gap, in which this call leaves the lock to clients that poll; `None` if the call may attempt.
     pub(super) fn gap_until(&self, now: Reading) -> Option<BootTime> {
         let Contention { foreign_seen, skips_gap, .. } = self.contention;
         let leaves = foreign_seen.is_some() && !skips_gap && self.request.yields_to_pollers;
@@ -206,9 +206,9 @@ impl Call {
         gap::open_until(foreign_seen.filter(|_| leaves && has_time()), now)
     }
 
-    /// Notes foreign clients among the holders that a look at the lock found. If a foreign client holds the lock, the
-    /// call attempts as soon as the lock comes free: the holder has had its turn, and would otherwise acquire again.
-    /// Returns the time of the latest sighting.
+    /// Notes which holders in the nodes' answers are clients of other libraries (foreign). If a foreign client holds
+    /// the lock, the call attempts as soon as the lock comes free: that client has had the lock, and would otherwise
+    /// acquire it again. Returns the latest time at which a foreign client is known to have held a key.
     pub(super) fn note_foreign(&mut self, now: Reading) -> Option<BootTime> {
         let Phase::Looking { inspection, .. } = &self.phase else {
             return None;
@@ -309,8 +309,8 @@ impl Call {
         }
     }
 
-    /// Schedules a look at the lock after a push about readers, because the last reader may have released it. Looks are
-    /// at least [`LOOK_EVERY`] apart.
+    /// Schedules an inspection of the lock after a push about readers, because the last reader may have released the
+    /// lock. Inspections are at least [`LOOK_EVERY`] apart.
     pub(super) fn look_if_stale(&mut self, now: Reading) {
         let is_stale = self.waiting.as_ref().is_some_and(Waiting::is_stale);
         if let Phase::Pausing { until, again, .. } = &mut self.phase

@@ -8,8 +8,8 @@
 //!     └─► (handed over)
 //! ```
 //!
-//! Attempts are in `attempting.rs`, looks and pauses in `waiting.rs`, turns among the callers of one process in `turns.rs`,
-//! and the record of one call in `call.rs`.
+//! Attempts are in `attempting.rs`, inspections and pauses in `waiting.rs`, the order of the callers of one process in
+//! `turns.rs`, and the record of one call in `call.rs`.
 //!
 //! A call goes from `Starting` to `Looking` if its process has just released the lock and other processes wait: the
 //! call looks at the lock before it attempts.

@@ -30,7 +30,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a lease. The next caller of this process gets its turn, and asks the nodes.
+    /// Forgets a lease without a release. The next caller of this process may attempt.
     pub(super) fn on_forget(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             return;
@@ -136,8 +136,8 @@ impl Engine {
         self.note_own_change(&keys, cx);
     }
 
-    /// Deletes the value of a detached lock after another process has attached the lock: some nodes, on which an attach
-    /// of this call failed, still have the value. It would keep the new holder from these nodes until it expires.
+    /// Deletes the value of a detached lock that this call or another process has attached. Nodes on which an attach
+    /// failed may still have the value, and would refuse the new holder until the value expires.
     pub(super) fn release_remains(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;

@@ -158,9 +158,9 @@ impl Engine {
         }
     }
 
-    /// Ends the turn of a lease in the usual case: an exclusive lock with one key that no other caller of this process
-    /// waits for. Returns whether this was the case. The lease need not be handed over then, so one search of the key's
-    /// record suffices.
+    /// Removes a lease from the local queue in the usual case: an exclusive lock with one key that no other caller of
+    /// this process waits for. Returns whether this was the case. The lease need not be handed over then, so one search
+    /// of the key's record suffices.
     fn leave_unwanted(&mut self, lock: LockId, now: Reading) -> bool {
         let Some(lease) = self.leases.get(&lock) else { return false };
         let is_usual = lease.backs_off() && lease.is_queued();
@@ -174,8 +174,8 @@ impl Engine {
         true
     }
 
-    /// Ends a lease: sends one release to every node, and lets the next caller of this process attempt unless the lease's
-    /// turn has ended.
+    /// Ends a lease: sends one release to every node, and lets the next caller of this process attempt. `has_left`
+    /// means that the lease has left the local queue already, because no caller waits.
     fn give_back(&mut self, lock: LockId, report: bool, has_left: bool, cx: &mut Context<'_>) {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;
@@ -203,10 +203,10 @@ impl Engine {
         }
     }
 
-    /// Hands a lease over to the next caller of this process that requested the same lock. For that caller it is a grant like
-    /// any other: `now` was read after the old guard's release, and enough validity must be left (S5). The old guard became
-    /// invalid before it asked (S14), so no two guards hold the lease (S24). A lock without a fencing token needs no command.
-    /// For a lock with one, the nodes must first record a larger number, and meanwhile no guard holds the lease.
+    /// Hands a lease over to the next caller of this process that requested the same lock, under the conditions of a
+    /// grant: `now` was read after the old guard's release, and enough validity must be left (S5). The old guard became
+    /// invalid before it asked (S14), so no two guards hold the lease (S24). With a fencing token, the nodes must first
+    /// record a larger number, and meanwhile no guard holds the lease.
     fn hand_over(&mut self, lock: LockId, report: bool, cx: &mut Context<'_>) -> bool {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return false;
@@ -220,7 +220,7 @@ impl Engine {
         else {
             return false;
         };
-        // In a gap, the lock becomes free on the nodes.
+        // In a gap, the lock is released on the nodes, so that clients that poll can acquire it.
         if !lease.is_handing_over() && gap::open_until(lease.foreign_seen, cx.now).is_some() {
             return false;
         }

@@ -339,7 +339,7 @@ pub struct Refusal {
     pub elapsed: Duration,
     /// The answer of each node in the last attempt; empty if there was none.
     pub nodes: Vec<NodeResult>,
-    /// Time after which a quorum may be free even if no holder releases, counted from the last look at the nodes.
+    /// Time from the nodes' last answers until a quorum may be free by expiry, or trusted; `None` if not known.
     pub retry_after: Option<Duration>,
 }
 

@@ -189,8 +189,8 @@ impl Engine {
         }
     }
 
-    /// Lets a closing client wait shortly for adoptions, which take nodes into use. Otherwise short-lived clients would
-    /// start them again and again.
+    /// Lets a closing client wait shortly for commands in flight that take nodes into use (adoption or marker).
+    /// Otherwise each short-lived client would start them again.
     pub(super) fn settle_for_a_moment(&mut self, now: Reading) {
         if self.monitor.as_ref().is_some_and(|monitor| monitor.is_adopting()) {
             self.drain_until(now.after(CLOSE_WITHIN));

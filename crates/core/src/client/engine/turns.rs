@@ -290,14 +290,14 @@ impl Engine {
         self.go_on(keys, cx);
     }
 
-    /// Starts turns after a caller left these keys or became a reader. A caller with a new turn may pause at once, and
-    /// a pausing caller may block a waiting caller at another of its keys. Such a pausing caller steps aside.
+    /// Starts turns after a caller left these keys or became a reader. A caller with a new turn may pause at once. A
+    /// pausing caller that blocks a caller waiting for another of its keys then steps aside.
     fn go_on(&mut self, keys: &Keys, cx: &mut Context<'_>) {
         self.advance(keys, None, cx.now);
         let queues = keys.iter().filter_map(|key| self.keys.queue(key));
         let mut active = queues.flat_map(LocalQueue::active);
         let is_lent = active.any(|place| self.lends(place.lock).is_some());
-        // The calls that got their turn in this loop. Calls behind them must not make them step aside at once.
+        // Keys and modes of the calls that got their turn here. Calls behind them must not make them step aside.
         let mut came: Vec<(Keys, Mode)> = Vec::new();
         for next in self.waiting_for(keys) {
             let Some(call) = self.calls.get(&next) else { continue };

@@ -22,8 +22,8 @@ use core::time::Duration;
 /// Delay after which a call that stepped aside returns to its queue, once a push reports a change of readers.
 const ASIDE_EVERY: Duration = Duration::from_millis(50);
 
-/// Delay after which a call in a gap looks at the lock, once a push reports a change. Other libraries send their commands
-/// to one node after the other.
+/// Delay between a push in a gap (in which the call leaves the lock to clients that poll) and the call's next
+/// inspection. Other libraries acquire on one node after the other, so the first push alone does not show a new holder.
 const GAP_STEP: Duration = Duration::from_millis(1);
 
 impl Engine {
@@ -47,7 +47,7 @@ impl Engine {
         Self::index_call(&mut self.deadlines, lock, call);
     }
 
-    /// Adds a node to the look that is in flight, because the node refused after the attempt was decided. Only a call
+    /// Adds a node to the inspection in flight, because the node refused after the attempt was decided. Only a call
     /// with an intent, which keeps new readers out, needs this node's answer.
     pub(super) fn look_at_late(&mut self, lock: LockId, node: NodeId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
@@ -133,7 +133,7 @@ impl Engine {
                 return self.leave_gap(lock, end, cx);
             }
             if first {
-                // Other processes may also be about to attempt, so the call draws a slot first.
+                // Other processes may also be about to attempt, so the call waits for a random time slot first.
                 return self.draw_slot(lock, cx);
             }
             for key in &*call.request.keys {
@@ -228,15 +228,15 @@ impl Engine {
         }
     }
 
-    /// Draws a slot for a lock that became free. In the first slot the call attempts at once. In a later slot it looks
-    /// at the lock again.
+    /// Draws a random time slot, because a lock became free. In the first slot the call attempts at once. In a later
+    /// slot it inspects the lock again first.
     pub(super) fn draw_slot(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let pause = self.slot(lock, cx.now);
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
         if call.gap_until(cx.now).is_some() {
-            // The look requests a push about the next holder.
+            // This inspection also requests a push, by which the call notices the next holder.
             call.contention.leaves_gap = true;
             return self.look_again(lock, cx);
         }
@@ -258,8 +258,8 @@ impl Engine {
         backoffs.map(|backoff| backoff.pause(word, missed, now)).max().unwrap_or_default()
     }
 
-    /// Leaves a free lock to clients that poll until `end`, and then draws a slot. The call looks at the lock earlier if
-    /// a node pushes that another client took it. It waits for at most half of its remaining wait, and then attempts.
+    /// Leaves a free lock to clients that poll: pauses until `end` and then for a random slot, but for at most half of
+    /// the remaining wait. The call inspects the lock earlier if a node pushes that another client took it.
     fn leave_gap(&mut self, lock: LockId, end: BootTime, cx: &mut Context<'_>) {
         let rest = match mutant!(GapNeverEnds) {
             true => Duration::MAX,

@@ -211,8 +211,7 @@ impl NodeResult {
         results.iter().map(|result| result.clone().unwrap_or_else(nothing)).collect()
     }
 
-    /// Turns the result of a look at the lock before the first attempt into the answer that an attempt would have
-    /// received.
+    /// Turns the result of an inspection before the first attempt into the answer that an attempt would have received.
     pub(crate) fn seen_as_refusal(self) -> Self {
         let said = match self.said {
             NodeOutcome::Seen(held) if held != Holding::Free => NodeOutcome::Refused(Some(held)),

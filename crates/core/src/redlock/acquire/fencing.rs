@@ -86,9 +86,9 @@ impl Attempt {
         self.decide(now)
     }
 
-    /// Decides the attempt after a quorum granted in time. A lock without a fencing token is acquired. A lock with one
-    /// is acquired when a quorum of the granting nodes has recorded the number (S18). If all granted the same number,
-    /// this is the case at once. Otherwise the other nodes raise their counters to it first.
+    /// Decides the attempt after a quorum granted in time. A lock with a fencing token is acquired only when a quorum
+    /// of the granting nodes has recorded the number (S18). If these nodes granted the same number, they have recorded
+    /// it already. Otherwise nodes with lower counters raise them to the largest number first.
     pub(super) fn record(
         &mut self,
         validity: Validity,

@@ -29,7 +29,7 @@ pub(super) enum Slot {
         failure: Failure,
         took: Duration,
     },
-    /// The key is gone: the node had granted it, or the attempt wanted to attach it.
+    /// The node does not have the key: it lost the key after its grant, or lacks the detached lock to attach.
     Gone {
         took: Duration,
     },

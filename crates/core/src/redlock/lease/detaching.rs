@@ -31,7 +31,7 @@ impl Detaching {
     }
 }
 
-/// A lock without a holder in this process, for another process to take over.
+/// A lock that this process no longer holds, and that another process may take over.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Detached {
     /// The entry of the lock on the nodes.

@@ -9,7 +9,7 @@ use crate::redlock::extend::{Extension, Progress};
 use crate::redlock::quorum::NodeSet;
 use crate::time::{BootTime, Reading};
 
-/// The next automatic extension, and the round in flight.
+/// The time of the next automatic extension (`None` if none is scheduled), and the round in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Extending {
     pub(super) at: Option<BootTime>,
@@ -54,9 +54,9 @@ impl Lease {
         self.extending = Extending { at: None, under_way: Some(Box::new(extension)) };
     }
 
-    /// Turns a writer into a reader without a gap between the two. All later commands are those of a reader, whatever
-    /// the nodes answer, and the fencing token is gone. The downgrade runs as a round of extending, so it also heals
-    /// nodes that lost their vote. But it prolongs no vote.
+    /// Turns a writer into a reader without releasing the lock in between. All later commands are those of a reader,
+    /// whatever the nodes answer, and the fencing token is gone. The downgrade runs as a round of extending, so it also
+    /// heals nodes that lost their vote. But it prolongs no vote.
     pub(crate) fn downgrade(&mut self, now: Reading) -> (u32, Command) {
         debug_assert!(self.mode() == Mode::Exclusive, "a reader stays one");
         self.entry.mode = Mode::Shared;

@@ -92,7 +92,7 @@ impl Lease {
         Some((nodes, round, Command::Raise { keys, value, counter, to }))
     }
 
-    /// Whether a quorum recorded the next guard's fencing token. `None` while this is open.
+    /// Whether a quorum recorded the next guard's fencing token. `None` while answers that decide this are outstanding.
     pub(crate) fn is_passed(&self) -> Option<bool> {
         let (recorded, awaited) = self.handover()?.write_back.counts();
         if self.quorum.is_reached(recorded) {

@@ -17,7 +17,7 @@ pub(super) struct HeldVotes {
     /// Nodes that have not answered a command which sets the key where it is absent. Such a command may still be
     /// executed, however much time has passed.
     unanswered: NodeSet,
-    /// Nodes that have not answered the attach of a detached lock. It sets no key that is absent.
+    /// Nodes that have not answered the attach of a detached lock, which (unlike an acquire) sets no absent key.
     pub(super) attaching: NodeSet,
     /// For nodes with several unanswered commands that set an absent key, the number beyond the first. Usually empty.
     also_unanswered: BTreeMap<NodeId, u32>,
@@ -99,8 +99,8 @@ impl HeldVotes {
 }
 
 impl Lease {
-    /// Takes a grant that answers the acquire late, or a heal. The vote counts from the time when its command was sent,
-    /// and only while the lease is held. Returns whether the votes changed.
+    /// Takes the answer to a heal, or a late answer to the acquire. A grant counts from the time when its command was
+    /// sent, and only while the lease is held. Returns whether the votes changed.
     pub(crate) fn handle_vote(&mut self, answer: NodeAnswer<'_>, now: Reading) -> bool {
         let NodeAnswer { node, sent, answer, .. } = answer;
         self.votes.note_answered(node, answer);
@@ -115,7 +115,7 @@ impl Lease {
         if self.lost.is_some() || self.votes.is_stale(node, sent) {
             return false;
         }
-        // The guard's number never changes (S18). A later guard's number must be larger than the number of this vote.
+        // The guard's token never changes (S18), but the next guard's token must be larger than this vote's number.
         if let (Some(fenced), Some(number)) = (&mut self.fenced, number) {
             fenced.note(number);
         }

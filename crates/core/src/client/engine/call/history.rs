@@ -17,7 +17,7 @@ pub(in crate::client::engine) struct AttemptHistory {
     pub(in crate::client::engine) count: u32,
     pub(in crate::client::engine) began: Reading,
     pub(in crate::client::engine) token: Option<Token>,
-    /// The reason why the last attempt failed, and the answer of each node.
+    /// The reason why the last attempt failed, and the answer of each node; `None` before the first failure.
     pub(in crate::client::engine) last: Option<(FailureReason, Vec<NodeResult>)>,
     /// Largest fencing counter that a node reported, if the lock has a fencing token.
     pub(in crate::client::engine) number_seen: u64,

@@ -57,8 +57,8 @@ impl Intent {
 }
 
 impl Call {
-    /// Decides after a look at the lock whether the call sets, keeps or withdraws its intent. Returns the withdrawal
-    /// and the command.
+    /// Decides after an inspection whether the call sets, keeps or withdraws its intent. Returns the withdrawal of the
+    /// former intent and the command that sets the new one, if they are needed.
     ///
     /// The call sets an intent for all of its keys as soon as it sees readers. The intent covers free keys too: new
     /// readers would otherwise acquire them while the call waits for the readers of another key. If foreign keys or
