@@ -58,7 +58,7 @@ pub enum Command {
     /// Deletes the keys that hold this value.
     ///
     /// Answers: [`Answer::Deleted`] if all keys held it. Otherwise [`Answer::Other`] if a key holds another value, or
-    /// [`Answer::Absent`]. Without `tell`, a node may answer [`Answer::NotOurs`] in both cases.
+    /// [`Answer::Absent`]. Without `tell`, a node may answer [`Answer::NotOurs`] instead of the last two.
     Release {
         /// The keys on the node.
         keys: Keys,
@@ -287,7 +287,7 @@ pub enum Command {
         ttl_ms: u64,
     },
     /// Extends a lock with the caller's value by the ttl from now. The lock's key expires no earlier than before, and
-    /// the nonce with it. With `by_value`, the nonce on the node may be any or none, and is replaced.
+    /// the nonce with it. With `by_value`, the nonce on the node is not compared, and is replaced.
     ///
     /// Answers: [`Answer::Extended`]. If nothing is written: [`Answer::Absent`] if the lock's key is absent, otherwise
     /// [`Answer::Other`].
@@ -299,8 +299,7 @@ pub enum Command {
         /// Whether only the value is compared, and not the nonce.
         by_value: bool,
     },
-    /// Deletes a lock with the caller's value, and its nonce. With `by_value`, the nonce on the node may be any or
-    /// none.
+    /// Deletes a lock with the caller's value, and its nonce. With `by_value`, the nonce on the node is not compared.
     ///
     /// Answers: [`Answer::Deleted`], or those of [`Command::ExtendTaken`] if nothing is written.
     ReleaseTaken {

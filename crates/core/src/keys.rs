@@ -192,7 +192,7 @@ impl Entry {
         }
     }
 
-    /// The entry of a held lock. A lock that was attached is like any other once it is held.
+    /// The entry of the lock once it is held: an attached lock is then released and extended like any other.
     pub(crate) fn held(mut self) -> Self {
         if let Origin::Detached(_) = self.origin {
             self.origin = Origin::Absent;
@@ -211,7 +211,7 @@ impl Entry {
     }
 }
 
-/// The infix of the key of an intent (a waiting writer's note), between prefix and resource. Neither may contain it.
+/// The infix between prefix and resource in the key of a writer's intent. Prefix and resource must not contain it.
 const INTENT: &str = "quorlock:intent:";
 
 /// The keys for the intents of writers that wait for these keys. The first `prefix_bytes` of each key are the client's

@@ -32,8 +32,8 @@ pub struct Request {
     /// Whether a lost lock keeps its keys on the nodes and blocks other callers of this process until the holder
     /// releases it. This is meant for a holder that must stop its work before another caller may start.
     pub keeps_on_loss: bool,
-    /// Whether the call leaves gaps for clients that poll, if it sees values of such clients. A call with fixed delays
-    /// and a call with a single attempt leave none.
+    /// Whether the call pauses at times after it saw a client of another library, so that such clients, which poll, can
+    /// acquire the lock. A call with fixed delays or a single attempt does not pause.
     pub yields_to_pollers: bool,
     /// Time after the grant beyond which the engine does not extend the lock.
     pub max_hold: Duration,

@@ -92,7 +92,7 @@ impl Value {
         match foreign_age {
             None => Self::described(token, &date, owner),
             Some(age) => {
-                // Rounded up, so the time of the last sight never moves on when it passes from value to value.
+                // Rounded up, so the time of the last foreign holder never gets later when values copy it.
                 let date = core::str::from_utf8(&date).unwrap_or_default().trim_end();
                 Self::described(token, format!("{date}-{} ", age.as_millis() + 1).as_bytes(), owner)
             }
@@ -184,7 +184,7 @@ fn split_date(text: &str) -> Option<(Date, &str)> {
 struct Date {
     /// Time of the attempt since the Unix epoch.
     since_ms: u64,
-    /// Time from the last sight of a foreign client to the attempt.
+    /// Time from the last sight of a foreign client to the attempt; `None` if there was none lately.
     foreign_age_ms: Option<u64>,
 }
 

@@ -26,7 +26,7 @@ pub enum Answer {
     Absent,
     /// The key holds another value, or is of another type.
     Other,
-    /// The key is absent or holds another value.
+    /// The key is absent or holds another value; the node does not show which.
     NotOurs,
     /// The state of the keys.
     Seen(Holding),

@@ -1,4 +1,4 @@
-//! The evidence beside a batch of answers, which shows whether votes in the batch may count.
+//! The evidence that comes with a batch of answers and shows whether votes in the batch may count.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -6,7 +6,7 @@ use core::fmt;
 use crate::command::{Failure, FailureKind};
 use crate::shown::shown_text;
 
-/// The evidence beside a batch of answers: the node's `INFO` and marker, and the connection on which they were read.
+/// The evidence for a batch of answers: the node's `INFO` and marker, and the connection on which they were read.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Evidence {
     /// There is no evidence: the restart guard is off, or the node cannot lose votes, like a `MemoryNode`.
@@ -23,7 +23,7 @@ pub enum Evidence {
         /// connection requests it, and every batch with a [`Command::Identify`](crate::Command::Identify). `None` if it
         /// was not requested, or if the data were replaced between `INFO` and the last answer.
         info: Option<Result<Arc<str>, Failure>>,
-        /// The marker, which the client read behind all other commands of the batch. An unchanged marker shows that no
+        /// The marker, which the client read after all other commands of the batch. An unchanged marker shows that no
         /// earlier vote was lost. Every batch with `INFO` or with a command about votes reads it.
         marker: MarkerSeen,
         /// The number of replicas that have acknowledged a write of this connection behind all commands of the batch,

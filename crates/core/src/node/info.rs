@@ -32,7 +32,7 @@ pub struct Info {
     pub keeps_log: Option<bool>,
     /// The setting `appendfsync`: when the append-only file is written to the disk. `None` if it was not read.
     pub appendfsync: Option<Box<str>>,
-    /// The setting `no-appendfsync-on-rewrite`: whether nothing is written to the disk while the file is rewritten.
+    /// The setting `no-appendfsync-on-rewrite`: whether the file is not synced during a rewrite. `None` if not read.
     pub rests_on_rewrite: Option<bool>,
 }
 

@@ -19,9 +19,9 @@ const OUTLIER_NS: u64 = 100_000_000;
 pub(crate) struct RoundTrips {
     /// Smoothed round trip to each node, in nanoseconds; zero before the node's first answer.
     nodes: Vec<u64>,
-    /// A fixed estimate, which ignores the observations.
+    /// A fixed estimate that replaces the observations; `None` if the observations count.
     fixed: Option<Duration>,
-    /// Round trip to a quorum, if it was computed since the last answer.
+    /// Round trip to a quorum; `None` if it was not computed since the last answer.
     to_quorum: Option<Duration>,
 }
 

@@ -38,7 +38,7 @@ pub enum Form {
 pub struct EvidenceRequest {
     /// Whether to request the node's `INFO`, before all commands.
     pub info: bool,
-    /// Whether to request the node's marker behind all commands. The marker shows that no data was lost.
+    /// Whether to request the node's marker after all commands. The marker shows that no data was lost.
     pub marker: bool,
     /// Whether to write, behind the marker, a key of this connection's own, and to request the number of replicas that
     /// acknowledge this write. Servers from Redis 7.2 on, and Valkey, count only the connection's own last write. A
@@ -67,7 +67,7 @@ pub struct Exchange {
     is_again: bool,
     answered: usize,
     sendings: Sendings,
-    /// The session's marker when the exchange was sent.
+    /// The session's marker when the exchange was sent; `None` if the session had read none.
     marker: Option<Arc<str>>,
 }
 
@@ -87,7 +87,7 @@ pub struct Session {
     is_replicated: bool,
     sendings: u64,
     untold: Untold,
-    /// The text of the node's marker when it was last read on this connection.
+    /// The text of the node's marker when it was last read on this connection; `None` before that.
     marker: Option<Arc<str>>,
 }
 

@@ -30,7 +30,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// The longest delay for a server that floods the client or sends invalid messages.
 const BACKOFF_OFFENDED: Duration = Duration::from_secs(30);
 
-/// A connection that has lived for this long clears the server's offences.
+/// If a connection has lasted this long, the client forgets the server's earlier floods and invalid messages.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
 
 /// One node's connections.

@@ -104,8 +104,8 @@ pub(crate) struct NodeTrust {
     /// Whether the last command reached the server.
     is_near: bool,
     clock: NodeClock,
-    /// The node's adoption (the text that started its wait) when this client first saw it: its text, its age, and the
-    /// time.
+    /// The node's adoption (the text that started its wait) in its last answer: the text, its age as this client bounds
+    /// it, and the time of the answer. `None` before the first such answer, and once the node is trusted.
     adopted: Option<(Arc<str>, Duration, BootTime)>,
     /// Whether the age of the adoption is not known yet. Then the end of the quarantine in `trust_state` is only an
     /// upper bound.
@@ -113,7 +113,7 @@ pub(crate) struct NodeTrust {
     pub(crate) review: Review,
     pub(crate) reported: Option<TrustState>,
     /// Number of clocks from which the floor (the smallest fencing token) was computed, if they are fewer than a quorum
-    /// and this was not reported yet.
+    /// and this was not reported yet; otherwise `None`.
     pub(crate) few_clocks: Option<usize>,
 }
 
@@ -146,7 +146,7 @@ enum Step {
 struct MarkerPlan {
     run_id: Box<str>,
     promoted_at: i64,
-    /// The present marker, which the new one replaces.
+    /// The present marker, which the new one replaces; `None` if there is none.
     replaces: Option<Arc<str>>,
     floor: u64,
     /// Whether the node lost no data, so that its fencing counters are still right.
@@ -304,8 +304,8 @@ impl NodeMonitor {
             return self.distrust(Failure::new(FailureKind::Unverified));
         }
         let (connection, _) = trust.epoch;
-        // The data were replaced while `INFO` was in flight, so `INFO` describes the old data. A node that announces
-        // new data all the time must not be asked all the time, so the next question waits.
+        // The data were replaced while `INFO` was in flight, so `INFO` describes the old data. The next question waits,
+        // so that a node that announces new data all the time is not asked all the time.
         let in_vain =
             epoch > trust.epoch && connection == epoch.0 && trust.review.step == Step::Identifying;
         if epoch > trust.epoch && (connection != epoch.0 || !mutant!(FlushKeepsTrust)) {
@@ -416,7 +416,7 @@ impl NodeMonitor {
             (Step::Adopting(_), Answer::NotMarked) => {
                 trust.review.due = Some(now.after(LOOK_SOONEST))
             }
-            // The evidence beside the answers contained the `INFO`. Handling it may have begun a further step already.
+            // The `INFO` came with these answers. The engine has handled it, and may have begun a further step.
             (step, Answer::Identified) => {
                 trust.review.step = if step == Step::Identifying { Step::Rest } else { step };
                 trust.rest(now);

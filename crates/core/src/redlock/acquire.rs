@@ -198,8 +198,8 @@ impl Attempt {
         Decision::Wait
     }
 
-    /// Step 4: the validity of each vote is the rest of the ttl, counted from before the sending, less the drift. The
-    /// lock is valid until the Q-th largest end of its votes.
+    /// Step 4: a vote counts for the ttl less the drift, from a time before its command was sent. The lock is valid
+    /// until the Q-th largest end of its votes.
     fn validity(&self) -> Validity {
         let votes = self.slots.iter().map(|slot| match slot {
             Slot::Granted { sent, .. } => Some(*sent),

@@ -115,7 +115,7 @@ impl Store {
         }
     }
 
-    /// Whether a waiting writer's intent keeps readers out of any key. A mutant (a deliberate bug) skips this check.
+    /// Whether a key has a writer's intent. Only a mutant, a deliberate bug, lets an intent prevent a heal.
     fn is_any_announced(&self, keys: &Keys) -> bool {
         intents(keys, 0).iter().any(|intent| self.keys.contains_key(intent))
     }

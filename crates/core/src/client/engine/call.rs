@@ -236,8 +236,8 @@ impl Call {
         3 * believed(self.pace.round_trip) <= self.patience(now)
     }
 
-    /// Whether nodes are to push changes of the lock. A call that attaches polls instead: it is not in the local queue,
-    /// where pushes find calls, and free keys do not help it.
+    /// Whether nodes are to push changes of the lock. A call that attaches polls instead: free keys do not help it, and
+    /// it has no place in the local queue, in which the engine finds the calls for a push.
     pub(super) fn is_to_watch(&self) -> bool {
         let adaptive = matches!(self.request.retry.delay, Delay::Adaptive { .. });
         let is_queued = !self.request.attaches();

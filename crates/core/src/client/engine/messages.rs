@@ -62,7 +62,7 @@ pub enum Event {
     Pushed {
         /// The node that pushed.
         node: NodeId,
-        /// The changed keys. `None` means that any key may have changed, or that a new connection has no watch yet.
+        /// The changed keys. `None`: any key may have changed, perhaps because a new connection has lost the watches.
         keys: Option<Vec<Key>>,
     },
     /// The holder requests an extension. The answer is [`Effect::Extended`].

@@ -178,10 +178,10 @@ impl Engine {
         true
     }
 
-    /// Passes the intent (which keeps new readers out) of a call that stepped aside or ended to the writers whose turn
-    /// it is for these keys. If each writer withdrew its own intent, readers would acquire the lock whenever a turn
-    /// ends, and all writers could starve. The rest of the intent is withdrawn, because readers must not wait for a
-    /// writer that waits for callers of its own process.
+    /// Passes the intent of a call that stepped aside or ended, which keeps new readers out, to the writers that have
+    /// their turn for these keys. If each writer withdrew its own intent, readers would acquire the lock whenever a
+    /// turn ends, and all writers could starve. The rest of the intent is withdrawn, because readers must not wait for
+    /// a writer that waits for callers of its own process.
     pub(super) fn pass_intent_on(
         &mut self,
         intent: Option<(Box<Intent>, Ticket)>,

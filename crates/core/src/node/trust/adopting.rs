@@ -25,7 +25,8 @@ use crate::redlock::quorum::NodeId;
 use crate::time::Reading;
 
 impl NodeMonitor {
-    /// Reads the node's adoption, the text that starts its wait for a new marker. Writes one if there is none.
+    /// Reads the node's adoption, the text that starts its wait for a new marker. Writes one if there is none. `other`
+    /// is an adoption (text and wait in milliseconds) of another run or promotion, which the new one replaces.
     pub(super) fn adopt(
         &mut self,
         node: NodeId,
@@ -135,10 +136,9 @@ impl NodeMonitor {
         trust.trust_state = TrustState::Quarantined { until: plan.grown_at, why: plan.why.clone() };
         if !left.is_zero() || !writes {
             trust.review.step = Step::Rest;
-            // The next examination follows when the wait is over. One millisecond is added, because ages are in whole
-            // milliseconds. It follows after [`LOOK_AGAIN`] at the latest, because an operator may vouch for the node
-            // meanwhile. If no time is left, this client only observes (`RestartGuard::Observe`), and waits until
-            // another client writes the marker.
+            // The next examination follows one millisecond after the wait, because ages are whole milliseconds, but at
+            // most [`LOOK_AGAIN`] later, because an operator may vouch for the node. If no time is left, this client
+            // only observes (`RestartGuard::Observe`), and waits until another client writes the marker.
             let wait = match left.is_zero() {
                 true => LOOK_AGAIN,
                 false => (left + Duration::from_millis(1)).clamp(LOOK_SOONEST, LOOK_AGAIN),

@@ -100,8 +100,8 @@ impl NodeMonitor {
             replaces: old.as_ref().map(|(text, _)| Arc::clone(text)),
             floor: old.as_ref().map_or(0, |(_, old)| old.floor),
             lasts: self.is_durable(node, &info),
-            // The server read its uptime between the question and the answer. The safe assumption is the time of the
-            // answer.
+            // The server computed its uptime at an unknown time between sending and answer. The later time, that of the
+            // answer, gives the longer wait, which is safe.
             grown_at: now.after(young_for),
             why: why(&info, old.is_some(), rules.durable.contains(node)).into(),
             adoption: None,

@@ -15,8 +15,8 @@ pub(super) struct Run {
     pub(super) id: Option<Box<str>>,
     /// The uptime in seconds that this run reported in its first answer, and the time of that answer.
     pub(super) first: Option<(u64, BootTime)>,
-    /// Time at which the client sent the newest command that this run answered. `answered_before` is that of the run
-    /// before.
+    /// Time at which the client sent the newest command that this run answered. `answered_before` is the same time for
+    /// the run before; `None` if no such run is known.
     pub(super) answered: Option<BootTime>,
     pub(super) answered_before: Option<BootTime>,
     /// Time of sending of the newest command that this run answered while trusted: the last vote that may count.
