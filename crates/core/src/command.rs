@@ -309,7 +309,7 @@ pub enum Command {
         by_value: bool,
     },
     /// Asks for the node's `INFO` and its marker, the key that shows that no data was lost. Both are in the
-    /// [`Evidence`](crate::Evidence) beside the answers.
+    /// [`Evidence`](crate::Evidence) that comes with the answers.
     ///
     /// Answer: [`Answer::Identified`].
     Identify,
@@ -325,7 +325,7 @@ pub enum Command {
         key: Key,
         /// The new text of the adoption, which starts the node's wait.
         text: Arc<str>,
-        /// The text of an adoption that may be replaced.
+        /// The text of an adoption that the new one may replace; `None` if there is no such adoption.
         replaces: Option<Arc<str>>,
         /// The key of the marker.
         marker: Key,

@@ -19,7 +19,7 @@ pub struct Request {
     pub origin: Origin,
     /// The length of the client's prefix, with which each key begins, in bytes.
     pub prefix_bytes: u16,
-    /// The owner's description, stored behind the token; may be empty.
+    /// The owner's description, stored after the token; may be empty.
     pub owner: Arc<str>,
     /// The times of this lock.
     pub timing: Timing,

@@ -6,9 +6,9 @@
 //! round trips after each release. A process that knows of no rivals backs off now and then, because it cannot see
 //! waiting processes. If many processes wait, a process inspects the lock after its back-off before it attempts.
 //!
-//! When a contended lock becomes free, not all waiters may attempt at once. Each waiter draws a time slot. The waiters
-//! in the first slot attempt at once; the others wait for their slot and then check whether the lock is still free. A
-//! caller that missed the lock often draws from fewer slots, so no caller starves.
+//! When a contended lock becomes free, not all waiters may attempt at once. Each waiter chooses a random time slot. The
+//! waiters in the first slot attempt at once; the others wait for their slot and then check whether the lock is still
+//! free. A caller that missed the lock often chooses from fewer slots, so no caller starves.
 //!
 //! Three details make the shares of processes equal. Measurements showed that each is necessary:
 //!
@@ -56,16 +56,16 @@ const ROUND_TRIP_MAX: Duration = Duration::from_millis(100);
 /// 0.4 ms. A rival needs this time or more to receive a push and attempt.
 const WAY_MIN: Duration = Duration::from_micros(100);
 
-/// Number of slots that a process draws from after the first time that another process took the freed lock before it.
+/// Number of time slots from which a process chooses after another process first took the freed lock before it.
 const WINDOW_MIN: u32 = 8;
 
-/// Largest number of slots that a process draws from.
+/// Largest number of time slots from which a process chooses.
 const WINDOW_MAX: u32 = 128;
 
 /// A caller attempts at once, without a slot, after other clients took the freed lock this many times before it.
 const PATIENCE: u32 = 16;
 
-/// The estimated number of waiting processes, which is the number of slots to draw from.
+/// The estimated number of waiting processes, which is the number of time slots to choose from.
 ///
 /// The window grows by half when another process took the freed lock first. When the lock was still free at the drawn
 /// slot, the window shrinks by an amount that grows with its square, so the windows of all processes converge. If the
@@ -79,7 +79,7 @@ impl ContentionWindow {
         self.0 = (self.0 + self.0 / 2).clamp(WINDOW_MIN, WINDOW_MAX);
     }
 
-    /// Takes into account that the lock was still free at the drawn slot.
+    /// Takes into account that the lock was still free at the chosen time slot.
     fn narrow(&mut self) {
         self.0 = self.0.saturating_sub((self.0 * self.0 / 256).max(1));
     }
@@ -175,7 +175,7 @@ impl KeyBackoff {
         self.window_until = Some(now.after(RIVALS_FOR));
     }
 
-    /// Notes that the lock was still free at the drawn slot, so fewer processes wait than estimated.
+    /// Notes that the lock was still free at the chosen time slot, so fewer processes wait than estimated.
     pub(crate) fn see_room(&mut self) {
         self.window.narrow();
     }

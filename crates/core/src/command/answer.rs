@@ -55,7 +55,7 @@ pub enum Answer {
         /// The counter's value.
         fence: u64,
     },
-    /// The evidence beside the answers contains the node's `INFO`.
+    /// The evidence that comes with the answers contains the node's `INFO`.
     Identified,
     /// The adoption that the node has now: the text that started its wait.
     Adopting {

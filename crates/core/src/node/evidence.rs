@@ -26,9 +26,9 @@ pub enum Evidence {
         /// The marker, which the client read after all other commands of the batch. An unchanged marker shows that no
         /// earlier vote was lost. Every batch with `INFO` or with a command about votes reads it.
         marker: MarkerSeen,
-        /// The number of replicas that have acknowledged a write of this connection behind all commands of the batch,
-        /// or the error of the node. `None` if the client did not ask. The node acknowledges in time order, so each
-        /// of these replicas has all earlier writes, also those of other clients.
+        /// The number of replicas that have acknowledged a write of this connection after all commands of the batch, or
+        /// the error of the node. `None` if the client did not ask. The node acknowledges in time order, so each of
+        /// these replicas has all earlier writes, also those of other clients.
         acknowledged: Option<Result<u32, Failure>>,
     },
 }

@@ -225,8 +225,8 @@ impl NodePipeline {
         }
     }
 
-    /// Takes the answers to a batch: one answer or failure for each command. The engine receives them behind the
-    /// answers of all earlier batches.
+    /// Takes the answers to a batch: one answer or failure for each command. The engine receives them after the answers
+    /// of all earlier batches.
     ///
     /// If the number of answers is wrong, no answer can be assigned to a command, so all commands of the batch fail. An
     /// answer to a batch that was never sent is no vote, and fails too. A command that was sent may have been executed,

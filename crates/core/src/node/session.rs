@@ -239,7 +239,7 @@ impl Exchange {
         Answer::Failed(Failure::new(FailureKind::Protocol))
     }
 
-    /// Reads the marker behind the commands. If the marker equals the last one on this connection, which is usual, the
+    /// Reads the marker after the commands. If the marker equals the last one on this connection, which is usual, the
     /// text is shared. All bytes are compared each time (S9).
     #[inline]
     pub fn marker(&self, said: &[u8]) -> MarkerSeen {

@@ -107,8 +107,8 @@ pub(crate) struct NodeTrust {
     /// The node's adoption (the text that started its wait) in its last answer: the text, its age as this client bounds
     /// it, and the time of the answer. `None` before the first such answer, and once the node is trusted.
     adopted: Option<(Arc<str>, Duration, BootTime)>,
-    /// Whether the age of the adoption is not known yet. Then the end of the quarantine in `trust_state` is only an
-    /// upper bound.
+    /// Whether the age of the adoption (the text that started the wait) is not known yet. Then the end of the
+    /// quarantine in `trust_state` is only an upper bound.
     is_guess: bool,
     pub(crate) review: Review,
     pub(crate) reported: Option<TrustState>,
@@ -151,7 +151,7 @@ struct MarkerPlan {
     floor: u64,
     /// Whether the node lost no data, so that its fencing counters are still right.
     lasts: bool,
-    /// Time from which the server and its adoption are old enough, so that the node may vote.
+    /// Time from which the server has run, and the node has waited, for long enough to vote.
     grown_at: BootTime,
     /// The reason why the node does not vote yet, for people.
     why: Arc<str>,
@@ -239,8 +239,8 @@ impl NodeMonitor {
         self.quorum_by(down, now, |_| false)
     }
 
-    /// Like [`quorum_in`](Self::quorum_in), but a lower bound, because an adoption of unknown age may already be old
-    /// enough.
+    /// Like [`quorum_in`](Self::quorum_in), but a lower bound, because another client may have begun a node's wait
+    /// earlier than this client knows.
     pub(crate) fn quorum_in_at_least(&self, now: Reading) -> Option<Duration> {
         self.quorum_by(NodeSet::default(), now, |trust| trust.is_guess)
     }

@@ -49,8 +49,8 @@ impl Engine {
         if leaves_gap || looks_first && call.has_time_to_look(cx.now) {
             call.contention.leaves_gap = leaves_gap;
             call.waiting = Some(Waiting::new(self.quorum, call.request.mode));
-            // The call looks at the lock instead of attempting. If the look finds readers, the unused token becomes the
-            // value of the call's intent (the key by which a waiting writer keeps new readers out).
+            // The call inspects the lock instead of attempting. If the inspection finds readers, the unused token
+            // becomes the value of the call's intent (the key by which a waiting writer keeps new readers out).
             call.history.token.get_or_insert(token);
             return self.look(lock, self.quorum.all(), true, cx);
         }
@@ -220,7 +220,7 @@ impl Engine {
         cx.emit(Effect::Acquired { lock, token, hold, attempts, handover_count: 0, fence });
     }
 
-    /// Releases a failed attempt (step 5). A look at the holder, a pause or the end of the call follows.
+    /// Releases a failed attempt (step 5). An inspection of the lock, a pause or the end of the call follows.
     pub(super) fn attempt_failed(
         &mut self,
         lock: LockId,

@@ -69,7 +69,7 @@ pub(super) struct Contention {
     pub(super) woken: bool,
     /// Number of times that the lock became free and another client took it.
     pub(super) missed: u32,
-    /// Whether the call looks at the lock before its first attempt, because this process has just released the lock and
+    /// Whether the call inspects the lock before its first attempt, because this process has just released the lock and
     /// other processes wait.
     pub(super) looks_first: bool,
     /// Number of commands about the call's intent, by which a waiting writer keeps new readers out.
@@ -158,7 +158,7 @@ impl Call {
         [phase, self.deadline, renewal].iter().flatten().min().copied()
     }
 
-    /// The command for a look at the lock. If the call is going to wait, the command also requests a push.
+    /// The command that inspects the lock. If the call is going to wait, the command also requests a push.
     pub(super) fn look(&self) -> Command {
         let Request { keys, mode, prefix_bytes, .. } = &self.request;
         let keys = keys.clone();
@@ -192,7 +192,7 @@ impl Call {
         self.deadline.map_or(Duration::MAX, |at| at.remaining(now) / 2)
     }
 
-    /// Whether this call may look at the lock before its first attempt. A call with fixed delays may not, because these
+    /// Whether this call may inspect the lock before its first attempt. A call with fixed delays may not, because these
     /// apply whatever the nodes answer. A call with a single attempt may not either.
     pub(super) fn may_look_first(&self) -> bool {
         self.is_to_watch() && self.request.retry.attempts_max != Some(1)
@@ -230,7 +230,7 @@ impl Call {
         latest
     }
 
-    /// Whether the remaining wait suffices for a look at the lock, a back-off, a second look and an attempt. The
+    /// Whether the remaining wait suffices for an inspection, a back-off, a second inspection and an attempt. The
     /// back-off takes at most half of the wait, so three round trips must fit into the other half.
     pub(super) fn has_time_to_look(&self, now: Reading) -> bool {
         3 * believed(self.pace.round_trip) <= self.patience(now)
@@ -252,8 +252,8 @@ impl Call {
         self.waiting.as_ref().is_some_and(Waiting::is_open)
     }
 
-    /// Whether the look at the lock may end. It ends when all nodes have answered, and for a waiting call as soon as a
-    /// quorum seems free. The last look of a call also waits for outstanding answers to the attempt, if they decide
+    /// Whether the inspection may end. It ends when all nodes have answered, and for a waiting call as soon as a quorum
+    /// seems free. The last inspection of a call also waits for outstanding answers to the attempt, if they decide
     /// whether the call reports a held lock or too few nodes.
     pub(super) fn has_seen_enough(&self, quorum: Quorum, now: Reading) -> bool {
         match &self.phase {
@@ -265,8 +265,8 @@ impl Call {
         }
     }
 
-    /// Completes the report of the last attempt with the holders that a look at the lock found. Before the first
-    /// attempt, the look itself is the report.
+    /// Completes the report of the last attempt with the holders that an inspection found. Before the first attempt,
+    /// the inspection itself is the report.
     pub(super) fn note_holders(&mut self, now: Reading) {
         let Phase::Looking { inspection, .. } = &self.phase else {
             return;
@@ -274,7 +274,7 @@ impl Call {
         if self.history.count == 0 {
             let mut nodes: Vec<_> =
                 inspection.report(now).into_iter().map(NodeResult::seen_as_refusal).collect();
-            // A node that this look did not ask keeps its earlier answer.
+            // A node that this inspection did not ask keeps its earlier answer.
             for (node, before) in nodes
                 .iter_mut()
                 .zip(self.history.last.take().into_iter().flat_map(|(_, nodes)| nodes))
@@ -299,7 +299,7 @@ impl Call {
             let Some(seen) = inspection.seen(node) else { continue };
             match &mut nodes[node.index()].said {
                 NodeOutcome::Refused(holding) => *holding = Some(seen.clone()),
-                // The node did not answer the attempt in time, so its answer to the look is reported.
+                // The node did not answer the attempt in time, so its answer to the inspection is reported.
                 said @ NodeOutcome::Nothing if *seen == Holding::Free => {
                     *said = NodeOutcome::Seen(Holding::Free);
                 }

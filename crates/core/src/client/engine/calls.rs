@@ -12,7 +12,7 @@
 //! `turns.rs`, and the record of one call in `call.rs`.
 //!
 //! A call goes from `Starting` to `Looking` if its process has just released the lock and other processes wait: the
-//! call looks at the lock before it attempts.
+//! call asks the nodes for the holder before it attempts.
 //!
 //! A waiting call asks enough nodes to push a change of the lock, and then does nothing until a push or the expiry of
 //! the keys. [`crate::client::wait`] decides when the call continues. `contention.rs` keeps waiting processes from all
@@ -104,13 +104,12 @@ impl Engine {
             return;
         };
         match &call.phase {
-            // The report of an unfinished attempt replaces that of a look at the lock, but not that of an earlier
-            // attempt.
+            // The report of an unfinished attempt replaces that of an inspection, but not that of an earlier attempt.
             Phase::Attempting(attempt) if call.history.count == 1 => {
                 let (why, nodes) = (attempt.why_not_yet(), attempt.report(cx.now));
                 call.history.note_cut_short(why, nodes, self.quorum);
             }
-            // An unfinished look at the lock may have found the holder already.
+            // An unfinished inspection may have found the holder already.
             Phase::Looking { .. } => {
                 call.note_holders(cx.now);
                 call.note_free_in(cx.now);

@@ -192,7 +192,7 @@ pub enum Effect {
         /// The reason why the call got no lock.
         refusal: Refusal,
     },
-    /// An attempt failed, or a look at the lock found another holder, and the call continues to wait.
+    /// An attempt failed, or an inspection found another holder, and the call continues to wait.
     Waiting {
         /// The waiting call.
         lock: LockId,

@@ -209,7 +209,7 @@ impl Engine {
         self.deadlines.add(by, Owner::Close);
     }
 
-    /// Whether no adoption or withdrawal is in progress, or the time to wait for them is over.
+    /// Whether no node is being taken into use and no intent is being withdrawn, or the time to wait for that is over.
     pub(super) fn has_settled(&mut self) -> bool {
         if self.closing.drains_by.is_none() {
             return true;

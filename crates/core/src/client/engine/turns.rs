@@ -64,7 +64,7 @@ impl Engine {
         }
     }
 
-    /// Adds a call to the queues of its keys, and starts its turn unless another caller blocks it. Its first attempt
+    /// Adds a call to the queues of its keys, and makes it active unless another caller blocks it. Its first attempt
     /// begins no earlier than at the time `lent`.
     fn join(&mut self, lock: LockId, lent: Option<BootTime>, now: Reading) {
         let Some(call) = self.calls.get_mut(&lock) else {
@@ -80,7 +80,7 @@ impl Engine {
         self.advance(&keys, lent, now);
     }
 
-    /// Whether a new call with this request would get its turn at once.
+    /// Whether a new call with this request could attempt at once, without waiting for another caller of this process.
     pub(super) fn may_try(&self, request: &Request, now: Reading) -> bool {
         let makes_room = |other: LockId| {
             let phase = self.calls.get(&other).map(|call| &call.phase);
@@ -98,7 +98,7 @@ impl Engine {
             .any(|place| place.mode.excludes(request.mode) && !self.calls.contains_key(&place.lock))
     }
 
-    /// The time from which a pausing call lets other callers have its turn; `None` if it keeps the turn.
+    /// The time from which a pausing call lets other callers of this process attempt; `None` if it does not.
     fn lends(&self, lock: LockId) -> Option<BootTime> {
         match self.calls.get(&lock)?.phase {
             Phase::Pausing { lent, .. } => lent,
@@ -106,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// Lets a pausing call step aside if another caller waits for its turn.
+    /// Lets a pausing call step aside if another caller of this process waits for its keys.
     pub(super) fn pass_on(&mut self, lock: LockId, cx: &mut Context<'_>) {
         if self.lends(lock).is_none() {
             return;
@@ -127,9 +127,8 @@ impl Engine {
         queues.flat_map(|queue| queue.waiting().take(WAITING_MAX)).collect()
     }
 
-    /// Lets all callers that block `next` step aside, if all of them pause and let others have their turn. The caller
-    /// that gets the turn also gets the counts that determine the delay between attempts. Returns whether `next` got
-    /// its turn.
+    /// Lets all callers that block `next` step aside, if all of them pause and let others attempt. `next` takes over
+    /// the counts that determine the delay between attempts. Returns whether the callers stepped aside.
     fn make_way(&mut self, next: LockId, cx: &mut Context<'_>) -> bool {
         let Some(Request { keys, mode, .. }) = self.calls.get(&next).map(|call| &call.request)
         else {
@@ -178,10 +177,10 @@ impl Engine {
         true
     }
 
-    /// Passes the intent of a call that stepped aside or ended, which keeps new readers out, to the writers that have
-    /// their turn for these keys. If each writer withdrew its own intent, readers would acquire the lock whenever a
-    /// turn ends, and all writers could starve. The rest of the intent is withdrawn, because readers must not wait for
-    /// a writer that waits for callers of its own process.
+    /// Passes the intent of a call that stepped aside or ended, which keeps new readers out, to the active writers of
+    /// these keys. If each writer withdrew its own intent, readers would acquire the lock whenever the active writer
+    /// changes, and all writers could starve. The rest of the intent is withdrawn, because readers must not wait for a
+    /// writer that waits for callers of its own process.
     pub(super) fn pass_intent_on(
         &mut self,
         intent: Option<(Box<Intent>, Ticket)>,
@@ -221,7 +220,7 @@ impl Engine {
         self.withdraw(intent.withdrawal(ticket), cx);
     }
 
-    /// Gives writers that stepped aside their turn again, if they request one of these keys and no caller blocks them. They
+    /// Makes writers that stepped aside active again, if they request one of these keys and no caller blocks them. They
     /// continue their pause, and step aside again for the next caller.
     fn bring_back(&mut self, wanted: &Keys, now: Reading) {
         for lock in self.local.aside.clone() {
@@ -260,7 +259,7 @@ impl Engine {
         }
     }
 
-    /// Removes a caller from the local queues and starts the next caller's turn. `turn` is present if the lock was
+    /// Removes a caller from the local queues, and makes the next callers active. `turn` is present if the lock was
     /// released on the nodes, and describes the period in which this process held it.
     pub(super) fn leave_queue(
         &mut self,
@@ -290,14 +289,14 @@ impl Engine {
         self.go_on(keys, cx);
     }
 
-    /// Starts turns after a caller left these keys or became a reader. A caller with a new turn may pause at once. A
-    /// pausing caller that blocks a caller waiting for another of its keys then steps aside.
+    /// Makes waiting callers active after a caller left these keys or became a reader. A caller that becomes active may
+    /// pause at once. A pausing caller that blocks a caller waiting for another of its keys then steps aside.
     fn go_on(&mut self, keys: &Keys, cx: &mut Context<'_>) {
         self.advance(keys, None, cx.now);
         let queues = keys.iter().filter_map(|key| self.keys.queue(key));
         let mut active = queues.flat_map(LocalQueue::active);
         let is_lent = active.any(|place| self.lends(place.lock).is_some());
-        // Keys and modes of the calls that got their turn here. Calls behind them must not make them step aside.
+        // Keys and modes of the calls that became active here. Calls behind them must not make them step aside.
         let mut came: Vec<(Keys, Mode)> = Vec::new();
         for next in self.waiting_for(keys) {
             let Some(call) = self.calls.get(&next) else { continue };
@@ -326,7 +325,7 @@ impl Engine {
         }
     }
 
-    /// Starts the turn of each waiting caller that no other caller blocks. No attempt begins before the time `lent`.
+    /// Makes each waiting caller active that no other caller blocks. No attempt begins before the time `lent`.
     fn advance(&mut self, keys: &Keys, lent: Option<BootTime>, now: Reading) {
         while let Some(next) = self.first_ready(keys) {
             let Some(request) = self.calls.get(&next).map(|call| &call.request) else {
@@ -357,10 +356,10 @@ impl Engine {
         queues.filter_map(|queue| queue.ready().find(is_ready)).min()
     }
 
-    /// Starts a call's turn. If this process just had the lock, the call backs off so that other processes come first,
-    /// but for at most half of its remaining wait. If many processes wait, the call looks at the lock before it
-    /// attempts, as they do. A call with a single attempt does not back off. If another call let this one have its
-    /// turn, `lent` is the time before which the first attempt must not begin.
+    /// Makes a call active. If this process just had the lock, the call backs off so that other processes come first,
+    /// but for at most half of its remaining wait. If many processes wait, the call inspects the lock before it
+    /// attempts, as they do. A call with a single attempt does not back off. If another call let this one become
+    /// active, `lent` is the time before which the first attempt must not begin.
     fn turn_comes(&mut self, lock: LockId, lent: Option<BootTime>, now: Reading) {
         let Some(call) = self.calls.get(&lock) else {
             return;
@@ -370,7 +369,7 @@ impl Engine {
         self.begin_turn(lock, lent, known.unwrap_or_default(), now);
     }
 
-    /// Starts a call's turn as [`Engine::turn_comes`] does, but with a back-off that is known already.
+    /// Makes a call active as [`Engine::turn_comes`] does, but with a back-off that is known already.
     fn begin_turn(
         &mut self,
         lock: LockId,

@@ -1,4 +1,4 @@
-//! Waiting calls look at the lock on the nodes, pause, and wake at pushes.
+//! Waiting calls inspect the lock on the nodes, pause, and wake at pushes.
 
 use super::call::Withdrawal;
 use super::{Call, Context, Effect, Engine, Phase, RefusalKind};
@@ -33,7 +33,7 @@ impl Engine {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
         };
-        // The new round keeps answers to an earlier look from counting for this one.
+        // The new round keeps answers to an earlier inspection from counting for this one.
         call.round += u32::from(again);
         let due = cx.now.after(call.request.timing.node_timeout(call.pace.round_trip));
         let inspection = Inspection::start(self.quorum, nodes, due, cx.now);
@@ -65,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// Handles the answer to a call's look at the lock, or to an inspection.
+    /// Handles the answer to an inspection of the lock, either a waiting call's or one that a caller requested.
     pub(super) fn on_seen(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let NodeAnswer { node, ticket, answer, .. } = answer;
         if let Some(inspection) = self.inspections.get_mut(&ticket.lock) {
@@ -90,7 +90,7 @@ impl Engine {
         }
     }
 
-    /// Ends a look at the lock. A look before an attempt decides whether the attempt is made.
+    /// Ends a call's inspection. An inspection before an attempt decides whether the attempt is made.
     pub(super) fn looked(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let leftovers = self.leftovers(lock, cx.now);
         let Some(call) = self.calls.get_mut(&lock) else {
@@ -143,7 +143,7 @@ impl Engine {
         self.try_now(lock);
     }
 
-    /// Updates the call's intent, which keeps new readers out, after a look at the lock.
+    /// Updates the call's intent, which keeps new readers out, after an inspection.
     fn review_intent(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -248,7 +248,7 @@ impl Engine {
         Self::index_call(&mut self.deadlines, lock, call);
     }
 
-    /// The pause before the time slot that the call draws.
+    /// The pause before a random time slot of the call.
     fn slot(&mut self, lock: LockId, now: Reading) -> Duration {
         let Some(call) = self.calls.get_mut(&lock) else {
             return Duration::ZERO;
@@ -420,14 +420,14 @@ impl Engine {
                 cx.emit(Effect::Woken { lock });
                 self.draw_slot(lock, cx);
             }
-            // The lock may be free, but the call needs its turn before it attempts.
+            // The lock may be free, but other callers of this process may be active, so the call queues first.
             Phase::Aside { .. } if open => self.enter(lock, cx),
             Phase::Aside { until } if is_stale || may_open => {
                 let step = if is_stale { ASIDE_EVERY } else { step };
                 *until = (*until).min(cx.now.after(step));
                 Self::index_call(&mut self.deadlines, lock, call);
             }
-            // A node reported a change of readers. A look at the lock shows whether readers still hold the lock.
+            // A node reported a change of readers. An inspection shows whether readers still hold the lock.
             Phase::Pausing { .. } if is_stale => {
                 call.look_if_stale(cx.now);
                 Self::index_call(&mut self.deadlines, lock, call);
@@ -444,7 +444,7 @@ impl Engine {
         }
     }
 
-    /// Looks at the lock again, on as few nodes as can show whether it is held. A writer with an intent looks at all
+    /// Inspects the lock again, on as few nodes as can show whether it is held. A writer with an intent inspects all
     /// reachable nodes, because fewer nodes do not show whether another writer holds a quorum (V13).
     pub(super) fn look_again(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {

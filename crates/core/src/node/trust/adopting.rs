@@ -40,7 +40,7 @@ impl NodeMonitor {
         let (marker, writes) = (self.rules.marker.clone(), self.rules.is_strict());
         let trust = self.node_mut(node);
         if !matches!(trust.trust_state, TrustState::Quarantined { .. }) {
-            // Other clients may have begun the adoption earlier, so the quarantine may end before `until`.
+            // Other clients may have begun the node's wait earlier, so the quarantine may end before `until`.
             trust.is_guess = true;
             let until = now.after(quarantine).max(plan.grown_at);
             trust.trust_state = TrustState::Quarantined { until, why: plan.why.clone() };
@@ -54,8 +54,8 @@ impl NodeMonitor {
         let run_id = plan.run_id.clone();
         let wanted = Marker { cluster, run_id, promoted_at, floor };
         let text = Adoption { marker: wanted, wait_ms }.to_string().into();
-        // The adoption removes the present marker. Otherwise the marker would be valid again once the server forgets
-        // that it was promoted.
+        // The adoption, which starts the node's wait, removes the present marker. Otherwise the marker would be valid
+        // again once the server forgets that it was promoted.
         let seen = plan.replaces.take();
         trust.review.step = Step::Adopting(Box::new(plan));
         trust.review.due = None;
@@ -66,7 +66,7 @@ impl NodeMonitor {
         trust.send(node, command, todo);
     }
 
-    /// Handles the answer that shows the node's adoption: checks its settings, its run and its age.
+    /// Handles the answer with the node's adoption (the text that started its wait): checks settings, run and age.
     pub(super) fn adopting(
         &mut self,
         node: NodeId,
@@ -87,7 +87,7 @@ impl NodeMonitor {
         plan.floor = plan.floor.max(found.floor);
         let is_older = found.promoted_at != plan.promoted_at && !mutant!(AdoptionOutlivesPromotion);
         if found.run_id != plan.run_id || is_older {
-            // The adoption belongs to an earlier run, or to a time before the node was a replica: a new adoption begins.
+            // The adoption is of an earlier run, or from before a promotion: a new one begins the wait again.
             if self.rules.is_strict() {
                 return self.adopt(node, plan, Some((text, wait_ms)), now, todo);
             }

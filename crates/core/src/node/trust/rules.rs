@@ -34,8 +34,8 @@ pub struct Rules {
     pub marker: Key,
     /// The key of the adoption: the text that starts the wait of a node without a valid marker.
     pub adoption: Key,
-    /// The number of replicas of each node, in the order of the list. Nodes behind the end of the list have none. A vote
-    /// of a node counts only if all of its replicas acknowledge it (S35).
+    /// The number of replicas of each node, in the order of the list. Nodes beyond the end of the list have none. A
+    /// vote of a node counts only if all of its replicas acknowledge it (S35).
     pub replicas: Vec<u32>,
     /// The nodes that the operator declares durable: every write is on the disk before the server answers it, and this
     /// was also so before the server's last stop.
@@ -45,8 +45,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The time for which a server must have run, or must have waited since its adoption, until its votes count.
-    /// Slightly longer than the longest ttl (S10).
+    /// The time for which a server must have run, or must have waited since a client wrote its adoption, until its
+    /// votes count. Slightly longer than the longest ttl (S10).
     pub fn quarantine(&self) -> Duration {
         let max_ttl = Duration::from_millis(self.cluster.max_ttl_ms());
         max_ttl + max_ttl / 100 + Duration::from_secs(2)

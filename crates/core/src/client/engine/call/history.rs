@@ -50,8 +50,8 @@ impl AttemptHistory {
             let said = &mut nodes[node.index()].said;
             let is_own = match said {
                 NodeOutcome::Refused(Some(holding)) => holding.is_of(value),
-                // No look at the lock has found another holder, so the vote that this call's earlier attempt got
-                // explains the refusal.
+                // No inspection has found another holder, so the vote that this call's earlier attempt got explains the
+                // refusal.
                 NodeOutcome::Refused(None) => *was_granted,
                 _ => false,
             };
@@ -137,8 +137,8 @@ impl AttemptHistory {
         *why = why_not(quorum, nodes, open);
     }
 
-    /// Reports the unfinished first attempt of a call that ends. If an earlier look at the lock found a holder, nodes
-    /// that did not answer the attempt are reported with their answer to the look.
+    /// Reports the unfinished first attempt of a call that ends. If an earlier inspection found a holder, nodes that
+    /// did not answer the attempt are reported with their answer to the inspection.
     pub(in crate::client::engine) fn note_cut_short(
         &mut self,
         why: FailureReason,
