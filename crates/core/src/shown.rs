@@ -1,4 +1,4 @@
-//! Makes text from nodes and other clients safe to show: no control characters, a bounded length, and no complete token.
+//! Makes text from nodes and other clients safe to show: no control characters, bounded length, no complete token.
 //!
 //! Error replies, `INFO`, markers and adoptions of other clients, and the values of keys pass through these functions
 //! before a message or a log shows them.

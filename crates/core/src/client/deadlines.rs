@@ -1,7 +1,7 @@
 //! The deadline index: the times at which the engine acts without an event.
 //!
-//! An entry stays in the index when its record's deadline moves or the record ends. Each record has the time of its valid
-//! entry in its field `wake`, and the engine skips all other entries. A sweep removes them.
+//! An entry stays in the index when its record's deadline moves or the record ends. Each record has the time of its
+//! valid entry in its field `wake`, and the engine skips all other entries. A sweep removes them.
 
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;

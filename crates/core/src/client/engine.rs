@@ -11,10 +11,10 @@
 //! answer, and the engine drops an answer that no record waits for.
 //!
 //! Methods follow one convention: `on_…` handles an event, `due_…` handles a deadline, `emit_…` produces an effect, and
-//! `review_…` acts on the consequences of a change. A [`Context`] carries the time and the sink of effects through them.
+//! `review_…` acts on the consequences of a change. A [`Context`] carries the time and the sink of effects.
 //!
-//! The model checker needs `Clone + Eq + Hash + Debug`, deterministic collections, no random generator and no statistics.
-//! [`Engine::rebased`] makes its states comparable.
+//! The model checker needs `Clone + Eq + Hash + Debug`, deterministic collections, no random generator and no
+//! statistics. [`Engine::rebased`] makes its states comparable.
 
 mod attempting;
 mod call;

@@ -71,7 +71,7 @@ impl KeyTable {
         self.records.values().map(|record| &record.queue).filter(|queue| !queue.is_empty())
     }
 
-    /// The record of a key, which is added if there is none. If it stays unused, [`KeyTable::forget_unused`] must follow.
+    /// The record of a key, added if there is none. If it stays unused, [`KeyTable::forget_unused`] must follow.
     pub(crate) fn record(&mut self, key: &Key) -> &mut KeyRecord {
         self.records.entry(HashedKey::new(key)).or_default()
     }

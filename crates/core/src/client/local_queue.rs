@@ -157,8 +157,8 @@ impl LocalQueue {
         places.iter_mut().filter(|place| place.lock == lock).for_each(change);
     }
 
-    /// The waiting callers that no caller in this queue blocks, in FIFO order. Only the first may become active, because
-    /// it may block the next.
+    /// The waiting callers that no caller in this queue blocks, in FIFO order. Only the first may become active,
+    /// because it may block the next.
     pub(crate) fn ready(&self) -> impl Iterator<Item = LockId> {
         let mut before = Before::of(self.active().iter().copied());
         let waiting = self.waiting.iter().flat_map(|waiting| waiting.iter());

@@ -124,8 +124,8 @@ impl Holding {
         self.each().iter().all(|it| is_its(it) || is_free(it)) && self.each().iter().any(is_its)
     }
 
-    /// Returns the time until the last holder that excludes this mode expires: zero if there is none, `None` if a holder
-    /// never expires.
+    /// Returns the time until the last holder that excludes this mode expires: zero if there is none, `None` if a
+    /// holder never expires.
     pub fn free_in(&self, mode: Mode) -> Option<Duration> {
         match self {
             Self::Free => Some(Duration::ZERO),

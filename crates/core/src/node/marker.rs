@@ -1,14 +1,14 @@
-//! The marker: a key on every node. It names the clients for which the node votes, and shows that no data has been deleted
-//! since it was written.
+//! The marker: a key on every node. It names the clients for which the node votes, and shows that no data has been
+//! deleted since it was written.
 //!
 //! ```text
 //! <prefix>quorlock:node   quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=30000 run_id=0d2f… promoted=-1 floor=0
 //! <prefix>quorlock:adopt  quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=30000 run_id=0d2f… promoted=-1 floor=0 wait_ms=32300 since=1795…
 //! ```
 //!
-//! The marker has no time to live. Clients read it behind every command that may return a vote, on the same connection. If the
-//! text is unchanged, nothing has been deleted since it was written, so no earlier vote was lost. Texts are compared whole,
-//! and parsed only if they differ.
+//! The marker has no time to live. Clients read it behind every command that may return a vote, on the same connection.
+//! If the text is unchanged, nothing has been deleted since it was written, so no earlier vote was lost. Texts are
+//! compared whole, and parsed only if they differ.
 
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
@@ -102,20 +102,20 @@ impl fmt::Display for Marker {
 /// The adoption of a node: the text that starts the wait after which the node votes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Adoption {
-    /// The settings, the run and the promotion for which the node waits. Another run, or a later promotion, needs another
-    /// adoption. The floor is that of the marker that the adoption has replaced.
+    /// The settings, the run and the promotion for which the node waits. Another run, or a later promotion, needs
+    /// another adoption. The floor is that of the marker that the adoption has replaced.
     pub marker: Marker,
     /// The length of the wait in milliseconds: the node votes when the adoption is this old.
     pub wait_ms: u64,
 }
 
 impl Adoption {
-    /// The time to live of an adoption, which is longer than any wait that it starts. The age of an adoption is this ttl
-    /// minus its remaining time.
+    /// The time to live of an adoption, which is longer than any wait that it starts. The age of an adoption is this
+    /// ttl minus its remaining time.
     pub const TTL_MS: u64 = 2 * 86_400_000;
 
-    /// Parses an adoption; `None` if it is not an adoption of this library. The field `since`, which the node writes, is
-    /// ignored here.
+    /// Parses an adoption; `None` if it is not an adoption of this library. The field `since`, which the node writes,
+    /// is ignored here.
     pub fn parse(text: &str) -> Option<Self> {
         let wait_ms = field(text, "wait_ms")?.parse().ok()?;
         Some(Self { marker: Marker::parse(text)?, wait_ms })

@@ -162,8 +162,8 @@ impl NodePipeline {
         self.unsent.is_none() && self.next - self.first < Self::IN_FLIGHT_MAX as u64
     }
 
-    /// Takes the next batch, and puts its commands into `exchange`. Returns `None` if no command waits, too many batches
-    /// are in flight, or the node is down and the commands fail. Also returns `None` while a batch waits for a
+    /// Takes the next batch, and puts its commands into `exchange`. Returns `None` if no command waits, too many
+    /// batches are in flight, or the node is down and the commands fail. Also returns `None` while a batch waits for a
     /// connection: only one batch may wait, so that a release does not overtake its acquire.
     pub fn next_batch(
         &mut self,

@@ -50,8 +50,8 @@ pub struct EvidenceRequest {
 #[derive(Clone, Debug, Default)]
 pub struct Exchange {
     pub(super) id: BatchId,
-    /// The clock reading that was taken before the first byte of the batch could be sent. `None` while the batch waits for
-    /// a connection.
+    /// The clock reading that was taken before the first byte of the batch could be sent. `None` while the batch waits
+    /// for a connection.
     pub(super) sent: Option<Reading>,
     /// A list that contains the commands of the batch, and their indexes in this list (`members`).
     commands: Option<Commands>,
@@ -137,8 +137,8 @@ impl Exchange {
         self.id
     }
 
-    /// The clock reading that was taken before the first byte of the batch could be sent. `None` while the batch waits for
-    /// a connection.
+    /// The clock reading that was taken before the first byte of the batch could be sent. `None` while the batch waits
+    /// for a connection.
     pub const fn sent_at(&self) -> Option<Reading> {
         self.sent
     }
@@ -277,8 +277,8 @@ impl Exchange {
         }
     }
 
-    /// Ends the exchange, after [`Session::end_sending`] has returned false. Returns the answers and their evidence. If the
-    /// number of answers is wrong, all commands have failed.
+    /// Ends the exchange, after [`Session::end_sending`] has returned false. Returns the answers and their evidence. If
+    /// the number of answers is wrong, all commands have failed.
     pub fn take(&mut self) -> (Vec<(Ticket, Answer)>, Evidence) {
         if self.answers.len() != self.command_count() {
             self.is_again = false;
@@ -316,10 +316,10 @@ impl Exchange {
     /// Whether the command at this index may be sent again. `has_moved_on` means that another exchange was sent on this
     /// connection meanwhile.
     ///
-    /// A command that sets a lock must not follow the lock's release, because no release would delete what it sets. It
-    /// must also not follow another command about the same lock, because the engine receives the answers in the
-    /// original order. So it is sent again only if no such command can have been sent since. The same holds for a
-    /// command about an intent: a withdrawal behind a later announcement would remove the intent of a writer that waits.
+    /// A command that sets a lock must not follow the lock's release, because no further release would delete the key.
+    /// It must not follow another command about the same lock either, because the engine receives the answers in the
+    /// original order. So the command is sent again only if no such other command can have been sent since. The same
+    /// holds for an intent: a withdrawal after a later announcement would remove a waiting writer's intent.
     fn may_ask_again(&self, place: usize, has_moved_on: bool) -> bool {
         fn subject(command: &Command) -> Option<&Value> {
             match command {

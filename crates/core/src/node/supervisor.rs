@@ -1,5 +1,5 @@
-//! Keeps a node connected: decides when a connection is made, suspended, probed and replaced, and how long the client stays
-//! away from a server that misbehaves.
+//! Keeps a node connected: decides when a connection is made, suspended, probed and replaced, and how long the client
+//! stays away from a server that misbehaves.
 //!
 //! ```text
 //!              connected                  silent for too long

@@ -356,8 +356,8 @@ impl NodeMonitor {
         self.distrust(self.distrust_reason(node, now))
     }
 
-    /// The failure of votes that too few replicas of the node have acknowledged (S35). Such a vote may be missing on the
-    /// replica that is promoted next, or come from a master whose replica was promoted already.
+    /// The failure of votes that too few replicas of the node have acknowledged (S35). Such a vote may be missing on
+    /// the replica that is promoted next, or come from a master whose replica was promoted already.
     pub(crate) fn unacknowledged(
         &self,
         node: NodeId,

@@ -227,8 +227,8 @@ impl Attempt {
         self.quorum.is_out_of_reach(self.quorum.nodes() - gone, 0)
     }
 
-    /// Whether a failed attach restores the value that it replaced. Another attach may have failed at the same moment, and
-    /// one of the next attempts can succeed once both have restored the value.
+    /// Whether a failed attach restores the value that it replaced. Another attach may have failed at the same moment,
+    /// and one of the next attempts can succeed once both have restored the value.
     fn gives_back(&self) -> bool {
         (self.entry.mode == Mode::Shared || !self.is_gone()) && !mutant!(AttachNotGivenBack)
     }

@@ -1,7 +1,7 @@
 //! One round of extending a lease: the answer of each node.
 //!
-//! The round only counts answers. The lease ([`crate::redlock::lease`]) updates its votes with each answer, so even a failed
-//! round keeps the votes that it prolonged.
+//! The round only counts answers. The lease ([`crate::redlock::lease`]) updates its votes with each answer, so even a
+//! failed round keeps the votes that it prolonged.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -72,8 +72,8 @@ impl Extension {
         }
     }
 
-    /// Returns the nodes to heal now: nodes that answered "absent" in this round, once a quorum confirmed in this round. Each
-    /// node is returned once.
+    /// Returns the nodes to heal now: nodes that answered "absent" in this round, once a quorum confirmed in this
+    /// round. Each node is returned once.
     pub(crate) fn take_healable(&mut self) -> NodeSet {
         let mut healable = NodeSet::default();
         if self.quorum.is_reached(self.confirmed()) {

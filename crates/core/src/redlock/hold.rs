@@ -40,9 +40,9 @@ impl Hold {
         self.mode
     }
 
-    /// Turns a writer into a reader. Call this before the engine receives [`Event::Downgrade`](crate::Event::Downgrade), so
-    /// that the guard is a reader's before a node learns of it. Returns whether the engine must receive the event, which
-    /// happens once while the lock is held.
+    /// Turns a writer into a reader. Call this before the engine receives
+    /// [`Event::Downgrade`](crate::Event::Downgrade), so that the guard is a reader's before a node learns of it.
+    /// Returns whether the engine must receive the event, which happens once while the lock is held.
     pub fn downgrade(&mut self) -> bool {
         let is_first = self.ended.is_none() && self.mode == Mode::Exclusive;
         if !mutant!(DowngradeBeforeMode) || !is_first {
@@ -92,9 +92,9 @@ impl Hold {
         was_held
     }
 
-    /// Ends the hold by a release. Call this before the engine receives [`Event::Release`](crate::Event::Release), so that
-    /// the guard is invalid before the first byte of the release leaves (S14). Returns whether the engine must receive the
-    /// event, which happens once.
+    /// Ends the hold by a release. Call this before the engine receives [`Event::Release`](crate::Event::Release), so
+    /// that the guard is invalid before the first byte of the release leaves (S14). Returns whether the engine must
+    /// receive the event, which happens once.
     pub fn release(&mut self) -> bool {
         let is_first = !self.is_released();
         if !mutant!(ReleaseBeforeInvalid) {

@@ -1,8 +1,8 @@
 //! A held lock over time: its votes, which answers prolong or prove gone, its extensions, and its loss, which is final.
 //!
-//! A lease has two independent timers: the next extension, every third of the ttl, and the loss, `margin` before the end
-//! of the validity. If extensions fail, for any reason, the loss timer ends the lease. If answers prove that too many
-//! votes are gone, the lease ends at once. A lost lease stays lost (S13), and no answer raises its votes.
+//! A lease has two independent timers: the next extension, every third of the ttl, and the loss, `margin` before the
+//! end of the validity. If extensions fail, for any reason, the loss timer ends the lease. If answers prove that too
+//! many votes are gone, the lease ends at once. A lost lease stays lost (S13), and no answer raises its votes.
 
 mod detaching;
 mod extending;

@@ -1,7 +1,7 @@
 //! The release of one token on every node, from the first compare-and-delete to the last answer.
 //!
-//! A release follows the acquire on the same connection. If the connection breaks, the release is *owed*: the engine sends
-//! it again until the key must have expired. A repeated compare-and-delete does no harm.
+//! A release follows the acquire on the same connection. If the connection breaks, the release is *owed*: the engine
+//! sends it again until the key must have expired. A repeated compare-and-delete does no harm.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -178,8 +178,8 @@ impl Release {
         Some(self.command())
     }
 
-    /// Ends the wait for nodes whose key has expired. When the caller's time is up, the outcome follows from the answers so
-    /// far.
+    /// Ends the wait for nodes whose key has expired. When the caller's time is up, the outcome follows from the
+    /// answers so far.
     pub fn handle_time(&mut self, now: Reading) {
         if let Some(report) = &mut self.report {
             report.time_is_up |= report.due.has_come(now);

@@ -1,7 +1,7 @@
 //! The delay before the next attempt.
 //!
-//! Two times bound the delay: the expiry of the lock, as the nodes report it, and a poll interval, because the holder may
-//! release the lock at any time. The random word is an argument, so the same word gives the same delay.
+//! Two times bound the delay: the expiry of the lock, as the nodes report it, and a poll interval, because the holder
+//! may release the lock at any time. The random word is an argument, so the same word gives the same delay.
 
 use core::time::Duration;
 
@@ -89,8 +89,8 @@ impl Retry {
     }
 }
 
-/// The delay between an expiry and the next attempt. Servers round times to milliseconds, and waiters must not all attempt
-/// at once.
+/// The delay between an expiry and the next attempt. Servers round times to milliseconds, and waiters must not all
+/// attempt at once.
 pub(crate) fn after_expiry(jitter: u64) -> Duration {
     Duration::from_millis(1) + fraction(Duration::from_millis(1), jitter)
 }

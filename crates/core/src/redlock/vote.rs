@@ -17,8 +17,8 @@ use crate::time::{BootTime, Reading, nanos};
 /// vote is E = t_send + T − (ε·T + δ) (invariant S2). The record keeps the reading instead of the end, because the
 /// larger of the elapsed times on two clocks counts (protocol, section 9).
 ///
-/// The lock is valid until the **Q-th largest** end of its votes, and the holder gives it up `margin` earlier. The validity
-/// is computed for the time of each question and never cached.
+/// The lock is valid until the **Q-th largest** end of its votes, and the holder gives it up `margin` earlier. The
+/// validity is computed for the time of each question and never cached.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Validity {
     held: NodeSet,
@@ -75,8 +75,8 @@ impl Sent {
 }
 
 impl Validity {
-    /// The validity of votes that count for `term`. `votes` has an item per node: the time of sending if the node granted,
-    /// read before the first byte could leave (S4).
+    /// The validity of votes that count for `term`. `votes` has an item per node: the time of sending if the node
+    /// granted, read before the first byte could leave (S4).
     ///
     /// # Panics
     /// If `votes` does not have one item per node.
@@ -129,8 +129,8 @@ impl Validity {
         false
     }
 
-    /// The cause if time alone ended the validity; `None` while the holder may rely on the lock. `limit` is the limit of the
-    /// automatic extension. The guard and the engine both use this function, so they report the same cause.
+    /// The cause if time alone ended the validity; `None` while the holder may rely on the lock. `limit` is the limit
+    /// of the automatic extension. The guard and the engine both use this function, so they report the same cause.
     pub(crate) fn why_over(&self, limit: Option<HoldLimit>, now: Reading) -> Option<LossCause> {
         if self.lasts(Duration::ZERO, now) {
             return None;

@@ -121,8 +121,8 @@ impl Engine {
         let mut held = self.quorum.all();
         unanswered.iter().for_each(|node| held.remove(node));
         let keys = entry.keys.clone();
-        // A release by the value alone is not sent again: in the meantime, another client may have the lock with an equal
-        // value.
+        // A release by the value alone is not sent again: in the meantime, another client may have the lock with an
+        // equal value.
         let by_value = matches!(&entry.origin, Origin::Taken(from) if from.by_value);
         let reached = match by_value && !mutant!(ValueReleaseOwed) {
             true => NodeSet::default(),

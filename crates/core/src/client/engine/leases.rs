@@ -143,8 +143,8 @@ impl Engine {
         self.lose(lock, due.unwrap_or(LossCause::Expired), cx);
     }
 
-    /// Releases a lease: hands it over to the next caller of this process if possible, and otherwise sends a release to every
-    /// node. The release follows all earlier commands for this lock on the same connection, also an extension in flight.
+    /// Releases a lease: hands it over to the next caller of this process if possible, or else sends a release to every
+    /// node. The release follows all earlier commands for this lock on its connection, also an extension in flight.
     pub(super) fn on_release(&mut self, holder: LockId, report: bool, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             if report {
@@ -257,8 +257,8 @@ impl Engine {
         true
     }
 
-    /// Finishes a hand-over once the nodes recorded the next guard's fencing token. If they cannot, or no caller waits any
-    /// more, the lease is released.
+    /// Finishes a hand-over once the nodes recorded the next guard's fencing token. If they cannot, or no caller waits
+    /// any more, the lease is released.
     fn review_handover(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;
@@ -324,8 +324,8 @@ impl Engine {
         self.leave_queue(&keys, holder, None, cx);
     }
 
-    /// Latches the loss of a lease if time has ended it. Returns whether it did. The timer alone is not enough, because a wall
-    /// clock that jumps ahead ends a lease before its timer.
+    /// Latches the loss of a lease if time has ended it. Returns whether it did. The timer alone is not enough, because
+    /// a wall clock that jumps ahead ends a lease before its timer.
     pub(super) fn latch_loss(&mut self, lock: LockId, cx: &mut Context<'_>) -> bool {
         let due = self.leases.get(&lock).and_then(|lease| lease.due_loss(cx.now));
         if let Some(cause) = due {

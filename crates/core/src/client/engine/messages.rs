@@ -57,8 +57,8 @@ pub enum Event {
         /// The connected node.
         node: NodeId,
     },
-    /// A node pushed that keys have changed after a [`Command::Watch`]. Pushes and answers may arrive in any order, and a push
-    /// may name keys that did not change.
+    /// A node pushed that keys have changed after a [`Command::Watch`]. Pushes and answers may arrive in any order, and
+    /// a push may name keys that did not change.
     Pushed {
         /// The node that pushed.
         node: NodeId,
@@ -70,7 +70,7 @@ pub enum Event {
         /// The lock to extend.
         lock: LockId,
     },
-    /// The holder becomes a reader instead of a writer, and has latched the new mode. The answer is [`Effect::Extended`].
+    /// The holder turns from writer to reader, and has latched the new mode. The answer is [`Effect::Extended`].
     Downgrade {
         /// The lock to downgrade.
         lock: LockId,
@@ -225,8 +225,8 @@ pub enum Effect {
         /// The answer of each node to the extension.
         nodes: Vec<NodeResult>,
     },
-    /// A node that lost the lock's vote gave a larger fencing token to another client. Resources may refuse the holder's
-    /// number. The lock stays held by the votes of the other nodes.
+    /// A node that lost the lock's vote gave a larger fencing token to another client. Resources may refuse the
+    /// holder's number. The lock stays held by the votes of the other nodes.
     Superseded {
         /// The held lock.
         lock: LockId,
@@ -302,7 +302,7 @@ pub enum Effect {
 
 /// The receiver of the engine's effects.
 ///
-/// A driver executes each effect as it arrives, so a command reaches the queues of its nodes without an intermediate copy. A
+/// A driver executes each effect as it arrives, so commands reach their nodes' queues without an intermediate copy. A
 /// `Vec` collects the effects for simulators, models and tests.
 pub trait Sink {
     /// Takes the next effect.

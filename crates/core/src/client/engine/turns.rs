@@ -1,14 +1,14 @@
 //! Turns: the order of the callers of this process that request the same keys.
 //!
-//! One caller, or several readers, has the turn: it talks to the nodes or holds the lock. The other callers wait in the
-//! local queues. While another process holds the lock, the caller with the turn waits for it, and the others wait
+//! One caller, or several readers, has the turn (is active): it talks to the nodes or holds the lock. The other callers
+//! wait in the local queues. While another process holds the lock, the active caller waits for it, and the others wait
 //! behind that caller. A caller may also pause although the lock is free: because of fixed delays, a large
 //! `min_validity`, or too few nodes. It then steps aside for the next caller, and returns to its place in arrival order
 //! after the pause. So this process makes at most one attempt for a key at a time, except by readers, and attempts
 //! follow each other no faster than those of a single caller.
 //!
-//! A lock with several keys has its turn for all keys at the same time. It steps aside whenever it pauses, because the engine
-//! does not know which key is held, and calls for the other keys need not wait.
+//! A call for several keys becomes active for all keys at the same time. It steps aside whenever it pauses, because the
+//! engine does not know which key is held, and calls for the other keys need not wait.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;

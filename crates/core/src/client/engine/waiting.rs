@@ -27,8 +27,8 @@ const ASIDE_EVERY: Duration = Duration::from_millis(50);
 const GAP_STEP: Duration = Duration::from_millis(1);
 
 impl Engine {
-    /// Asks nodes for the holder and its remaining time. If the call is going to wait, the command also requests a push. The
-    /// call notes the request before the command is sent, because a push may arrive before the answer.
+    /// Asks nodes for the holder and its remaining time. If the call is going to wait, the command also requests a
+    /// push. The call notes the request before the command is sent, because a push may arrive before the answer.
     pub(super) fn look(&mut self, lock: LockId, nodes: NodeSet, again: bool, cx: &mut Context<'_>) {
         let Some(call) = self.calls.get_mut(&lock) else {
             return;
@@ -167,8 +167,8 @@ impl Engine {
         }
     }
 
-    /// Withdraws an intent, and wakes waiting readers of this process. Nodes do not push to them, because a server pushes
-    /// nothing to the connection that made the change.
+    /// Withdraws an intent, and wakes waiting readers of this process. Nodes do not push to them, because a server
+    /// pushes nothing to the connection that made the change.
     pub(super) fn withdraw(&mut self, withdrawal: Withdrawal, cx: &mut Context<'_>) {
         let keys = self.send_withdrawal(withdrawal, cx);
         for node in self.quorum.all().iter() {
@@ -432,9 +432,9 @@ impl Engine {
                 call.look_if_stale(cx.now);
                 Self::index_call(&mut self.deadlines, lock, call);
             }
-            // The call attempts after one round trip, not at once, because other nodes may not have executed the release
-            // yet, and may never push. If fewer nodes than a quorum answered or pushed, the pause stays as it is: the
-            // change may be the short-lived vote of another waiter, and an attempt would only wake that waiter.
+            // The call attempts after one round trip, not at once, because other nodes may not have executed the
+            // release yet, and may never push. If fewer nodes than a quorum answered or pushed, the pause stays as it
+            // is: the change may be the short-lived vote of another waiter, and an attempt would only wake that waiter.
             Phase::Pausing { until, .. } if may_open => {
                 let step = if mutant!(WakeAtFirstPush) { Duration::ZERO } else { step };
                 *until = (*until).min(cx.now.after(step));

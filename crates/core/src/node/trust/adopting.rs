@@ -1,12 +1,12 @@
 //! Takes a node into use after its votes may have vanished: adopt (write the text that starts the wait), wait, mark.
 //!
 //! - An adoption lives for two days, so that it outlives the longest possible quarantine.
-//! - An adoption names the server's run and the last promotion of the run, so an adoption from before a promotion does not
-//!   count. Servers forget after an hour that they were replicas.
+//! - An adoption names the server's run and the last promotion of the run, so an adoption from before a promotion does
+//!   not count. Servers forget after an hour that they were replicas.
 //! - No two adoptions have the same text. If they had, a late command that names an earlier adoption could end a later
 //!   one, with a floor (smallest fencing token) that is too low.
-//! - Every marker gets a floor, because a server that came back with an old snapshot has its marker but old counters. The
-//!   exception is a node that lost nothing according to the operator.
+//! - Every marker gets a floor, because a server that came back with an old snapshot has its marker but old counters.
+//!   The exception is a node that lost nothing according to the operator.
 //! - The uptime of a run is bounded on both sides by the time that this client has observed the run. So a clock that
 //!   jumps during a quarantine does not change the end of the quarantine.
 

@@ -126,9 +126,9 @@ impl Lease {
         true
     }
 
-    /// Takes an answer to an extension of this round or an older one. A confirmation raises the end of this node's vote.
-    /// An answer that the key is gone drops the vote. A failure changes nothing (S11, S12). Returns whether the votes
-    /// changed.
+    /// Takes an answer to an extension of this round or an older one. A confirmation raises the end of this node's
+    /// vote. An answer that the key is gone drops the vote. A failure changes nothing (S11, S12). Returns whether the
+    /// votes changed.
     pub(crate) fn handle_extended(&mut self, answer: NodeAnswer<'_>, now: Reading) -> bool {
         let NodeAnswer { node, sent, ticket: Ticket { round, .. }, answer } = answer;
         if self.lost.is_some() {
@@ -185,8 +185,8 @@ impl Lease {
         false
     }
 
-    /// Notes that a node has given a larger fencing token to another client. Returns whether the holder must be notified,
-    /// which happens once per guard.
+    /// Notes that a node has given a larger fencing token to another client. Returns whether the holder must be
+    /// notified, which happens once per guard.
     pub(crate) fn handle_superseded(&mut self, by: u64) -> bool {
         match &mut self.fenced {
             Some(fenced) if self.lost.is_none() && fenced.handover.is_none() => {
@@ -196,7 +196,7 @@ impl Lease {
         }
     }
 
-    /// Drops a vote that an answer proved gone, and its record of the next fencing token. Returns whether the vote was held.
+    /// Drops a vote that an answer proved gone, and its record of the next token. Returns whether the vote was held.
     fn drop_vote(&mut self, node: NodeId, sent: Reading, answer: &Answer) -> bool {
         if mutant!(AbsentKeepsVote) {
             return false;

@@ -37,8 +37,8 @@ impl AttemptHistory {
         }
     }
 
-    /// Corrects the report for nodes that refused because they still have the vote of an earlier attempt of this call. The
-    /// release of that vote failed there, so these nodes count as failed, not as held by another client.
+    /// Corrects the report for nodes that refused because they still have the vote of an earlier attempt of this call.
+    /// The release of that vote failed there, so these nodes count as failed, not as held by another client.
     pub(in crate::client::engine) fn note_leftovers(
         &mut self,
         quorum: Quorum,

@@ -154,8 +154,8 @@ impl Call {
         Some(Command::Watch { keys: intents(&intent.keys, intent.prefix_bytes), intents: None })
     }
 
-    /// Takes over the intent of another call of this process, and renews it at once. The value stays the same, unless this
-    /// call has its own intent.
+    /// Takes over the intent of another call of this process, and renews it at once. The value stays the same, unless
+    /// this call has its own intent.
     pub(in crate::client::engine) fn take_over(
         &mut self,
         intent: Box<Intent>,
