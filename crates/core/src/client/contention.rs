@@ -119,14 +119,14 @@ pub(crate) struct KeyBackoff {
     /// must be equally long in all processes, because a process with shorter slots would always win. The mean round
     /// trip would not do: on a busy machine it differs between processes.
     shortest: Duration,
-    /// Time at which a foreign client was last seen to hold the key.
+    /// Time at which a client of another library (a foreign client) last held the key; `None` if none was seen.
     foreign_seen: Option<BootTime>,
 }
 
 /// The part of a key's back-off record that a call needs when it leaves the local queue.
 #[derive(Default)]
 pub(crate) struct KnownOfKey {
-    /// Time until which this process leaves the lock to other processes.
+    /// Time until which this process leaves the lock to other processes; `None` if it does not.
     pub(crate) resume_at: Option<BootTime>,
     pub(crate) is_contended: bool,
     pub(crate) foreign_seen: Option<BootTime>,

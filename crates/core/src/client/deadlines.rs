@@ -42,7 +42,7 @@ impl Deadlines {
     /// Number of rows, with the heap as the last one.
     pub(crate) const ROWS: usize = 4;
 
-    /// Adds an entry, and notes its time in the record's `wake`.
+    /// Adds an entry for a `deadline` that is new, and notes the entry's time in the record's `wake`.
     pub(crate) fn put(
         &mut self,
         owner: Owner,
@@ -71,7 +71,7 @@ impl Deadlines {
         }
     }
 
-    /// The first entry of a row, which may be stale. The heap is the last row.
+    /// The first entry of a row, which may be stale; `None` if the row is empty. The heap is the last row.
     pub(crate) fn front(&self, row: usize) -> Option<(BootTime, Owner)> {
         match self.rows.get(row) {
             Some(row) => row.front().copied(),

@@ -270,8 +270,8 @@ impl Engine {
         self.paths.round_trips.estimate(self.quorum)
     }
 
-    /// The time of the next [`Event::Wake`]. An early [`Event::Wake`] does nothing. A late one is safe, but delays
-    /// callers.
+    /// The time of the next [`Event::Wake`]; `None` if no deadline is set. An early [`Event::Wake`] does nothing. A
+    /// late one is safe, but delays callers.
     pub fn deadline(&self) -> Option<BootTime> {
         if self.has_attempt_to_begin() {
             return Some(BootTime::from_nanos(i64::MIN));

@@ -71,7 +71,7 @@ impl Failure {
         self.kind
     }
 
-    /// The message of the node or the operating system.
+    /// The message of the node or the operating system; `None` without a message.
     pub fn detail(&self) -> Option<&str> {
         self.detail.as_ref()?.message.as_deref()
     }

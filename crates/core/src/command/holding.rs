@@ -37,7 +37,7 @@ pub enum Holding {
     Announced {
         /// The value of the intent, cut like that of [`Holding::Held`].
         value: Vec<u8>,
-        /// Time until the intent expires.
+        /// Time until the intent expires; `None` if it never expires.
         ttl: Option<Duration>,
     },
     /// The key has a type that locks do not have. The library never deletes it.

@@ -129,7 +129,7 @@ impl fmt::Display for Adoption {
     }
 }
 
-/// The value after `name=`.
+/// The value after `name=`; `None` if the text has no such field.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }

@@ -183,7 +183,7 @@ impl Exchange {
         &self.places
     }
 
-    /// The command that the next [`answer`](Self::answer) belongs to.
+    /// The command that the next [`answer`](Self::answer) belongs to; `None` if each command has an answer.
     pub fn awaited(&self) -> Option<&Command> {
         Some(&self.nth(self.answered)?.1.1)
     }

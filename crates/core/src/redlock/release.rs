@@ -197,7 +197,7 @@ impl Release {
         }
     }
 
-    /// The next time at which the release needs attention.
+    /// The next time at which the release needs attention; `None` if it is over.
     pub fn deadline(&self) -> Option<BootTime> {
         let awaited = self.answers.awaited;
         let is_open = |(node, failed): &(&NodeId, &Failed)| failed.owed || awaited.contains(**node);

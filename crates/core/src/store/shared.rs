@@ -269,7 +269,7 @@ impl Store {
         }
     }
 
-    /// Returns the expiry of this value as a reader's or a writer's.
+    /// Returns the expiry of this value as a reader's or a writer's; `None` without the value or an expiry.
     fn end_of(&self, key: &Key, value: &Value) -> Option<i64> {
         let stored = self.keys.get(key)?;
         match &stored.content {

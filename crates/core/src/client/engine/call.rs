@@ -75,7 +75,7 @@ pub(super) struct Contention {
     /// Number of commands about the call's intent, by which a waiting writer keeps new readers out.
     pub(super) announcements: u32,
     pub(super) looked_at: Option<BootTime>,
-    /// Time at which a foreign client was last seen to hold one of the keys.
+    /// Time at which a client of another library last held one of the keys; `None` if none was seen.
     pub(super) foreign_seen: Option<BootTime>,
     /// Whether the call now leaves the lock to clients that poll (a gap): it inspects or pauses, and does not attempt.
     pub(super) leaves_gap: bool,

@@ -350,7 +350,7 @@ impl Engine {
         self.note_change(node, keys, is_concerned, cx);
     }
 
-    /// Notes a change of keys for the waiting calls that `is_concerned` selects.
+    /// Notes a change of keys for the waiting calls that `is_concerned` selects. `None`: any key may have changed.
     pub(super) fn note_change(
         &mut self,
         node: NodeId,

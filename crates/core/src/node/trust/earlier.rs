@@ -36,7 +36,7 @@ impl EarlierRuns {
         self.0.push((run_id, voted));
     }
 
-    /// The time at which a vote that may count was last requested from this run under the node's name.
+    /// The last time at which this earlier run was asked for a vote that may count; `None` without such a vote.
     pub(super) fn voted(&self, run_id: &str) -> Option<BootTime> {
         self.0.iter().find(|(it, _)| **it == *run_id).map(|(_, voted)| *voted)
     }

@@ -183,7 +183,7 @@ impl NodeMonitor {
         elsewhere.into_iter().chain(forgotten).filter(lasts).max_by_key(|(until, _)| *until)
     }
 
-    /// The time until which a vote that this run gave under another name may count, and the reason.
+    /// The time until which a vote of this run under another name may count, and the reason; `None` without one.
     fn voted_elsewhere(&self, node: NodeId, run_id: &str) -> Option<(BootTime, String)> {
         let others = self.quorum.node_ids().filter(|other| *other != node);
         let voted =
@@ -223,7 +223,7 @@ pub(super) fn reported_uptime(info: &Info) -> u64 {
     u64::try_from(info.uptime_s).unwrap_or(0)
 }
 
-/// The fault that makes a server's votes worthless, whatever its history.
+/// The fault that makes a server's votes worthless, whatever its history; `None` without a fault.
 pub(super) fn unsound(info: &Info, declared: u32, words: Words) -> Option<Failure> {
     let fault = if !info.is_master {
         Fault::Replica

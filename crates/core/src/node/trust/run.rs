@@ -19,7 +19,7 @@ pub(super) struct Run {
     /// the run before; `None` if no such run is known.
     pub(super) answered: Option<BootTime>,
     pub(super) answered_before: Option<BootTime>,
-    /// Time of sending of the newest command that this run answered while trusted: the last vote that may count.
+    /// Time of sending of the newest command that this run answered while trusted (its last vote); `None` without one.
     pub(super) voted: Option<BootTime>,
     /// Earlier runs whose votes under this name may still count.
     pub(super) earlier: EarlierRuns,
@@ -28,7 +28,7 @@ pub(super) struct Run {
 /// A node's wall clock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct NodeClock {
-    /// The wall clock in microseconds, and the time at which the answer arrived.
+    /// The wall clock in microseconds, and the time at which the answer arrived; `None` if no clock is known.
     pub(super) reading: Option<(i64, BootTime)>,
     /// Whether the answer arrived long after the question.
     pub(super) is_late: bool,
@@ -59,7 +59,7 @@ impl Run {
         self.answered = Some(sent.boot());
     }
 
-    /// The time at which a vote that may count was last requested from this run under the node's name.
+    /// The last time at which this run was asked for a vote that may count under the node's name; `None` without one.
     pub(super) fn voted_as(&self, run_id: &str) -> Option<BootTime> {
         let now = self.voted.filter(|_| self.id.as_deref() == Some(run_id));
         now.max(self.earlier.voted(run_id))

@@ -64,7 +64,7 @@ impl Attempt {
         self.slots[node.index()] = Slot::Failed { failure, took: Duration::ZERO };
     }
 
-    /// The time at which the next node times out.
+    /// The time at which the next node times out; `None` if no answer is awaited.
     pub fn deadline(&self) -> Option<BootTime> {
         let slots = self.slots.iter().filter_map(|slot| match slot {
             Slot::Outstanding { due } => Some(*due),
@@ -104,7 +104,7 @@ impl Attempt {
         self.quorum.node_ids().filter(|node| unanswered(&self.slots[node.index()])).collect()
     }
 
-    /// The reason why this node failed to grant, or to record the fencing token.
+    /// The reason why this node failed to grant, or to record the fencing token; `None` if it has not failed.
     pub(super) fn failure(&self, node: NodeId) -> Option<&Failure> {
         match &self.slots[node.index()] {
             Slot::Failed { failure, .. } => Some(failure),

@@ -42,7 +42,7 @@ impl Attempt {
         self.fence_request = Some(Box::new(FenceRequest::new(counter, seen)));
     }
 
-    /// The command for the nodes of [`Decision::Raise`].
+    /// The command for the nodes of [`Decision::Raise`]; `None` without a fencing token.
     pub fn raise_command(&self) -> Option<Command> {
         let fence_request = self.fence_request.as_ref()?;
         Some(Command::Raise {

@@ -31,7 +31,7 @@ impl Extending {
 }
 
 impl Lease {
-    /// The round in flight, until every node has answered or timed out.
+    /// The round in flight, until every node has answered or timed out; `None` if no round is in flight.
     pub(crate) fn extension(&self) -> Option<&Extension> {
         self.extending.under_way.as_deref()
     }

@@ -183,7 +183,7 @@ impl AttemptHistory {
     }
 }
 
-/// The value that a node reported for a writer's keys.
+/// The writer's value that a node reported as the holder; `None` if the node reported no writer.
 fn writer_of(said: &NodeOutcome) -> Option<&[u8]> {
     let NodeOutcome::Refused(Some(holding)) = said else { return None };
     holding.each().iter().find_map(|it| match it {

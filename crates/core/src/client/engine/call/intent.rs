@@ -132,7 +132,7 @@ impl Call {
         self.announce_command(true)
     }
 
-    /// The command that sets the intent again on nodes that lost it.
+    /// The command that sets the intent again on nodes that lost it; `None` without an intent.
     pub(in crate::client::engine) fn repeat_intent(&self) -> Option<Command> {
         self.announce_command(false)
     }
@@ -148,7 +148,7 @@ impl Call {
         self.request.timing.ttl().min(INTENT_TTL)
     }
 
-    /// The command that requests a push when another writer's intent for the same keys changes.
+    /// The command that requests a push when another writer's intent for these keys changes; `None` if not needed.
     pub(in crate::client::engine) fn watch_intent(&self) -> Option<Command> {
         let intent = self.intent.as_ref().filter(|_| self.is_to_watch())?;
         Some(Command::Watch { keys: intents(&intent.keys, intent.prefix_bytes), intents: None })
@@ -184,7 +184,7 @@ impl Call {
         }
     }
 
-    /// Removes the intent from the call. Returns it with the ticket for its withdrawal.
+    /// Removes the intent from the call. Returns it with the ticket for its withdrawal; `None` without an intent.
     pub(in crate::client::engine) fn take_intent(
         &mut self,
         lock: LockId,
