@@ -98,7 +98,7 @@ pub(crate) struct NodeTrust {
     /// had announced on it that its data were deleted or replaced.
     epoch: (u64, u64),
     trust_state: TrustState,
-    /// The text that the marker must have while the node is trusted.
+    /// The text that the marker must have while the node is trusted; `None` while the node is not trusted.
     marker: Option<Arc<str>>,
     run: Run,
     /// Whether the last command reached the server.
@@ -124,7 +124,7 @@ pub(crate) struct Review {
     /// The number of the last command about trust.
     pub(crate) round: u32,
     pub(crate) due: Option<BootTime>,
-    /// Time of this record's entry in the deadline index.
+    /// Time of this record's entry in the deadline index; `None` without an entry.
     pub(crate) wake: Option<BootTime>,
 }
 
