@@ -57,8 +57,8 @@ impl fmt::Debug for Token {
 
 /// The value that a node stores: the token and, if there is an owner's description, a space, a date and the description.
 ///
-/// The date is `@`, the milliseconds since the Unix epoch in decimal digits, and a space. If the writer has seen a
-/// foreign client hold one of the keys lately, `-` and the milliseconds since then precede the space.
+/// The date is `@`, the milliseconds since the Unix epoch in decimal digits, and a space. If the writer has lately seen
+/// a client of another library hold one of the keys, `-` and the milliseconds since then precede the space.
 ///
 /// A node always compares the *whole* value (invariant S7).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,7 +76,7 @@ impl Value {
     /// A value whose date is the time of the attempt by the wall clock. Without an owner's description, or if the wall
     /// clock was never set, the value has no date. All nodes of an attempt receive the same value.
     ///
-    /// `foreign_age` is the time since a foreign client was last seen to hold one of the keys.
+    /// `foreign_age` is the time since a client of another library was last seen to hold one of the keys.
     pub fn dated(token: &Token, owner: &str, now: Reading, foreign_age: Option<Duration>) -> Self {
         let since_ms = u64::try_from(now.real_ns() / 1_000_000).unwrap_or(0);
         if owner.is_empty() || !IS_SET_MS.contains(&since_ms) {
@@ -138,8 +138,8 @@ impl Value {
         Some(Self::parse(stored)?.0?.since_ms)
     }
 
-    /// Reads from a stored value when its owner last saw a foreign client hold one of the keys, in milliseconds since
-    /// the Unix epoch by the owner's wall clock. `None` if the owner has seen none lately.
+    /// Reads from a stored value when its owner last saw a client of another library hold one of the keys, in
+    /// milliseconds since the Unix epoch by the owner's wall clock. `None` if the owner has seen none lately.
     pub fn foreign_seen_ms_of(stored: &[u8]) -> Option<u64> {
         let date = Self::parse(stored)?.0?;
         date.since_ms.checked_sub(date.foreign_age_ms?)
@@ -184,7 +184,7 @@ fn split_date(text: &str) -> Option<(Date, &str)> {
 struct Date {
     /// Time of the attempt since the Unix epoch.
     since_ms: u64,
-    /// Time from the last sight of a foreign client to the attempt; `None` if there was none lately.
+    /// Time from the last sight of a client of another library to the attempt; `None` if there was none lately.
     foreign_age_ms: Option<u64>,
 }
 

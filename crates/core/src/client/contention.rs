@@ -67,7 +67,7 @@ const PATIENCE: u32 = 16;
 
 /// The estimated number of waiting processes, which is the number of time slots to choose from.
 ///
-/// The window grows by half when another process took the freed lock first. When the lock was still free at the drawn
+/// The window grows by half when another process took the freed lock first. When the lock was still free at the chosen
 /// slot, the window shrinks by an amount that grows with its square, so the windows of all processes converge. If the
 /// amount were proportional, a process that once saw no rivals would keep taking the lock from the other processes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -88,10 +88,10 @@ impl ContentionWindow {
         self.0 > 1
     }
 
-    /// Draws a slot: the number of slots of this length that the caller waits before it checks the lock again. Zero
-    /// means an attempt at once. A caller that missed the lock often draws from fewer slots. The last slot begins
-    /// within the poll ceiling, unless fewer than [`WINDOW_MIN`] slots fit into it. So the lock is soon taken if the
-    /// other waiters gave up.
+    /// Chooses a random time slot: the number of slots of this length that the caller waits before it checks the lock
+    /// again. Zero means an attempt at once. A caller that missed the lock often chooses from fewer slots. The last
+    /// slot begins within the poll ceiling, unless fewer than [`WINDOW_MIN`] slots fit into it. So the lock is soon
+    /// taken if the other waiters gave up.
     pub(crate) fn slot(self, length: Duration, word: u64, missed: u32) -> u32 {
         let fit = POLL_CEILING.as_nanos() / length.as_nanos().max(1);
         let most = u32::try_from(fit).unwrap_or(u32::MAX).max(WINDOW_MIN);
@@ -151,7 +151,7 @@ impl KeyBackoff {
         }
     }
 
-    /// Notes the time at which a foreign client held the key.
+    /// Notes the time at which a client of another library held the key.
     pub(crate) fn see_foreign(&mut self, at: BootTime) {
         self.foreign_seen = self.foreign_seen.max(Some(at));
     }
@@ -231,8 +231,8 @@ impl KeyBackoff {
     }
 
     /// The addition to the back-off: a part of the time that this process held the lock, doubled after each consecutive
-    /// acquisition. A rival that wakes late or draws a late slot misses the free lock, and then draws from more slots.
-    /// The holder cannot see this, so it leaves the rival more time after each acquisition.
+    /// acquisition. A rival that wakes late or has a late time slot misses the free lock, and then chooses from more
+    /// slots. The holder cannot see this, so it leaves the rival more time after each acquisition.
     fn stay_longer(&mut self, had_since: BootTime, now: Reading) -> Duration {
         let held = Duration::from_nanos(now.boot().as_nanos().abs_diff(had_since.as_nanos()));
         let longer = (held / 4) * (1 << self.retakes);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     /// Two processes contend on one node. If the first takes the lock again before the second wakes at its slot, the
-    /// second draws from more slots. So the first must back off longer each time.
+    /// second chooses from more slots. So the first must back off longer each time.
     #[test]
     fn the_backoff_grows_with_each_turn_in_a_row() {
         let mut backoff = KeyBackoff::default();

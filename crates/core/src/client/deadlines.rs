@@ -42,7 +42,7 @@ impl Deadlines {
     /// Number of rows, with the heap as the last one.
     pub(crate) const ROWS: usize = 4;
 
-    /// Adds an entry for a `deadline` that is new, and notes the entry's time in the record's `wake`.
+    /// Adds an entry if `deadline` differs from the record's `wake`, and notes the deadline there.
     pub(crate) fn put(
         &mut self,
         owner: Owner,

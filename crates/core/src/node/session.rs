@@ -40,9 +40,9 @@ pub struct EvidenceRequest {
     pub info: bool,
     /// Whether to request the node's marker after all commands. The marker shows that no data was lost.
     pub marker: bool,
-    /// Whether to write, behind the marker, a key of this connection's own, and to request the number of replicas that
-    /// acknowledge this write. Servers from Redis 7.2 on, and Valkey, count only the connection's own last write. A
-    /// vote may rest on another connection's write: an extension writes nothing if the key lives for long enough.
+    /// Whether to write a key of this connection's own after reading the marker, and to request the number of replicas
+    /// that acknowledge this write. Servers from Redis 7.2 on, and Valkey, count only the connection's last write, but
+    /// a vote may rest on another connection's write: an extension writes nothing if the key lives long enough.
     pub acknowledgement: bool,
 }
 
@@ -268,8 +268,8 @@ impl Exchange {
         }
     }
 
-    /// Takes one answer for each command from a node that answers without bytes, such as a node in memory. If the
-    /// number of answers is wrong, the exchange stays without answers.
+    /// Takes one answer for each command from a node that sends no bytes, such as a node in memory. If the number of
+    /// answers is wrong, the exchange stays without answers.
     pub fn answer_all(&mut self, answers: Vec<Answer>, evidence: Evidence) {
         self.evidence = evidence;
         if answers.len() == self.command_count() {

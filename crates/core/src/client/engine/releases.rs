@@ -12,8 +12,8 @@ use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::release::{Leftover, Release};
 use crate::time::Reading;
 
-/// Largest number of releases in flight or owed (failed, and to be sent again). One more drops the oldest, whose keys
-/// then stay on the nodes until they expire.
+/// Largest number of releases in flight or owed (failed, and to be sent again). Another release drops the oldest one,
+/// and the keys of that release stay on the nodes until they expire.
 const RELEASES_MAX: usize = 65_536;
 
 /// Largest number of owed releases that are sent to a node at once.

@@ -296,7 +296,7 @@ impl Engine {
         let queues = keys.iter().filter_map(|key| self.keys.queue(key));
         let mut active = queues.flat_map(LocalQueue::active);
         let is_lent = active.any(|place| self.lends(place.lock).is_some());
-        // Keys and modes of the calls that became active here. Calls behind them must not make them step aside.
+        // Keys and modes of the calls that became active here. Calls that wait behind them must not displace them.
         let mut came: Vec<(Keys, Mode)> = Vec::new();
         for next in self.waiting_for(keys) {
             let Some(call) = self.calls.get(&next) else { continue };

@@ -103,7 +103,7 @@ impl NodeMonitor {
         let (first, first_age, at) =
             trust.adopted.get_or_insert_with(|| (text.clone(), age, now.boot()));
         if *first != text {
-            // This adoption began after the client saw the earlier adoption, so its age at that time counts as zero.
+            // This adoption was written after the client read the earlier one, so its age was zero at that reading.
             let younger = if mutant!(AdoptionBegunAnewBelieved) { age } else { Duration::ZERO };
             (*first, *first_age) = (text.clone(), younger);
         }

@@ -21,7 +21,7 @@ pub enum Fault<'a> {
     Replica,
     /// The node is part of a cluster.
     InCluster,
-    /// The node has more replicas than this client was given.
+    /// The node has more replicas than this client's configuration declares.
     MoreReplicas {
         /// Number of replicas that are connected to the node.
         connected: u32,

@@ -164,7 +164,7 @@ impl AttemptHistory {
         quorum.is_out_of_reach(quorum.nodes() - nodes.filter(about_rights).count(), 0)
     }
 
-    /// Whether untrusted nodes are the only obstacle: without them, the nodes that are not down could be a quorum.
+    /// Whether distrust is the only obstacle: if the untrusted nodes were trusted, nodes that are up could be a quorum.
     pub(in crate::client::engine) fn wants_trust_alone(&self, quorum: Quorum) -> bool {
         let Some((FailureReason::NoQuorum, nodes)) = &self.last else { return false };
         let failures = || {
