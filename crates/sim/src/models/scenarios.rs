@@ -388,10 +388,8 @@ impl Scenario {
             bounds: self.bounds,
             only: match self.bounds.vanishing {
                 Some(_) => Some(fencing::NAME),
-                None => {
-                    let one = overlaps || self.bounds.replica.is_some();
-                    one.then_some(mutual_exclusion::NAME)
-                }
+                None if overlaps || self.bounds.replica.is_some() => Some(mutual_exclusion::NAME),
+                None => None,
             },
             seen: Witnesses::default(),
             failed: AtomicBool::new(false),

@@ -58,13 +58,15 @@ impl World {
         (keys, if is_shared { Mode::Shared } else { Mode::Exclusive })
     }
 
-    /// Sometimes downgrades the guard of a writer that checks it, as if the writer had finished writing.
+    /// Sometimes downgrades the guard of a writer that checks it, as if the writer had finished writing. A lock with the
+    /// caller's value has no readers.
     pub(super) fn may_become_reader(&mut self, guard: GuardId) {
         let percent = self.plan.later.kinds.downgrades;
-        if percent == 0 || !self.random.kinds.percent(percent) {
-            return;
+        let request = self.watch.ledger.request(guard.client, guard.lock);
+        let is_taken = request.is_some_and(|it| matches!(it.origin, Origin::Taken(_)));
+        if percent > 0 && self.random.kinds.percent(percent) && !is_taken {
+            self.become_reader(guard);
         }
-        self.become_reader(guard);
     }
 
     /// The locks that the new client acquires during the healing: each set of keys once.
