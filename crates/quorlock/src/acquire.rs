@@ -82,7 +82,7 @@ impl Acquire {
         }
     }
 
-    /// The same call with another origin, which decides how the nodes set the keys. The caller can replace `options`.
+    /// Sets the origin, which decides how the nodes set the keys, and options, which the user's options override.
     pub(crate) fn setting(self, origin: Origin, options: LockOptions) -> Self {
         Self { origin, ..self }.options(options)
     }
@@ -131,8 +131,8 @@ impl<G> Acquire<G> {
         self
     }
 
-    /// Sends a report into `progress` after each failed attempt except the last: why the attempt failed. By default
-    /// nothing is reported.
+    /// Sends a report with the reason into `progress` after each failed attempt except the last. By default nothing is
+    /// reported.
     ///
     /// A report is dropped if the channel is full, so the client never waits for the receiver. The channel closes when the
     /// call ends.

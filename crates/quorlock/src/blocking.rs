@@ -399,7 +399,7 @@ impl FencedGuard {
         self.0.0.fencing_token().get()
     }
 
-    /// Whether another client may have held the lock since; see [`crate::FencedGuard::is_superseded`].
+    /// Whether another client may have got the lock after this guard; see [`crate::FencedGuard::is_superseded`].
     pub fn is_superseded(&self) -> bool {
         self.0.0.cell.is_superseded()
     }

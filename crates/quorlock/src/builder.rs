@@ -127,8 +127,8 @@ impl<C> ClientBuilder<C> {
         self
     }
 
-    /// Sets the time for making a connection, log-in included; above zero. Default 1 s. It is part of a call's
-    /// [`wait`](LockOptions::wait).
+    /// Sets the time for making a connection, log-in included; above zero. Default 1 s. This time counts
+    /// towards a call's [`wait`](LockOptions::wait).
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.settings.times.connect_timeout = connect_timeout;
         self
@@ -141,8 +141,8 @@ impl<C> ClientBuilder<C> {
     }
 
     /// Sets the name that the certificates of all nodes must have, instead of the URLs' hosts. Use it for servers
-    /// behind IP addresses or tunnels. A node's own name wins; see [`NodeConfig::tls_server_name`]. Refused if a node
-    /// is without TLS.
+    /// behind IP addresses or tunnels. A node's own name ([`NodeConfig::tls_server_name`]) has precedence. `build`
+    /// refuses the name if a node is without TLS.
     pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
         self.settings.tls_server_name = Some(name.into());
         self
@@ -162,8 +162,8 @@ impl<C> ClientBuilder<C> {
 
     /// Sets the treatment of nodes that may have lost their votes: nodes that were restarted, flushed or promoted from a
     /// replica, that evict keys, are listed twice, or belong to another set of clients. Default, and for production:
-    /// [`RestartGuard::Strict`]. Then the votes of such nodes do not count. A node that was restarted, or is used for the
-    /// first time, votes after [`max_ttl`](ClientBuilder::max_ttl) × 1.01 + 2 s.
+    /// [`RestartGuard::Strict`], in which votes of such nodes do not count. A node that was restarted, or is used for
+    /// the first time, votes after [`max_ttl`](ClientBuilder::max_ttl) × 1.01 + 2 s.
     ///
     /// The guard protects only if all clients of a lock are strict. [`MemoryNode`](crate::node::MemoryNode)s are always
     /// trusted.
@@ -172,7 +172,7 @@ impl<C> ClientBuilder<C> {
         self
     }
 
-    /// Makes a client that reads nodes and writes nothing to them, also to nodes with replicas. It must acquire no locks.
+    /// Makes a client that only reads. It writes nothing, not even to nodes with replicas, and must acquire no locks.
     pub(crate) fn only_inspects(mut self, guard: RestartGuard) -> Self {
         self.settings.trust.only_inspects = true;
         self.restart_guard(guard)

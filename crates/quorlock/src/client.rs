@@ -225,7 +225,7 @@ impl Client {
             // After the quarantine, all locks that the node may have forgotten have ended, so its answer counts.
             NodeTrustState::Quarantined { remaining, .. } => !remaining.is_zero(),
             NodeTrustState::Refused(_) => true,
-            // An unverified server has not shown that it kept its data. A custom node need not, so its answer counts.
+            // An unverified server may have lost its data. A custom node need not prove anything, so its answer counts.
             NodeTrustState::Unverified => place < self.state.servers,
             NodeTrustState::Unguarded | NodeTrustState::Trusted => false,
         };

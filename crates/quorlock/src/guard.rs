@@ -98,7 +98,7 @@ impl Guard {
         &self.cell.resource
     }
 
-    /// The token of this guard. No other guard has the same. Treat it as a secret where others may write to the nodes.
+    /// The token of this guard, which no other guard has. Treat it as a secret where others may write to the nodes.
     pub fn token(&self) -> GuardToken {
         self.token
     }

@@ -31,9 +31,9 @@ pub enum Verdict {
     Held,
     /// Readers hold the lock, at least one of them with a quorum. Further readers can acquire the lock, writers cannot.
     Shared,
-    /// A quorum of nodes is free, and their votes count.
+    /// A quorum of nodes with votes that count reports a free lock.
     Free,
-    /// No holder has a quorum, and no quorum is free: several clients have votes, or the holder lost too many votes.
+    /// No holder has a quorum, and no quorum reports a free lock: several clients have votes, or votes were lost.
     Split,
     /// Too few nodes answered, or too many of the nodes that report a free lock are not trusted.
     Unknown,

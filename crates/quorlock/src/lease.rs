@@ -113,7 +113,7 @@ impl Lease {
         self.end.remaining(Clock::System.now())
     }
 
-    /// Returns the end of the lock unless it is extended, by the wall clock of the machine that wrote the lease.
+    /// Returns the time at which an unextended lock ends, by the wall clock of the machine that wrote the lease.
     pub fn valid_until(&self) -> SystemTime {
         UNIX_EPOCH + self.end.since_epoch()
     }
@@ -133,7 +133,7 @@ impl Lease {
         self.keeper
     }
 
-    /// Returns the lease with the process that extends the lock from now on.
+    /// Returns the same lease, which also names `keeper` as the process that extends the lock from now on.
     #[must_use]
     pub fn kept_by(self, keeper: Keeper) -> Self {
         Self { keeper: Some(keeper), ..self }

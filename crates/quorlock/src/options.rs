@@ -118,7 +118,7 @@ impl LockOptions {
 
     /// Sets the delay between attempts and the largest number of attempts. By default the delay is one to three
     /// observed round trips and doubles up to 250 ms. The delay ends earlier if the nodes report that the lock expires
-    /// before. The number of attempts is unlimited.
+    /// during it. The number of attempts is unlimited.
     ///
     /// The longest delay must be above zero and not below the shortest one. At least one attempt must be allowed.
     pub const fn retry(mut self, retry: Retry) -> Self {
@@ -188,8 +188,8 @@ impl LockOptions {
     /// no foreign value was seen are not affected. The wall clocks of the machines must agree within some tens of
     /// milliseconds, or the gaps get shorter.
     ///
-    /// With false, this call leaves no gaps. Set it for all clients of a lock or for none: one client without gaps fills
-    /// those of the others.
+    /// With false, this call leaves no gaps. Set it for all clients of a lock or for none, because a client without
+    /// gaps takes the lock in the gaps of the others.
     pub const fn yield_to_pollers(mut self, yield_to_pollers: bool) -> Self {
         self.yield_to_pollers = Some(yield_to_pollers);
         self

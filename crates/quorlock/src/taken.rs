@@ -103,7 +103,7 @@ impl Taken {
         self.value.as_bytes()
     }
 
-    /// The nonce of this call. No other call has the same.
+    /// The nonce of this call, a random token that no other call has.
     pub fn nonce(&self) -> Token {
         self.guard.token().stored()
     }

@@ -15,9 +15,9 @@ pub struct Waiting {
     pub attempts: u32,
     /// Time since the call began.
     pub elapsed: Duration,
-    /// Whether enough nodes answered and refused, so others hold the lock. False if too few answered in time.
+    /// Whether enough nodes refused to show that others hold the lock. False if too few nodes answered in time.
     pub contended: bool,
-    /// Whether the trusted nodes are no quorum. `nodes` has the reasons, and the times until nodes are trusted.
+    /// Whether the attempt failed because too few nodes are trusted. `nodes` has the reasons and waiting times.
     pub untrusted: bool,
     /// Each node's answer in the last attempt.
     pub nodes: Vec<NodeAnswer>,

@@ -43,7 +43,7 @@ impl Client {
     /// that its caller chose, or if the call has a shorter ttl. No command about the lock is sent then.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future gives the lease back. If the call has won already, the lock is released.
+    /// Safe: dropping the future gives the lease back, or releases the lock if the call had acquired it already.
     pub fn attach(&self, lease: &Lease) -> Acquire {
         let origin = Origin::Detached(Arc::new(DetachedFrom {
             value: lease.value.clone(),
@@ -174,7 +174,7 @@ impl Client {
         })
     }
 
-    /// The keys and the value of a lease on the nodes, with its times and its unanswered nodes.
+    /// The lock of a lease for the engine: its keys and value, its times, and the nodes whose votes do not count.
     fn entry_of(&self, lease: &Lease) -> Result<EntryOf, InvalidRequest> {
         let origin = lease.taken.as_ref().map_or(Origin::Absent, |value| {
             let nonce_key = nonce(&self.state.common.prefix, &lease.resources[0]);

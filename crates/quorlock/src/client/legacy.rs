@@ -27,10 +27,10 @@ type Connection = Option<AdminConnection>;
 /// 4. **A check and a later `DEL` can delete a successor's key.**
 ///
 /// This type does not move the end of a held lock, and deletes only its own value, because it watches the key from its
-/// read to its write (`WATCH`, `MULTI`, `EXEC`). The other clients of the recipe do not. A successor has an equal value
-/// only if a client deleted the key of a held lock. A key not set by the recipe is refused and left unchanged: another
-/// type, a value that is no plain decimal, or a key with a ttl, such as other locks of this library. The restart guard
-/// does not apply. The user also needs rights to `SETNX`, `GETSET`, `WATCH`, `UNWATCH`, `MULTI` and `EXEC`.
+/// read to its write (`WATCH`, `MULTI`, `EXEC`). The other clients of the recipe do not. A successor's value is
+/// larger, unless a client deleted the key of a held lock. A key not set by the recipe is refused and left unchanged:
+/// another type, a value that is no plain decimal, or a key with a ttl, such as other locks of this library. The
+/// restart guard does not apply. The user also needs rights to `SETNX`, `GETSET`, `WATCH`, `UNWATCH`, `MULTI` and `EXEC`.
 ///
 /// ```no_run
 /// # async fn work() -> Result<(), Box<dyn std::error::Error>> {
@@ -124,7 +124,7 @@ impl TimestampLock {
         Err(TimestampError::Held)
     }
 
-    /// Watches the key and returns its value.
+    /// Watches the key and returns its value; `None` if the key does not exist.
     async fn look(&self, connection: &mut Connection) -> Result<Option<Vec<u8>>, TimestampError> {
         let key = &*self.key;
         let look: [&[&str]; 4] = [&["UNWATCH"], &["WATCH", key], &["GET", key], &["PTTL", key]];
@@ -168,7 +168,7 @@ impl TimestampLock {
 }
 
 impl TimestampGuard<'_> {
-    /// The end of the lock: the time of the call that acquired it, and the timeout.
+    /// The end of the lock: the time of the call that acquired it, plus the timeout.
     pub fn end(&self) -> SystemTime {
         self.end
     }

@@ -28,7 +28,7 @@ pub(crate) struct ClientState {
 }
 
 impl ClientState {
-    /// The first node with a usual round trip above the time for which the call waited for its answer, if any.
+    /// The first node that did not answer in time and has a usual round trip above the node timeout, if any.
     pub(crate) fn impatient(
         &self,
         node_timeout: Duration,

@@ -22,11 +22,11 @@ use crate::taken::Take;
 pub enum Query {
     /// A quorum of nodes has this value.
     Value(Vec<u8>),
-    /// The lock is free.
+    /// A quorum of nodes reports a free lock.
     Free,
     /// Readers hold the lock. Each has a value of its own.
     Shared,
-    /// No value has a quorum, and no quorum is free.
+    /// No value has a quorum, and no quorum of nodes reports a free lock.
     Split,
     /// Too few nodes answered.
     Unknown,
@@ -39,9 +39,9 @@ impl Client {
     /// Acquires the lock on a resource with a value that the caller chose, as `LockTake` of StackExchange.Redis does. Makes a
     /// single attempt, unless the options of the call have a [`wait`](LockOptions::wait).
     ///
-    /// The call fails if the lock is held, also if its value is equal. See [`Taken`](crate::Taken).
+    /// The call fails if the lock is held, even with an equal value. See [`Taken`](crate::Taken).
     ///
-    /// A call that fails, is too slow or is cancelled deletes only what it has set itself, also if another process holds
+    /// A call that fails, is too slow or is cancelled deletes only what it set itself, even if another process holds
     /// the lock with an equal value.
     ///
     /// # Errors

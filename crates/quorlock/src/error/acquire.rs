@@ -83,7 +83,7 @@ impl AcquireError {
         matches!(self, Self::Contended(_))
     }
 
-    /// The time from the last attempt until the present keys expire on a quorum, as the nodes reported. A holder may
+    /// The time from the nodes' last answers until the keys expire on a quorum; `None` if unknown. A holder may
     /// release the lock earlier, or extend it. Without a quorum of trusted nodes: the time until there is one.
     pub fn retry_after(&self) -> Option<Duration> {
         self.attempts()?.retry_after

@@ -306,8 +306,8 @@ fn write_readers(f: &mut fmt::Formatter<'_>, count: usize, owners: &[String]) ->
     write!(f, " ({}{more})", named[..shown].join(", "))
 }
 
-/// The holder that the most nodes name, and the number of these nodes; the first one in a tie. A holder is a writer, a
-/// key of another type, or readers: all that `needed` nodes name, or else those that the most nodes name.
+/// The writer, the readers or the key of another type that the most nodes name, and the number of these nodes; in a tie
+/// the first one. Of readers: those that `needed` nodes name, or, without such readers, those that the most nodes name.
 pub(crate) fn most_frequent(nodes: &[NodeAnswer], needed: usize) -> Option<(Holder, usize)> {
     let seen = || nodes.iter().filter_map(NodeAnswer::holding);
     let names = |holding: &Holding, reader: &Reader| match holding {

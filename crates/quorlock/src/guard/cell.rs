@@ -74,7 +74,7 @@ impl LockCell {
     /// Starts the hold and sends the guard to the caller. Returns the guard if the caller is gone; its drop then releases
     /// the lock.
     pub(super) fn grant(&self, guard: Guard, hold: Hold) -> Option<Reply> {
-        // A caller that polls the driver may be in a span of its own, which must not become the parent of the hold.
+        // A caller that polls the driver may be in a span of its own, which must not become the parent of this span.
         let span = tracing::debug_span!(parent: None, "hold", resource = &*self.resource);
         if !span.is_none() {
             // The driver grants a call once, so no span was set before.

@@ -53,7 +53,7 @@ impl Health {
     }
 
     /// The last answer of each node, in the order of the client's list. [`NodeOutcome::Granted`] is a confirmation.
-    /// A node that has not answered since the call has [`NodeOutcome::Nothing`].
+    /// A node that has not answered since the lock was requested has [`NodeOutcome::Nothing`].
     pub fn nodes(&self) -> &[NodeAnswer] {
         &self.nodes
     }
@@ -91,8 +91,8 @@ impl Health {
         Self { is_confirmed: false, nodes: Vec::new() }
     }
 
-    /// Notes the nodes' answers to an extension. A node that has not answered keeps its last answer. Returns whether the
-    /// caller must be notified.
+    /// Notes the nodes' answers to an extension. A node that has not answered keeps its last answer. Returns whether
+    /// receivers of the health must be notified.
     pub(super) fn update(&mut self, is_confirmed: bool, results: Vec<NodeResult>) -> bool {
         let mut is_different = self.is_confirmed != is_confirmed;
         self.is_confirmed = is_confirmed;
@@ -100,7 +100,7 @@ impl Health {
         for (node, NodeResult { said, took }) in self.nodes.iter_mut().zip(results).filter(answered)
         {
             is_different |= match (&node.said, &said) {
-                // A detail may be a countdown ("its votes count in 29 s"), so only another kind is a change.
+                // A detail may be a countdown ("its votes count in 29 s"), so only another kind counts.
                 (NodeOutcome::Failed(last), NodeOutcome::Failed(now)) => last.kind() != now.kind(),
                 (last, now) => last != now,
             };

@@ -7,12 +7,12 @@ use quorlock_core::{BootTime, Reading};
 
 use crate::clock::Clock;
 
-/// The end of a detached lock. A call refuses a lease past its end, but no validity follows from the end.
+/// The end of a detached lock. A call refuses a lease past its end. Before it, only the nodes show if the lock is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LeaseEnd {
-    /// Nanoseconds since the Unix epoch by the wall clock.
+    /// The end of the lock by the wall clock, in nanoseconds since the Unix epoch.
     pub(super) real_ns: u64,
-    /// The same time by the boot clock. `None` if the system gives no boot id.
+    /// The end of the lock by the boot clock. `None` if the system gives no boot id.
     pub(super) boot: Option<BootEnd>,
 }
 
@@ -43,7 +43,7 @@ impl LeaseEnd {
         Self { real_ns: after(now.real_ns()), boot: boot_id.map(boot) }
     }
 
-    /// The shorter time until the end by wall clock and boot clock. A boot clock counts only in the lease's own boot.
+    /// The time until the end, by the clock that gives less. The boot clock is used only in the boot of `self.boot`.
     pub(super) fn remaining(&self, now: Reading) -> Duration {
         self.remaining_in(this_boot(), now)
     }

@@ -49,8 +49,8 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// ```
 ///
 /// # Contract
-/// - A client gives a batch while the batch before it is being sent, or after that one failed. A few batches may await
-///   their answers at a time. Their commands take effect in the order in which the client gave the batches, also if the
+/// - A client gives a batch after the node called [`Batch::send`] for the batch before it, or failed that batch. A few
+///   batches may await answers at a time. Commands take effect in the order in which the client gave them, even if the
 ///   client no longer waits for an earlier one, because a release follows its acquire.
 /// - Nothing is sent twice. A command that was sent and not answered has an unknown effect, and its answer says so:
 ///   [`Failure::new`]. A command that certainly never left the process is [`Failure::unsent`]. After [`Batch::send`] the
@@ -58,8 +58,8 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// - The node calls [`Batch::send`] right before the first byte can leave, on a connection on which votes may count,
 ///   because the validity of a lock counts from that moment.
 /// - Each command has its own answer. An error is the answer to its own command only.
-/// - After a reply that does not fit, the node closes the connection, because it would take the next replies for answers
-///   to the wrong commands.
+/// - After a reply that does not fit its command, the node closes the connection. Otherwise it would take the next
+///   replies for answers to the wrong commands.
 /// - The future of a batch does not need another batch's future to be polled. It may need the future of
 ///   [`Node::background`], so a node that wraps another node passes that future on. Futures do not panic: the client stops
 ///   using a node that does, and its votes are lost.

@@ -123,7 +123,7 @@ impl Inbox {
         }
     }
 
-    /// Takes the pushes: one event for each node that has pushed. Wakes the task when there are more.
+    /// Adds one event for each node that has pushed since the last call. Later pushes wake the task of `cx`.
     pub(crate) fn take(&self, cx: &mut Context<'_>, events: &mut Vec<Event>) {
         self.0.task.register(cx.waker());
         if !self.0.has_pushes.swap(false, Ordering::Acquire) {

@@ -32,7 +32,7 @@ pub(super) struct Connection {
     pub(super) registers: bool,
     /// The server has no registration: the next batch registers the database if the server is in use (S17).
     pub(super) is_unregistered: bool,
-    /// The votes that lack the replicas' acknowledgement. `None` while there are none, or while the connection is new.
+    /// The votes that lack the replicas' acknowledgement. `None` if there are none, or the connection is too new.
     pub(super) alone: Option<Alone>,
     /// The operator declared the server durable. Its settings are asked for, and a contradiction is logged.
     pub(super) is_durable: bool,
@@ -115,8 +115,8 @@ impl Connection {
         again
     }
 
-    /// Returns whether the connection is to be closed: the votes that the replicas did not acknowledge are released, or
-    /// votes have failed for two seconds.
+    /// Returns whether to close the connection: either all votes that the replicas did not acknowledge are released, or
+    /// such votes have failed for two seconds.
     fn note_acknowledgement(&mut self, is_acknowledged: Option<bool>, exchange: &Exchange) -> bool {
         let is_old = |since: Instant| since.elapsed() >= Supervisor::REPLACE_AFTER;
         let has_failed = is_acknowledged == Some(false);

@@ -22,7 +22,7 @@ use crate::node::credentials::Provider;
 pub(super) struct Dialer {
     pub(super) target: Target,
     pub(super) credentials: Option<Provider>,
-    /// The Sentinels that know the server's address.
+    /// The Sentinels that know the server's address; `None` if the URL has it.
     pub(super) sentinels: Option<Sentinels>,
     pub(super) resolver: Resolver,
     #[cfg(feature = "tls")]

@@ -209,7 +209,7 @@ mod tests {
     }
 
     fn stream(random: &mut Rng) -> Vec<u8> {
-        // Arm 1 makes values near the size at which values are cut, arm 2 lines near the largest reply.
+        // `1` makes a value near the size at which values are cut, `2` a line near the size of the largest reply.
         match random.usize(..300) {
             0 => return bytes(random, 200),
             1 => {
@@ -227,9 +227,9 @@ mod tests {
         spoil(random, out)
     }
 
-    /// Two bytes that choose a command, and a possible reply: often the list of key states that a script returns.
+    /// Two bytes that choose a command, then a reply. Most replies are the list of key states that a script returns.
     fn answer(random: &mut Rng) -> Vec<u8> {
-        // Half of the commands read keys.
+        // At least half of the commands read keys.
         let kind = if random.bool() { random.u8(..2) } else { random.u8(..) };
         let flags = random.u8(..);
         let mut out = vec![kind, flags];

@@ -22,7 +22,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// A value or a line; `None` if the reply is neither, or the value is not UTF-8.
+    /// The text of a `Bytes` or `Text` reply; `None` for any other reply, and for bytes that are not UTF-8.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Bytes(bytes) => std::str::from_utf8(bytes).ok(),

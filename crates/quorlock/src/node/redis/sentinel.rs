@@ -24,12 +24,12 @@ pub(super) struct Sentinels {
     /// The Sentinels' name for the master.
     master: String,
     each: Vec<(Target, Resolver)>,
-    /// Place of the Sentinel that is asked first. It is random, and each connect begins with another one, because a
-    /// Sentinel that is cut off from the others may name an old master.
+    /// Place of the Sentinel that the next connect asks first: random at first, advanced by each connect,
+    /// because a Sentinel that is cut off from the others may name an old master.
     next: AtomicUsize,
-    /// The time for one Sentinel.
+    /// The timeout of one Sentinel: a part of the connect timeout.
     patience: Duration,
-    /// The newest answer.
+    /// The master's `host:port` in the newest answer; `None` before the first.
     found: Mutex<Option<String>>,
     redis_cli: RedisCli,
 }
@@ -88,7 +88,7 @@ impl Sentinels {
                 Err(failed) => failures.push(failed),
             }
         }
-        // A refused login ends the waits of calls, so it counts only if no Sentinel has another failure.
+        // A refused log-in makes waiting calls fail, so it is returned only if no Sentinel has another failure.
         let rank = |(has_answered, failure): &(bool, Failure)| match failure.kind() {
             FailureKind::Unauthenticated | FailureKind::Forbidden => 0,
             _ => 1 + u8::from(*has_answered),

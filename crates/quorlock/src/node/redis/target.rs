@@ -180,7 +180,7 @@ impl Target {
         Ok(target)
     }
 
-    /// The name of a node that the user has given none.
+    /// The name of a node to which the user gave no name.
     pub(in crate::node) fn name(&self) -> String {
         self.sentinels.as_ref().map_or_else(|| self.address(), |(master, _)| master.clone())
     }

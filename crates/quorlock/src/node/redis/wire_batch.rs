@@ -22,7 +22,7 @@ pub(super) struct WireBatch {
     /// The replies that precede the replies to the commands.
     pub(super) before: Vec<Reply>,
     pub(super) marker: MarkerSeen,
-    /// The number of replicas that acknowledged the batch, or the error of the write or `WAIT` that follows the marker.
+    /// Number of replicas that acknowledged the batch, or the error of its write or `WAIT`; `None` before the replies.
     pub(super) acknowledged: Option<Result<u32, Failure>>,
     /// The replies so far to a command that gets several, or to the write and `WAIT` that follow the marker.
     parts: Vec<Reply>,
@@ -33,7 +33,7 @@ pub(super) struct WireBatch {
     missing: usize,
     /// Bytes queued on the connection up to the end of this batch.
     pub(super) end: u64,
-    /// Bytes of replies that are kept.
+    /// Bytes of the replies that the batch has kept so far.
     pub(super) bytes_kept: usize,
     first_flushes: Option<u64>,
     /// Number of the server's announcements that its data were replaced, before the first reply and before the last.
@@ -182,7 +182,7 @@ pub(crate) struct Encoder {
     commands: Option<Commands>,
     /// The encoding of the first batch with these commands. A node with another encoding gets its own bytes.
     encoding: Option<Encoding>,
-    /// For each command, the range of its bytes and the number of its replies.
+    /// For each command, the range of its bytes and the number of its replies; `None` until a batch has the command.
     encoded: Vec<Option<Encoded>>,
     bytes: Vec<u8>,
 }
