@@ -22,7 +22,7 @@ use crate::text::printable;
 pub enum Class {
     /// Describes the nodes, for all programs that use them.
     Deployment,
-    /// Describes one call of `quorlock`. No command that it runs inherits the variable.
+    /// Describes one run of the program `quorlock`. The commands that the program runs do not inherit the variable.
     Call,
     /// Describes a held lock to the command that runs under it.
     Lock,

@@ -75,7 +75,7 @@ impl Topology {
     }
 }
 
-/// The times of these settings. A default ttl above a short `max_ttl` is cut, not refused, because no lock is acquired.
+/// The times of these settings. A default ttl above `max_ttl` is cut, not refused, because no lock is acquired.
 fn timing(settings: &Settings) -> Result<Timing, BuildError> {
     let (options, times) = (settings.options.clone(), settings.times);
     let ttl = options.ttl_or_default().min(times.max_ttl);

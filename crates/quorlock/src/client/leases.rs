@@ -157,7 +157,7 @@ impl Client {
         released.map(move |report| Released::of_report(report.ok(), names))
     }
 
-    /// The validity of the votes that the nodes prolonged.
+    /// The validity of the votes that the nodes prolonged; an error if these nodes are no quorum.
     pub(super) fn confirmed(
         &self,
         resources: &Keys,

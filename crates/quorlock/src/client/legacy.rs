@@ -30,7 +30,7 @@ type Connection = Option<AdminConnection>;
 /// read to its write (`WATCH`, `MULTI`, `EXEC`). The other clients of the recipe do not. A successor's value is
 /// larger, unless a client deleted the key of a held lock. A key not set by the recipe is refused and left unchanged:
 /// another type, a value that is no plain decimal, or a key with a ttl, such as other locks of this library. The
-/// restart guard does not apply. The user also needs rights to `SETNX`, `GETSET`, `WATCH`, `UNWATCH`, `MULTI` and `EXEC`.
+/// restart guard does not apply. The user needs rights to `SETNX`, `GETSET`, `WATCH`, `UNWATCH`, `MULTI` and `EXEC`.
 ///
 /// ```no_run
 /// # async fn work() -> Result<(), Box<dyn std::error::Error>> {

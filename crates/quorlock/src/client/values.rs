@@ -174,7 +174,7 @@ impl Client {
         Origin::Taken(Arc::new(TakenFrom { value, nonce_key, by_value }))
     }
 
-    /// The resource, and the entry of a lock that is known by its value alone.
+    /// The resource, and what the engine needs to change its lock by the value alone.
     fn entry_by_value(
         &self,
         resource: &str,

@@ -27,8 +27,8 @@ pub(super) struct Outputs<'a> {
 }
 
 impl Outputs<'_> {
-    /// Names the probable cause if a node with replicas is silent: its answer waits for the replicas. A server notices
-    /// the timeout of `WAIT` up to a tenth of a second late, and most calls have stopped waiting by then.
+    /// Adds the probable cause to the failure of a silent node with replicas: its answer waits for the replicas. The
+    /// answer itself arrives too late to show this: servers end `WAIT` up to 0.1 s late, when most calls no longer wait.
     fn explain_silence(&self, effect: &mut Effect) {
         let nodes = match effect {
             Effect::NotAcquired { refusal, .. } => &mut refusal.nodes,

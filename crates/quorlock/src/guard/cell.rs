@@ -92,7 +92,7 @@ impl LockCell {
         ReplySlot::send(self.state()?, reply)
     }
 
-    /// The client, unless its last handle is gone.
+    /// The client; `None` once its last handle is gone.
     pub(super) fn common(&self) -> Option<Arc<Common>> {
         self.common.upgrade()
     }
@@ -158,8 +158,8 @@ impl LockCell {
         self.state()?.health.as_ref().map(|health| health.borrow().clone())
     }
 
-    /// Notes the nodes' answers to an extension. If the answers end the lock (`is_lost`), receivers are not notified
-    /// here, but when the driver reports the loss.
+    /// Notes the nodes' answers to an extension. If the answers end the lock (`is_lost`), receivers are notified
+    /// later, when the driver reports the loss.
     pub(crate) fn confirm(
         &self,
         (is_confirmed, is_lost): (bool, bool),

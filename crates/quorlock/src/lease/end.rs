@@ -16,7 +16,7 @@ pub(crate) struct LeaseEnd {
     pub(super) boot: Option<BootEnd>,
 }
 
-/// A time by the boot clock of one boot of a machine.
+/// The end of a lock by the boot clock, which has a meaning only until the next boot of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct BootEnd {
     pub(super) boot_id: u128,

@@ -46,7 +46,7 @@ impl fmt::Debug for Credentials {
 
 type Answer = Result<Credentials, Box<dyn Error + Send + Sync>>;
 
-/// The caller's function.
+/// The user's function that returns credentials.
 #[derive(Clone)]
 pub(super) struct Provider(
     Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync>,

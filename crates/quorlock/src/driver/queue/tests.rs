@@ -74,7 +74,7 @@ fn ask(
     told
 }
 
-/// The queue is so long that the driver yields while a caller polls it. The caller does not poll the driver again, so
+/// The queue is so long that the driver yields while a caller polls the driver. The caller does not poll it again, so
 /// the driver must wake its own task.
 #[tokio::test]
 async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
@@ -125,7 +125,7 @@ async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
 }
 
 /// A caller panics after it queued an event and before the driver took the event. The driver's task must then handle
-/// it.
+/// the event.
 #[tokio::test]
 async fn a_panic_around_a_poll_leaves_the_event_to_the_task() {
     let mut is_driven = true;

@@ -287,7 +287,7 @@ pub async fn a_lock_with_the_callers_value_has_a_nonce(subject: &Subject) {
 }
 
 /// A node that can be restarted answers `Identify` with its `INFO` and its marker, the key that shows that no data was
-/// lost. The position of the command in the batch does not matter. A node that cannot lose votes need not send either.
+/// lost. The position of the command in the batch does not matter. A node that cannot lose votes may omit both.
 pub async fn a_node_that_is_greeted_proves_itself(subject: &Subject) {
     let key = new_key("greeted");
     for marker in [None, Some("a marker")] {

@@ -91,7 +91,7 @@ impl AdminConnection {
         })
     }
 
-    /// The failure of all locks on this server, if it lacks a command that they need.
+    /// The failure of every lock on this server, if the server lacks a command that locks need.
     pub fn no_locks(&self) -> Option<Failure> {
         self.capabilities.lacking.no_locks(true)
     }

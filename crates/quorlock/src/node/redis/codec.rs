@@ -165,7 +165,7 @@ pub(super) fn count_watches<'a>(commands: impl Iterator<Item = &'a Command>) -> 
     keys.sum()
 }
 
-/// Whether a script must read these keys. Two native commands can read a single key that is absent or holds text. Every
+/// Whether a script must read these keys. `GET` and `PTTL` can read a single key that is absent or holds text. Every
 /// other case needs a script.
 fn is_seen_by_script(keys: &Keys, intents: Option<&Keys>, way: Encoding) -> bool {
     way.form != Form::Usual || intents.is_some() || keys.single().is_none()

@@ -114,7 +114,7 @@ fn probed() -> impl Iterator<Item = (usize, String)> {
 }
 
 /// Asks which rights the user lacks. One script tests all rights, because a separate command for each right would add a
-/// reply for each. All tested calls are one argument, because a command may have ten words, as in [`question`].
+/// reply for each. All tested calls are one argument, because of the limit of ten words in [`question`].
 pub(super) fn rights_question() -> [Vec<String>; 2] {
     let script = [EVAL, include_str!("../scripts/rights.lua"), "0"].map(str::to_owned);
     let by_hash = [EVALSHA, "0000000000000000000000000000000000000000", "0"].map(str::to_owned);
@@ -169,8 +169,8 @@ impl Lacking {
         Self { forbidden: forbidden & !unused, ..self }
     }
 
-    /// The failure of all locks, if a command or a right is missing. Only the restart guard needs `INFO`. The guard
-    /// itself reports a missing right to `INFO`. Without the guard, [`no_vote`](Self::no_vote) checks all rights.
+    /// The failure of every lock, if a command or a right is missing. Only the restart guard needs `INFO`, and it reports
+    /// a missing right to `INFO` itself. Without the guard, [`no_vote`](Self::no_vote) checks all rights.
     pub(super) fn no_locks(self, is_guarded: bool) -> Option<Failure> {
         let missing = if is_guarded { self.missing } else { self.missing & !Self::bits(&["INFO"]) };
         let forbidden = if is_guarded { self.forbidden & !Self::bits(&["INFO"]) } else { 0 };
@@ -183,7 +183,7 @@ impl Lacking {
         Self { missing: 0, forbidden: self.forbidden & !Self::bits(unneeded) }.failure(Needed)
     }
 
-    /// The failure of all shared locks, if a command or a right is missing.
+    /// The failure of every shared lock, if a command or a right is missing.
     pub(super) fn no_readers(self) -> Option<Failure> {
         self.failure(Shared)
     }

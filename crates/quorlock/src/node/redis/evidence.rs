@@ -143,9 +143,9 @@ pub(super) fn acknowledged(write: &Reply, wait: &Reply) -> Option<Result<u32, Fa
 /// The rights that a client needs to register the number of its database, and to read the registered number.
 const REGISTRATION_RIGHTS: &str = "the rights +eval, +get, +set, +select for databases but the first, and ~<prefix>quorlock:* for its keys";
 
-/// Combines the reply to `INFO`, the marker and the outcome of the registration. `first` and `flushes` are the numbers
-/// of announcements of replaced data that came before the first reply and before the last. Returns `None` if the
-/// stream is out of step.
+/// Combines the reply to `INFO`, the marker and the outcome of the registration. The server announced `first` times
+/// before the first reply, and `flushes` times before the last reply, that its data were replaced. Returns `None` if
+/// the stream is out of step.
 #[inline]
 pub(super) fn read(
     before: Option<Reply>,
@@ -158,7 +158,7 @@ pub(super) fn read(
     let info = info.map_or(Some(None), |info| info.map(Some))?;
     // If the data were replaced after the server sent `INFO`, then `INFO` describes an earlier state.
     let info = info.filter(|_| first == flushes);
-    // The marker of another database does not count.
+    // After this failure the marker may be that of the wrong database, so it does not count.
     let marker = match registered {
         Some(Err(failure)) => MarkerSeen::Failed(with_help(failure, REGISTRATION_RIGHTS)),
         _ => marker,

@@ -20,7 +20,7 @@ const SPLITS_MAX: usize = 256;
 const READ_MAX: usize = 1024 * 1024;
 
 /// Replies: the parser does not panic, and allocates no more memory than the input justifies. It returns the same
-/// replies wherever the input is split. Values that are read in place equal the parsed ones.
+/// replies wherever the input is split. Strings that are read in place equal the parsed ones.
 pub fn replies(data: &[u8]) {
     short_values(data);
     let whole = read_in_parts([data]);

@@ -29,7 +29,7 @@ pub(super) struct Link {
     connection: Option<Connection>,
     connecting: Option<BoxFuture<Result<Connection, Failure>>>,
     alarm: Alarm,
-    /// Whether to ask the supervisor without waiting for the alarm.
+    /// Whether the next poll asks the supervisor, even before the alarm fires.
     is_due: bool,
 }
 

@@ -13,7 +13,7 @@ pub enum Reply {
     Int(i64),
     /// The null value.
     Nil,
-    /// Any bytes. Of a value that is not in a list, only the first 64 KiB are kept.
+    /// A string of any bytes. Outside of a list, only its first 64 KiB are kept.
     Bytes(Vec<u8>),
     /// A list. A map is a list in which keys and values alternate.
     List(Vec<Reply>),
@@ -32,7 +32,7 @@ impl Reply {
     }
 }
 
-/// The most bytes of a value that are kept: another client may have written any value under our keys.
+/// The most bytes of a string that are kept, because another client may have written any value under our keys.
 pub(super) const BYTES_KEPT: usize = 64 * 1024;
 
 /// The largest value that a server can hold.
@@ -113,8 +113,8 @@ pub(super) fn read(input: &[u8]) -> Result<Found, Malformed> {
     }
 }
 
-/// Reads a value of less than 1000 bytes at the input's beginning. Returns the value and the length of the reply if it is
-/// complete. [`read`] finds the same value.
+/// Reads a bulk string of less than 1000 bytes at the input's beginning. Returns its bytes and the length of the reply
+/// if the reply is complete. [`read`] returns the same bytes.
 #[inline]
 pub(super) fn short_value(input: &[u8]) -> Option<(&[u8], usize)> {
     let digit = |byte: u8| Some(usize::from(byte.checked_sub(b'0').filter(|digit| *digit < 10)?));
