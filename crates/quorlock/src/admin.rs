@@ -28,7 +28,7 @@ pub fn now() -> quorlock_core::Reading {
     crate::Clock::System.now()
 }
 
-/// The builder of a client that reads nodes and writes nothing to them. It must acquire no locks.
+/// The builder of a client that reads nodes and writes nothing to them. The client must acquire no locks.
 pub fn reader(builder: ClientBuilder, is_unguarded: bool) -> ClientBuilder {
     builder.only_inspects(if is_unguarded { RestartGuard::Off } else { RestartGuard::Observe })
 }

@@ -170,9 +170,9 @@ pub enum BuildError {
     Replicas {
         /// The node's name.
         node: String,
-        /// The number of its replicas.
+        /// The number of the node's replicas.
         replicas: u32,
-        /// The other setting, and the remedy.
+        /// The setting that does not allow replicas, and the remedy.
         reason: &'static str,
     },
     /// A variable `QUORLOCK_…` cannot be used; see [`ClientBuilder::from_env`](crate::ClientBuilder::from_env).

@@ -422,7 +422,7 @@ impl Guard {
         }
     }
 
-    /// Latches the loss here, because the driver may be about to do so on another thread, and a caller that gets the error
+    /// Latches the loss here. The driver may latch it later, on another thread, but a caller that gets the error
     /// must find the guard invalid.
     fn lost_as(&self, cause: LossCause) -> ExtendError {
         self.cell.lose(cause);

@@ -22,17 +22,17 @@ pub(crate) fn own_key(prefix: &str, name: &str) -> Key {
     format!("{prefix}{RESERVED}{name}").into()
 }
 
-/// The counter of fencing tokens for this resource.
+/// The key of the counter of fencing tokens for this resource.
 pub(crate) fn counter(prefix: &str, resource: &str) -> Key {
     own_key(prefix, &format!("fence:{resource}"))
 }
 
-/// The nonce of a lock on this resource with a value of the caller.
+/// The key of the nonce of a lock on this resource with a value of the caller.
 pub(crate) fn nonce(prefix: &str, resource: &str) -> Key {
     [prefix, RESERVED, "take:", resource].concat().into()
 }
 
-/// The prefix of the clients whose marker has this key; `None` if the key is no marker's.
+/// The key prefix at the start of a marker's key; `None` if the key is no marker's.
 pub fn prefix_of_marker(key: &str) -> Option<&str> {
     key.strip_suffix(MARKER)?.strip_suffix(RESERVED)
 }

@@ -33,9 +33,9 @@ pub(crate) struct OwnThread {
     turns: Mutex<Turns>,
     /// The threads that wait for a reply and do not drive the runtime.
     sleepers: Arc<Sleepers>,
-    /// Tells the own thread to step aside.
+    /// Tells the client's own thread to stop driving the runtime.
     step_aside: Notify,
-    /// Tells the own thread to check whether it must come back.
+    /// Tells the client's own thread to check whether it must drive the runtime again.
     come_back: Condvar,
 }
 
@@ -45,20 +45,20 @@ struct Turns {
     is_own: bool,
     /// Threads that are in a call or about to be.
     callers: usize,
-    /// Threads of `callers` that wait for a reply. One of them drives the runtime, unless the own thread does.
+    /// Threads of `callers` that wait for a reply. One of them drives the runtime, unless the client's own thread does.
     waiting: usize,
-    /// Whether one of `waiting` drives the runtime, or does so when the own thread has stepped aside.
+    /// Whether one of `waiting` drives the runtime, or will when the client's own thread has stopped.
     is_driven: bool,
     /// The places of the waiting threads that sleep while another thread drives.
     asleep: Vec<Arc<Place>>,
     free: Vec<Arc<Place>>,
     /// Number of places that were made, in use or free.
     places: usize,
-    /// Number of waits that have ended so far. If it does not change for [`LINGER`], the own thread may come back.
+    /// Number of waits that have ended so far. If it is constant for [`LINGER`], the client's own thread may drive.
     ended: u64,
-    /// Whether the own thread must come back at once.
+    /// Whether the client's own thread must drive the runtime again at once.
     is_wanted: bool,
-    /// Whether the own thread sleeps until the last wait has ended.
+    /// Whether the client's own thread sleeps until the last wait has ended.
     sleeps: bool,
 }
 
@@ -103,7 +103,7 @@ impl OwnThread {
         }
     }
 
-    /// Returns when the own thread must drive the runtime again.
+    /// Returns when the client's own thread must drive the runtime again.
     fn stand_by(&self) {
         let mut turns = self.turns();
         let mut ended = None;
@@ -123,7 +123,7 @@ impl OwnThread {
         (turns.is_own, turns.is_wanted) = (true, false);
     }
 
-    /// An event was queued. If no thread is in a call, the own thread comes back to handle it.
+    /// An event was queued. If no thread is in a call, the client's own thread must drive the runtime to handle it.
     pub(crate) fn want(&self) {
         let mut turns = self.turns();
         if turns.callers == 0 && !turns.is_own {
@@ -187,7 +187,7 @@ impl Caller {
     /// Inside an async runtime.
     pub(crate) fn wait<F: Future + Unpin>(mut self, mut reply: F) -> F::Output {
         panic_in_a_runtime();
-        // A thread that is ending cannot enter a runtime, so the own thread drives the runtime.
+        // A thread that is ending cannot enter a runtime, so the client's own thread drives it.
         let is_ending = Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed());
         let (Some(thread), Some(place), false) =
             (self.thread.clone(), self.place.clone(), is_ending)
@@ -287,7 +287,7 @@ impl Drop for Caller {
             turns.waiting -= 1;
             turns.ended += 1;
         } else {
-            // This call kept the own thread aside and never waited, so that thread must come back when no call waits.
+            // This call never waited, but kept the client's own thread from driving. So that thread must drive again.
             turns.is_wanted = true;
         }
         if self.drives {
@@ -340,7 +340,7 @@ mod tests {
     fn it_does_not_come_back_while_somebody_is_in_a_call() {
         let thread = OwnThread::new().unwrap();
         let caller = Caller::new(&Arc::downgrade(&thread));
-        // A queued event does not bring the own thread back, because the caller will handle it.
+        // A queued event does not make the client's own thread drive, because the caller will handle the event.
         thread.want();
         assert!(!thread.turns().is_wanted);
         let (reply, waited) = oneshot::channel();

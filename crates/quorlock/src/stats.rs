@@ -16,7 +16,7 @@ pub struct Stats {
     pub nodes: Vec<NodeStats>,
     /// Guards alive, including those whose lock was lost. Zero once the client's task has ended.
     pub locks_held: usize,
-    /// Calls waiting for a lock: for their turn, for answers or for the next attempt.
+    /// Calls waiting for a lock: in the local queue, for answers or for the next attempt.
     pub calls_waiting: usize,
     /// Tokens that are being released, or owed to a node that cannot be reached. A token is owed for its ttl at most,
     /// because then its key has expired. Intents of waiting writers that are being taken back count too.

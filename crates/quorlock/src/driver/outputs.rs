@@ -28,7 +28,7 @@ pub(super) struct Outputs<'a> {
 
 impl Outputs<'_> {
     /// Adds the probable cause to the failure of a silent node with replicas: its answer waits for the replicas. The
-    /// answer itself arrives too late to show this: servers end `WAIT` up to 0.1 s late, when most calls no longer wait.
+    /// answer itself comes too late to show this: servers end `WAIT` up to 0.1 s late, when most calls no longer wait.
     fn explain_silence(&self, effect: &mut Effect) {
         let nodes = match effect {
             Effect::NotAcquired { refusal, .. } => &mut refusal.nodes,

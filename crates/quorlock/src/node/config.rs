@@ -1,4 +1,4 @@
-//! A node's configuration by the user, and its errors.
+//! The user's configuration of a node, and its errors.
 
 use std::error::Error;
 use std::fmt;
@@ -57,8 +57,8 @@ impl NodeConfig {
         if let Some(name) = name
             && !is_name(name)
         {
-            // The text before the first `=` may be the beginning of a URL whose password contains the `=`. So it is
-            // redacted.
+            // The text before the first `=` may be the beginning of a URL whose password contains the `=`. So this
+            // text is redacted.
             let may_be_a_url = name.contains([':', '@', '/', '?', '#']);
             let shown = || format!("\"{}\"", printable(name).chars().take(120).collect::<String>());
             let name = if may_be_a_url { redacted(name) } else { shown() };

@@ -73,7 +73,7 @@ impl LockOptions {
     }
 
     /// The numbers of node-redlock, from the npm packages redlock 5.0.0-beta.2 (`dist/cjs/index.js`) and 4.2.0
-    /// (`redlock.js`), which have the same.
+    /// (`redlock.js`), which have the same numbers.
     ///
     /// | node-redlock | line in 5.0.0-beta.2, in 4.2.0 | here |
     /// |---|---|---|

@@ -25,9 +25,9 @@ pub(super) struct Sleepers {
 #[derive(Default)]
 struct Word {
     bell: Bell,
-    /// Places whose thread has not noticed its wake-up.
+    /// Places with a wake-up that their thread has not noticed yet.
     notified: AtomicU32,
-    /// Places whose wake-up was not sent.
+    /// Places with a wake-up that was not sent yet.
     unsent: AtomicU32,
 }
 

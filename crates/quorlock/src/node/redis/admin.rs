@@ -62,7 +62,7 @@ impl AdminConnection {
         replies.first().map_or(Ok(()), |reply| registration.check(reply))
     }
 
-    /// The number of the database that any client registered on the server; `None` if there is no such number.
+    /// The number of the database that is registered on the server; `None` if none is registered.
     pub async fn registered(&self, marker: &Key) -> Result<Option<u32>, Failure> {
         let Some(registration) = Registration::beside(marker, self.database) else {
             return Ok(None);

@@ -169,8 +169,8 @@ impl Lacking {
         Self { forbidden: forbidden & !unused, ..self }
     }
 
-    /// The failure of every lock, if a command or a right is missing. Only the restart guard needs `INFO`, and it reports
-    /// a missing right to `INFO` itself. Without the guard, [`no_vote`](Self::no_vote) checks all rights.
+    /// The failure of every lock, if a command or a right is missing. Only the restart guard needs `INFO`, and it
+    /// reports a missing right to `INFO` itself. Without the guard, [`no_vote`](Self::no_vote) checks all rights.
     pub(super) fn no_locks(self, is_guarded: bool) -> Option<Failure> {
         let missing = if is_guarded { self.missing } else { self.missing & !Self::bits(&["INFO"]) };
         let forbidden = if is_guarded { self.forbidden & !Self::bits(&["INFO"]) } else { 0 };

@@ -106,7 +106,7 @@ impl Connection {
         let is_demoted = self.acknowledgement.is_some() && is_of_a_replica(&evidence);
         let is_acknowledged = is_acknowledged(&evidence, server);
         let again = self.session.end_sending(&mut batch.exchange, evidence);
-        // The name may lead to a promoted server by now. The next connection resolves the name again.
+        // The name may lead to a promoted server by now. A new connection resolves the name, so this one is closed.
         if is_demoted {
             self.wire.close(lost("the server has become a replica"));
         } else if !again && self.note_acknowledgement(is_acknowledged, &batch.exchange) {
