@@ -50,7 +50,7 @@ pub struct Guard {
     token: GuardToken,
     fencing_token: Option<NonZeroU64>,
     mode: Mode,
-    /// [`Guard::release`] has queued the release, so the drop must not queue it again.
+    /// Whether the release is queued, or none is needed. The drop then queues none.
     given_back: bool,
     /// Whether the drop leaves the lock on the nodes.
     pub(crate) stays: bool,

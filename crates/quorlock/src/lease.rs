@@ -107,7 +107,7 @@ impl Lease {
         self.ttl
     }
 
-    /// Returns the time until an unextended lock ends, by this machine's clocks; zero once the end has passed. On another
+    /// Returns the time until an unextended lock ends, by this machine's clocks; zero after the end. On another
     /// machine, and after a reboot, the wall clock alone decides.
     pub fn remaining(&self) -> Duration {
         self.end.remaining(Clock::System.now())

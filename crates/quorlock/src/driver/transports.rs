@@ -68,7 +68,7 @@ impl Transports {
         }
     }
 
-    /// For each node, the failure because of which it cannot be reached now, if any.
+    /// For each node, the failure that makes the node unreachable now; `None` if it can be reached.
     pub(super) fn down(&self) -> impl Iterator<Item = Option<Failure>> {
         // The state of a node that is no server comes from foreign code, which may panic.
         let down =

@@ -51,7 +51,7 @@ impl Transport {
         }
     }
 
-    /// The failure because of which the node cannot be reached now, if any.
+    /// The failure that makes the node unreachable now; `None` if it can be reached.
     pub(crate) fn down(&self) -> Option<Failure> {
         let state = match self {
             Self::Direct(transport) => transport.state().clone(),

@@ -34,7 +34,7 @@ pub fn replies(data: &[u8]) {
     assert_eq!(read_in_parts(data.chunks(size)), whole, "in pieces of {size}");
 }
 
-/// Checks the short values at all offsets, and returns their number.
+/// Checks [`resp::short_value`] at all offsets, and returns the number of values that it finds.
 fn short_values(data: &[u8]) -> usize {
     let values = (0..data.len()).filter_map(|place| {
         let (value, length) = resp::short_value(&data[place..])?;
@@ -227,7 +227,7 @@ mod tests {
         spoil(random, out)
     }
 
-    /// Two bytes that choose a command, then a reply. Most replies are the list of key states that a script returns.
+    /// Two bytes that choose a command, then a reply. Most replies contain the list of key states of a script.
     fn answer(random: &mut Rng) -> Vec<u8> {
         // At least half of the commands read keys.
         let kind = if random.bool() { random.u8(..2) } else { random.u8(..) };

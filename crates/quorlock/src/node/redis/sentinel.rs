@@ -1,4 +1,4 @@
-//! Sentinels: servers that know which server is now the master with a name.
+//! Sentinels: servers that know which server is currently the master of a given name.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
