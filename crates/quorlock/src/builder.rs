@@ -172,7 +172,7 @@ impl<C> ClientBuilder<C> {
         self
     }
 
-    /// Makes a client that only reads. It writes nothing, not even to nodes with replicas, and must acquire no locks.
+    /// Makes a client that only reads nodes. It never writes, even to a node with replicas, and must acquire no locks.
     pub(crate) fn only_inspects(mut self, guard: RestartGuard) -> Self {
         self.settings.trust.only_inspects = true;
         self.restart_guard(guard)

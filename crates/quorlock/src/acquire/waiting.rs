@@ -15,9 +15,9 @@ pub struct Waiting {
     pub attempts: u32,
     /// Time since the call began.
     pub elapsed: Duration,
-    /// Whether enough nodes refused to show that others hold the lock. False if too few nodes answered in time.
+    /// Whether others hold the lock, because enough nodes refused it. False if too few nodes answered in time.
     pub contended: bool,
-    /// Whether the attempt failed because too few nodes are trusted. `nodes` has the reasons and waiting times.
+    /// Whether the attempt failed because too few nodes are trusted. `nodes` has the reasons and any remaining times.
     pub untrusted: bool,
     /// Each node's answer in the last attempt.
     pub nodes: Vec<NodeAnswer>,

@@ -1,4 +1,4 @@
-//! Leases: locks that a process has detached. Any process with the text can take over, extend and release the lock.
+//! Leases: locks that a process has detached. Any process with the text can take over, extend or release one.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;

@@ -89,7 +89,7 @@ impl Transport {
     }
 }
 
-/// The transport to a node through the trait [`Node`].
+/// The transport to a node that is not a server, through the trait [`Node`].
 pub(crate) struct Adapted {
     node: Arc<dyn Node>,
     /// [`Node::background`]; `None` once it has ended or panicked.

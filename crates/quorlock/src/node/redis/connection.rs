@@ -34,7 +34,7 @@ pub(super) struct Connection {
     pub(super) is_unregistered: bool,
     /// The votes that lack the replicas' acknowledgement. `None` if there are none, or the connection is too new.
     pub(super) alone: Option<Alone>,
-    /// The operator declared the server durable. The client reads the server's settings, and warns if they disagree.
+    /// The operator declared the server durable. The client reads its settings, and warns if they say otherwise.
     pub(super) is_durable: bool,
     /// Decides which evidence (`INFO`, marker, acknowledgement) is requested, and in which form commands are sent.
     pub(super) session: Session,
