@@ -1,4 +1,4 @@
-//! A detached lock, which another process can attach: its names, its value, its end, and the nodes that hold it.
+//! A detached lock, which another process can attach: its names, its value, its end, and nodes that may still write it.
 
 mod end;
 mod format;
