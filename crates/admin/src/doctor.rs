@@ -78,7 +78,7 @@ pub struct ClockOffset {
     pub error: Duration,
 }
 
-/// Whether a node's votes count.
+/// Whether a node's votes count. After a restart or a loss of data, a node first waits until old locks have expired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Votes {
@@ -103,11 +103,11 @@ pub struct NodeReport {
     pub address: String,
     /// Whether a Sentinel gave the address, so that a failover changes it.
     pub is_located: bool,
-    /// Name and version of the server, such as `Redis 7.0.15`.
+    /// Name and version of the server, such as `Redis 7.0.15`; `None` if the node did not report them.
     pub server: Option<String>,
-    /// Uptime by the server's own clock, in seconds.
+    /// Uptime by the server's own clock, in seconds; `None` if the node did not report it.
     pub uptime_s: Option<i64>,
-    /// Median of several round trips.
+    /// Median of several round trips; `None` if the node could not be examined.
     pub latency: Option<Duration>,
     /// The server's clock compared with this machine's.
     pub clock: Option<ClockOffset>,
@@ -130,7 +130,7 @@ impl NodeReport {
 pub struct Examination {
     /// One report per node, in the order of the list.
     pub nodes: Vec<NodeReport>,
-    /// A fault of all nodes together: fewer than a quorum vote at present.
+    /// A fault of all nodes together: fewer than a quorum vote at present. `None` if a quorum votes.
     pub together: Option<Finding>,
     /// Time for which a new or restarted node does not vote: a bit more than the longest ttl.
     pub quarantine: Duration,

@@ -48,9 +48,9 @@ pub enum NodeChange {
     },
     /// The node was marked for these settings before.
     WasMarked,
-    /// The node votes for no client until the wait is over.
+    /// The node votes for no client until locks of the old settings have expired.
     Waits,
-    /// The node belongs to the old nodes only, and votes for no client any more.
+    /// The node is an old node and no new one, and votes for no client any more.
     Retired,
     /// The node was not changed.
     Nothing {
@@ -391,7 +391,7 @@ fn is_barred(node: &Looked) -> bool {
     }
 }
 
-/// The facts about a node, its run, and the time of its promotion.
+/// The facts about a node, the `run_id` of its server, and the time of its promotion (-1: never promoted).
 fn known(node: &Looked) -> Result<(&Facts, Box<str>, i64), String> {
     let facts = node.facts.as_ref().map_err(ToString::to_string)?;
     if let Some(error) = facts.refusal() {

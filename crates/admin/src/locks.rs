@@ -83,7 +83,7 @@ impl Locks {
 }
 
 /// Lists the locks whose resources match `glob`, a pattern in the syntax of `KEYS`. Without `glob`, lists all locks
-/// behind the key prefix, and also intents that never expire.
+/// under the key prefix, and also intents that never expire.
 ///
 /// The user needs the right to `SCAN` in addition to the rights of a client. Values that this library would not store
 /// are left out. Of each node, the scan holds in memory one page of names, and at most [`VOTES_MAX`] votes.

@@ -98,7 +98,7 @@ impl Incomplete {
         self.kind().is_some_and(FailureKind::is_about_rights)
     }
 
-    /// The kind of the node's failure; `None` if it did not fail.
+    /// The kind of the node's failure; `None` if the scan was incomplete for another reason.
     pub fn kind(&self) -> Option<FailureKind> {
         match self {
             Self::Failed(failure) => Some(failure.kind()),

@@ -156,8 +156,8 @@ impl Child {
         Ok(Self { guardian, shared, events })
     }
 
-    /// Sends the deadlines after the validity has grown or shrunk. Never blocks. Returns whether the guardian will read
-    /// them. The socket of a stopped guardian may be full; then call again.
+    /// Sends the deadlines after the validity has grown or shrunk. Never blocks. Returns false if the socket is full,
+    /// because the guardian is stopped and does not read; then call again.
     pub(crate) fn set_deadlines(&self, deadlines: Deadlines) -> bool {
         self.shared.change(|kill_policy| kill_policy.set(deadlines));
         self.send(Message::Deadlines(deadlines))
@@ -194,7 +194,7 @@ impl Child {
         }
     }
 
-    /// Waits for the next change of the command. Do not call this after a last event.
+    /// Waits for the next change of the command. Do not call this after `Over` or `OutOfSight`.
     ///
     /// # Cancel safety
     /// No event is lost.

@@ -89,7 +89,7 @@ struct Guardian {
     not_started: Option<Message>,
     process_tree: ProcessTree,
     terminal: Option<Terminal>,
-    /// The keeper has been notified of a stop, so this process also reports the continuation.
+    /// The keeper was notified that the command stopped, so this process must also report that it continues.
     stopped: bool,
     /// The command had the terminal when it was stopped.
     stopped_in_foreground: bool,
@@ -191,7 +191,7 @@ impl Guardian {
                 }
             }
             Change::Ended(ending) => {
-                // Uses the newest deadlines, which may have arrived while this process was stopped.
+                // The policy needs the newest deadlines, which may have arrived while this process was stopped.
                 self.hear_keeper();
                 self.kill_policy.ended(ending, Moment::now());
             }

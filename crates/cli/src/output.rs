@@ -111,24 +111,24 @@ impl Output {
         }
     }
 
-    /// Writes a line that the next one replaces. Where lines cannot be replaced, only a call with `first` writes its
-    /// line. `line` makes the line with at most the given number of characters.
+    /// Writes a line that the next one replaces. Where lines cannot be replaced, writes a lasting line if `is_due`.
+    /// `line` makes the line with at most the given number of characters.
     pub(crate) fn progress(
         &mut self,
         event: Value,
         line: impl FnOnce(usize) -> String,
-        first: bool,
+        is_due: bool,
     ) {
         if !self.terminal || self.args.json || self.args.quiet {
-            if first {
+            if is_due {
                 self.event(event, Some(&line(usize::MAX)));
             }
             return;
         }
-        if first {
+        if is_due {
             self.status(&event);
         }
-        // On Ctrl-C the terminal writes `^C` behind the line. The line leaves room for it, because it must not wrap.
+        // On Ctrl-C the terminal writes `^C` after the line. The line leaves room for `^C`, so that no text wraps.
         let room = Window::of(io::stderr()).line().saturating_sub("quorlock: ^C".len());
         let line = format!("quorlock: {}", cut(&line(room), room));
         self.stderr.transient(format!("\r\x1b[K{line}"));

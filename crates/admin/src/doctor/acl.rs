@@ -1,6 +1,6 @@
 //! The command that creates a user with the least rights.
 
-/// The rules that let a user lock with keys behind `prefix` and do nothing else.
+/// The rules that let a user lock with keys that begin with `prefix`, and do nothing else.
 pub(super) fn rules<'a>(prefix: &str, rights: impl Iterator<Item = &'a str>) -> String {
     let keys = quoted(&format!("~{}*", escaped(prefix)));
     std::iter::once(keys).chain(rights.map(quoted)).collect::<Vec<_>>().join(" ")
@@ -10,7 +10,7 @@ pub(super) fn line(user: &str, rules: &str) -> String {
     format!("ACL SETUSER {user} reset on '>PASSWORD' {rules}")
 }
 
-/// A glob pattern that matches only this prefix.
+/// Escapes the prefix, so that it stands for itself in a glob pattern.
 pub(crate) fn escaped(prefix: &str) -> String {
     let mut escaped = String::with_capacity(prefix.len());
     for c in prefix.chars() {

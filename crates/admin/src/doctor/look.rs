@@ -42,9 +42,9 @@ pub(crate) struct Facts {
     pub(crate) adoption: Seen,
     /// The failure if the locks are in another database than that of the settings, or if their database is unknown.
     pub(crate) elsewhere: Option<Failure>,
-    /// Age of the node's adoption: how long the node has waited for a new marker.
+    /// Age of the adoption, the key that begins a node's wait: how long the node has waited for a new marker.
     pub(crate) adopted_for: Duration,
-    /// Whether the server lets everybody send `DEBUG`. False if the user may not read its settings.
+    /// Whether the server lets everybody send `DEBUG`. False also if the user may not read the server's settings.
     pub(crate) may_debug: bool,
     pub(crate) rights: Rights,
     pub(crate) times: Times,

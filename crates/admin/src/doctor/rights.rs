@@ -29,7 +29,7 @@ pub(crate) struct Rights {
     waits: bool,
 }
 
-/// The rights that a client needs. `waits`: on a node with replicas.
+/// The rights that a client needs on a node. `waits` is true for a node with replicas.
 fn needed(waits: bool) -> impl Iterator<Item = &'static Right> {
     RIGHTS.iter().chain(waits.then_some(&REPLICAS_RIGHT))
 }

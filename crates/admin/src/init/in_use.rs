@@ -97,7 +97,7 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     let is_registered = all().any(|(_, scan)| scan.registered.is_some());
     for (place, scan) in all() {
         let mut changes = Vec::new();
-        // The former database is the one registered for this prefix. If none is registered, it may be any scanned one.
+        // Clients of this prefix used the registered database so far. If none is registered, it may be any scanned one.
         let is_former = scan.registered == Some(scan.database) || !is_registered;
         if scan.database != scan.own && is_former {
             changes.push((format!("database {}", scan.database), format!("database {}", scan.own)));

@@ -22,7 +22,7 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Makes the change on a connection of its own, after it has registered the database of the locks there.
+    /// Opens a connection, registers the database of the locks on the node, and then makes the change.
     ///
     /// # Errors
     /// The change was not made, or whether it was made is unknown, or not enough replicas have acknowledged it.
@@ -60,7 +60,7 @@ impl Change {
     }
 }
 
-/// Waits until the node's replicas have an earlier run's change. `keys`: the texts of marker and adoption since then.
+/// Waits until the replicas have a change that an earlier process made. `keys`: marker and adoption after that change.
 ///
 /// # Errors
 /// The texts have changed meanwhile, or a replica may lack them.
@@ -98,7 +98,7 @@ async fn acknowledged(
     if replicas == 0 {
         return Ok(());
     }
-    // `WAIT` is only about the writes of its own connection.
+    // `WAIT` is only about the writes of its own connection, so this connection writes first.
     let write = vec!["SET".to_owned(), topology.own_key(REPLICATED).to_string(), "1".to_owned()];
     let wait = vec!["WAIT".to_owned(), replicas.to_string(), PATIENCE_MS.to_owned()];
     let why = match connection.ask(&[write, wait]).await.as_deref() {

@@ -54,7 +54,7 @@ const CAME: &str = " came=";
 /// adoption that a client writes has no such suffix, and proves nothing about old nodes.
 const MOVED: &str = " moved=1";
 
-/// Moves nodes from the settings in their markers to `settings`. Returns when the wait has begun. Call
+/// Moves nodes from the settings in their markers to `settings`. Returns when the wait for old locks has begun. Call
 /// [`Reconfiguration::finish`] when [`Reconfiguration::left`] is zero. `others` are nodes of the old settings that are
 /// not among the new ones, under their old names. They are needed only if the new list has too few of the old nodes.
 ///
@@ -62,8 +62,8 @@ const MOVED: &str = " moved=1";
 /// [`InitError`], which says for each kind what was written.
 ///
 /// # Cancel safety
-/// The future may be dropped, or the process killed, at any time. No two clients can hold one lock because of it. Call
-/// again; until then nodes may vote for no client.
+/// The future may be dropped, or the process killed, at any time: no two clients can then hold one lock, but nodes may
+/// vote for no client until this function is called again.
 pub async fn reconfigure(
     settings: &ClientBuilder,
     others: &[NodeConfig],
@@ -163,7 +163,7 @@ fn begun(
 }
 
 impl Reconfiguration {
-    /// Rest of the wait, by the boot clock.
+    /// Time until old locks have expired and [`finish`](Self::finish) may be called, by the boot clock.
     pub fn left(&self) -> Duration {
         self.over_at.remaining(now())
     }
@@ -239,7 +239,7 @@ struct NodeKeys {
     marker: String,
     adoption: String,
     adopted_for: Duration,
-    /// Settings in the node's marker or adoption, except the new settings. Clients of these get votes now or later.
+    /// Settings in the node's marker or adoption, except the new ones. Their clients get the node's vote now or later.
     settings: Vec<Settings>,
     /// The server was not a node under the first `came` of these settings; see [`CAME`].
     came: usize,
@@ -400,7 +400,7 @@ async fn each(
         async move {
             match change {
                 None => Err(nothing("it did not answer; it joins later, by a second run")),
-                // An earlier run may have ended before the replicas had its change.
+                // An earlier process may have ended before the replicas had its change.
                 Some((state, None)) => {
                     let keys = [&*state.marker, &*state.adoption];
                     still_there(topology, server, keys).await?;

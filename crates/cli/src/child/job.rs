@@ -32,6 +32,6 @@ pub(super) fn has_shell() -> bool {
 
 /// Stops the whole job: like a signal from the terminal, this also stops the other processes of a pipeline.
 pub(super) fn stop() {
-    // A process may always signal its own group.
+    // This cannot fail, because a process may always signal its own group.
     let _ = kill_current_process_group(Signal::STOP);
 }

@@ -45,7 +45,7 @@ impl Signals {
         }
     }
 
-    /// Waits for a signal that ends a wait.
+    /// Waits for a signal, such as SIGINT, at which quorlock gives up waiting.
     ///
     /// # Cancel safety
     /// No such signal is lost.
@@ -59,7 +59,7 @@ impl Signals {
     }
 }
 
-/// Whether a signal ends a wait. SIGTSTP stops quorlock itself instead.
+/// Whether quorlock gives up waiting at this signal. At SIGTSTP quorlock stops its own process instead.
 pub(crate) fn ends_a_wait(signal: Signal) -> bool {
     if signal == Signal::TSTP {
         // Quorlock catches this signal to pass it on to the command. While no command runs, quorlock stops itself.

@@ -30,7 +30,7 @@ use super::{ChildEvent, How, WatchState};
 pub(crate) struct Gone(());
 
 impl Gone {
-    /// No thread exists that could have started a guardian.
+    /// The proof if no thread exists that could have started a guardian.
     pub(super) fn never_started() -> Self {
         Self(())
     }
@@ -163,8 +163,8 @@ impl ChildWatch {
 
     /// Returns the time until which the keeper waits for a message. A little after the deadline the keeper sends
     /// SIGKILL itself, repeatedly, which does no harm if the guardian has sent it too. If the guardian is silent for
-    /// [`GIVE_UP_NS`] more, it counts as stopped, and the result is `None`. This time starts when the keeper notices
-    /// the missed deadline, because after a suspend keeper and guardian wake up together.
+    /// [`GIVE_UP_NS`] more, it counts as stopped, and the result is `None`. This period begins when the keeper notices
+    /// the missed deadline and not at the deadline, because after a suspend keeper and guardian wake up together.
     fn patience(&self, process_tree: &ProcessTree, silence: &mut Silence) -> Option<Moment> {
         let now = Moment::now();
         let help_at = self.shared.kill_policy().kill_at().after(HELP_NS);

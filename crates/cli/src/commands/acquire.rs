@@ -23,7 +23,7 @@ use crate::settings::Origin;
 pub(crate) fn main(args: &Acquire, format: OutputArgs) -> Result<ExitCode, Refused> {
     let lock = &args.lock;
     options::check_lock(lock, &args.nodes)?;
-    // Only a typed label conflicts. One from the environment or the file applies to the locks that can have a label.
+    // Only a typed label conflicts with --value. A label from the environment or the file has no effect then.
     let is_labelled = matches!(args.nodes.origins.of("label"), Some(Origin::Typed(_)));
     let with_value = [
         ("shared", lock.shared, "readers have values of their own"),
@@ -37,7 +37,7 @@ pub(crate) fn main(args: &Acquire, format: OutputArgs) -> Result<ExitCode, Refus
     }
     match &args.lease_file {
         Some(path) => lease_file::check(path, &args.nodes)?,
-        // Nobody needs the printed lease: the keeper ends the lock, or a release that names the value.
+        // The printed lease is not needed: the keeper releases the lock, or `quorlock release` by the value.
         None if args.hold_by.is_some() || args.value.is_some() => {}
         None if output::is_stdout_closed() => {
             let message = "standard output is closed, so nobody would get the lease; use --lease-file PATH, or \
@@ -123,7 +123,7 @@ impl Giver<'_> {
         let mut given = lease;
         let mut unprinted = None;
         let Err((code, message)) = self.try_give(&mut given, watched, &mut unprinted).await else {
-            // This byte shows the keeper that the lease was printed. A keeper that was killed cannot read it: no fault.
+            // This byte shows the keeper that the lease was printed. The write may fail if the keeper was killed.
             let _ = unprinted.map(|mut keeper| keeper.write_all(b"\n"));
             return Ok(());
         };
@@ -185,7 +185,7 @@ impl Giver<'_> {
         };
         let failed = |error| fault(format!("cannot print the lease: {error}"));
         let (sender, printed) = oneshot::channel();
-        // The reader of a full pipe delays only this thread, and not the response to a signal or to the end of the lock.
+        // A full pipe blocks only this thread, and not the response to a signal or to the end of the lock.
         let printer = thread::Builder::new().name("printer".into());
         if let Err(error) = printer.spawn(move || sender.send(output::write(&text))) {
             return taken_back(failed(error));

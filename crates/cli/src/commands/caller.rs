@@ -91,7 +91,7 @@ impl Caller<'_> {
         }
     }
 
-    /// The exit code for a signal that has come, or comes within this time, and would have ended the wait.
+    /// The exit code for a signal, such as SIGINT, that has arrived, or arrives within this time.
     pub(super) async fn interrupted(&mut self, within: Duration) -> Option<ExitCode> {
         let signal = timeout(within, self.signals.ending()).await.ok()?;
         Some(ExitCode::Signal(signal.as_raw()))

@@ -35,8 +35,8 @@ fn hinted(arg: Arg) -> Arg {
     arg.value_hint(hint)
 }
 
-/// Behind `--`, the words of CMD complete as they do without quorlock. By itself, clap_complete offers quorlock's options
-/// there in bash, and offers none behind KEY in zsh.
+/// After `--`, the words of CMD complete as they do without quorlock. clap_complete by itself offers quorlock's
+/// options there in bash, and no options after KEY in zsh.
 fn completing_cmd(shell: Shell, script: &str) -> String {
     match shell {
         Shell::Bash => script.replacen("    COMPREPLY=()\n", BASH_CMD, 1),

@@ -134,7 +134,7 @@ fn rounded(seconds: u64) -> Duration {
 }
 
 fn offset(ahead_us: i64, error: Duration) -> String {
-    // Rounded first, so that a small negative offset is not shown as -0.0.
+    // The offset is rounded here, and 0.0 is added, so that a small negative offset is not shown as -0.0.
     let tenths = (ahead_us as f64 / 100.0).round();
     let (ahead, error) = (tenths / 10.0 + 0.0, error.as_secs_f64() * 1000.0);
     format!("clock {ahead:+.1}±{error:.1}ms")

@@ -2,7 +2,7 @@
 //!
 //! `acquire` starts the keeper as `quorlock __keeper`, and writes a [`Job`] to its standard input: the words of the
 //! command line and the lease. So no other user reads them with `ps`. The keeper answers on its standard output when it
-//! can do its work, and then detaches itself from the session, the folder and all descriptors of the script. Its standard
+//! can do its work, and then detaches itself from session, folder and all descriptors of the script. Its standard
 //! input stays open until `acquire` has printed the lease. If `acquire` ends before that, the keeper releases the lock,
 //! because no process has the lease.
 //!
@@ -164,11 +164,11 @@ fn leave_the_script() -> io::Result<()> {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
     for descriptor in open.into_iter().filter(|it| *it > 2) {
-        // The descriptor of the folder that was just read is closed already.
+        // This fails for the descriptor of the folder /proc/self/fd, which is closed already.
         let _ = nix::unistd::close(descriptor);
     }
     rustix::process::setsid()?;
-    // The script may have ignored SIGTERM, and an ignored signal stays ignored in its children.
+    // `quorlock release` ends the keeper by SIGTERM. A script that ignores SIGTERM has passed that on to the keeper.
     signal_hook::flag::register_conditional_shutdown(
         Signal::TERM.as_raw(),
         0,
@@ -236,7 +236,7 @@ impl Watch {
     fn keep(mut self) {
         let alarm = Alarm::new();
         let ttl = self.lease.ttl();
-        // The signal comes early, so that the script can end while it still holds the lock.
+        // The signal of --on-lost comes early, so that the script can end while it still holds the lock.
         let notice = self.on_lost.map_or(Duration::ZERO, |_| ttl / 5);
         let mut end = self.end();
         let mut next = end.before(nanos(ttl * 2 / 3));
@@ -244,7 +244,7 @@ impl Watch {
         loop {
             let is_over = |now: Moment| end.before(nanos(notice)).has_come(now);
             let sources = [self.process.descriptor(), rustix::stdio::stdin()];
-            // Once its byte or its end was read, standard input is left out: a closed pipe would end each wait at once.
+            // Standard input is polled only until its byte or end is read: a closed pipe would end each poll at once.
             let count = if printed.is_none() { 2 } else { 1 };
             alarm.wait(next.min(end.before(nanos(notice))), &sources[..count]);
             let now = Moment::now();

@@ -106,7 +106,7 @@ fn page(
     Ok((man.get_filename(), page))
 }
 
-/// Adapts an argument to clap_mangen, which puts arguments without a section of their own behind the options, and each
+/// Adapts an argument to clap_mangen, which puts arguments without a section of their own after the options, and each
 /// possible value on a line of its own.
 fn shaped_arg(arg: Arg) -> Arg {
     let values: Vec<String> =
@@ -126,7 +126,7 @@ fn shaped_arg(arg: Arg) -> Arg {
     arg.long_help(help).hide_possible_values(true).help_heading(heading)
 }
 
-/// Writes the text that `--help` shows behind the options. A line that ends with a colon begins a section, and an
+/// Writes the text that `--help` shows after the options. A line that ends with a colon begins a section, and an
 /// indented line stays a line.
 fn sections(roff: &mut Roff, text: &str) {
     let mut is_filled = true;

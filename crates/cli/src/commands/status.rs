@@ -32,7 +32,7 @@ pub(crate) fn main(args: &Status, format: OutputArgs) -> Result<ExitCode, Refuse
     super::runtime()?.block_on(show(&client, &topology, args, format))
 }
 
-/// The settings of a client that only reads. With the strict restart guard, a client writes markers to nodes.
+/// The settings of a client that only reads. Its restart guard is not strict, because a strict client writes markers.
 pub(super) fn reader(nodes: &NodeArgs) -> Result<ClientBuilder, Refused> {
     let is_unguarded = nodes.restart_guard == Some(RestartGuard::Off);
     Ok(admin::reader(options::builder(nodes)?, is_unguarded))
@@ -51,7 +51,7 @@ async fn show(
         let beside = look_beside(topology, &args.keys).await;
         let nodes = client.stats().nodes;
         if args.watch && !format.json && io::stdout().is_terminal() {
-            // Moves the cursor home and clears the screen, so that nothing scrolls away.
+            // This text moves the cursor home and clears the screen, so that nothing scrolls away.
             output::print("\x1b[H\x1b[2J")?;
         }
         for (place, (key, inspection)) in args.keys.iter().zip(&inspections).enumerate() {

@@ -1,4 +1,4 @@
-//! Waits until a lock is granted. With `--if-held wait`, waits until its holders have ended.
+//! Waits until a lock is granted. With `--if-held wait`, waits until its present holders no longer hold it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -399,10 +399,10 @@ fn with_quorum(inspection: &Inspection) -> Vec<Stored> {
     found
 }
 
-/// A shorter wait is not reported.
+/// The shortest wait that is reported.
 const A_WAIT: Duration = Duration::from_millis(100);
 
-/// Interval of the line on a terminal.
+/// Interval at which the line on a terminal is rewritten.
 const TICK: Duration = Duration::from_millis(500);
 
 /// Columns that a long key must leave on the line for the reason, for example for "votes count in 100 s".

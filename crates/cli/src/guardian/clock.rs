@@ -106,11 +106,11 @@ impl Alarm {
     }
 
     /// Waits until one of `sources` is readable or `until` has come. It may return early, so the caller checks
-    /// everything.
+    /// the sources and the time.
     pub(crate) fn wait(&self, until: Moment, sources: &[BorrowedFd<'_>]) {
         #[cfg(quorlock_stepped_clock)]
         let until = until.min(Moment::now().after(PRETENDED_NS));
-        // The kernel's timer on the wall clock would not notice the simulated jump, so it is not set.
+        // In tests that simulate a wall-clock jump, the kernel's timer would not notice the jump, so it is not set.
         let real_ns = if cfg!(quorlock_stepped_clock) { NEVER_NS } else { until.real_ns };
         let is_set = set(self.boot.as_ref(), until.boot_ns) && set(self.real.as_ref(), real_ns);
         let timers = [&self.boot, &self.real].into_iter().flatten().map(AsFd::as_fd);

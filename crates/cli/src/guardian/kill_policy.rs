@@ -229,7 +229,7 @@ impl KillPolicy {
         self.deadlines.kill
     }
 
-    /// The reason, the time and the signal that ended the command to protect the lock; `None` if no signal was sent.
+    /// Reason, time and strongest signal if the command was ended to protect the lock; `None` without such a signal.
     pub(crate) fn revoked(&self) -> Option<Killed> {
         let by = match self.stage {
             Stage::Running | Stage::Asked => KilledBy::Term,

@@ -9,8 +9,8 @@ use crate::doctor::Severity::{Error, Warning};
 use crate::doctor::look::Facts;
 use crate::doctor::{ClockOffset, Finding};
 
-/// The largest difference that is not reported. Locks do not compare clocks, but the correction of a wrong clock is a
-/// jump, which changes how long a key lives.
+/// The largest offset of a server's clock that is not reported. Locks do not compare clocks, but the correction of a
+/// wrong clock is a jump, which changes how long a key lives.
 const OFFSET_MAX: Duration = Duration::from_secs(1);
 
 impl Case<'_> {

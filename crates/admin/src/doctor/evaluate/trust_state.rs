@@ -1,4 +1,4 @@
-//! Whether a node's votes count: its marker proves that no data was lost, its adoption is the key that begins a wait.
+//! Whether a node's votes count. A node's marker proves that no data was lost; an adoption is a key that begins a wait.
 
 use std::time::Duration;
 
@@ -31,11 +31,11 @@ const NOTHING: &str = "nothing needs to be fixed";
 const USE_MENDS: &str =
     "quorlock init --fresh, if no lock is in use; or have a client wait for a lock that long, once";
 
-/// Checks of the findings that say how long a node waits until it votes.
+/// Names of the checks that report how long a node waits until it votes.
 pub(super) const WAITS: [&str; 5] = ["restarted", "promoted", "adoption", "unused", "marker"];
 
-/// A marker's floor, below which the node gives out no fencing token, is written ahead of the clock. This is the
-/// largest lead that is not reported: the lead at the time of writing, and one minute.
+/// A client sets a marker's floor, the smallest fencing token that the node gives out, ahead of the clock. This is the
+/// largest distance to the clock that is not reported: the distance at the time of writing, plus one minute.
 const FLOOR_AHEAD_US: u64 = Marker::FLOOR_AHEAD_US + 60 * 1_000_000;
 
 impl Case<'_> {
@@ -63,7 +63,7 @@ impl Case<'_> {
         if marker.as_ref().is_some_and(is_of_this_run) {
             return (Votes::Count, findings);
         }
-        // With a marker, a restarted server votes once its uptime is long enough. Any other node is adopted: it waits.
+        // A server with a marker that was restarted, but not promoted, votes once its uptime is long enough.
         let would_tell = self.is_durable(info) || self.topology.rules.would_tell_of_promotions();
         let (votes, finding) = if marker.is_some() && info.promoted_at.is_none() && would_tell {
             self.restarted(info)
@@ -108,7 +108,7 @@ impl Case<'_> {
                 None => return no(self.foreign(key, &quoted(text))),
             },
         };
-        // An adoption key of an earlier run, or from before a promotion, does not count: a client begins a new wait.
+        // An adoption key that is older than the server's start or promotion does not count: a client waits once more.
         let promoted_at = info.promoted_at.unwrap_or(-1);
         let begun = adoption.filter(|Adoption { marker, .. }| {
             *marker.run_id == *info.run_id && marker.promoted_at == promoted_at

@@ -30,7 +30,7 @@ const SHUTDOWN: Duration = Duration::from_secs(2);
 /// The result, as the JSON shows it.
 #[derive(Serialize)]
 pub(super) struct Measured {
-    /// The prefix of all keys that were locked, behind the client's own prefix.
+    /// The prefix of all keys that were locked. The key prefix of the client's settings stands before it.
     keys: String,
     pub(super) nodes: Vec<RoundTrip>,
     pub(super) pairs: Vec<Pairs>,

@@ -176,7 +176,7 @@ mod tests {
         record(held_from_ms).conclude(counter, "here", 200 * MS)
     }
 
-    /// Holds of 2 ms that begin at these times. Each call began 1 ms before its hold, and wrote once.
+    /// Holds of 2 ms that begin at these times. Each worker asked 1 ms before its hold, and wrote once.
     fn record(held_from_ms: &[u64]) -> Record {
         let mut record = Record::default();
         for (worker, from) in held_from_ms.iter().enumerate() {

@@ -71,7 +71,7 @@ struct NodeView {
     fate: Fate,
     /// Time of the last fault or repair, in nanoseconds of the boot clock.
     changed_ns: u64,
-    /// The last answer to a question that was asked after that time, or why there is none.
+    /// The last answer to a question that was asked after `changed_ns`, or why there is none.
     answer: Result<NodeAnswer, String>,
 }
 

@@ -74,7 +74,7 @@ pub(super) struct Hold {
 /// The workers. Dropping this ends their processes at once.
 pub(super) struct Workers {
     processes: Vec<Child>,
-    /// The other end of each group's input. Closing it asks the group to end; its last report is then [`Report::Done`].
+    /// The write end of each group's input. Closing it asks the group to end; its last report is then [`Report::Done`].
     pub(super) inputs: Vec<OwnedFd>,
 }
 
@@ -143,7 +143,7 @@ impl Drop for Workers {
     }
 }
 
-/// Lets the workers of a group work until the input closes, or until `report` returns false because no receiver is left.
+/// Lets a group's workers work until the input closes, or until `report` returns false because no receiver is left.
 /// The input also closes if the demo is killed.
 pub(super) fn group(
     first: usize,

@@ -280,7 +280,7 @@ impl Keeper<'_> {
     }
 
     /// Holds the lock for the rest of `--min-hold`, then leaves the key to expire. So a machine with a late clock,
-    /// which starts the same job later, still finds the lock held. A signal ends the hold; the key expires then too.
+    /// which starts the same job later, still finds the lock held. A signal ends the hold early, without a release.
     async fn hold_on(&mut self, lease: Lease, rest: Duration) {
         let key = self.caller.lock.title();
         let line = format!("the command is done; \"{key}\" stays held for {} more", time(rest));
