@@ -391,7 +391,7 @@ fn is_barred(node: &Looked) -> bool {
     }
 }
 
-/// The facts about a node, the `run_id` of its server, and the time of its promotion (-1: never promoted).
+/// The facts about a node, the `run_id` of its server, and the offset of its promotion (-1: never a replica).
 fn known(node: &Looked) -> Result<(&Facts, Box<str>, i64), String> {
     let facts = node.facts.as_ref().map_err(ToString::to_string)?;
     if let Some(error) = facts.refusal() {

@@ -398,7 +398,7 @@ async fn read_sets(connection: &AdminConnection, keys: &[Arc<str>]) -> Result<Re
     Ok(read)
 }
 
-/// All readers of one key. `now_ms` is the server's time. A reader whose lock has expired gets `None` as its `left`.
+/// All readers of one key. `now_ms` is the server's time. Here a `left` of `None` means that the lock has expired.
 async fn readers(
     connection: &AdminConnection,
     key: &str,

@@ -177,7 +177,7 @@ pub(crate) fn has_replicas(args: &NodeArgs) -> Result<bool, Refused> {
 
 fn nodes(args: &NodeArgs) -> Result<Vec<NodeConfig>, Refused> {
     if args.node.is_empty() {
-        // `quorlock run` sets this variable for its command, and removes those about nodes. The message says that.
+        // `quorlock run` sets this variable for its command, and removes those about nodes, so the message says that.
         let nested = match std::env::var_os("QUORLOCK_KEY") {
             Some(_) => {
                 " (quorlock run removes them from the environment; its --pass-nodes keeps them)"

@@ -24,7 +24,7 @@ const LOOK_MAX: Duration = Duration::from_secs(30);
 /// Limit of the votes that are read from one node. More are not needed: one lock is enough to refuse `init --fresh`.
 const VOTES_MAX: usize = 1000;
 
-/// A lock with an expiry. A client may hold it until then.
+/// A lock that a client may still hold, because its key has an expiry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveLock {

@@ -47,10 +47,10 @@ pub struct Reconfiguration {
 }
 
 /// Suffix of a marker that fits no client, followed by a number n. The server was not a node under the first n settings
-/// in that marker, so it does not know the locks of these settings, even if another node had its name then.
+/// in that marker, so it does not know the locks of these settings, even if another node had its name.
 const CAME: &str = " came=";
 
-/// Suffix of an adoption that a reconfiguration wrote. It proves that the old nodes were out of use at that time. An
+/// Suffix of an adoption that a reconfiguration wrote. It proves that the old nodes were out of use by then. An
 /// adoption that a client writes has no such suffix, and proves nothing about old nodes.
 const MOVED: &str = " moved=1";
 
@@ -62,8 +62,8 @@ const MOVED: &str = " moved=1";
 /// [`InitError`], which says for each kind what was written.
 ///
 /// # Cancel safety
-/// The future may be dropped, or the process killed, at any time: no two clients can then hold one lock, but nodes may
-/// vote for no client until this function is called again.
+/// The future may be dropped, or the process killed, at any time. This never lets two clients hold one lock, but
+/// nodes may vote for no client until this function is called again.
 pub async fn reconfigure(
     settings: &ClientBuilder,
     others: &[NodeConfig],

@@ -81,8 +81,8 @@ fn ignored_bits() -> u64 {
     ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// TSTP is passed on for a pipeline in which quorlock is in the foreground and its command is not. Then the command
-/// stops first, and quorlock stops with it.
+/// SIGTSTP is passed on because in a pipeline quorlock may be in the foreground while its command is not. At a Ctrl-Z
+/// the command then stops first, and quorlock stops with it.
 const PASSED_ON: [Signal; 9] = [
     Signal::HUP,
     Signal::INT,

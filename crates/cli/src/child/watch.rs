@@ -282,7 +282,7 @@ fn last_word(word: Message, program: &OsString) -> LastWord {
         }
         word => match not_started(word, program) {
             Some(error) => How::NotStarted(error),
-            // No guardian ends with any other message, so this guardian counts as broken.
+            // A working guardian ends with one of the messages above, so this guardian counts as broken.
             None => {
                 let error = SpawnError::Machine(Errno::PROTO.into());
                 return LastWord::Broken(How::NotStarted(error));

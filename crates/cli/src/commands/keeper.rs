@@ -168,7 +168,7 @@ fn leave_the_script() -> io::Result<()> {
         let _ = nix::unistd::close(descriptor);
     }
     rustix::process::setsid()?;
-    // `quorlock release` ends the keeper by SIGTERM. A script that ignores SIGTERM has passed that on to the keeper.
+    // `quorlock release` ends the keeper by SIGTERM, which the keeper would ignore if the script ignores it.
     signal_hook::flag::register_conditional_shutdown(
         Signal::TERM.as_raw(),
         0,

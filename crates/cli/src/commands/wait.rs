@@ -44,7 +44,7 @@ struct Said {
 }
 
 impl Said {
-    /// Whether a log needs a line now: the first line, a line with a new reason, or, after a longer time, a repetition.
+    /// Whether a log needs a line now: the first, a new reason after `LOG_NEWS_EVERY`, a repetition after `LOG_EVERY`.
     fn is_due(&mut self, reason: Reason) -> bool {
         let is_due = self.logged.as_ref().is_none_or(|(logged, last)| {
             time_since(*logged) >= if *last == reason { LOG_EVERY } else { LOG_NEWS_EVERY }

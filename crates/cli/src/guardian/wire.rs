@@ -167,7 +167,7 @@ fn whole(sent: usize, line: &[u8]) -> io::Result<()> {
     if sent == line.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// The command must not inherit the received descriptor. Systems without the flag: `dup2_stdin` consumes and closes it.
+/// The command must not inherit the received descriptor. Without this flag (not on Linux), `dup2_stdin` closes it.
 #[cfg(target_os = "linux")]
 const PASSED_FD: RecvFlags = RecvFlags::CMSG_CLOEXEC;
 #[cfg(not(target_os = "linux"))]

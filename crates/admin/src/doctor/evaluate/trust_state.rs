@@ -63,7 +63,7 @@ impl Case<'_> {
         if marker.as_ref().is_some_and(is_of_this_run) {
             return (Votes::Count, findings);
         }
-        // A server with a marker that was restarted, but not promoted, votes once its uptime is long enough.
+        // A restarted server with a marker votes once its uptime is long enough, unless it may have been promoted.
         let would_tell = self.is_durable(info) || self.topology.rules.would_tell_of_promotions();
         let (votes, finding) = if marker.is_some() && info.promoted_at.is_none() && would_tell {
             self.restarted(info)

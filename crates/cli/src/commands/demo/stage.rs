@@ -26,7 +26,7 @@ use crate::output::columns;
 
 const DRAW_EVERY: Duration = Duration::from_millis(200);
 
-/// Time between a text and the panel where there is no terminal. Each node is asked again in this time.
+/// Without a terminal: time between a text and the panel below it. Each node is asked again in this time.
 const SETTLE: Duration = Duration::from_millis(700);
 
 /// Interval between two questions to a node about the lock.
@@ -35,10 +35,10 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 /// Timeout of a node's answer. It is shorter than the interval between two questions.
 const ANSWER_LIMIT: Duration = Duration::from_millis(90);
 
-/// Limit of the time for the workers' last calls.
+/// The longest wait until the workers have finished their last calls.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Indent of a continued line, as wide as the time in the first line.
+/// Indent of a text's second and later lines, as wide as the time in the first line.
 const INDENT: &str = "       ";
 
 pub(super) enum Event {

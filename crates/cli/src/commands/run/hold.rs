@@ -122,7 +122,7 @@ impl Keeper<'_> {
         sent: &mut Sent,
         pulse: &mut Pulse,
     ) -> Watched {
-        // Each change of the validity wakes this loop. The ticks are for a change whose wake-up was missed.
+        // Each change of the validity wakes this loop. The ticks are a second chance if a wake-up is missed.
         let mut ticks = interval(self.plan.ttl / 10);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut announced = Announced::new(lease);
