@@ -42,7 +42,7 @@ pub(crate) struct Life {
 #[derive(Default)]
 pub(crate) struct Ticks {
     pub(crate) is_due: bool,
-    /// A tick that was paused after it had read the clock.
+    /// The tick in progress, after it has read the clock. A stall delays the rest of the tick. `None` between ticks.
     pub(crate) stalled: Option<ClientTick>,
     /// Number of the latest timer. Earlier timers are ignored.
     pub(crate) timer: u64,

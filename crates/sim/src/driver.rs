@@ -26,12 +26,12 @@ pub(crate) trait Driver {
 
     fn carried_out(&mut self, client: ClientId, effect: &Effect);
 
-    /// The lock that a caller without a guard asked to extend by this request, if any.
+    /// The lock that a caller without a guard extends by the request with this id. `None` for the id of any other call.
     fn entry_of(&self, _: ClientId, _: LockId) -> Option<Entry> {
         None
     }
 
-    /// Queues an event as the next input of the engine.
+    /// Appends an event to the end of the queue of a client's engine.
     fn ask(&mut self, client: ClientId, event: Event);
 
     fn forget(&mut self, guard: GuardId) {

@@ -40,7 +40,7 @@ pub(crate) struct EvidenceLog {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct ConnectionEvidence {
     epoch: (u64, u64),
-    /// The node's marker, if it matches the `INFO` that came with it.
+    /// The marker that every further batch must end with. It matched the node's `INFO`. `None`: no vote may count.
     expected: Option<Arc<str>>,
     /// The last batch on this connection ended with the expected marker.
     marked: bool,

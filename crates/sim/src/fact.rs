@@ -32,7 +32,7 @@ pub(crate) enum Fact<'a> {
     DetachAsked { guard: GuardId },
     /// The engine reports the detached lock, or (`None`) that the lock is lost.
     Detached { guard: GuardId, detached: Option<&'a Detached> },
-    /// The engine reports the extension of a lock without a guard, by a caller that knows the value. `None`: it failed.
+    /// The engine reports that it has extended a lock for a caller without a guard, or (`None`) that this failed.
     EntryExtended { client: ClientId, entry: &'a Entry, validity: Option<&'a Validity> },
     /// A holder notices the end of its lock.
     EndSeen { guard: GuardId },
@@ -74,7 +74,7 @@ pub(crate) enum Fact<'a> {
         ticket: Ticket,
         answer: &'a Answer,
     },
-    /// The engine gets a push: a key has changed.
+    /// The engine gets a push: this key has changed, or (`None`) all keys.
     Pushed { client: ClientId, node: NodeIndex, key: Option<&'a Key> },
     /// The engine grants a lock.
     Granted { guard: GuardId, attempts: u32 },
@@ -108,7 +108,7 @@ pub(crate) enum Fact<'a> {
     Drained { client: ClientId },
     /// The driver has carried out all effects (outputs of the engine) of a tick.
     TickOver { client: ClientId },
-    /// A client has connected to a node.
+    /// A client has connected to a node. If `replaces`, the connection takes the place of a silent one.
     Connected { client: ClientId, node: NodeIndex, replaces: bool },
     /// A client gives up a connection and the commands in flight on it.
     GivenUp { client: ClientId, node: NodeIndex },
@@ -135,7 +135,7 @@ pub(crate) enum FaultEvent {
     ClientShutDown { client: ClientId },
     /// A node's clock jumps.
     NodeStepped { node: NodeIndex, by: Time },
-    /// A node is killed.
+    /// A node is killed. If `silent`, its connections are not closed: messages to it are lost.
     NodeCrashed { node: NodeIndex, keeps_data: bool, silent: bool },
     /// A node starts.
     NodeStarted { node: NodeIndex },

@@ -56,7 +56,7 @@ pub(crate) struct TokenRecord {
     pub(crate) is_shared: bool,
     /// No client of the simulator has to release the lock: a process detached it, or a caller extends it by its value.
     pub(crate) is_detached: bool,
-    /// The first round of extensions that a downgraded writer sends as a reader.
+    /// The first round of extensions that a downgraded writer sends as a reader. `None` without a downgrade.
     downgraded_in: Option<u32>,
 }
 
@@ -66,12 +66,12 @@ pub(crate) struct NodeRecord {
     pub(crate) asked: bool,
     /// The engine has given out a release for this node, so the node's votes are void for ever (S1).
     pub(crate) released: bool,
-    /// The sending time of the command that the node's latest vote answers.
+    /// The sending time of the command that the node's latest vote answers. `None` without a vote.
     pub(crate) yes: Option<Reading>,
     /// The sending times of earlier votes. An earlier vote matters if the client lacks the evidence (`INFO` and marker)
     /// for the latest vote, or if a clock jump made the earlier vote last longer.
     earlier: Vec<Reading>,
-    /// The sending time of the command whose answer showed that the node no longer has the vote.
+    /// The sending time of the command whose answer showed that the node no longer has the vote. `None`: no answer did.
     pub(crate) gone: Option<Reading>,
     /// The latest vote that must not count: the sending time of its command, and the reason.
     pub(crate) void: Option<(Reading, Void)>,

@@ -1,5 +1,5 @@
-//! Explores the engine with a model checker (stateright), including time: every order of commands, answers, clocks,
-//! pauses and faults, within bounds.
+//! Explores the engine with a model checker (stateright). Within bounds, this covers every order of commands, answers,
+//! pauses and faults, and every pace of the clocks.
 //!
 //! The model runs `quorlock_core::Engine` as it is shipped, with the simulator's model nodes and invariants. Time is
 //! counted in ticks from the present (Lamport: real-time model checking is really simple), so that equal states are
@@ -67,9 +67,9 @@ enum Action {
     /// The replica gets the master's data.
     Replicate,
     Promote,
-    /// The client connects to the promoted server.
+    /// The client connects to the promoted server, and no longer to the old master.
     Move(ClientId),
-    /// The time of `WAIT` is over.
+    /// A client's `WAIT` times out: the replica has not acknowledged the write.
     Unacknowledged(ClientId),
     /// Time passes. The first array is the pace of each client's clocks, the second marks the clients that are paused.
     Tick([Pace; CLIENTS], [bool; CLIENTS]),

@@ -21,7 +21,7 @@ pub(crate) enum Direction {
 pub(crate) struct Wire {
     pub(crate) client: ClientId,
     pub(crate) node: NodeIndex,
-    /// The server that the connection leads to, if the node has a replica.
+    /// The one of two servers that the connection leads to, if the node has a replica; otherwise `None`.
     pub(crate) side: Option<bool>,
     /// The client has not given up the connection.
     pub(crate) open_here: bool,
@@ -118,7 +118,7 @@ impl Network {
         self.ways.as_ref().map(|ways| ways[client][node])
     }
 
-    /// Returns the time at which the reply to a handshake would arrive.
+    /// Returns the time at which the reply to a handshake that begins now would arrive.
     pub(crate) fn dial(&mut self, client: ClientId, node: NodeIndex, now: Time) -> Time {
         let [there, back] = *self.blocks_of(client, node);
         let asked = now.max(there) + 2 * self.delay();

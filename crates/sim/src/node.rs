@@ -36,7 +36,7 @@ impl ModelNode {
         self.store.execute(by, command, now_us)
     }
 
-    /// Takes over the keys of another node, as its replica does. Expiries are shifted by the difference of the clocks.
+    /// Takes over the keys of another node with their remaining times: shifts expiries by the difference of the clocks.
     pub fn copy(&mut self, other: &Self, now: Time) {
         let ahead_ms = self.now_us(now).div_euclid(1000) - other.now_us(now).div_euclid(1000);
         self.store.copy(&other.store, ahead_ms);

@@ -386,7 +386,7 @@ impl Plan {
     /// The longest time from the end of the faults until a waiting call has its lock. Keys of crashed holders and keys
     /// that late commands set expire, clients reconnect, and then the waiting calls get the lock one after the other.
     pub fn bound(&self) -> Time {
-        // A call attaches for at most one ttl, and prolongs the keys by another one.
+        // A call tries to attach for at most one ttl, and its last attempt prolongs the keys by another ttl.
         let attaching = if self.later.leases.is_any() { 2 * self.load.max_ttl } else { 0 };
         let expiry = self.wiring.zombie_for + 3 * self.load.max_ttl + attaching + self.back_steps();
         let connect =

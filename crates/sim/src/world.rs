@@ -63,7 +63,7 @@ pub(crate) enum SimEvent {
     Look { client: ClientId, node: NodeIndex, number: u64 },
     /// The next action of a caller is due.
     Caller { client: ClientId, caller: usize, generation: u32 },
-    /// Callers use a detached lock.
+    /// Callers use the detached lock that has this index in `World::leases`.
     Lease(usize),
     /// Something happens to a node with a replica.
     Replicated(NodeIndex, Replicated),
@@ -210,7 +210,7 @@ pub(crate) struct World {
     pub(crate) setting: Setting,
     pub(crate) record: Record,
     leases: Vec<SimLease>,
-    /// The locks without a guard that requests extend.
+    /// For each request to extend a lock without a guard: this lock.
     pub(crate) extending: BTreeMap<(ClientId, LockId), Entry>,
     /// In a scripted world: the settings of the test, which replace callers, faults and random numbers.
     pub(crate) by_hand: Option<Box<ByHand>>,

@@ -123,8 +123,8 @@ fn seed_1795368106810887_an_adoption_ends_with_its_marker() {
     holds_without_later_faults(1_795_368_106_810_887);
 }
 
-/// A client was paused between reading the clocks and marking a node. Meanwhile another client marked the node, and the
-/// node gave out a token, was flushed, and was adopted again with the same text. The late marker of the first client
+/// A client read the clocks, and was paused before it wrote a node's marker. Meanwhile another client wrote a marker.
+/// The node gave out a token, was flushed, and was adopted again with the same text. The first client's late marker
 /// ended that adoption with a floor below the token. Every adoption has a different text now.
 #[test]
 fn seed_1795382354268190_a_late_marker_does_not_end_a_later_adoption() {
@@ -133,7 +133,7 @@ fn seed_1795382354268190_a_late_marker_does_not_end_a_later_adoption() {
 
 /// A node was frozen, and read its clock seconds after a client's request. The client assumed that the node had read it
 /// at the time of the request, so the client's floor was seconds ahead. The next floor, which another client set, was
-/// below a token of the first floor.
+/// below a token that had been given out above the first floor.
 #[test]
 fn seed_1795384976722503_a_fencing_floor_uses_the_earliest_possible_clock() {
     holds(&Plan::draw(1_795_384_976_722_503));
@@ -205,7 +205,7 @@ fn seed_1795568838658511_validity_is_checked_at_the_end_of_a_turn() {
 }
 
 /// A client saw one server under two node names, so it did not count the node's confirmations and kept the node's
-/// earlier vote. A jump of the wall clock made this vote last longer than the latest vote, which the checker counted.
+/// earlier vote. A jump of the wall clock made the earlier vote last longest. The checker counted only the latest vote.
 #[test]
 fn seed_1795439800538938_an_earlier_vote_may_last_longer_after_a_clock_step() {
     holds(&Plan::draw(1_795_439_800_538_938));

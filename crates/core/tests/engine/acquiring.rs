@@ -277,7 +277,7 @@ fn a_silent_node_is_reported_once_and_costs_one_node_timeout() {
     world.finish();
 }
 
-/// S5: the answers arrive while the process sleeps. The engine then reads the clock, and the lock may have expired.
+/// S5: the answers arrive while the process sleeps. The engine reads the clock afterwards, and grants no expired lock.
 #[test]
 fn a_process_that_slept_with_all_its_answers_in_the_buffer_holds_nothing() {
     for (slept, holds) in [(TERM - 11, true), (TERM - 10, false), (TERM, false), (5000, false)] {
@@ -305,7 +305,7 @@ fn answers_that_have_come_are_counted_before_their_time_outs() {
     world.finish();
 }
 
-/// A client that was busy itself must not treat late answers to an inspection, an extension or a release as silence.
+/// A busy client reads answers to inspections, extensions and releases late. It must not report the nodes as silent.
 #[test]
 fn a_client_that_was_slow_itself_does_not_take_it_for_silence() {
     let sleep = |world: &mut ScriptedWorld| {

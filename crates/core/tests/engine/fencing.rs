@@ -304,8 +304,8 @@ fn numbers_end_where_they_are_no_longer_exact() {
     world.finish();
 }
 
-/// Three clients contend for one lock, hold it for a random time, and may release it. Nodes are slow, lose locks early,
-/// and are down for a while. Their counters differ and are ahead of all clocks.
+/// Three clients contend for one lock. A holder may extend it or release it. Nodes are slow, lose locks early, and are
+/// down for a while. The nodes' counters differ and are ahead of all clocks.
 fn witness(seed: u64, seen: &mut [usize; 3]) {
     println!("SEED={seed}");
     let mut random = Random::new(seed, 0);

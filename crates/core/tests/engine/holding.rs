@@ -227,8 +227,8 @@ fn a_loss_by_an_answer_is_reported_as_such_although_another_vote_has_expired() {
     world.finish();
 }
 
-/// Until the holder releases the lost lock, the client sends no release and grants the lock to no other caller. When
-/// the holder releases the lock, the client sends one release to each node.
+/// A holder keeps its lost lock. Until the holder releases the lock, the client sends no release and grants the lock to
+/// no other caller. Then the client sends one release to each node.
 #[test]
 fn a_lost_lock_that_is_kept_is_released_when_its_holder_gives_it_back() {
     for report in [true, false] {
@@ -261,8 +261,7 @@ fn a_lost_lock_that_is_kept_is_released_when_its_holder_gives_it_back() {
     }
 }
 
-/// After a shutdown, the engine sends no release of a lock that its holder keeps despite the loss. Only the holder's
-/// own release does.
+/// A shutdown ends a lock, and its holder keeps the lock. The engine sends no release until the holder releases it.
 #[test]
 fn a_kept_lock_outlives_a_shutdown_without_a_release() {
     let mut world = ScriptedWorld::new(3);

@@ -330,7 +330,7 @@ fn after_a_downgrade_calls_that_must_step_aside_do() {
     assert!(world.granted_at(reads).is_some());
 }
 
-/// The quorum is all three nodes, and node 2 gets no more messages from the writer. So readers must get the lock.
+/// The writer needs the votes of all three nodes, but its messages to node 2 are lost. So it must let readers in.
 #[test]
 fn a_writer_that_no_reader_keeps_waiting_lets_readers_in() {
     let mut world = ScriptedWorld::with(2, Quorum::new(3, 3).expect("all of three"));

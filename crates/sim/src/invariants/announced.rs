@@ -26,7 +26,7 @@ pub(crate) struct Announced {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Rounds {
-    /// The last notification of the holder was that no quorum confirms the lock.
+    /// The last notification to the holder said that no quorum confirms the lock.
     is_unconfirmed: bool,
     latest: Option<Round>,
 }

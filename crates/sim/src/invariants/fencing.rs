@@ -135,9 +135,9 @@ impl Fencing {
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
-            // A node's next floor must be larger. Between two floors, clocks advance by the quarantine (longest
-            // ttl and two seconds). Jumps of up to half a ttl in total cannot cancel this advance; larger jumps can.
-            // Models have no floors.
+            // Each floor of a node must be larger than the one before. Between two floors, clocks advance by the
+            // quarantine (longest ttl and two seconds). Jumps of up to half a ttl in total cannot cancel this advance;
+            // larger jumps can. Models have no floors.
             Fact::FaultEvent(FaultEvent::NodeStepped { node, by }) if view.terms.quarantine > 0 => {
                 self.floors.set[*node] += by.abs();
                 self.floors.is_low |=

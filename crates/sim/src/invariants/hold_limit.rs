@@ -1,4 +1,4 @@
-//! No holder keeps a lock for longer than its caller allows, and no process keeps a lock from other processes by
+//! No holder keeps a lock for longer than its call allows, and no process keeps a lock from other processes by
 //! handing it over again and again.
 
 use std::collections::BTreeMap;

@@ -32,7 +32,7 @@ pub(crate) struct Waits {
     runs: BTreeMap<(Channel, String), Time>,
     /// The last adoption (the key that begins a node's wait for a marker) that the client has read.
     adoptions: BTreeMap<Channel, Seen>,
-    /// The newest command about trust: its number, and the adoption that it requests; `None`: none that still counts.
+    /// The newest command about trust: its number, and the adoption that it requests. `None`: no request still counts.
     asked: BTreeMap<Channel, (u32, Option<Arc<str>>)>,
     /// Adoptions that arrived in this tick. They take effect at its end, unless evidence in the same batch makes the
     /// engine send a new request.
@@ -62,8 +62,8 @@ impl Waits {
                 ticket,
                 answer: Answer::Adopting { text, age },
             } if self.is_asked_for((*client, *node), ticket.round, text) => {
-                // The node measured this age after the client had sent the request. So the adoption began at most this
-                // long before the request.
+                // The node measured this age after the client had sent the request. So the adoption began at the
+                // earliest this long before the request.
                 let asked = sent.boot().as_nanos();
                 let began = asked - age.as_nanos() as i64;
                 let seen = Seen { text: text.clone(), began, asked };

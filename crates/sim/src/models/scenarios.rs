@@ -18,7 +18,7 @@ pub struct Scenario {
     pub name: &'static str,
     /// A description in a few words.
     pub about: &'static str,
-    /// The mutant to switch on, in a build with mutants.
+    /// The mutant to switch on, in a build with mutants. `None` if the model needs no mutant.
     pub mutant: Option<&'static str>,
     bounds: Bounds,
     pinned: Pinned,
@@ -44,13 +44,13 @@ pub struct Exploration {
     pub steps: usize,
     /// Rare events, and the number of steps in which each occurred.
     pub sometimes: Vec<(&'static str, u64)>,
-    /// The first invariant that did not hold.
+    /// The first invariant that did not hold. `None` if all invariants hold.
     pub broken: Option<&'static str>,
     /// The length of the shortest counterexample, in steps.
     pub after: usize,
     /// The shortest counterexample, line by line.
     pub trace: Vec<String>,
-    /// The difference to the expected result.
+    /// The difference to the expected result. `None` if the result is as expected.
     pub wrong: Option<String>,
 }
 

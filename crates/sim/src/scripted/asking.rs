@@ -270,7 +270,7 @@ impl ScriptedWorld {
         extended.collect()
     }
 
-    /// The holder's notifications: the time, whether a quorum confirmed the lock, and the number of nodes that did.
+    /// Notifications to the holder: the time, whether a quorum confirmed the lock, and the number of nodes that did.
     pub fn health(&self, wanted: LockId) -> Vec<(i64, bool, usize)> {
         let health = self.said(move |effect| match effect {
             Effect::Health { lock, is_confirmed, nodes, .. } if *lock == wanted => {
@@ -291,7 +291,7 @@ impl ScriptedWorld {
         released.next()
     }
 
-    /// The times at which larger fencing tokens were seen, and the tokens.
+    /// The times at which the engine reported that another holder has a larger fencing token, and these tokens.
     pub fn superseded(&self, wanted: LockId) -> Vec<(i64, u64)> {
         let superseded = self.said(move |effect| match effect {
             Effect::Superseded { lock, fence } if *lock == wanted => Some(*fence),

@@ -104,7 +104,7 @@ impl ScriptedWorld {
         }
     }
 
-    /// Breaks the connections to a node. Commands in flight are lost, or arrive later.
+    /// Breaks the connections to a node. Commands in flight arrive `orphans_after` milliseconds later, or are lost.
     pub fn cut(&mut self, node: usize, orphans_after: Option<i64>) {
         self.world.by_hand_mut().orphans_after = orphans_after.map(|ms| ms * MS);
         self.mute(node, false);

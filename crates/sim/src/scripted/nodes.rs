@@ -33,7 +33,7 @@ impl ScriptedWorld {
         self.clear(node);
     }
 
-    /// Allows votes to be missing from now on. With a restart guard, locks still must not overlap.
+    /// If keys were lost, allows locks to overlap from now on. With a restart guard, they still must not overlap.
     fn may_lose(&mut self, is_lost: bool) {
         if is_lost && !self.world.by_hand().is_guarded {
             self.promise_nothing();

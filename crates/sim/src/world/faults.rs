@@ -409,7 +409,7 @@ impl World {
             // A durable node keeps its own data here. If it took other data and then restarted, it would have forgotten
             // that it was a replica, and clients would trust the other data (GUARANTEES.md).
             _ if self.forgets_nothing(node) => false,
-            // The node loses its data. It copies `other` (below) only if `other` is smaller, so data stay different.
+            // The node loses its data. Nodes copy only nodes with a smaller index (below), so no two copy each other.
             choice if choice == 1 || other >= node => {
                 self.servers[node].node.flush();
                 // Without a push, clients notice by the missing marker (the key that shows that no data was lost).

@@ -79,7 +79,7 @@ impl World {
         wishes
     }
 
-    /// Starts readers that keep coming. Every key then always has a reader, and only an intent (the note of a waiting
+    /// Starts readers that keep coming. Their keys are then hardly ever free, and only an intent (the note of a waiting
     /// writer, which keeps new readers out) lets a writer in.
     pub(super) fn start_readers(&mut self) {
         if !self.plan.later.kinds.readers_stay {
@@ -103,8 +103,8 @@ impl World {
         self.random.kinds.between(ttl / 8, ttl / 2)
     }
 
-    /// All callers of one reading client read the same key. The reading clients get the keys in turn, so that
-    /// readers of one key come while readers of another key leave.
+    /// A caller of a reading client asks to read. The client's position among the reading clients selects the key, so
+    /// all callers of one client read the same key.
     pub(super) fn want_to_read(&mut self, client: ClientId, caller: usize) {
         let place = self.progress.readers.iter().position(|reader| *reader == client).unwrap_or(0);
         let request = Request {

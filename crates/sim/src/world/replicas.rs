@@ -33,7 +33,7 @@ pub(crate) struct Pair {
     acknowledged: [u64; 2],
     /// Promotions and demotions so far. Data that was sent before the last of them is lost.
     changes: u64,
-    /// The arrival of the last data and of the last acknowledgement, because messages keep their order.
+    /// The arrival times of the newest data and of the newest acknowledgement. Later messages must not overtake them.
     last: [Time; 2],
     /// For each side, the batches that wait for an acknowledgement.
     waits: [Vec<Wait>; 2],

@@ -84,7 +84,7 @@ impl World {
         self.send_exchange(client, node, id);
     }
 
-    /// Sends the commands of a batch, or repeats them.
+    /// Sends the commands of a batch, or sends some of them again, for example after the node forgot a script.
     fn send_exchange(&mut self, client: ClientId, node: NodeIndex, id: BatchId) {
         let Transport { unanswered, session, epoch, .. } =
             &mut self.clients[client].transports[node];

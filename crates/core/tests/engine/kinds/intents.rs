@@ -132,7 +132,7 @@ fn a_writer_of_one_key_that_stepped_aside_has_its_intent_back() {
     world.finish();
 }
 
-/// Another program's key on one node lives for an hour. Pushes come late, so the call must notice the other keys' end.
+/// One node has another program's key for an hour. The call must try when the other nodes' keys expire, without a push.
 #[test]
 fn a_foreign_key_that_lives_long_puts_off_nobody() {
     for node in 0..3 {

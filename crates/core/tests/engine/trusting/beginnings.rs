@@ -11,7 +11,7 @@ fn jump(world: &mut ScriptedWorld, node: usize) {
     world.server_mut(node).clock.step(JUMP, now);
 }
 
-/// The nodes are flushed, so their wait begins again. A jump of a server's clock must not make the new wait look old.
+/// Flushed nodes begin a new wait for a marker. A jump of their servers' clocks must not make this wait look older.
 #[test]
 fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new() {
     let mut world = fresh();
@@ -26,8 +26,8 @@ fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new()
     assert_eq!((world.trusted(0), world.outcome(lock)), (3, Some(Ok(()))));
 }
 
-/// Another client begins the wait of a flushed node again, and the clock of the server jumps ahead. This client knows
-/// only the first wait. The new wait cannot be older than the time at which this client last saw the first one.
+/// A node is flushed, another client begins its wait again, and its server's clock jumps ahead. The tested client has
+/// seen only the first wait. The new wait must have begun after the tested client last saw the first wait.
 #[test]
 fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_before() {
     let mut world = fresh();
@@ -105,8 +105,8 @@ fn a_floor_that_rests_on_the_clocks_of_few_is_reported() {
     }
 }
 
-/// A client asks the other nodes for their clocks, and is suspended before it reads the answers. Meanwhile another
-/// client adopts a node. A floor computed from the old answers could be below the floor of the other client.
+/// To compute a floor for node 0, a client asks the other nodes for their clocks, and sleeps before the answers arrive.
+/// Another client could set a higher floor meanwhile. So the first client must ask for the clocks again.
 #[test]
 fn a_floor_rests_on_no_clock_that_was_heard_late() {
     let mut world = settled();
@@ -128,7 +128,7 @@ fn a_floor_rests_on_no_clock_that_was_heard_late() {
     assert!(i64::try_from(marker(&world, 0).floor).unwrap() >= least, "{}", marker(&world, 0));
 }
 
-/// After the client has seen an uptime of 4 s, the server's clock jumps ahead. The longer uptime must not end the wait.
+/// A restarted node reports an uptime of 4 s, and then one of over a minute. The jump must not end its quarantine.
 #[test]
 fn an_uptime_that_jumps_after_it_was_seen_makes_no_run_older() {
     let mut world = settled();
@@ -142,7 +142,7 @@ fn an_uptime_that_jumps_after_it_was_seen_makes_no_run_older() {
     assert_eq!((world.trusted(0), world.outcome(lock)), (0, None), "it started 8 s ago");
 }
 
-/// A server with older data was promoted. Even if it no longer reports this, the wait of 7274 s must not end early.
+/// A server with older data was promoted. Even if it no longer reports this, its wait of 7274 s must not end early.
 #[test]
 fn a_promotion_that_the_server_has_forgotten_still_counts() {
     let mut world = with_a_long_ttl(run_id);
@@ -184,7 +184,7 @@ fn an_adoption_from_before_a_promotion_is_none() {
     }
 }
 
-/// Waits until the client asks node 0 for its evidence (`INFO`, marker), and answers that node 0 is suspended.
+/// Waits until the client asks node 0 for its evidence (`INFO`, marker), and fails this command: node 0 is suspended.
 fn suspended_at_a_look(world: &mut ScriptedWorld) {
     let of_first = |world: &ScriptedWorld| {
         let tickets = world.log().iter().filter_map(|(_, _, effect)| match effect {
@@ -311,8 +311,8 @@ fn a_server_has_no_second_vote_under_another_name_when_its_first_leads_elsewhere
     assert_eq!(world.trusted(0), 3, "no vote from before counts any more");
 }
 
-/// The server has a vote under the second name, which then leads elsewhere. When the server answers again under its
-/// first name, it must not get a second vote.
+/// The first server votes under the second name, which then leads to another server. When the first server answers
+/// under its own name again, it must not get a second vote.
 #[test]
 fn a_server_that_was_away_has_no_second_vote_when_the_other_name_leads_elsewhere() {
     let mut world = settled();
@@ -374,8 +374,8 @@ fn a_server_is_not_held_back_for_what_did_not_count() {
     assert_eq!(world.trusted(0), 3);
 }
 
-/// A client remembers a bounded number of servers per name. The next server must not vote until the votes of the first
-/// one have expired.
+/// A name leads to more servers, one after another, than a client remembers for a name. The last of these servers must
+/// not vote until the votes of the first one have expired.
 #[test]
 fn a_name_that_leads_to_ever_other_servers_waits_until_the_first_ones_votes_cannot_count() {
     let mut world = settled();

@@ -77,7 +77,7 @@ fn clients_that_poll_get_their_share_within_three_seconds() {
     let all = foreign + ours;
     assert!(foreign * 10 >= all && ours * 10 >= all, "{foreign} and {ours}");
     assert!(longest_wait <= 3000, "{longest_wait}");
-    // Without gaps the share of the pollers is less than half of this.
+    // Without gaps, the pollers' share of the grants is less than half of their share with gaps.
     let (foreign_without, ours_without, _) =
         contend(&Request { yields_to_pollers: false, ..request("k") });
     let all_without = foreign_without + ours_without;
@@ -94,7 +94,7 @@ fn in_a_gap() -> ScriptedWorld {
     world.run_for(10);
     assert!(world.is_valid(call), "the foreign client has had its turn, so there is no gap");
     world.release(call, false);
-    // The probe is a call that shows whether the client leaves a gap now: then it does not get the lock.
+    // The call `probe` shows whether a gap has begun: during a gap, this call does not get the free lock.
     for _ in 0..100 {
         let probe = world.acquire(request("k"));
         world.run_for(10);
