@@ -201,7 +201,7 @@ fn connecting(does: &[Does], time: i64, order: &[usize]) -> Schedule {
     Schedule { connecting: does.iter().map(|does| !late(does)).collect(), steps }
 }
 
-/// The answers in order, first the prompt answers, then the late answers.
+/// Returns the prompt answers and the late answers, each list in the order of the nodes in `order`.
 fn answers(does: &[Does], order: &[usize]) -> [Vec<Step>; 2] {
     [false, true].map(|late| {
         let nodes = order.iter().filter(|node| does[**node] != Does::StaySilent);

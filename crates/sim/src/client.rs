@@ -34,7 +34,7 @@ pub(crate) struct Life {
     /// Set while the process or its machine is paused. Events for the client wait in `deferred`.
     pub(crate) still: Option<Still>,
     pub(crate) deferred: Vec<SimEvent>,
-    /// The client was shut down and owes no release.
+    /// The client was shut down and owes no release (none that failed and must be sent again).
     pub(crate) drained: bool,
 }
 

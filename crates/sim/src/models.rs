@@ -341,8 +341,8 @@ impl Timed {
     }
 
     /// Whether the client's votes end with the next tick of its clocks. A client's clock may fall behind only in this
-    /// tick, where a lag does most harm: later the lock is over, and an earlier lag would not affect votes that are
-    /// answered after the lag.
+    /// tick, where a lag does most harm: it makes all votes last longer. After this tick the lock is over. A lag before
+    /// this tick would not affect the votes that the client requests after the lag.
     fn is_last_tick(&self, world: &ModelWorld, client: ClientId) -> bool {
         let age = ticks(self.bounds.ttl - self.bounds.drift - 1);
         match world.clients[client].call {

@@ -3,7 +3,7 @@
 use crate::plan::{Later, Plan};
 use crate::run;
 
-/// Returns the plan with the fewest faults and clients that still breaks the same invariant.
+/// Removes kinds of faults, and clients, one after another, if the run still breaks the same invariant without them.
 pub fn shrink(plan: &Plan) -> Plan {
     let Some(violation) = run(plan, false).violation else {
         return plan.clone();

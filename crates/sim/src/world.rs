@@ -65,7 +65,7 @@ pub(crate) enum SimEvent {
     Caller { client: ClientId, caller: usize, generation: u32 },
     /// Callers use the detached lock that has this index in `World::leases`.
     Lease(usize),
-    /// Something happens to a node with a replica.
+    /// An event of a node with a replica, for example the promotion of the replica.
     Replicated(NodeIndex, Replicated),
     /// A fault begins.
     Fault(Fault),
@@ -340,7 +340,7 @@ impl World {
     fn live(&mut self) {
         let faults_until = self.plan.faults.last_for;
         self.run_until(faults_until, |_| false);
-        // Only mutual exclusion is checked in runs with replicas, which end here.
+        // Runs with replicas end here, because they check only mutual exclusion.
         if self.record.violation.is_none() && !self.plan.later.replicated {
             self.heal();
         }

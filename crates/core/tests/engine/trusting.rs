@@ -52,7 +52,7 @@ fn rules(guard: RestartGuard) -> Rules {
     }
 }
 
-/// A strict client, and three nodes without a marker (the key that shows that no data was lost).
+/// A client with a strict restart guard, and three nodes without a marker (the key that shows that no data was lost).
 fn fresh() -> ScriptedWorld {
     with(rules(RestartGuard::Strict))
 }

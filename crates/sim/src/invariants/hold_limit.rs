@@ -91,7 +91,7 @@ impl HoldLimit {
         Ok(())
     }
 
-    /// Drops the record of a lost lock. The engine releases its keys and no longer extends the lock.
+    /// Drops the record of a lost lock, because the engine releases the keys of the lock and no longer extends them.
     fn forget(&mut self, id: GuardId, view: &View<'_>) {
         if let Some(guard) = view.guards.of(id).filter(|guard| guard.is_lost) {
             self.tokens.remove(guard.value().as_bytes());

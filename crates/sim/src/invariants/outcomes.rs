@@ -38,8 +38,8 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     }
 }
 
-/// A report that the detached lock is over is right only if fewer nodes than a quorum may still have the lock. A report
-/// that another client has it is right only if a node has another value.
+/// If an attach fails, `Gone` (the detached lock is over) is right only if fewer nodes than a quorum may still have it.
+/// `Contended` (another client has the lock) is right only if a node has another value.
 fn check_attach(refusal: &Refusal, view: &View<'_>) -> Checked {
     let quorum = view.terms.quorum;
     let count = |is: fn(&NodeOutcome) -> bool| {

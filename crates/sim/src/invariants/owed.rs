@@ -32,7 +32,7 @@ pub(crate) struct Owed {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Set {
-    /// The first command that may have set the key.
+    /// The first of the commands sent to this node that can set the key.
     first: Ticket,
     /// The earliest time at which the key has expired, by the client's boot clock.
     until: Time,

@@ -2,7 +2,7 @@
 //!
 //! A message in flight, or a client with a stale name, reaches the old master also after the promotion. So the model
 //! needs no frozen master. The promoted server has a replica of its own that acknowledges everything at once, because
-//! this lets the most votes count. It is not a state of the model.
+//! this lets the most votes count. The model has no state for this replica.
 
 use quorlock_core::Command;
 

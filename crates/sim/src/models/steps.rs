@@ -316,7 +316,7 @@ impl Step<'_> {
         self.note(&Fact::FaultEvent(FaultEvent::NodeFlushed { node }));
     }
 
-    /// The lock's key vanishes from a node; the counter for fencing tokens stays.
+    /// The lock key with this index vanishes from a node; the counter for fencing tokens stays.
     pub(crate) fn vanish(&mut self, node: NodeIndex, key: usize) {
         self.seen.add(Rare::Vanished);
         self.world.vanishing -= 1;
@@ -450,8 +450,8 @@ impl Step<'_> {
         self.world.watch.change().rebase(TICK, advance_of);
         if self.bounds.guard != RestartGuard::Off {
             // With the restart guard, a client with a due deadline is woken at once, so that it inspects nodes in time.
-            // Other orders within the tick need not be explored: a node's `INFO` and marker depend on no other client's
-            // action within the tick, except a restart. A restart can also happen before the tick.
+            // Other orders within the tick need not be explored: what other clients do within the tick does not affect
+            // a node's `INFO` and marker. A restart does, but the model also explores restarts before the tick.
             for client in 0..self.bounds.clients {
                 let it = &self.world.clients[client];
                 if it.call != Call::Over && it.engine.is_due(NOW) {

@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// A lock is lost. If its holder checks its guard, it does so soon, and releases the lock then or later.
+    /// A lock is lost. A holder that checks its guard notices the loss soon, and releases the lock then or later.
     pub(crate) fn lost(&mut self, guard: GuardId) {
         let GuardId { client, lock } = guard;
         let Some(caller) = self.clients[client].caller_of(lock) else { return };

@@ -55,7 +55,7 @@ pub(crate) enum Replicated {
     Data { changes: u64, offset: u64, data: Box<ModelNode> },
     /// The master on this side gets the replica's acknowledgement.
     Acknowledged { to: Side, offset: u64 },
-    /// The time of a `WAIT` on this side is over.
+    /// A `WAIT` on this side times out.
     WaitOver { on: Side },
     /// The replica is promoted.
     Promote,
@@ -158,7 +158,7 @@ impl World {
         self.plan_at(self.pairs[node].last[0], SimEvent::Replicated(node, event));
     }
 
-    /// Keeps a reply back until the replica has acknowledged the batch, or the time of `WAIT` is over. Returns the reply
+    /// Keeps a reply back until the replica has acknowledged the batch, or `WAIT` times out. Returns the reply
     /// if no acknowledgement was requested.
     pub(crate) fn hold_back(
         &mut self,
@@ -190,7 +190,7 @@ impl World {
         None
     }
 
-    /// Answers the `WAIT`s of this side that are acknowledged or over. Then executes the batches that they blocked.
+    /// Answers the `WAIT`s of this side that were acknowledged or timed out. Then executes the batches behind them.
     fn review_waits(&mut self, node: NodeIndex, on: Side) {
         self.turn_to(node, on);
         if self.servers[node].process != Process::Runs {

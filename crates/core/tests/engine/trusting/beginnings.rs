@@ -360,7 +360,7 @@ fn a_durable_server_that_was_restarted_has_no_second_vote_under_another_name() {
     assert_eq!(world.trusted(0), 3, "no vote from before counts any more");
 }
 
-/// A refused server's votes did not count. So the next server under its name need not wait until they have expired.
+/// A server with two names was refused, so its votes did not count. The next server under its name need not wait.
 #[test]
 fn a_server_is_not_held_back_for_what_did_not_count() {
     let mut world = settled();
