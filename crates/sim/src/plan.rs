@@ -56,7 +56,7 @@ pub struct Load {
     pub callers: usize,
     /// The number of resources that callers contend for.
     pub resources: usize,
-    /// The timings of the locks. Each call takes one of them.
+    /// The timings (ttl, margin and timeouts) of locks. Each call takes one of these timings.
     pub timings: Vec<Timing>,
     /// The longest ttl.
     pub max_ttl: Time,

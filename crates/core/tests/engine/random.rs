@@ -14,7 +14,7 @@ use quorlock_sim::scripted::asking::{fenced, request};
 
 const KEYS: [&str; 2] = ["a", "b"];
 
-/// The faults of a run. Each seed draws its own.
+/// The faults of a run. Each seed draws its own faults.
 struct Faults {
     /// Whether nodes lose keys. This breaks an assumption of the protocol, so locks may overlap.
     losses: bool,

@@ -1,4 +1,4 @@
-//! The order of calls of one process: a call that pauses does not block the others. Also the report of a call about
+//! The order of calls of one process: a call that pauses does not block other calls. Also the report of a call about
 //! nodes that have not answered.
 
 use std::time::Duration;

@@ -396,7 +396,7 @@ fn a_call_does_not_report_its_own_vote_as_that_of_another() {
     }
 }
 
-/// A vote of the call is left on one node, and another client holds the lock on the others. So the lock is contended.
+/// A vote of the call is left on one node, and another client has the lock on the other nodes. The lock is contended.
 #[test]
 fn a_lock_that_another_has_is_held_whatever_the_call_left_behind() {
     let mut world = ScriptedWorld::new(3);

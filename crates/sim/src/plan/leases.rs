@@ -15,7 +15,7 @@ pub struct Leases {
     pub by_value: bool,
 }
 
-/// Seeds in tests and documents, older than this file. Their plans skip its draws, because their runs must not change.
+/// Seeds in tests and documents that are older than the draws of this file. Their plans skip these draws.
 const NAMED_BEFORE_LEASES: [u64; 10] = [
     290,
     1_135,

@@ -142,7 +142,7 @@ impl World {
             _ if self.plan.load.fenced == 0 => drawn,
             // `sober`: all clocks are right. The clock shows the time of the nodes, within a millisecond.
             _ if self.plan.clocks.sober => WALL + self.now + drawn % (2 * MS) - MS,
-            // Otherwise one of three cases: the time of the nodes, up to hours away from it, or a random time.
+            // Otherwise the clock shows the time of the nodes, a time within hours of it, or a random time.
             0 => WALL + self.now,
             1 => WALL + self.now + drawn % (6 * HOUR) - 2 * HOUR,
             _ => drawn,

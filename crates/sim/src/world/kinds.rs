@@ -126,8 +126,8 @@ impl World {
         self.ask_for(client, caller, request);
     }
 
-    /// Leaves another program's keys on a minority of nodes. They block all locks on the same nodes, because a lock of
-    /// several keys needs a quorum of nodes on which all its keys are free.
+    /// Leaves another program's keys on a minority of nodes, the same nodes for all locks. Otherwise a lock of several
+    /// keys might have no quorum of nodes on which all its keys are free.
     pub(super) fn leave_litter(&mut self) {
         let leftovers = self.plan.later.kinds.leftovers;
         // If two names lead to one server, a quorum needs all other nodes, so no node may have such keys.

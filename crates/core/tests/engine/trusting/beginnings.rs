@@ -218,7 +218,7 @@ fn votes_after_extending(world: &mut ScriptedWorld, lock: LockId) -> Option<usiz
     votes.next_back()
 }
 
-/// A suspended node answers again, but meanwhile a second name leads to its server. The server must have one vote.
+/// A suspended node answers again, but meanwhile a second name leads to its server. The server must have one vote only.
 #[test]
 fn a_node_that_was_away_may_be_another_names_server_when_it_is_back() {
     let mut world = settled();
@@ -333,7 +333,7 @@ fn a_server_that_was_away_has_no_second_vote_when_the_other_name_leads_elsewhere
     assert_eq!(world.trusted(0), 2);
 }
 
-/// The first server is durable and has voted. It restarts, and the second name leads to it. It must not vote again.
+/// The first server is durable and has voted. Then it restarts, and the second name leads to it, so it must not vote.
 #[test]
 fn a_durable_server_that_was_restarted_has_no_second_vote_under_another_name() {
     let durable = (0..3).map(NodeId::new).collect();
@@ -391,7 +391,7 @@ fn a_name_that_leads_to_ever_other_servers_waits_until_the_first_ones_votes_cann
     assert_eq!(world.trusted(0), 3);
 }
 
-/// Another server, which has just started with an old copy of the data, replaces a node. It must not vote.
+/// A node's server is replaced by a server that has just started with an old copy of the data. This one must not vote.
 #[test]
 fn a_server_with_a_copy_that_has_just_started_does_not_vote() {
     let mut world = settled();

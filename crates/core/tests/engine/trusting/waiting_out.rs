@@ -149,7 +149,7 @@ fn an_uptime_by_a_clock_that_jumped_is_bounded_by_what_was_seen() {
 
 #[test]
 fn an_uptime_below_zero_is_no_long_time() {
-    // The clocks of the servers were set back after their restart, so they report negative uptimes. They must not vote.
+    // The servers' clocks were set back after a restart. So the servers report negative uptimes, and must not vote.
     let mut world = settled();
     for node in 0..3 {
         world.restart(node, true);
