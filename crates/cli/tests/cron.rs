@@ -11,7 +11,7 @@ use quorlock_servers::{Reply, Server};
 /// Quarantine for the largest ttl of 4 s, in milliseconds: the ttl, 1 % of it, and 2 s.
 const QUARANTINE_MS: i64 = 6_040;
 
-/// The ttl of `quorlock:adopt`, the key that begins a node's quarantine. The remaining ttl shows when that was.
+/// The ttl of `quorlock:adopt`, the key that begins a node's quarantine. Its remaining ttl shows the quarantine's age.
 const ADOPTION_MS: i64 = 2 * 86_400_000;
 
 #[test]

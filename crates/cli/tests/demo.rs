@@ -81,7 +81,7 @@ fn assert_clean_verdict(output: &Output) {
     let verdict = said.lines().last().unwrap_or_default();
     assert!(verdict.starts_with("VERDICT: "), "{said}");
     assert!(verdict.contains(" acquisitions, 0 overlaps, "), "{said}");
-    // A loaded machine may pause a worker between its check of the lock and the end of its write.
+    // A late write may lose an update: a loaded machine may pause a worker between its check of the lock and its write.
     let was_paused = said.contains("writes that ended after their lock");
     assert!(verdict.contains(" 0 lost updates") || was_paused, "{said}");
     assert!(!said.contains("WRONG"), "{said}");
@@ -90,7 +90,7 @@ fn assert_clean_verdict(output: &Output) {
     let in_one_line = words.join(" ");
     assert!(in_one_line.contains("no quorum, 3 of 5 nodes must grant"), "{said}");
     assert!(in_one_line.contains("nodes c, d, e failed: unreachable"), "{said}");
-    // The lines before the story contain paths, which may be longer than a line should be.
+    // The lines before the story contain paths, which may be longer than 80 characters.
     let mut story = said.lines().skip_while(|line| !line.starts_with(STORY_BEGINS));
     assert!(story.all(|line| line.chars().count() <= 80), "{said}");
     assert!(!said.contains('\x1b'), "no escape sequences where there is no terminal: {said}");

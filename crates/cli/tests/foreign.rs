@@ -6,7 +6,7 @@ use common::{Testbed, stderr, stdout};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// The longest line of output. Some lines contain the settings of five nodes.
+/// The longest allowed line of output, in bytes. Some lines contain the settings of five nodes.
 const LINE_MAX: usize = 16_000;
 
 #[test]

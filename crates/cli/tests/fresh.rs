@@ -65,7 +65,7 @@ fn closed_at(text: &'static str, server: &Server) -> String {
 
 #[test]
 fn a_node_whose_answer_is_lost_may_have_been_changed() {
-    // The first text is in the call that registers the database, the second one in the script that writes the marker.
+    // The reply is lost first to the call that registers the database, then to the script that writes the marker.
     let changes =
         [("\r\ninstead\r\n", "quorlock:database"), ("Changes a node's marker", "quorlock:node")];
     for (text, key) in changes {

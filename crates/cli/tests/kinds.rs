@@ -228,7 +228,7 @@ fn invalid_sets_of_keys_are_refused() {
 #[test]
 fn a_crashed_reader_keeps_a_writer_out_only_until_its_ttl_ends() {
     let Some(testbed) = Testbed::new() else { return };
-    // The test itself writes the vote of a crashed reader: the guardian of a killed `quorlock` would release it.
+    // The test writes the vote of a crashed reader, because the guardian of a killed `quorlock` would release it.
     let value = format!("{} crashed", "c".repeat(40));
     let script = "local t = redis.call('TIME') local e = t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[2] \
                   redis.call('ZADD', KEYS[1], e, ARGV[1]) redis.call('PEXPIREAT', KEYS[1], e) return 1";

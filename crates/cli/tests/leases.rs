@@ -230,7 +230,7 @@ fn start_script(testbed: &Testbed, shell: &str, text: &str) -> Option<Running> {
         if fs::remove_file(&up).is_ok() {
             return Some(running);
         }
-        // A keeper that starts slowly, on a busy machine, uses up the ttl.
+        // On a busy machine, the keeper may start so slowly that the ttl ends first. Then the loop tries again.
         let said = stderr(&running.end());
         assert!(said.contains("up before the lease could be printed"), "{said}");
     }
@@ -307,7 +307,7 @@ fn a_keeper_holds_nothing_of_the_script_open_and_ends_before_a_release() {
 
     let status = stdout(&testbed.output(&["status", "k"]));
     assert!(status.contains(&format!("kept for pid {}", script.id())), "{status}");
-    // The script ignores SIGTERM, and its keeper does not.
+    // The script ignores SIGTERM, and its child processes inherit this. The keeper must still end.
     code(&testbed.output(&["release", lease["lease"].as_str().unwrap()]), 0);
     await_end_of(keeper);
     assert!(is_free(&testbed, "k"));

@@ -39,7 +39,7 @@ fn a_foreign_key_on_a_minority_does_not_count_for_the_holder() {
     assert!(held.ends_with("(on 3 of 5 nodes)"), "{held}");
     let (waits, _) = refused(&testbed, "400ms");
     let [waits] = &waits[..] else { panic!("one line: {waits:?}") };
-    // The first three answers may name two different holders. Then the message names neither holder.
+    // Three answers decide the attempt. If they name two different holders, the message names neither holder.
     let named = waits.contains(": held by ") && waits.contains(&ours);
     assert!(named || waits.ends_with(": others hold it or want it"), "{waits}");
 

@@ -214,7 +214,7 @@ fn a_missing_right_is_named() {
             }
         };
         for (right, weight, call) in RIGHTS {
-            // If the user lacks one of these commands, the restart guard has another message, so this loop skips them.
+            // If the user lacks one of these commands, the restart guard reports another error, so the loop skips them.
             if matches!(call[0], "DELIFEQ" | "DELEX" | "INFO") {
                 continue;
             }

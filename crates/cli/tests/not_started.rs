@@ -25,7 +25,7 @@ fn without_proc_the_lock_is_not_taken() {
         assert!(stderr(&output).contains("/proc"), "{}", stderr(&output));
         assert_eq!(testbed.holders_of("k"), 0, "round {round}");
     }
-    // `quorlock` opens the descriptor through /proc too. The message must blame /proc and not the descriptor.
+    // For `--status-fd`, `quorlock` opens the descriptor through /proc. The message must name /proc as the cause.
     outer.truncate(6);
     let with_descriptor = format!("exec 3>fd; {hide}");
     outer.push(&with_descriptor);

@@ -22,7 +22,7 @@ fn printed(args: &[&str]) -> String {
     stdout(&output)
 }
 
-/// Whether the program is installed. The test continues without a program that is not.
+/// Whether the program is installed. A test omits the checks that need a missing program.
 fn has(program: &str) -> bool {
     let found = Command::new(program).arg("--version").stdin(Stdio::null()).output().is_ok();
     if !found {

@@ -203,7 +203,7 @@ fn a_guard_is_lost_after_its_runtime_has_ended() {
         assert!(client.inspect("orders").await.unwrap().nodes.is_empty());
         client.shutdown(PATIENCE).await.unwrap();
         assert!(started.elapsed() < PATIENCE, "nothing is waited for");
-        // The client no longer sends releases, so the keys stay until the ttl ends.
+        // The driver has ended with its runtime and sends no release, so the keys stay until the ttl ends.
         no_key_is_left(&nodes).await;
     });
 }

@@ -102,7 +102,7 @@ fn a_thread_that_ends_may_make_blocking_calls() {
     client.shutdown(PATIENCE).unwrap();
 }
 
-/// Records the parent of each span in the thread whose default subscriber it is.
+/// A tracing subscriber that records the parent of each new span.
 #[derive(Clone, Default)]
 struct SpanTree(Arc<SpanTreeState>);
 

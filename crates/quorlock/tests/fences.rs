@@ -82,15 +82,15 @@ async fn a_fenced_acquire_works_when_the_scripts_are_gone() {
         for node in &nodes {
             run(node, &["SCRIPT", "FLUSH"]);
         }
-        // One attempt suffices: no other command is in flight, so the client may send the text of the script instead.
+        // One attempt suffices: no command follows the acquire, so the client repeats it with the script's text.
         let guard = client.acquire_fenced("orders").options(ONCE).await.unwrap();
         assert!(guard.fencing_token() > 0);
         assert!(guard.release().await.is_released());
         for node in &nodes {
             run(node, &["SCRIPT", "FLUSH"]);
         }
-        // Many calls run at once. Where a command with the script's text would come too late, the call makes a new
-        // attempt.
+        // Many calls share each connection. If a later command was sent before a node rejects an acquire, the client
+        // must not repeat the acquire there. If too few votes are left, the call makes a new attempt.
         let calls = (0..50).map(|number| client.acquire_fenced(format!("job {number}")));
         let calls: Vec<_> = calls.map(|call| tokio::spawn(call.into_future())).collect();
         for call in calls {

@@ -65,7 +65,7 @@ async fn with_a_replica(test: impl AsyncFn(&Server, &Server, Client)) {
     }
 }
 
-/// A name that leads to the master, until the test changes it.
+/// An address that forwards connections to the master, until the test directs it to another server.
 async fn name_of(master: &Server) -> Door {
     let name = Door::open(master, |mut client, server| async move {
         let Some(mut server) = server else { return };

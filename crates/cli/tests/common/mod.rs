@@ -24,7 +24,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Testbed {
     pub(crate) nodes: Nodes,
     pub(crate) folder: tempfile::TempDir,
-    /// The restart guard of every call. It is off by default, because with it the new servers would not vote at first.
+    /// The restart guard of every call. The default is `off`, because under the guard new servers do not vote at first.
     pub(crate) guard: &'static str,
     /// A configuration file in the folder.
     pub(crate) config: Option<&'static str>,
@@ -164,7 +164,7 @@ pub(crate) fn quorlock(args: &[&str]) -> Command {
         }
     }
     command.env("XDG_CONFIG_HOME", "/no/such/folder");
-    // The servers are new, and most tests do not wait until new servers vote.
+    // Under the restart guard, new servers do not vote at first, and most tests do not wait until they do.
     command.env("QUORLOCK_RESTART_GUARD", "off");
     command.args(args).stdin(Stdio::null());
     command
@@ -188,7 +188,7 @@ pub(crate) fn through(outer: &[&str], inner: &Command) -> Command {
 /// A child process. Dropping it kills it.
 pub(crate) struct Running {
     pub(crate) child: Child,
-    /// The output so far on standard output and standard error, as far as they are pipes.
+    /// The bytes read so far from standard output and standard error. A stream that is not a pipe stays empty.
     said: [Arc<Mutex<Vec<u8>>>; 2],
     readers: Vec<JoinHandle<()>>,
 }

@@ -118,7 +118,7 @@ pub(crate) fn a_guardian_that_continues_late_applies_the_newest_deadlines() {
 }
 
 /// While the guardian is stopped, the lock is extended and another process kills the command. The lock is still valid
-/// then, so no loss must be reported.
+/// then, so the exit code must be that of the command's signal, not that of a lost lock.
 fn a_late_guardian_applies_the_newest_deadlines() -> bool {
     let lease = ["--term", "3000", "--kill", "3300"];
     let renewed = ["--renew-every", "100", "--renew-times", "600"];

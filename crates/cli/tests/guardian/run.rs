@@ -61,7 +61,7 @@ impl Run {
     }
 
     pub(crate) fn start(&mut self, options: &[&str], command: &[&str]) {
-        // The keeper has a session of its own, because some tests stop its job.
+        // The keeper has a session of its own, so that a signal to its process group does not reach the test.
         let mut words: Vec<OsString> = vec!["setsid".into()];
         words.extend(self.wrapper.iter().map(Into::into));
         words.extend(self.words(options, command));
@@ -103,7 +103,7 @@ impl Run {
             .expect("it starts");
         direct.wait().expect("it ends");
         let text = fs::read_to_string(self.path("direct")).expect("a file");
-        // The path of the output file differs, so it is replaced.
+        // The output may contain the path of its own file. The path is replaced by that of the guarded command's file.
         text.replace("/direct", "/out")
     }
 

@@ -120,7 +120,7 @@ pub(crate) fn control_z_and_bg() {
     tty.shows("Stopped");
     tty.types("bg\n");
     tty.run.event("continued");
-    // The shell has the terminal, so the kernel stops the command when it reads.
+    // The shell is in the foreground, so the kernel stops the command when the command reads from the terminal.
     tty.types("echo shell:$((1+1))\n");
     tty.shows("shell:2");
     gate.write_all(b"\n").expect("a pipe");

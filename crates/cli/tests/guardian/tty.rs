@@ -27,7 +27,7 @@ impl Tty {
     /// Types `line` into an interactive bash.
     pub(crate) fn interactive(command: &[&str], options: &[&str], line: &str) -> Self {
         let run = Run::new();
-        // The typed command line is short, because the terminal echoes and wraps the input.
+        // The keeper's long command line is in a script, because the terminal would wrap a long typed line.
         let words = quoted(&run.words(options, command));
         fs::write(run.path("k"), format!("exec {words}\n")).expect("a file");
         let line = line.replace("KEEPER", &format!("sh {}", run.path("k").display()));

@@ -188,7 +188,7 @@ fn a_quorum_that_is_lost() {
     scene.testbed.nodes[2].kill().unwrap();
     scene.note(&args("k", "--kill-after=400ms"), &text.end());
     scene.note(&["run", "l", "--ttl", "2s", "--json", "--", "…"], &json.end());
-    // On a slow machine the holder extends the lock before the nodes are killed, so these events are left out.
+    // On a slow machine the holder extends the lock before the nodes are killed, so the record omits extensions.
     let is_kept = |line: &&str| !line.contains(r#""event":"extended""#);
     scene.record = scene.record.split_inclusive('\n').filter(is_kept).collect();
     scene.compare(&expect_file!["lost.txt"]);

@@ -134,7 +134,7 @@ const KINDS: &[(&str, &str)] = &[
     (r#""([a-z_]+_(?:ms|us|s))":-?[0-9]+"#, "\"$1\":N"),
     (r"\b[0-9]{13,16}\b", "N"),
     (r"clock [^ ]+ms", "clock TIME"),
-    // Nodes beyond the quorum may answer later, so the number of votes differs.
+    // Nodes beyond the quorum may answer after the report, so the number of votes differs from run to run.
     (r#""votes":[2-9]"#, r#""votes":N"#),
     (r"[0-9]+\.[0-9]+(?:ms|µs|s)", "TIME"),
     (r"[0-9]+(?:ms|s) (more|left|unless)", "TIME $1"),

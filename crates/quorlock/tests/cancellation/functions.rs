@@ -144,7 +144,7 @@ pub(crate) const ALL: &[Case] = &[
         prepare: |scene| {
             Box::pin(async move {
                 held(scene).await;
-                // The votes after the quorum notify `changed` too, so wait for them.
+                // Votes that arrive after the quorum also notify `changed`. They must arrive before the call.
                 sleep(TTL / 100).await;
             })
         },

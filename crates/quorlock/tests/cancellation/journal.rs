@@ -1,4 +1,4 @@
-//! Records the commands that the nodes receive, and the violations of S13 to S15 among them.
+//! Records the commands that the nodes receive, and violations of the invariants S13 to S15 of docs/protocol.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use tokio::task::yield_now;
 
 use crate::watch::Watches;
 
-/// The number of times that the first node yields before it answers. Each further node yields two times more, so that
-/// the future can be dropped between any two answers.
+/// The first node yields this many times before it answers, the second node twice as many times, and so on. So the
+/// future can be dropped between any two answers.
 const TURNS: usize = 2;
 
 /// A node in memory that yields before it answers, and records its commands. It never reports that it is down, because

@@ -1,6 +1,6 @@
 //! Cancellation: every public future of the library is dropped after k polls, for every k until it completes, in
-//! virtual time, against nodes that are healthy, silent, refusing, failing or down. S13 to S15 must hold
-//! (`journal.rs`, `watch.rs`), and no key may stay (`scene.rs`).
+//! virtual time, against nodes that are healthy, silent, refusing, failing or down. The invariants S13
+//! to S15 of docs/protocol.md must hold (`journal.rs`, `watch.rs`), and no key may stay (`scene.rs`).
 //!
 //! There are two patterns of polling and two moments for the drop, see `polls.rs`. The test prints how often it dropped
 //! each function's future; the number must not be zero.

@@ -14,7 +14,7 @@ use crate::journal::{Journal, Recorded};
 use crate::node_fault::{FOREIGN, NodeFault};
 
 pub(crate) const RESOURCE: &str = "orders";
-/// The value of taken locks, and the key with the nonce of a taken lock.
+/// The value that the tests give to `Client::take`, and the key under which nodes store the nonce of such a lock.
 pub(crate) const VALUE: &str = "worker-7";
 pub(crate) const NONCE: &str = "quorlock:take:orders";
 pub(crate) const TTL: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ pub(crate) const WAIT: Duration = Duration::from_millis(500);
 const NODES: usize = 3;
 const MS: Duration = Duration::from_millis(1);
 
-/// How often the driver may run before virtual time advances. A request and its answer need fewer runs.
+/// The number of times that the driver can run before virtual time advances. A request and its answer need fewer.
 const TURNS: usize = 60;
 
 /// The number of dropped attaches after which the nodes had the value of the lease again.
@@ -39,7 +39,7 @@ pub(crate) struct Scene {
     guards: RefCell<Vec<Arc<Guard>>>,
     leases: RefCell<Vec<Lease>>,
     takens: RefCell<Vec<Rc<Taken>>>,
-    /// Another client's lock with an equal value.
+    /// A lock that another client has taken with the same value, in the one case that has such a client.
     rival: RefCell<Option<Taken>>,
     /// Other callers of the same client, which may still run when the future is dropped.
     others: RefCell<Vec<JoinHandle<()>>>,
@@ -90,7 +90,7 @@ impl Scene {
         self.shut_down.replace(true);
     }
 
-    /// Keeps a guard until the end, and checks it after every poll.
+    /// Keeps a guard until `finish` drops it. After every poll, the test checks the guard.
     pub(crate) fn keep(&self, guard: Guard) {
         let guard = Arc::new(guard);
         self.journal.watches.add(&guard);
@@ -101,7 +101,7 @@ impl Scene {
         self.guards.borrow().last().unwrap().clone()
     }
 
-    /// Returns the kept guard to a caller that releases it.
+    /// Removes and returns the guard that was kept last, for a call that consumes a guard.
     pub(crate) fn take_guard(&self) -> Guard {
         Arc::into_inner(self.guards.borrow_mut().pop().unwrap()).unwrap()
     }
@@ -110,7 +110,7 @@ impl Scene {
         client(&self.nodes)
     }
 
-    /// Keeps a lease until the end, and releases it then.
+    /// Keeps a lease until `finish` releases it.
     pub(crate) fn keep_lease(&self, lease: Lease) {
         self.leases.borrow_mut().push(lease);
     }
@@ -119,7 +119,7 @@ impl Scene {
         self.leases.borrow().last().unwrap().clone()
     }
 
-    /// Keeps a taken lock until the end, and releases it then, because its drop leaves it on the nodes.
+    /// Keeps a taken lock until `finish` releases it. A mere drop of the `Taken` would leave its keys on the nodes.
     pub(crate) fn keep_taken(&self, taken: Taken) {
         self.takens.borrow_mut().push(Rc::new(taken));
     }

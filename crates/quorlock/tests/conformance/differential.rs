@@ -233,7 +233,7 @@ impl Pair {
                 (of_key(&self.received), of_key(&expected));
             if ended.contains(key) && pushed.contains(&by) {
                 // A connection whose own command expires a key gets no push. If the server has expired the key earlier,
-                // this connection gets one. Both are allowed.
+                // this connection gets a push. The test allows both.
                 due.insert(by);
             }
             assert_eq!(pushed, due, "pushes of {key} after {commands:?}");

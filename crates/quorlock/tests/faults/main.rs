@@ -183,7 +183,8 @@ async fn a_full_node_still_extends_downgrades_and_releases() {
     assert!(reader.votes() == 5 && writer.votes() == 5);
     let refused = async || client.acquire_shared("orders").options(ONCE).await.unwrap_err();
     let mut late = refused().await;
-    // If a node lacks the script, its answer may come too late for the client to send the script's text.
+    // A node without the script rejects the acquire. The client then sends it again with the script's text, unless
+    // another command has been sent to the node meanwhile. In that case the error says "too late".
     while late.to_string().contains("too late") {
         late = refused().await;
     }
@@ -257,7 +258,6 @@ async fn stats_report_locks_calls_and_nodes() {
     assert_eq!(get(node, "orders"), None);
 }
 
-/// Five servers on Unix sockets, and five on TCP ports.
 fn start_on_tcp_and_sockets() -> Option<[Nodes; 2]> {
     let binary = server()?;
     Some([Listen::UnixSocket, Listen::Tcp].map(|listen| {

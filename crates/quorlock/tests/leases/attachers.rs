@@ -15,7 +15,7 @@ use crate::{
 
 type Attached = Result<Guard, AcquireError>;
 
-/// The winner's guard, and the loser's error. The error names the winner.
+/// Asserts that one of two attaches fails and that its error names the winner. Returns the winner's guard.
 fn one_wins(attached: [(&str, Attached); 2], round: usize) -> Guard {
     let [(name, attached), (other, beside)] = attached;
     let (winner, guard, error) = match (attached, beside) {

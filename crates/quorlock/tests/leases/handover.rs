@@ -20,7 +20,7 @@ use crate::{
 
 type Call = fn(&Client) -> Acquire;
 
-/// A call for each kind of lock with a plain guard.
+/// Calls that return a plain `Guard`: exclusive and shared, each for one key and for several keys.
 const CALLS: [(LeaseKind, Call); 4] = [
     (LeaseKind::Exclusive, |client| client.acquire("k")),
     (LeaseKind::Exclusive, |client| client.acquire(["k", "b, =%\u{e4}", "c"])),
@@ -233,7 +233,7 @@ async fn a_node_with_an_unanswered_command_is_listed_and_gives_no_vote() {
     no_key_is_left(&nodes[1..]).await;
 }
 
-/// The detach ends when the last answer arrives, so the lease lists no node as unanswered.
+/// The detach ends when the last answer arrives, so the lease's list of nodes that have not answered is empty.
 #[tokio::test]
 async fn a_detach_waits_for_the_answers_to_an_acquire_or_an_attach() {
     let Some(nodes) = five() else { return };

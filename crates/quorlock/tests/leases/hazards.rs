@@ -1,5 +1,5 @@
-//! One execution, once with the calls that compare the value alone, and once with `Taken`. With the calls that compare
-//! the value alone, the lock has two holders in the end. With `Taken` the lock has one holder.
+//! The same execution twice: P1 releases once by a call that compares only the value, and once by `Taken`, which also
+//! compares a nonce. After the first release, the lock has two holders in the end. After the second, it has one.
 //!
 //! P1 holds nodes a, b and c. The take of P2, with an equal value, has d and e, and its commands to a, b and c are
 //! late. P1 releases. Then a command of P2 reaches a, and P3 takes the lock.

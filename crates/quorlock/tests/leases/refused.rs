@@ -123,7 +123,7 @@ async fn a_lease_of_the_wrong_kind_is_refused_and_nothing_is_sent() {
     assert_eq!(sent(&client), before);
 }
 
-/// Every text that lacks characters, or has another character at one place.
+/// Tries every text that lacks the beginning, the end or one character, or has another character at one place.
 #[tokio::test]
 async fn a_damaged_text_is_refused() {
     let Some(nodes) = five() else { return };

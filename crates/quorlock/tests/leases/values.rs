@@ -76,7 +76,7 @@ async fn a_dropped_taken_leaves_the_lock_for_the_forms_by_value() {
     no_key_is_left(&nodes).await;
 }
 
-/// After `extend_value`, the `Taken` no longer knows the nonce.
+/// Another client ends the lock by its value and takes the lock with an equal value, but with another nonce.
 #[tokio::test]
 async fn a_taken_does_not_extend_or_release_a_lock_with_an_equal_value() {
     let Some(nodes) = five() else { return };

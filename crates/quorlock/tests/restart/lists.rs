@@ -57,7 +57,7 @@ async fn clients_with_different_databases_get_an_error_with_both() {
             let urls = nodes.iter().map(|node| format!("{}/{database}", node.url()));
             named("abc".chars().zip(urls)).restart_guard(guard).build().unwrap()
         };
-        // A client that only observes does not write.
+        // A client in the mode `Observe` does not write.
         let observer = client("0", RestartGuard::Observe);
         drop(observer.acquire("orders").await.unwrap());
         assert!(nodes.iter().all(|node| get(node, "quorlock:database").is_none()));

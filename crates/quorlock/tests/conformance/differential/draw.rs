@@ -110,8 +110,8 @@ impl Pair {
             }
             18 => Command::Withdraw { intents: words, value },
             19 | 20 => {
-                // The size of the proposal decides whether the counter follows it, ignores it because it is too small,
-                // or stops at a limit that the server's clock sets.
+                // A client proposes a fencing token. The node's counter becomes the proposal, ignores one that is too
+                // small, and cuts off one that is too far ahead of the server's clock.
                 let proposal = self.pick(&[0, to, u64::MAX >> 12, u64::MAX]);
                 Command::AcquireFenced { keys, value, ttl_ms, counter, proposal }
             }
