@@ -205,8 +205,8 @@ fn different_settings_and_damaged_markers_are_named() {
     let both = what(&examined, 0, "configuration");
     assert!(both.contains("quorum=3 ") && both.contains("quorum=4 "), "{both}");
 
-    // Node a lost its data, and b and c have keys of other programs. The marker of d has a floor, the smallest fencing
-    // token, which is far in the future.
+    // Node a lost its data, and b and c have keys of other programs. The marker of d contains the node's floor, its
+    // smallest fencing token, which is far ahead of the clocks.
     let [a, b, c, d, _] = &testbed.nodes[..] else { panic!("five") };
     command(a, &["FLUSHALL"]);
     command(b, &["SET", "quorlock:node", "mine"]);

@@ -286,7 +286,7 @@ fn a_writer_of_two_keys_is_next_although_readers_of_each_take_turns() {
     let Some(testbed) = Testbed::sized(3) else { return };
     let keys = ["a", "a", "a", "b", "b", "b"];
     let later = writer_among_readers(&testbed, &keys, &["a", "--also", "b"]);
-    // Each of the readers may get its lock before the intents are set, and write its line after that, but only once.
+    // Each reader may get its lock before the writer sets the intents, and write its line after that, but only once.
     assert!(later <= keys.len(), "{later} later readers");
 }
 
@@ -306,8 +306,8 @@ fn a_leftover_key_on_one_node_keeps_no_writer_waiting() {
     }
 }
 
-/// An intent, by which a waiting writer keeps new readers out, expires. An intent without an expiry is left over, and
-/// keeps readers out for ever.
+/// An intent is the key by which a waiting writer keeps new readers out. A client sets it with an expiry. An intent
+/// without an expiry keeps readers out for ever.
 #[test]
 fn the_printed_line_removes_an_intent_that_never_expires() {
     let Some(testbed) = Testbed::sized(3) else { return };

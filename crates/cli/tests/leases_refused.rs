@@ -113,7 +113,7 @@ fn a_value_is_taken_once_and_queried_and_released_by_lease_or_by_value() {
     code(&testbed.output(&["release", "k", "--value", "V"]), 0);
     assert!(is_free(&testbed, "k"));
     let _new = acquire(&testbed, &["--value", "V"]);
-    // The lease has a nonce, so it does not release a later lock with an equal value.
+    // The lease has the nonce of its own lock, so `release` does not end a later lock with an equal value.
     let late = testbed.output(&["release", &old]);
     code(&late, 0);
     assert!(quorum_holds(&testbed, "k") && stderr(&late).contains("over already"));

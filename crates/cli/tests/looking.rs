@@ -72,7 +72,7 @@ fn keys_of_another_type_hold_the_lock() {
         assert!(refusal.contains(" refused (held by something that is no lock"), "{refusal}");
         assert_eq!(testbed.holders_of("k"), count, "the foreign keys stay");
     }
-    // Two nodes have a key of another type, three have a foreign value. Only equal foreign values hold the lock.
+    // Two nodes have a key of another type, three have foreign values. Only equal values on a quorum hold the lock.
     testbed.on(2..5, &["SET", "k", "x"]);
     testbed.on(3..5, &["SET", "k", "y"]);
     assert_eq!(headline(&testbed), "k: SPLIT: nobody has 3 of 5 nodes");

@@ -198,7 +198,7 @@ fn with_too_few_readable_nodes_ls_does_not_report_an_empty_list() {
     let text = stdout(&output);
     assert!(text.contains("\nnode c: not all keys were looked at: not allowed: "), "{text}");
     assert!(text.contains("'scan'") && text.contains("--acl USER"), "{text}");
-    // `ls` cannot read node c, which may have the second vote. So it must not mark the lock as below quorum.
+    // `ls` cannot read node c, which may have the second vote. So `ls` must not mark the lock as below quorum.
     assert!(!text.contains("below quorum"), "{text}");
 
     forbid(b);

@@ -33,7 +33,7 @@ async fn fencing_tokens_grow_from_holder_to_holder() {
         }
         // The tokens are derived from clocks, in microseconds, and fit into an IEEE double.
         assert!(last > 1_700_000_000_000_000 && last < 1 << 53, "{last}");
-        // Tokens also rise if a lock is handed over within a process.
+        // Tokens also rise if a client hands a released lock to another caller of the same process.
         let guard = clients[0].acquire_fenced("orders").await.unwrap();
         let next = tokio::spawn(clients[0].acquire_fenced("orders").into_future());
         eventually("it waits", || clients[0].stats().calls_waiting == 1).await;

@@ -47,7 +47,7 @@ impl Node for LosesFirstAnswers {
 }
 
 /// The calls `last` and `retried` make their attempts in one batch, and both attempts fail. `last` has no attempt left,
-/// so `next` begins. `retried` may try again at once, but behind the release of its first attempt.
+/// so `next`, a call for the same lock, begins. `retried` may try again at once, but behind its first release.
 ///
 /// A regression test: the driver once gave the engine the random token for `next` before it had taken the release of
 /// `retried` from the engine. The engine then handled its deadlines first. So the driver sent the second attempt of

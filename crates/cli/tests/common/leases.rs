@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{Testbed, code, eventually, json_lines, stdout, through};
 
-/// Servers, and a configuration file with a node timeout for a busy machine. The keeper (`--hold-by`) reads it too.
+/// Servers, and a configuration file with a node timeout for a busy machine. The keeper of `--hold-by` also reads it.
 pub(crate) fn servers(count: usize) -> Option<Testbed> {
     let mut testbed = Testbed::sized(count)?;
     testbed.config = Some("config.toml");

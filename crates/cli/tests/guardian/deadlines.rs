@@ -27,8 +27,8 @@ pub(crate) fn a_command_that_obeys_sigterm_is_not_killed() {
 pub(crate) fn a_stopped_command_ends_at_the_deadline() {
     let script =
         "trap 'echo woken; exit' TERM; echo up; kill -STOP $$; while :; do sleep 0.01; done";
-    // The keeper runs without a shell, and then as a job of a shell without a terminal. The keeper must not stop
-    // together with its command, because that shell could not continue it.
+    // The keeper runs first without a shell, and then as a job of a shell without a terminal. The keeper must not stop
+    // together with its command, because that shell could not continue the keeper.
     let job = ["setsid", "-w", "bash", "-c", "set -m; \"$@\"; exit $?", "bash"];
     for wrapper in [&job[..0], &job] {
         let mut run = Run::new();

@@ -44,7 +44,7 @@ fn escaped(testbed: &Testbed, file: &str) -> Escaped {
 
 fn testbed() -> Option<Testbed> {
     let testbed = Testbed::sized(3)?;
-    // A writer that escapes ends when the folder of the test is deleted.
+    // A writer that escapes ends when the test deletes its folder, because its next write fails.
     let writer = "trap '' TERM; while date +%s%N >> first && echo > up; do sleep 0.01; done";
     fs::write(testbed.path("writer"), writer).unwrap();
     Some(testbed)

@@ -1,4 +1,4 @@
-//! A proxy between a client and a server that knows RESP. Commands, replies and pushes travel in three lanes. A test
+//! A proxy that parses RESP, between a client and a server. Commands, replies and pushes travel in three lanes. A test
 //! can hold messages in each lane, and so bring about any order that a network could.
 
 use std::collections::VecDeque;

@@ -123,7 +123,7 @@ async fn after_a_split_one_of_two_attachers_that_wait_wins() {
     let [one, other] = split.attach(&PATIENT).await;
     let attached = [("one", one.await.unwrap()), ("other", other.await.unwrap())];
     assert!(one_wins(attached, 0).release().await.is_released());
-    // The losing client restores the lease's value on its nodes, so a minority of the nodes may still have this value.
+    // The losing client restored the lease's value on its nodes. A minority with this value must not block the lock.
     assert!(split.clients[0].acquire("k").options(PATIENT).await.unwrap().is_valid());
 }
 

@@ -222,7 +222,7 @@ async fn a_node_with_an_unanswered_command_is_listed_and_gives_no_vote() {
     eventually("the node executes the acquire", || get(&nodes[4], "k").is_some()).await;
     nodes[0].kill().unwrap();
     nodes[1].kill().unwrap();
-    // Nodes 2, 3 and 4 have the value, and node 4 may not vote, so there are only two votes.
+    // Nodes 2, 3 and 4 have the value. The lease lists node 4 under `unanswered`, so only nodes 2 and 3 vote.
     let error = second.extend_lease(&lease).await.unwrap_err();
     assert!(matches!(error, LeaseError::Unconfirmed { .. }), "{error}");
     let error = second.attach(&lease).options(ONCE).await.unwrap_err();

@@ -110,8 +110,8 @@ impl Pair {
             }
             18 => Command::Withdraw { intents: words, value },
             19 | 20 => {
-                // A client proposes a fencing token. The node's counter becomes the proposal, ignores one that is too
-                // small, and cuts off one that is too far ahead of the server's clock.
+                // A client proposes a fencing token. The node raises its counter to the proposal, ignores one that is
+                // too small, and cuts off one that is too far ahead of the server's clock.
                 let proposal = self.pick(&[0, to, u64::MAX >> 12, u64::MAX]);
                 Command::AcquireFenced { keys, value, ttl_ms, counter, proposal }
             }
@@ -177,8 +177,8 @@ impl Pair {
         there.filter(|_| self.random.u8(0..3) > 0).unwrap_or(other)
     }
 
-    /// The command that starts a node's wait for a new marker by storing a text. The command states whether the client
-    /// has seen a marker, which may be wrong, and it may replace the text of another wait.
+    /// The command that starts a node's wait for a new marker by storing a text. The command may claim that the
+    /// client has seen a marker, truly or not, and may replace the text of another wait.
     fn draw_adopt(&mut self) -> Command {
         let text = self.pick(&["adoption 1", "adoption 2"]).into();
         let replaces = self.random.bool().then(|| self.text_of("adopt", "another".into()));
