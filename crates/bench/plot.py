@@ -20,7 +20,7 @@ text { fill: #e6edf3 } .page { fill: #0d1117 } .grid { stroke: #30363d } .whiske
 COLOURS = ["#4c8dff", "#8b949e", "#e8803a", "#3fb950", "#bc6be0", "#d4a72c", "#f0616d", "#39c5cf"]
 WIDTH, LEFT, RIGHT = 860, 160, 90
 
-# File, title, unit, then the figures: workload, metric, nodes, concurrency. The first sorts the subjects.
+# File, title, unit, figures (workload, metric, nodes, concurrency). The first figure sorts the bars; True: descending.
 BARS = [
     ("throughput.svg", "Throughput: acquire + release, 5 nodes, 64 lockers", "pairs per second; more is better",
      [("pairs", "pairs_per_s", 5, 64)], True),
@@ -77,7 +77,7 @@ def bars(report, title, unit, figures, is_best_high):
     subjects = sorted(series[0], key=lambda it: series[0][it]["median"], reverse=is_best_high)
     if not subjects:
         return None
-    # Hand-overs and latencies span decades, so their axis is logarithmic.
+    # Hand-overs and latencies may differ by more than a factor of 30; then the axis is logarithmic.
     values = [row for one in series for row in one.values()]
     low, high = min(it["min"] for it in values), max(it["max"] for it in values)
     is_log = len(series) > 1 and high > 30 * low > 0

@@ -23,8 +23,8 @@ trap 'exit 143' HUP TERM
 
 answer=0
 if [ -x "$policy" ]; then "$policy" redis-server start > "$log" 2>&1 || answer=$?; fi
-# A policy that answers 101 forbids the start of a service. In containers such a policy is usual, and no other is
-# needed.
+# A policy that answers 101 forbids the start of a service. Most containers have such a policy. Elsewhere this script
+# sets one until it ends.
 if [ "$answer" != 101 ]; then
     trap 'put_back; rm -f "$log"' EXIT
     if [ -e "$policy" ]; then mv "$policy" "$kept"; fi

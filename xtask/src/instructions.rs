@@ -1,4 +1,4 @@
-//! `cargo xtask instructions`: counts instructions per pair, which does not depend on how busy the machine is.
+//! `cargo xtask instructions`: counts instructions per pair, because a busy machine does not change this count.
 //!
 //! With `--check` the task fails if a pair costs more than the count pinned here. A commit that raises a pin says why.
 

@@ -45,7 +45,7 @@ struct Row {
     two_hold: Option<u64>,
 }
 
-/// The options, apart from `--tests`, which runs nothing else.
+/// The options that can be combined. `--tests` is not among them, because it must be the only argument.
 const OPTIONS: [&str; 3] = ["--engine", "--sweep", "--all"];
 
 pub(crate) fn run(workspace: &Path, args: &[OsString]) -> Outcome {

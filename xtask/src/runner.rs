@@ -1,4 +1,4 @@
-//! Runs programs side by side and adds up the closing lines of the test harness.
+//! Runs programs in parallel, and adds up the numbers in the lines `test result: …` of the test harness.
 //!
 //! cargo runs one test binary after the other, and most of them wait for timers and servers. The runner starts several
 //! at a time. It buffers the output of each program, and prints all of it only after a failure.

@@ -110,7 +110,7 @@ async def handover(given, lock):
 
 
 def await_go():
-    """Says that all is prepared, and waits for the word. Returns the end of the work."""
+    """Prints `ready` and waits for `go END`. Returns END, in nanoseconds of the monotonic clock."""
     print("ready", flush=True)
     word, _, end = sys.stdin.readline().strip().partition(" ")
     if word != "go":

@@ -1,7 +1,7 @@
-//! Acquires and releases a fixed number of times (pairs), so that valgrind can count their instructions.
+//! Runs a fixed number of pairs (an acquire and its release), so that valgrind can count their instructions.
 //!
-//! `cargo xtask instructions` runs this twice with different numbers of pairs. The difference of the counts is the
-//! cost of the additional pairs, without the start of the servers and the connections of the client.
+//! `cargo xtask instructions` runs this program twice with different numbers of pairs. The difference of the counts is
+//! the cost of the additional pairs, without the start of the servers and the connections of the client.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use quorlock::{Client, LockOptions, Outcome};
 
 use crate::machine;
 
-/// The hidden subcommand of such a worker.
+/// The hidden subcommand that starts a worker.
 pub(crate) const WORKER: &str = "interop-worker";
 
 /// Serves the protocol of `rivals/interop/worker.py`. The nodes are `HOST:PORT,HOST:PORT,…`.

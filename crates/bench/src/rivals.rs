@@ -43,7 +43,7 @@ pub(crate) struct Rival {
     pub(crate) name: &'static str,
     /// The versions of the library and of its Redis client.
     pub(crate) version: &'static str,
-    /// The program in `rivals/`. Its ending shows its language.
+    /// The file name of the program in `rivals/`. The extension shows the language.
     program: &'static str,
     args: &'static [&'static str],
     single_node_only: bool,

@@ -60,9 +60,9 @@ pub(crate) enum Act {
     ContinueClient(usize),
     KillClient(usize),
     StartClient(usize),
-    /// These nodes restart at once without data.
+    /// These nodes are killed together and restart immediately, without data.
     Amnesia(Places),
-    /// These nodes restart at once. Each loses this number of bytes at the end of its append-only log.
+    /// As `Amnesia`, but each node loses only this number of bytes at the end of its append-only log.
     LogTail(Places, u64),
     Flush(Places),
     Reload(usize),
@@ -82,7 +82,7 @@ pub(crate) enum Act {
     SetRight(usize),
     Failover(Failover),
     OldMasterContinues(Failover),
-    /// The old master becomes a replica of the promoted server, or ends if there is a third server.
+    /// The old master becomes a replica of the promoted server. If a third server already is one, the old master ends.
     OldMasterLeaves(Failover),
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Failover {
     pub(crate) stale: Places,
     /// Whether the other processes' connections to the old master are closed.
     pub(crate) closes: bool,
-    /// Whether a third server becomes the replica of the promoted server at once.
+    /// Whether a third server becomes the replica of the promoted server right after the promotion.
     pub(crate) third: bool,
 }
 

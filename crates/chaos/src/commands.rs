@@ -12,8 +12,8 @@
 //! acquire --hold-by`, `extend` and `release`, and starts a writer that stops at the end of the lease, before another
 //! client can get the lock.
 //!
-//! [`checks`] tests two promises: two commands never write under one lock at the same time where this is excluded, and
-//! each exit code fits the events.
+//! [`checks`] tests two promises: two commands never write under one lock at the same time where `docs/cli.md` rules
+//! this out, and each exit code fits the events.
 
 pub(crate) mod checks;
 pub(crate) mod lane;

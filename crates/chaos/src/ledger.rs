@@ -206,7 +206,7 @@ impl Ledger {
             WorkerMessage::Writes { caller, read, until } => {
                 let hold = self.held.by(id(caller))?.clone();
                 let all = hold.resources.iter().zip(read);
-                // `count` attempts every write, even if an earlier write failed.
+                // `count` visits every resource, so all writes are attempted even after a failed one.
                 let written = all.filter(|(it, read)| self.writes(&hold, (**it, *read), until));
                 let written = written.count() == hold.resources.len();
                 return Some(ControllerMessage::Written { caller, written });

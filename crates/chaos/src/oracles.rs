@@ -116,7 +116,7 @@ impl Rereading {
 pub(crate) struct Keys {
     /// Keys right after the shutdown, by node.
     pub(crate) at_once: BTreeMap<usize, Vec<String>>,
-    /// Keys that still exist when every key that a client may leave behind has expired, by node.
+    /// Keys that still exist at a time by which every key that a client may leave behind must have expired, by node.
     pub(crate) later: BTreeMap<usize, Vec<String>>,
     /// Whether keys in `at_once` are allowed: connections were replaced until the end, or another violation was found.
     pub(crate) excused: bool,

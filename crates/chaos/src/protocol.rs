@@ -42,7 +42,7 @@ pub(crate) enum WorkerMessage {
     /// The caller writes each number that it has read, plus one. The fencing token permits the write; without a token,
     /// the validity of the lock does.
     Writes { caller: usize, read: Vec<u64>, until: Time },
-    /// The caller becomes a reader at this time. Sent before the downgrade, because that lets other readers in at once.
+    /// The caller becomes a reader at this time. Sent before the downgrade, which lets other readers in.
     Downgrades { caller: usize, at: Time },
     /// Whether the downgrade was confirmed in time.
     Downgraded { caller: usize, confirmed: bool },

@@ -253,8 +253,8 @@ impl<'a> Round<'a> {
                 let what = format!("{owed} releases were still owed when clients had shut down");
                 ledger.violated(now(), what);
             }
-            // Leftover keys are excused in three cases: a violation was already recorded, a client's last message could
-            // not be read, or a connection was replaced right at the end, so that its commands may still arrive.
+            // Leftover keys are excused if a violation was recorded above, if a client did not report its shutdown, or
+            // if connections were made during the shutdown: commands of the replaced ones may still arrive.
             let all_closed = ledger.clients.closed >= PROCESSES * CLIENTS;
             self.keys.excused = !settled || new_connections || owed > 0 || !all_closed;
         }
@@ -441,7 +441,7 @@ fn jobs(plan: &RoundPlan, proxies: &[Vec<Proxy>]) -> Vec<Job> {
 
 const MARKER: &str = "quorlock:node";
 
-/// The prefix of the library's keys other than locks: markers (which show that a node lost no data), counters.
+/// The prefix of the library's keys other than locks, such as markers (which show that no data was lost), counters.
 const OWN: &str = "quorlock:";
 
 const INTENT: &str = "quorlock:intent:";

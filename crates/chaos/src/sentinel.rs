@@ -2,7 +2,7 @@
 //!
 //! Two servers are master and replica, three Sentinels watch them, and all of them reach each other through proxies.
 //! Some workers find the master through Sentinel. Each server also has a worker that is connected to this server alone,
-//! as a client is on the master's side of a partition. A holder reads a counter and writes the next number in two
+//! like a client on the master's side of a partition. A holder reads a counter and writes the next number in two
 //! transactions of SQLite, so two holders at a time lose an update.
 
 mod worker;
@@ -220,7 +220,7 @@ impl Deployment {
         Ok(())
     }
 
-    /// Waits until each Sentinel can fail over. Returns the place of the master.
+    /// Waits until each Sentinel can fail over. Returns the index of the master.
     async fn ready(&self) -> Result<usize, String> {
         let ports = [self.port(0), self.port(1)];
         let mut master = None;

@@ -101,7 +101,7 @@ fn say(said: &WorkerMessage) {
     static OUT: Mutex<()> = Mutex::new(());
     let _one_at_a_time = OUT.lock().unwrap_or_else(PoisonError::into_inner);
     let line = serde_json::to_string(said).map(|line| line + "\n").unwrap_or_default();
-    // The message is a single write, so a killed worker has sent either the complete message or nothing.
+    // A message is a single write of less than a page, so a killed worker has sent either all of it or nothing.
     if io::stdout().write_all(line.as_bytes()).is_err() {
         process::exit(1);
     }

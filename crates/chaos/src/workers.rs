@@ -92,7 +92,7 @@ impl Workers {
     pub(crate) fn kill(&mut self, place: usize) -> Result<usize, String> {
         let alive_at = now();
         self.signal(place, Signal::KILL)?;
-        // Waits until the reader thread has read all messages of the worker.
+        // Dropping the process waits until the reader thread has read all of the worker's messages.
         drop(self.processes[place].take());
         let mut ledger = lock(&self.ledger);
         let held = ledger.held_in(place, alive_at);
@@ -158,7 +158,7 @@ impl Drop for Process {
 
 fn read(output: ChildStdout, orders: &Mutex<ChildStdin>, id: (usize, u32), ledger: &Shared) {
     for line in BufReader::new(output).lines() {
-        // The last line of a killed worker may be incomplete. No line follows, so this thread ends.
+        // Even a killed worker's last line is complete (see `say`). An unreadable line closes the pipe, so the worker ends.
         let said = line.ok().and_then(|line| serde_json::from_str(&line).ok());
         let Some(said) = said else { return };
         let reply = lock(ledger).said(id.0, id.1, said);

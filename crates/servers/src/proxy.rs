@@ -242,7 +242,7 @@ impl Drop for Door {
     }
 }
 
-/// The end of a connection in both directions.
+/// The reason why both directions of a connection end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The proxy was dropped.

@@ -13,7 +13,7 @@ pub(crate) struct Library {
     pub(crate) language: &'static str,
     /// The text that the library puts before the name of a lock. quorlock's name of the lock begins with it too.
     pub(crate) prefix: &'static str,
-    /// The value of the key.
+    /// A description of the value that the library stores in a key.
     pub(crate) value: &'static str,
     /// Whether the library locks on one server only.
     pub(crate) is_single: bool,

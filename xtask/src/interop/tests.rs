@@ -253,7 +253,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// Returns when the command runs, so when quorlock has the lock.
+    /// Returns when the command has written its first line, because quorlock has the lock by then.
     fn start(site: &Site<'_>, key: &str, options: &[&str]) -> Result<Self, String> {
         let mut args = vec!["run", key, "--wait", "30s"];
         args.extend(options);
@@ -312,8 +312,8 @@ fn values(site: &Site<'_>, key: &str) -> Result<Vec<Reply>, String> {
     site.nodes.iter().map(dump).collect::<Result<_, _>>().map_err(|error| error.to_string())
 }
 
-/// Whether no key of the new holder changed. The new holder may have only a majority. On another node, the key may be
-/// the earlier holder's, which the earlier holder may delete, or be absent, and the new holder may set it later.
+/// Whether the earlier holder changed no key of the new holder, which may have only a majority of the nodes. On another
+/// node a change is fine: the earlier holder deletes its own key, or the new holder sets a key that was absent before.
 fn are_kept(expiring: &[Reply], before: &[Reply], after: &[Reply]) -> bool {
     let mut nodes = expiring.iter().zip(before).zip(after);
     nodes.all(|((expiring, before), after)| {

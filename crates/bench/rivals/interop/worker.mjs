@@ -25,7 +25,7 @@ async function ioredis() {
   return connected(nodes.map((node) => new Redis(node)));
 }
 
-// A refusal is an error of its own class.
+// A library reports a refusal as an error of a special class.
 const unless = (isRefusal) => (error) => {
   if (!isRefusal(error)) throw error;
 };
@@ -105,7 +105,7 @@ async function answer(verb, key, ttl) {
   return lock ? "held" : "refused";
 }
 
-// A library must not end the program from a timer, such as after a lost lock.
+// An error in a library's timer, such as after the loss of a lock, must not end the program.
 process.on("uncaughtException", (error) => console.error(`${error}`));
 process.on("unhandledRejection", (error) => console.error(`${error}`));
 console.log(`ready ${JSON.parse(readFileSync(`node_modules/${name}/package.json`)).version}`);

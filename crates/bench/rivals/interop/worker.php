@@ -23,7 +23,7 @@ function acquire(string $key, int $ttl_ms): string
 {
     global $factory, $held;
     $lock = $factory->createLock($key, $ttl_ms / 1000, false);
-    // The delays of `acquire(true)`, which waits without a limit.
+    // Retries with the delays of `acquire(true)`, which itself would wait without a limit.
     for ($end = microtime(true) + PATIENCE_S; microtime(true) < $end; usleep(random_int(90000, 110000))) {
         if ($lock->acquire(false)) {
             $held[$key] = $lock;

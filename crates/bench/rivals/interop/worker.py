@@ -1,4 +1,4 @@
-"""Lock libraries of Python behind one protocol, for `cargo xtask interop`: interop.py LIBRARY HOST:PORT,HOST:PORT,…
+"""Lock libraries of Python behind one protocol, for `cargo xtask interop`: worker.py LIBRARY HOST:PORT,HOST:PORT,…
 
 The program prints `ready VERSION` and answers each line of its input with one line:
 
@@ -26,7 +26,7 @@ class RedlockPy:
 
 
 class LockObject:
-    """A library whose locks release themselves."""
+    """A library whose lock objects have a method `release`."""
 
     def release(self, lock):
         lock.release()

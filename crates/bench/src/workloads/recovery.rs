@@ -1,7 +1,7 @@
 //! The cost of restarted nodes. The Redlock paper describes two safe configurations. Either the node writes every
 //! command to disk before it answers, or a restarted node does not vote until the longest ttl has passed. These
 //! workloads measure the cost of each configuration without failures, and the time without locks after nodes were
-//! killed. The baseline, which is unsafe, has neither configuration.
+//! killed. The baseline, which is unsafe, uses neither.
 
 mod fsync;
 pub(crate) mod guard;

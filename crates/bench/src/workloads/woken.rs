@@ -56,7 +56,7 @@ fn measure(bench: &mut Bench, nodes: usize) -> Result<(), String> {
             quorlock::went_well(Stranger::KEY, guard.release().await.outcome)?;
             Ok::<_, String>(at)
         });
-        // In this time, the waiting call is refused and subscribes to changes of the key.
+        // During this sleep, the waiting call is refused and subscribes to changes of the key.
         thread::sleep(HOLD);
         let given_back = clock::now();
         stranger.release()?;

@@ -16,7 +16,7 @@ pub(crate) struct Run {
     /// Whether the run's events were not read until the run had ended, so that the run blocked when it wrote an event.
     pub(crate) is_stalled: bool,
     pub(crate) was_termed: bool,
-    /// The time during which keeper and guardian were both stopped, so that neither could end the command.
+    /// The time in which keeper and guardian were both stopped, so that neither could end the command. `None`: never.
     pub(crate) alone: Option<(Time, Time)>,
     /// The names of the run's events, in order. Some have a detail after a colon, such as `lost:expired`.
     pub(crate) events: Vec<String>,
@@ -53,7 +53,7 @@ pub(crate) fn wrote(file: &str) -> Vec<Wrote> {
     let mut spans: BTreeMap<usize, (Time, Time)> = BTreeMap::new();
     for line in file.lines() {
         let Some((at, run)) = line.split_once(' ') else { continue };
-        // The last line of a file that is being written may be incomplete.
+        // Skips an incomplete line: the signal that ended its writer may have cut the write short.
         let (Ok(at), Ok(run)) = (at.parse::<Time>(), run.parse()) else { continue };
         let span = spans.entry(run).or_insert((at, at));
         *span = (span.0.min(at), span.1.max(at));
@@ -75,8 +75,8 @@ pub(crate) struct Overlap {
 }
 
 /// Finds runs that wrote under one key at the same time. If another program changed the key, an overlap is excused
-/// until both runs must have noticed the change: until their next extension (a third of the ttl) if the round is `calm`
-/// and neither run had a fault, otherwise for a ttl.
+/// until both runs must have noticed the change. That takes at most a ttl, or a third of it (until the next extension)
+/// if neither run had a fault and the round is `calm`: servers and connections had no faults either.
 pub(crate) fn overlaps(
     wrote: &[Wrote],
     runs: &[Run],
@@ -121,21 +121,21 @@ fn excuse(
     excused.then_some("the key had been deleted or overwritten from outside")
 }
 
-/// A command lives at most this long after its lock is found to be lost: kill margin plus 400 ms for a busy machine.
+/// The longest life of a command after its run notices the loss: kill margin (ttl / 20), 400 ms for a busy machine.
 const DYING: Time = TTL / 20 + 400 * MS;
 
 /// Like [`DYING`], but counted from the moment at which a stopped keeper or guardian continues. On a busy core, it took
 /// 0.6 s to kill a chain of processes.
 const AWAKENING: Time = DYING + 600 * MS;
 
-/// A change of a key counts as the cause of an overlap even if it is recorded this long after the overlap's start.
+/// A change of a key counts as the cause of an overlap even if recorded up to this long after the overlap's start.
 const BREATH: Time = 50 * MS;
 
 /// Describes how an exit code contradicts the events; `None` if the code fits them.
 pub(crate) fn misfit(run: &Run) -> Option<String> {
     if run.is_script {
-        // A signal of a fault or of its keeper may end a script. The script's code is 70 if the keeper was killed
-        // before it answered `acquire`, or answered late.
+        // A signal may end a script: that of a fault, or that of the script's keeper. The script's code is 70 if the
+        // keeper was killed before it answered `acquire`, or answered late.
         let kills_keeper = [Fault::KillGuardian, Fault::TermGuardian, Fault::KillBoth];
         let is_keeper_killed = run.fault.is_some_and(|fault| kills_keeper.contains(&fault));
         let may_lack_keeper = is_keeper_killed || run.is_keeper_late;

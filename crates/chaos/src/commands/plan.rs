@@ -10,8 +10,8 @@ pub(crate) const KEYS: [&str; 3] = ["backup", "report", "import"];
 
 pub(crate) const LANES: usize = 2;
 
-/// The ttl of the locks. A command that wrongly survives the loss of its lock runs for the rest of the ttl, so the ttl
-/// is long enough to detect this on a busy machine.
+/// The ttl of the locks. A command that wrongly survives the loss of its lock runs for the rest of the ttl, which is
+/// much longer than a correct command needs to end, even on a busy machine. So the checks can tell the two apart.
 pub(crate) const TTL: Time = 3 * SECOND;
 
 pub(crate) const FAULTS: Time = 20 * SECOND;
@@ -75,7 +75,7 @@ impl Fault {
         }
     }
 
-    /// Whether the fault has uncovered bugs in quorlock, or rarely finds a target. A round injects it more often.
+    /// Whether a round injects the fault more often: it has uncovered bugs in quorlock, or rarely finds a target.
     const fn is_telling(self) -> bool {
         matches!(
             self,

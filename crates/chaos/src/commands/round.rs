@@ -281,7 +281,7 @@ impl<'a> Round<'a> {
         *self.blows.struck.entry(fault).or_default() += u64::from(is_done);
         if is_script {
             *self.blows.struck_scripts.entry(fault).or_default() += u64::from(is_done);
-            // With faults of connections, a delayed message may extend the lock later, so its end is not checked.
+            // If connections have faults, a delayed message may extend the lock, so the end of the lock is not checked.
             let is_dead = matches!(fault, Fault::KillKeeper | Fault::KillBoth);
             if is_dead && self.plan.events.is_empty() {
                 self.blows.dead.push((now() + TTL + LINGER, id));
@@ -375,7 +375,7 @@ impl<'a> Round<'a> {
                 lane.join().map_err(|_| "a lane panicked".to_owned())?;
             }
         }
-        // The guardian of a killed keeper may let the command run until the validity ends, so this waits for a ttl.
+        // The guardian of a killed keeper may let the command run until the validity ends, so wait for a ttl.
         thread::sleep(nanos(TTL));
         let sizes = || -> Vec<u64> {
             let size = |key| fs::metadata(self.context.file(key)).map_or(0, |file| file.len());

@@ -102,7 +102,7 @@ impl Kind {
     }
 }
 
-/// Appends lines with the time and a name to the file, each in one write.
+/// Appends lines to the file, each with the time and a name, and each in a write of its own.
 pub(crate) fn main(mode: &str, args: &[String]) -> Result<(), String> {
     let [file, who, ms, lease @ ..] = args else {
         return Err("a writer is started by commands".to_owned());

@@ -1,4 +1,4 @@
-//! Rounds in which each node is a master with a replica, whose master fails.
+//! Rounds in which each node is a master with a replica, and in which masters fail.
 
 use quorlock_sim::Random;
 use quorlock_sim::time::{MS, Time};
@@ -6,7 +6,7 @@ use quorlock_sim::time::{MS, Time};
 use super::{AT_ONCE, Draw, FAULTS, PROCESSES, RoundPlan, Some as _};
 use crate::act::{Act, Failover, Kind};
 
-/// The failures of a master. Each seed uses the next one.
+/// The ways in which a master fails. Consecutive seeds use consecutive ways.
 pub(crate) const FAILOVERS: [Kind; 3] = [Kind::MasterStops, Kind::MasterCutOff, Kind::MasterKilled];
 
 /// Kinds of faults that a round may inject in addition to failovers.

@@ -40,7 +40,7 @@ impl Caller {
             Ok(Err(error)) => {
                 WorkerMessage::Held { caller, until: from, lost: Some(error_name(&error)) }
             }
-            // The future is dropped after this message, because another caller may hold the lock from then on.
+            // This message precedes the drop of the future, because another caller may hold the lock after the drop.
             Err(_) => WorkerMessage::Held { caller, until: from, lost: None },
         });
         say(&WorkerMessage::Left);
