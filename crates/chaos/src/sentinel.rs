@@ -84,7 +84,7 @@ struct Failover {
     old: usize,
     promoted_at: Time,
     pause: Time,
-    /// False if the Sentinels later failed over without a fault, because the time of that failover is unknown.
+    /// False if the Sentinels then failed over once more without a fault, at an unknown time, so no check is possible.
     is_checked: bool,
 }
 
@@ -372,7 +372,7 @@ fn tell(server: &Server, words: &[&str]) -> Result<Reply, String> {
     }
 }
 
-/// `master`, `slave`, or nothing if the server does not answer.
+/// `master` or `slave`; empty if the server does not answer.
 fn role(server: &Server) -> String {
     let Ok(Reply::Array(role)) = tell(server, &["ROLE"]) else { return String::new() };
     role.first().map(text).unwrap_or_default()

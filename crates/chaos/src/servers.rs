@@ -1,4 +1,4 @@
-//! The servers of a round, and their faults other than stopped processes.
+//! The servers of a round, and their faults that need more than a signal.
 
 use std::fs;
 use std::io;

@@ -16,7 +16,7 @@ pub(crate) struct Totals {
     pub(crate) violations: usize,
     pub(crate) failed_seeds: Vec<u64>,
     pub(crate) counts: BTreeMap<String, BTreeMap<String, u64>>,
-    /// The longest time (ns) from the end of the faults until all clients had a lock again. `None`: in no round did all.
+    /// The longest time (ns) from the end of the faults until all clients had a lock again. `None`: in no round.
     pub(crate) healed_within: Option<Time>,
     pub(crate) never_healed: u64,
 }

@@ -6,13 +6,13 @@ use std::io::{self, Write as _};
 
 use crate::{NotFound, SERVER_VARIABLE, ServerBinary, find};
 
-/// If set, a test without a server fails instead of being skipped. `cargo xtask test` sets it.
+/// The variable that makes a test without a server fail instead of being skipped. `cargo xtask test` sets it.
 pub const REQUIRE_VARIABLE: &str = "QUORLOCK_REQUIRE_SERVERS";
 
-/// Path of a file to which each skipped test appends a line. `cargo xtask test` counts the lines.
+/// The variable with the path of a file to which each skipped test appends a line. `cargo xtask test` counts the lines.
 pub const SKIP_LOG_VARIABLE: &str = "QUORLOCK_SKIP_LOG";
 
-/// Command line of `cargo xtask bench`, which sets this variable for the report of the benchmark.
+/// The variable in which `cargo xtask bench` passes its command line to the benchmark, for the benchmark's report.
 pub const BENCH_COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
 
 /// Returns the server for a test. If there is none, calls [`skip`] and returns `None`.

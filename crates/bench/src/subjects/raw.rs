@@ -270,8 +270,8 @@ impl Ping {
         Ok(Self { streams: connect(servers)? })
     }
 
-    /// Sends pings again and again, each after a pause and to all servers at once. A measured time ends when the first
-    /// servers of the list, enough for a majority, have answered.
+    /// Sends pings again and again, each after a pause and to all servers at once. A measured time ends when a
+    /// majority of the servers, always the first ones of the list, has answered.
     pub(crate) fn measure(&mut self, time: Duration, pause: Duration) -> Result<Sample, String> {
         const PING: (&[u8], (&[u8], usize)) = (b"*1\r\n$4\r\nPING\r\n", (b"+PONG\r\n", 1));
         let mut latencies = Latencies::default();

@@ -205,7 +205,7 @@ mod tests {
         // A stopped keeper notices the loss later, so the overlap is excused for longer.
         let stopped = Run { fault: Some(Fault::StopKeeper), ..Run::default() };
         assert_eq!(excuses(&[stopped, Run::default()], &meddling, true, 1991 + soon), [true]);
-        // A change of another key, or a later change, excuses nothing.
+        // A change of another key, or a change long after the start of the overlap, excuses nothing.
         let runs = vec![Run { key: 1, ..Run::default() }; 2];
         assert_eq!(excuses(&runs, &meddling, true, 2001), [false]);
         let later = [Meddling { key: 0, at: 2100 * MS }];

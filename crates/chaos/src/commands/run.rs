@@ -113,7 +113,7 @@ fn wait(mut child: Child, deadline: Time) -> Option<ExitStatus> {
             Ok(Some(status)) => return Some(status),
             Ok(None) if now() < deadline => thread::sleep(LOOK),
             _ => {
-                // No process started here may outlive this function.
+                // The run must not outlive this function.
                 let _ = kill_process(Pid::from_child(&child), Signal::KILL);
                 let _ = child.wait();
                 return None;

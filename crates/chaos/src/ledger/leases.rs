@@ -118,7 +118,7 @@ impl Ledger {
         });
     }
 
-    /// Records a new holder. Its attach succeeded, so the nodes have stored the lock without a break until now.
+    /// Records a successful attach, which proves that the nodes have stored the lock without a break until `at`.
     pub(super) fn attached(&mut self, who: &str, place: usize, at: Time) {
         if std::mem::replace(&mut self.leases.all[place].is_attached, true) {
             self.trusted(
