@@ -286,8 +286,8 @@ pub enum Command {
         /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// Extends a lock with the caller's value by the ttl from now. The lock's key expires no earlier than before, and
-    /// the nonce with it. With `by_value`, the nonce on the node is not compared, and is replaced.
+    /// Extends a lock with the caller's value by the ttl from now. The lock's key expires no earlier than before,
+    /// and the nonce at the same time. With `by_value`, the nonce on the node is not compared, and is replaced.
     ///
     /// Answers: [`Answer::Extended`]. If nothing is written: [`Answer::Absent`] if the lock's key is absent, otherwise
     /// [`Answer::Other`].

@@ -1,7 +1,7 @@
 //! Mutants: deliberate bugs that can be switched on at run time, to show that tests and the simulator catch them.
 //!
 //! This module exists only with `--cfg quorlock_mutants`, which `cargo xtask mutants` sets for a separate target
-//! directory. In any other build `mutant!(…)` is the constant `false`. It is not a cargo feature, because cargo unifies
+//! directory. In any other build `mutant!(…)` is the constant `false`. The cfg is not a cargo feature: cargo unifies
 //! features across all packages of a build, so mutants could get into a product.
 
 use core::sync::atomic::{AtomicU8, Ordering};

@@ -332,8 +332,8 @@ impl Store {
         if self.kind.expires_at_once { now_ms >= end_ms } else { now_ms > end_ms }
     }
 
-    /// Deletes the key if it has expired. Only an access to the key does this, so the watchers get their pushes no
-    /// earlier. The connection of the access gets no push.
+    /// Deletes the key if it has expired. The store does this only when a command accesses the key, so the watchers get
+    /// no push before that access. The connection of the access gets no push.
     fn expire(&mut self, key: &str, by: Option<ConnectionId>, now_ms: i64) {
         let ends = self.keys.get(key).and_then(|stored| stored.expires_ms);
         if ends.is_some_and(|end| self.has_ended(end, now_ms)) {

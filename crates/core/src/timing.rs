@@ -159,7 +159,7 @@ impl Timing {
         }
     }
 
-    /// The time between two automatic extensions: a third of the ttl, so that one of them may fail.
+    /// The time between two automatic extensions: a third of the ttl, so the lock survives one failed extension.
     pub fn extend_every(&self) -> Duration {
         self.ttl() / 3
     }

@@ -8,7 +8,7 @@
 //!
 //! When a contended lock becomes free, not all waiters may attempt at once. Each waiter chooses a random time slot. The
 //! waiters in the first slot attempt at once; the others wait for their slot and then check whether the lock is still
-//! free. A caller that missed the lock often chooses from fewer slots, so no caller starves.
+//! free. The more often a caller missed the free lock, the fewer slots it chooses from, so no caller starves.
 //!
 //! Three details make the shares of processes equal. Measurements showed that each is necessary:
 //!
@@ -56,13 +56,13 @@ const ROUND_TRIP_MAX: Duration = Duration::from_millis(100);
 /// 0.4 ms. A rival needs this time or more to receive a push and attempt.
 const WAY_MIN: Duration = Duration::from_micros(100);
 
-/// Number of time slots from which a process chooses after another process first took the freed lock before it.
+/// Number of time slots from which a process chooses after it has lost a freed lock to another process once.
 const WINDOW_MIN: u32 = 8;
 
 /// Largest number of time slots from which a process chooses.
 const WINDOW_MAX: u32 = 128;
 
-/// A caller attempts at once, without a slot, after other clients took the freed lock this many times before it.
+/// A caller that has lost the freed lock to other clients this many times attempts at once, without a time slot.
 const PATIENCE: u32 = 16;
 
 /// The estimated number of waiting processes, which is the number of time slots to choose from.
@@ -89,9 +89,9 @@ impl ContentionWindow {
     }
 
     /// Chooses a random time slot: the number of slots of this length that the caller waits before it checks the lock
-    /// again. Zero means an attempt at once. A caller that missed the lock often chooses from fewer slots. The last
-    /// slot begins within the poll ceiling, unless fewer than [`WINDOW_MIN`] slots fit into it. So the lock is soon
-    /// taken if the other waiters gave up.
+    /// again. Zero means an attempt at once. The more often the caller missed the free lock, the fewer slots it chooses
+    /// from. The last slot begins within the poll ceiling, unless fewer than [`WINDOW_MIN`] slots fit into it, so a
+    /// lock does not stay free for longer if the other waiters gave up.
     pub(crate) fn slot(self, length: Duration, word: u64, missed: u32) -> u32 {
         let fit = POLL_CEILING.as_nanos() / length.as_nanos().max(1);
         let most = u32::try_from(fit).unwrap_or(u32::MAX).max(WINDOW_MIN);
@@ -438,7 +438,7 @@ mod tests {
         assert_eq!(backoff.window(at(10_002)), ContentionWindow(WINDOW_MIN - 1));
     }
 
-    /// A process on a busy machine observes longer round trips, but its slots have the same length.
+    /// A process on a busy machine observes longer round trips, but its slots are as long as those of other processes.
     #[test]
     fn slots_are_as_long_as_the_shortest_round_trip() {
         let mut backoff = KeyBackoff::default();

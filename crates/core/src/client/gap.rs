@@ -28,10 +28,10 @@ pub(crate) const FOREIGN_FOR: Duration = Duration::from_secs(10);
 /// The end of the gap that is open now; `None` if no gap is open. `foreign_seen` is the time at which a foreign value
 /// was last seen.
 ///
-/// The longer ago that was, the fewer gaps there are. Time has cycles of 350 ms: in the first two seconds every cycle
-/// has a gap, in the next two every second cycle, until the eighth second every fourth one, and until the tenth every
-/// eighth one. So a foreign client that has gone costs at most about 3 s of waiting. A gap begins at a random time of
-/// its cycle, because a client that polls with the period of the cycles might otherwise always poll between two gaps.
+/// The longer ago that was, the fewer gaps there are. Time has cycles of 350 ms: in seconds 0 to 2 every cycle has a
+/// gap, in seconds 2 to 4 every other cycle, in seconds 4 to 8 every fourth, and in seconds 8 to 10 every eighth. So a
+/// foreign client that has gone costs at most about 3 s of waiting. A gap begins at a random time of its cycle, because
+/// a client that polls with the period of the cycles might otherwise always poll between two gaps.
 pub(crate) fn open_until(foreign_seen: Option<BootTime>, now: Reading) -> Option<BootTime> {
     const CYCLE_NS: u64 = (GAP.as_nanos() + TURN.as_nanos()) as u64;
     let age = age(foreign_seen?, now)?;

@@ -27,7 +27,7 @@ pub enum Evidence {
         /// earlier vote was lost. Every batch with `INFO` or with a command about votes reads it.
         marker: MarkerSeen,
         /// The number of replicas that have acknowledged a write of this connection after all commands of the batch, or
-        /// the error of the node. `None` if the client did not ask. The node acknowledges in time order, so each of
+        /// the error of the node. `None` if the client did not ask. A replica receives writes in order, so each of
         /// these replicas has all earlier writes, also those of other clients.
         acknowledged: Option<Result<u32, Failure>>,
     },
@@ -54,7 +54,7 @@ impl Evidence {
         };
         // If the data were replaced after `INFO` was read, `INFO` describes an earlier state.
         let info = info.or(first.filter(|_| before == flushes));
-        // A later acknowledgement covers the earlier sending, but the client counts the smaller number.
+        // A later acknowledgement covers the earlier sending too. The client counts the smaller number, which is safe.
         let acknowledged = match (acknowledged, later) {
             (Some(Ok(first)), Some(Ok(second))) => Some(Ok(first.min(second))),
             (failed @ Some(Err(_)), _) | (_, failed @ Some(Err(_))) => failed,

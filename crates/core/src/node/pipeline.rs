@@ -228,9 +228,9 @@ impl NodePipeline {
     /// Takes the answers to a batch: one answer or failure for each command. The engine receives them after the answers
     /// of all earlier batches.
     ///
-    /// If the number of answers is wrong, no answer can be assigned to a command, so all commands of the batch fail. An
-    /// answer to a batch that was never sent is no vote, and fails too. A command that was sent may have been executed,
-    /// even if its connection failed (S8).
+    /// If the number of answers is wrong, no answer can be assigned to a command, so all commands of the batch fail.
+    /// Commands of a batch that was never sent also fail, whatever the answers. A command that was sent may have been
+    /// executed, even if its connection failed (S8).
     pub fn answered(&mut self, exchange: &mut Exchange, now: Reading, events: &mut Vec<Event>) {
         if exchange.sent.is_none() {
             self.unsent = None;

@@ -35,7 +35,7 @@ impl RoundTrips {
     }
 
     /// Adds a measured round trip with the weight of one eighth. A node that was stopped for a while answers late. Such
-    /// an outlier is capped, also at the first answer, because it must not make later calls wait for as long.
+    /// an outlier is capped, also at the first answer, so that later calls do not wait as long as the node was stopped.
     pub(crate) fn observe(&mut self, node: NodeId, round_trip: Duration) {
         let Some(smoothed) = self.nodes.get_mut(node.index()) else { return };
         let new = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).max(1);

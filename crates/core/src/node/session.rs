@@ -233,7 +233,7 @@ impl Exchange {
     }
 
     /// Notes that the command must be sent again in this form. Returns a failure, which is the command's answer until
-    /// then.
+    /// the repetition is answered.
     fn note_unclear(&mut self, place: usize, form: Form) -> Answer {
         self.unclear.push((place, form));
         Answer::Failed(Failure::new(FailureKind::Protocol))

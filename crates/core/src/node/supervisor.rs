@@ -131,10 +131,10 @@ impl Supervisor {
         if is_too_long { self.connect(now) } else { None }
     }
 
-    /// The time of the next [`look`](Self::look). `None` means that no look is due before
-    /// [`connected`](Self::connected), [`not_connected`](Self::not_connected) or [`broken`](Self::broken) is called. A
-    /// look is due at once after each of these three. Call this method after each look, and when a command awaits its
-    /// answer after a pause.
+    /// The time at which to call [`look`](Self::look) next. `None` means not before a call of
+    /// [`connected`](Self::connected), [`not_connected`](Self::not_connected) or [`broken`](Self::broken). After each
+    /// of these three, call `look` at once. Ask for the time again after each `look`, and when the first command after
+    /// a pause awaits its answer.
     pub fn next_look(&self, now: Duration, activity: Activity) -> Option<Duration> {
         let Some(LiveConnection { silence, .. }) = self.connection else {
             return self.connecting_since.is_none().then_some(self.retry_at);
@@ -145,13 +145,13 @@ impl Supervisor {
         if self.silent_for(now, activity).is_none() {
             return Some(activity.heard_at + silence);
         }
-        // The next look follows soon, because the answer may arrive at any time, and because the state contains the
-        // duration of the silence.
+        // The next `look` follows soon, because the answer may arrive at any time, and because `look` updates the
+        // duration of the silence in the state.
         let soon = now + silence / 3;
         Some(self.replace_at(activity).map_or(soon, |at| at.min(soon)))
     }
 
-    /// Ends the suspension, because the node has answered. [`look`](Self::look) does the same later.
+    /// Ends the suspension at once, because the node has answered. Otherwise the next [`look`](Self::look) ends it.
     pub fn heard(&mut self) {
         self.state.resume();
     }
@@ -159,7 +159,7 @@ impl Supervisor {
     /// Notes that a connection was made.
     ///
     /// Returns whether the new connection is to be used. It then replaces the former connection, which the caller
-    /// closes. It is not used if the former connection answers again.
+    /// closes. The new connection is not used if the former one answers again.
     pub fn connected(&mut self, now: Duration, activity: Activity) -> bool {
         let took = now.saturating_sub(self.connecting_since.take().unwrap_or(now));
         if self.connection.is_some() && self.silent_for(now, activity).is_none() {
@@ -207,7 +207,7 @@ impl Supervisor {
         }
     }
 
-    /// Duration of the silence, if an answer is late.
+    /// Duration of the silence; `None` if no answer is late.
     fn silent_for(&self, now: Duration, activity: Activity) -> Option<Duration> {
         let silent_for = now.saturating_sub(activity.heard_at);
         let is_silent = |it: &LiveConnection| activity.is_awaited && silent_for >= it.silence;

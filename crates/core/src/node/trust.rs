@@ -304,7 +304,7 @@ impl NodeMonitor {
             return self.distrust(Failure::new(FailureKind::Unverified));
         }
         let (connection, _) = trust.epoch;
-        // The data were replaced while `INFO` was in flight, so `INFO` describes the old data. The next question waits,
+        // The data were replaced while `INFO` was in flight, so `INFO` describes the old data. The next request waits,
         // so that a node that announces new data all the time is not asked all the time.
         let in_vain =
             epoch > trust.epoch && connection == epoch.0 && trust.review.step == Step::Identifying;

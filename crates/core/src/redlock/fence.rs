@@ -55,8 +55,8 @@ impl WriteBack {
         (self.recorded.len(), self.awaited.len())
     }
 
-    /// Takes the number of a vote. If it is the largest so far, it becomes the number to record, and earlier records no
-    /// longer count.
+    /// Takes the number of a vote. If it is the largest so far, it becomes the number to record, and a node that
+    /// recorded a smaller number no longer counts.
     pub(crate) fn handle_vote(&mut self, node: NodeId, number: u64) {
         self.largest = self.largest.max(number);
         if number > self.number {

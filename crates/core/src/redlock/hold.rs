@@ -1,7 +1,7 @@
 //! The guard's copy of a held lock: the end of its validity, and the way in which it ended.
 //!
 //! The guard checks the copy with a new clock reading at each query, so it sees the end of the validity without a
-//! notification. The guard or driver that sees the end first notifies the engine.
+//! notification. The first of guard and driver to see the end notifies the engine.
 
 use core::time::Duration;
 

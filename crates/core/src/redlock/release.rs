@@ -312,7 +312,7 @@ impl Release {
 pub struct ReleaseReport {
     /// The outcome over all nodes.
     pub outcome: Outcome,
-    /// The next caller of this process took the lock over, so no node was asked to delete it.
+    /// Whether the next caller of this process took the lock over. Then no node was asked to delete it.
     pub handed_over: bool,
     /// The answer of each node, in the order of the client's list.
     pub nodes: Vec<NodeReleased>,

@@ -1,7 +1,7 @@
 //! The delay before the next attempt.
 //!
 //! Two times bound the delay: the expiry of the lock, as the nodes report it, and a poll interval, because the holder
-//! may release the lock at any time. The random word is an argument, so the same word gives the same delay.
+//! may release the lock at any time. The random word is an argument, so equal arguments give equal delays.
 
 use core::time::Duration;
 

@@ -127,7 +127,7 @@ impl Engine {
             call.history.note_number(answer.answer);
             return self.on_late_answer(answer, cx);
         };
-        // An answer never makes the attempt's deadline earlier, so the deadline index stays as it is.
+        // An answer only postpones the deadline. An index entry may be earlier than its deadline, so the index stays.
         let NodeAnswer { node, sent, answer, .. } = answer;
         let decision = attempt.handle_answer(node, sent, answer, cx.now);
         self.follow(ticket.lock, decision, cx);

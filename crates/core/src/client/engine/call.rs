@@ -39,7 +39,7 @@ pub(super) struct Call {
     pub(super) pace: Pace,
     /// State of the lock on each node; `None` if no attempt and no inspection has shown it.
     pub(super) waiting: Option<Waiting>,
-    /// Time after which a quorum may be free by expiry or, while nodes are untrusted, trusted. `None` if unknown.
+    /// Time until a quorum may be free by expiry or, while nodes are untrusted, until it is trusted. `None` if unknown.
     pub(super) free_in: Option<Duration>,
     pub(super) contention: Contention,
     pub(super) trust_wait: TrustWait,
@@ -89,8 +89,8 @@ pub(super) struct Contention {
 pub(super) struct TrustWait {
     /// Whether the caller was notified of the untrusted nodes.
     pub(super) is_reported: bool,
-    /// Times until which the call waits for checks of untrusted nodes, even after its own wait; `None` before such a
-    /// wait. The second, later time applies while the client reads other nodes' clocks, which a node's marker needs.
+    /// Times until which the call waits for checks of untrusted nodes, even after its own wait; `None` until that is
+    /// needed. The second, later time applies while the client reads other nodes' clocks, which a node's marker needs.
     pub(super) settles_by: Option<[BootTime; 2]>,
     /// Whether the call's own wait is over, and the call only waits for checks of untrusted nodes.
     pub(super) settling: bool,
@@ -192,8 +192,8 @@ impl Call {
         self.deadline.map_or(Duration::MAX, |at| at.remaining(now) / 2)
     }
 
-    /// Whether this call may inspect the lock before its first attempt. A call with fixed delays may not, because these
-    /// apply whatever the nodes answer. A call with a single attempt may not either.
+    /// Whether this call may inspect the lock before its first attempt. A call with fixed delays may not, because its
+    /// delays apply whatever the nodes answer. A call with a single attempt may not either.
     pub(super) fn may_look_first(&self) -> bool {
         self.is_to_watch() && self.request.retry.attempts_max != Some(1)
     }

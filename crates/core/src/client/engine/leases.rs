@@ -30,7 +30,7 @@ impl Engine {
         {
             cx.emit(Effect::Superseded { lock: lease.holder(), fence });
         }
-        // A vote only postpones the loss (S11), so the deadline index stays as it is.
+        // A vote only postpones the loss (S11). An index entry may be earlier than its deadline, so the index stays.
         if lease.handle_vote(answer, cx.now) {
             Self::emit_changed(lease, cx);
         }
@@ -422,7 +422,7 @@ impl Engine {
         let Some(extension) = lease.extension_mut() else {
             return;
         };
-        // A node whose vote would not count is not healed, because a heal asks for a vote.
+        // Excluded nodes, whose votes would not count, are not healed, because a heal asks for a vote.
         let mut healable = extension.take_healable();
         if !lease_heals {
             healable = NodeSet::default();

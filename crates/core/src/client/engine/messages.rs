@@ -40,7 +40,7 @@ pub enum Event {
     Answered {
         /// The node that answered.
         node: NodeId,
-        /// A reading from before the first byte could leave (S4).
+        /// A clock reading that was taken before the first byte of the batch could leave (S4).
         sent: Reading,
         /// The evidence (the node's `INFO` and marker) that the votes in the answers count.
         evidence: Evidence,
@@ -339,7 +339,7 @@ pub struct Refusal {
     pub elapsed: Duration,
     /// The answer of each node in the last attempt; empty if there was none.
     pub nodes: Vec<NodeResult>,
-    /// Time from the nodes' last answers until a quorum may be free by expiry, or trusted; `None` if not known.
+    /// Time from the nodes' last answers until a quorum may be free by expiry, or may be trusted; `None` if unknown.
     pub retry_after: Option<Duration>,
 }
 

@@ -129,7 +129,7 @@ fn a_suspended_node_receives_only_releases() {
     it.push([acquire(2), release(2), acquire(3)]);
     assert!(it.told().is_empty());
     it.state = NodeState::Suspended(failure.clone());
-    // All commands fail except releases: the commands that were waiting, and the new ones.
+    // A suspended node gets only releases. All other commands fail, both those that waited and the new ones.
     it.push([release(3), acquire(4), release(4)]);
     assert_eq!(it.told(), [fails(&[4]), fails(&[2, 3])]);
     it.push([acquire(5), release(5)]);

@@ -64,7 +64,7 @@ fn an_acquire_is_not_repeated_behind_its_release() {
     assert!(is_asked_again(&[extend, release(1)], true), "an extension sets no key");
 }
 
-/// Otherwise readers would be admitted while the writer waits, until it renews its intent.
+/// A repeated withdrawal would delete the new intent, so the node would admit readers until the writer renews it.
 #[test]
 fn a_withdrawal_is_not_repeated_behind_a_later_announcement() {
     let intents = || Keys::from("i");

@@ -173,8 +173,8 @@ impl NodeMonitor {
 
     /// The time until which the node's server could vote twice for a lock, and the reason. The server may have voted
     /// under another name, which leads to another server by now. Until that vote expires, the server's votes do not
-    /// count under this name (S3: the votes for a lock are of distinct servers). The same applies if the list of
-    /// earlier runs is full.
+    /// count under this name (S3: the votes for a lock are of distinct servers). If the list of earlier runs
+    /// is full, the same applies until it has room again, because a further run could not be remembered.
     pub(super) fn has_second_vote(&self, node: NodeId, now: Reading) -> Option<(BootTime, String)> {
         let elsewhere = self.voted_elsewhere(node, self.node(node).run.id.as_deref()?);
         let forgotten = self.node(node).run.earlier.is_full_since().map(|at| self.lapse(at));

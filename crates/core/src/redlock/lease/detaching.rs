@@ -1,10 +1,10 @@
 //! Detaching a lease: its lock stays on the nodes, and the engine forgets it.
 //!
 //! Another process may attach the lock later, because the nodes that hold its value prove that no other client held the
-//! lock in between. The proof requires that no command sets the value on a node without it. So a detach waits for the
+//! lock in between. The proof fails if a late command sets the value on a node that lacks it. So a detach waits for the
 //! nodes' answers to acquires and heals, and reports the nodes that have not answered. It also waits for the answers to
-//! an attach: a node that executes it later than the attach of the next process would keep the wrong value, and give
-//! that process no vote.
+//! an attach: a node that executes this attach after that of the next process would keep the wrong value, and give
+//! the next process no vote.
 
 use core::time::Duration;
 

@@ -196,7 +196,7 @@ impl Lease {
         }
     }
 
-    /// Drops a vote that an answer proved gone, and its record of the next token. Returns whether the vote was held.
+    /// Drops a gone vote, and the node's record of the next guard's fencing token. Returns whether the vote was held.
     fn drop_vote(&mut self, node: NodeId, sent: Reading, answer: &Answer) -> bool {
         if mutant!(AbsentKeepsVote) {
             return false;
