@@ -172,7 +172,7 @@ pub enum Command {
         /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// Extends this value among the readers by the ttl from now. The value ends no earlier than before. If a key holds
+    /// Extends the reader with this value by the ttl from now. The reader ends no earlier than before. If a key holds
     /// the value as a writer's, the writer becomes a reader.
     ///
     /// Answers: those of [`Command::Extend`].
@@ -216,7 +216,7 @@ pub enum Command {
         /// Time to live in milliseconds.
         ttl_ms: u64,
         /// Whether intents that hold the value are extended. A repetition after a push does not extend them: an
-        /// extension pushes to the other waiting writers, whose repetitions would then push in turn.
+        /// extension pushes to the other waiting writers, and their repetitions would push back, without end.
         renews: bool,
     },
     /// Deletes the intents that hold this value.

@@ -10,7 +10,7 @@ use crate::time::nanos;
 /// The shortest ttl (invariant S16). Drift, margin and a round trip would use up a shorter one.
 pub const TTL_MIN: Duration = Duration::from_millis(100);
 
-/// The longest ttl. A crashed holder blocks other clients for one ttl, and a restarted node is quarantined for one ttl.
+/// The longest ttl. It bounds how long a crashed holder blocks other clients, and how long a restarted node must wait.
 pub const TTL_CEILING: Duration = Duration::from_secs(24 * 3600);
 
 /// The times that a caller may choose. [`Timing::new`] checks their relations.

@@ -123,7 +123,7 @@ pub(crate) struct KeyBackoff {
     foreign_seen: Option<BootTime>,
 }
 
-/// The part of a key's back-off record that a call needs when it leaves the local queue.
+/// The part of a key's back-off record that a call needs when it becomes active in the local queue.
 #[derive(Default)]
 pub(crate) struct KnownOfKey {
     /// Time until which this process leaves the lock to other processes; `None` if it does not.
@@ -192,7 +192,7 @@ impl KeyBackoff {
     }
 
     /// Notes a release. `had_since` is the time of the grant. `was_long` means that this process held the lock for too
-    /// long to hand it over once more, so other processes get their chance.
+    /// long to hand it over within the process again.
     pub(crate) fn give_back(
         &mut self,
         (had_since, was_long): (BootTime, bool),

@@ -30,8 +30,8 @@ const SLACK: usize = 64;
 
 /// The deadline index. The engine's records determine its contents, so a comparison of two engines ignores the index.
 ///
-/// Most new entries are later than all existing entries for the same kind of record. They are appended to a sorted row
-/// for this kind. A heap holds all other entries.
+/// Most new entries are later than all existing entries for the same kind of record. Such an entry is appended to a
+/// sorted row for its kind. A heap holds all other entries.
 #[derive(Clone, Default)]
 pub(crate) struct Deadlines {
     rows: [VecDeque<(BootTime, Owner)>; 3],

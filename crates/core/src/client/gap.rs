@@ -4,9 +4,9 @@
 //! within a millisecond, so they would hardly ever leave a key free. A *foreign* value, which lacks this library's
 //! form, shows such a client. After one was seen on a key, calls leave gaps for ten seconds.
 //!
-//! All processes must leave the same gaps, because one process that attempts ends a gap. The wall clock decides when a
-//! gap is open, so processes agree without a message. If their clocks differ, gaps overlap less, and clients that poll
-//! get less of the lock. A gap only delays an attempt, so safety does not depend on it.
+//! All processes must leave the same gaps, because a process that attempts takes the free key. The wall clock decides
+//! when a gap is open, so processes agree without a message. If their clocks differ, gaps overlap less, and clients
+//! that poll get less of the lock. A gap only delays an attempt, so safety does not depend on it.
 
 use core::time::Duration;
 

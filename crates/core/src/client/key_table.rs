@@ -18,8 +18,8 @@ pub(crate) struct KeyTable {
     backoffs: usize,
 }
 
-/// A key behind its hash, so that nearly all comparisons of keys compare two numbers. Keys with equal hashes are
-/// compared themselves.
+/// A key and its hash, which is compared first: nearly all comparisons of keys then compare two numbers. Only keys with
+/// equal hashes are compared themselves.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 struct HashedKey(u64, Key);
 

@@ -118,7 +118,7 @@ impl Info {
         })
     }
 
-    /// The setting by which the server loses its last writes when it stops; `None` if `INFO` shows no such setting.
+    /// A setting that lets the server lose its last writes when it stops; `None` if `INFO` shows no such setting.
     /// Such a setting contradicts an operator who declared the server durable.
     pub fn forgets_by(&self) -> Option<String> {
         match (self.keeps_log, self.appendfsync.as_deref(), self.rests_on_rewrite) {

@@ -6,7 +6,7 @@
 //! <prefix>quorlock:adopt  quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=30000 run_id=0d2f… promoted=-1 floor=0 wait_ms=32300 since=1795…
 //! ```
 //!
-//! The marker has no time to live. Clients read it behind every command that may return a vote, on the same connection.
+//! The marker has no time to live. Clients read it after every command that may return a vote, on the same connection.
 //! If the text is unchanged, nothing has been deleted since it was written, so no earlier vote was lost. Texts are
 //! compared whole, and parsed only if they differ.
 

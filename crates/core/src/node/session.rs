@@ -3,7 +3,7 @@
 //!
 //! A node that does not know a script has not run the script. So the command may be sent again with the script's text:
 //! nothing is executed twice (S8). A native compare-and-delete command does not report what it found instead of our
-//! key. If the caller needs to know that, the session then sends the release script. The script reports what the key
+//! value. If the caller needs to know that, the session then sends the release script. The script reports what the key
 //! holds, and deletes nothing, because the key is not ours.
 
 mod untold;

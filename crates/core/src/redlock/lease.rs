@@ -1,4 +1,4 @@
-//! A held lock over time: its votes, which answers prolong or prove gone, its extensions, and its loss, which is final.
+//! A held lock over time: its votes (answers prolong them or prove them gone), its extensions, and its final loss.
 //!
 //! A lease has two independent timers: the next extension, every third of the ttl, and the loss, `margin` before the
 //! end of the validity. If extensions fail, for any reason, the loss timer ends the lease. If answers prove that too

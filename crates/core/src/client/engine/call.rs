@@ -347,7 +347,7 @@ impl Call {
     pub(super) fn pause(&self, retry: Retry, step: Duration, now: Reading) -> Duration {
         let (round_trip, word) = (self.pace.round_trip, self.pace.word);
         if self.is_to_watch() && self.is_open() {
-            // The lock was released meanwhile, so the call attempts at once. If contenders split the votes, or other
+            // The lock seems free already, so the call attempts at once. If contenders split the votes, or other
             // clients were faster repeatedly, the call waits for a random time, so that they do not collide again.
             return match self.contention.opens {
                 1 if !self.contention.split => Duration::ZERO,

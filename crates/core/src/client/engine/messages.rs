@@ -93,8 +93,8 @@ pub enum Event {
         /// The lock to detach.
         lock: LockId,
     },
-    /// No guard holds the lock any more: its holder received [`Effect::Detached`], or leaves a lock with its own value
-    /// on the nodes. The engine forgets the lock, and sends no release.
+    /// No guard holds the lock any more: its holder received [`Effect::Detached`], or leaves a lock with the caller's
+    /// value on the nodes. The engine forgets the lock, and sends no release.
     Forget {
         /// The lock to forget.
         lock: LockId,

@@ -14,8 +14,8 @@ impl Engine {
     /// the map from old to new ids.
     ///
     /// Two states that behave alike, apart from times and ids, have equal results, unless a deadline was postponed in
-    /// one of them (Lamport: real-time model checking is really simple). Elapsed times are reset, because they only
-    /// appear in reports. No command about trust may be in flight: its round gets a new number, so the engine would not
+    /// one of them (Lamport: real-time model checking is really simple). Elapsed times are reset, because only reports
+    /// show them. No command about trust may be in flight: its round gets a new number, so the engine would not
     /// recognise the answer.
     #[must_use]
     pub fn rebased(&self, now: Reading, first: u64) -> (Self, BTreeMap<LockId, LockId>) {
