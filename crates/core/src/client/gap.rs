@@ -110,7 +110,7 @@ mod tests {
         assert!((1500..=3500).contains(&gaps.iter().sum::<usize>()), "{gaps:?}");
     }
 
-    /// The boot clocks of two machines differ, but their gaps are the same.
+    /// Two machines whose boot clocks differ have the same gaps, because their wall clocks agree.
     #[test]
     fn the_wall_clock_decides_when_a_gap_is_open() {
         assert_eq!(gaps(0), gaps(77_777));

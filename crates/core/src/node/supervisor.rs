@@ -82,7 +82,7 @@ impl Supervisor {
     pub const PROBE_EVERY: Duration = Duration::from_secs(15);
 
     /// A supervisor that connects at once, and suspends the node after `silence` without an answer. If connecting took
-    /// more than half of `silence`, the node is suspended only after twice the time that connecting took.
+    /// more than half of `silence`, the node is suspended only after a silence of twice the time of connecting.
     pub const fn new(silence: Duration) -> Self {
         Self {
             silence,

@@ -82,7 +82,7 @@ const LOOK_SOONEST: Duration = Duration::from_millis(50);
 /// floor in it from the clocks that it knows.
 pub(crate) const GATHER_FOR: Duration = Duration::from_secs(1);
 
-/// A reading of a node's wall clock counts for this time. After that it is stale.
+/// After this time, a reading of a node's wall clock is stale and no longer counts.
 const FRESH: Duration = Duration::from_secs(60);
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -172,7 +172,7 @@ mod tests {
         let mut hold = hold();
         assert_eq!(hold.update(validity(at(500)), at(600)), None);
         assert_eq!(hold.remaining(at(1000)), Some(SECOND / 2));
-        // The votes were sent in time but arrive after the end. The guard may have been found invalid by then.
+        // The requests for these votes were sent in time, but the votes arrive after the end of the validity.
         assert_eq!(hold.update(validity(at(1400)), at(1600)), Some(LossCause::Expired));
         assert_eq!(hold.update(validity(at(1600)), at(1600)), None);
         assert!(!hold.lose(LossCause::KeyGone));

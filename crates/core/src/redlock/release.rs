@@ -178,8 +178,8 @@ impl Release {
         Some(self.command())
     }
 
-    /// Ends the wait for nodes whose key has expired. When the caller's time is up, the outcome follows from the
-    /// answers so far.
+    /// Ends the wait for nodes whose key has expired. When the caller has waited long enough, the outcome follows
+    /// from the answers so far.
     pub fn handle_time(&mut self, now: Reading) {
         if let Some(report) = &mut self.report {
             report.time_is_up |= report.due.has_come(now);

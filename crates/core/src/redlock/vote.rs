@@ -143,7 +143,7 @@ impl Validity {
     }
 
     /// Whether a quorum of votes would still count by the boot clock alone, with more time left than the two clocks may
-    /// differ. If so, a jump of the wall clock ended the votes.
+    /// differ by. If so, a jump of the wall clock ended the votes.
     fn lasts_by_boot_clock(&self, now: Reading) -> bool {
         let left = self.term_ns - self.term_ns / 100;
         let reserved = self.margin_ns.saturating_add(CLOCKS_DIFFER_NS);

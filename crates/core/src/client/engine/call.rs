@@ -109,8 +109,8 @@ pub(super) enum Phase {
     /// Nodes were asked for the holder: after an attempt or, with `again`, before the next attempt.
     Looking { inspection: Inspection, again: bool },
     /// The call waits until the next attempt or, with `again`, until the next inspection of the lock. From `lent` on,
-    /// another caller of this process may attempt instead; `None` means that it may not, because it would have to wait
-    /// too.
+    /// another caller of this process may attempt instead; `None` means that none may, because each would have to
+    /// wait too.
     Pausing { until: BootTime, again: bool, lent: Option<BootTime> },
     /// The call pauses, and meanwhile another caller of this process attempts.
     Aside { until: BootTime },

@@ -134,7 +134,7 @@ impl Engine {
         self.on_extend(holder, cx);
     }
 
-    /// Ends a lease whose guard saw the end of the validity, and has been invalid for good since.
+    /// Ends a lease whose guard saw the end of the validity. The guard became invalid then, and stays invalid.
     pub(super) fn on_run_out(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             return;

@@ -16,7 +16,7 @@ use crate::time::Reading;
 /// and the keys of that release stay on the nodes until they expire.
 const RELEASES_MAX: usize = 65_536;
 
-/// Largest number of owed releases that are sent to a node at once.
+/// Largest number of owed releases that are sent to a node together.
 const RESEND_MAX: usize = 512;
 
 impl Engine {
@@ -97,7 +97,7 @@ impl Engine {
         self.review_release((lock, round), cx);
     }
 
-    /// Sends owed releases at once to a node that answers again.
+    /// Sends owed releases to a node that answers again, without waiting for their next retry.
     pub(super) fn node_is_back(&mut self, node: NodeId, now: Reading) {
         let link = &mut self.paths.links[node.index()];
         if !core::mem::take(&mut link.away) {

@@ -177,7 +177,7 @@ impl Engine {
         true
     }
 
-    /// Passes the intent of a call that stepped aside or ended, which keeps new readers out, to the active writers of
+    /// Passes an intent, which keeps new readers out, from a call that stepped aside or ended to the active writers of
     /// these keys. If each writer withdrew its own intent, readers would acquire the lock whenever the active writer
     /// changes, and all writers could starve. The rest of the intent is withdrawn, because readers must not wait for a
     /// writer that waits for callers of its own process.
@@ -390,7 +390,7 @@ impl Engine {
         call.phase = match resume_at.max(lent).filter(is_in_future) {
             Some(until) => {
                 let until = until.min(now.after(call.patience(now)));
-                // A caller that shares only one of this call's several keys need not wait for this pause.
+                // With several keys, others may attempt during this pause, because they may need only one of the keys.
                 let lent = call.request.keys.single().is_none().then(|| now.boot());
                 Phase::Pausing { until, again: false, lent }
             }

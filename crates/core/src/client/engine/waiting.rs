@@ -270,7 +270,7 @@ impl Engine {
         };
         let patience = call.patience(cx.now);
         (call.contention.leaves_gap, call.contention.skips_gap) = (true, patience < rest);
-        // A caller that requests only one of several keys need not wait for this pause.
+        // With several keys, other callers may attempt during this pause, because they may need only one of the keys.
         let lent = call.request.keys.single().is_none().then(|| cx.now.boot());
         call.phase = Phase::Pausing { until: cx.now.after(rest.min(patience)), again: true, lent };
         Self::index_call(&mut self.deadlines, lock, call);
