@@ -79,7 +79,7 @@ pub struct Stored {
 pub enum Content {
     /// A string.
     Text(Vec<u8>),
-    /// A sorted set: its members and their scores. A reader's score is the time in milliseconds at which the reader ends.
+    /// A sorted set: its members and their scores. A reader's score is the millisecond at which the reader ends.
     Scored(BTreeMap<Vec<u8>, i64>),
     /// A value of another type.
     Other,

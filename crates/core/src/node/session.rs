@@ -255,7 +255,7 @@ impl Exchange {
         if self.is_again {
             // The answers to this sending may have requested that commands be sent again in a longer form. These
             // commands have failed now, so their repetitions are dropped. Commands that are not part of this sending
-            // keep theirs.
+            // are still repeated.
             let (places, form) = (&self.places, self.form);
             self.unclear.retain(|(place, other)| *other <= form || !places.contains(place));
         } else {

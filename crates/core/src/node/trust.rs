@@ -204,7 +204,7 @@ impl NodeMonitor {
     }
 
     /// Whether the examination of some untrusted node will be over in a few round trips. `hears` returns whether a node
-    /// that has never answered may still do so.
+    /// that has never answered may still answer.
     pub(crate) fn is_settling(&self, hears: impl Fn(NodeId) -> bool) -> bool {
         let settles = |node: NodeId| {
             let trust = self.node(node);

@@ -1,5 +1,5 @@
-//! Readers: a sorted set at the lock's own key. The members are the readers' values, their scores are the times at which
-//! the readers end, and the key expires with the last of them.
+//! Readers: a sorted set at the lock's own key. The members are the readers' values, a score is the time at which the
+//! reader ends, and the key expires with the last of them.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

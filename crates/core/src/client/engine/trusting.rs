@@ -83,9 +83,9 @@ impl Engine {
             Verb::Heal => !mutant!(HealCountsInQuarantine),
             Verb::Inspect | Verb::Release | Verb::Trust | Verb::Announce => false,
         };
-        // The answer that the key is gone counts only if the node is distrusted for good, or only its replicas are
-        // late. Otherwise it becomes a failure: a node in quarantine votes for no other client yet, and the state of an
-        // unverified node is unknown.
+        // The answer that the key is gone counts only if the node is distrusted for good, or only its replicas
+        // acknowledge late. Otherwise the answer becomes a failure: a node in quarantine votes for no other client yet,
+        // and the state of an unverified node is unknown.
         let is_gone = |distrust_reason: &Failure, answer: &Answer| {
             let kind = distrust_reason.kind();
             let counts = kind.is_for_good() || kind == FailureKind::Unacknowledged;

@@ -290,7 +290,7 @@ impl Engine {
     }
 
     /// Makes waiting callers active after a caller left these keys or became a reader. A caller that becomes active may
-    /// pause at once. A pausing caller that blocks a caller waiting for another of its keys then steps aside.
+    /// have to pause first. It steps aside if it then blocks a caller that waits for another of its keys.
     fn go_on(&mut self, keys: &Keys, cx: &mut Context<'_>) {
         self.advance(keys, None, cx.now);
         let queues = keys.iter().filter_map(|key| self.keys.queue(key));

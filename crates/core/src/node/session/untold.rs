@@ -53,7 +53,7 @@ impl Untold {
         self.0 |= Self::of(command);
     }
 
-    /// Whether these commands are to be sent with the texts of their scripts. The node knows these scripts afterwards.
+    /// Whether these commands are to be sent with the texts of their scripts. If so, the scripts leave the set.
     pub(super) fn is_told_with<'a>(&mut self, commands: impl Iterator<Item = &'a Command>) -> bool {
         if self.0 == 0 {
             return false;
