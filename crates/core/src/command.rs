@@ -205,7 +205,7 @@ pub enum Command {
         value: Value,
     },
     /// Sets a waiting writer's intents where they are absent, with this ttl. With `renews`, also extends the intents
-    /// that hold this value. An intent is no vote.
+    /// that hold this value. An intent keeps new readers out, and is no vote.
     ///
     /// Answers: [`Answer::Announced`], or [`Answer::Other`] if an intent holds another value.
     Announce {

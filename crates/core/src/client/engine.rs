@@ -149,7 +149,7 @@ impl Engine {
 
     /// Handles one event. `now` was read after the event arrived. Effects go to `out` in order.
     ///
-    /// The engine handles deadlines that have passed first, and then the event. Before an answer it handles none: an
+    /// The engine first handles the deadlines that have passed, then the event. Before an answer it handles none: an
     /// answer counts before a timeout, so a client that was busy or asleep does not take its own delay for the nodes'
     /// silence. A driver with several events therefore delivers answers first. This cannot revive a lost lock: the
     /// engine latches a due loss before it handles the answer (S13), and judges an attempt by `now` (S5).

@@ -127,7 +127,7 @@ impl Engine {
             call.history.note_number(answer.answer);
             return self.on_late_answer(answer, cx);
         };
-        // An answer only postpones the deadline. An index entry may be earlier than its deadline, so the index stays.
+        // An answer never makes the deadline earlier, and an index entry may be too early, so the index stays as it is.
         let NodeAnswer { node, sent, answer, .. } = answer;
         let decision = attempt.handle_answer(node, sent, answer, cx.now);
         self.follow(ticket.lock, decision, cx);

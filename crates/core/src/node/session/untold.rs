@@ -9,8 +9,8 @@ use crate::keys::Mode;
 pub(super) struct Untold(u16);
 
 impl Default for Untold {
-    /// The set for a new connection: the scripts that the handshake does not load. Scripts of releases are in the set:
-    /// if a node rejects a release for its unknown script, the repetition may arrive after the next acquire.
+    /// The set for a new connection: the scripts that the handshake does not load. Without the text of its script, a
+    /// release could be rejected, and its repetition could arrive after the next acquire.
     fn default() -> Self {
         let values = Self::TAKE | Self::TAKEN;
         Self(Self::READERS | Self::RELEASE_SHARED | Self::ATTACH | Self::ATTACH_SHARED | values)
