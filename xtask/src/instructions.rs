@@ -13,12 +13,12 @@ use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 use crate::install::works;
 use crate::{Outcome, cargo, succeed};
 
-/// Each run is counted with `few` and with `many` pairs. The difference of the counts is the cost of the added pairs.
+/// Each run is counted with `few` and with `many` pairs (acquire and release). The difference is the cost of the rest.
 struct Run {
     lockers: u64,
     few: u64,
     many: u64,
-    /// The pinned number of instructions per pair, and its tolerance in percent.
+    /// The expected number of instructions per pair, and the allowed deviation (`margin`) in percent.
     pinned: u64,
     margin: u64,
 }

@@ -54,7 +54,7 @@ fn info(server: &Server, section: &str) -> Result<String, String> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Commands(BTreeMap<String, u64>);
 
-/// Commands that only scripts call. [`Commands::sent`] leaves them out, and one `get` per call of a script.
+/// Commands that only scripts call, not clients. [`Commands::sent`] subtracts them, and one `get` for each script call.
 const INSIDE_SCRIPTS: [&str; 3] = ["del", "pttl", "pexpire"];
 
 impl Commands {

@@ -26,7 +26,7 @@ use tokio::time::sleep;
 pub(crate) use self::worker::{Job, main as work};
 use crate::clock::{now, seconds};
 
-/// The workers that find the master through Sentinel.
+/// The number of workers that find the master through Sentinel.
 const WORKERS: usize = 4;
 
 /// The faults, one per failover, in turn.

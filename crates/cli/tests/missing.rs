@@ -27,13 +27,13 @@ fn is_shared(form: &[&str]) -> bool {
     form.contains(&"--shared")
 }
 
-/// Runs a command under each form of a lock. A refusal must name the missing command.
+/// Runs a command with the arguments of each kind of lock ([`FORMS`]). A refusal must name the missing command.
 fn each_form(testbed: &Testbed, named: &str, is_refused: impl Fn(&[&str]) -> bool) {
     let said = [&format!("no command {named} (renamed"), "remove its rename-command line"];
     each_form_says(testbed, None, &said, is_refused);
 }
 
-/// Runs a command under each form of a lock. A refusal must contain these texts.
+/// As [`each_form`], for this user. If `is_refused` is true of the arguments, the message must contain all of `named`.
 fn each_form_says(
     testbed: &Testbed,
     user: Option<&str>,

@@ -190,7 +190,8 @@ fn a_writer_waits_for_the_readers_that_held_the_lock_and_not_for_later_readers()
     code(&first.end(), 0);
 }
 
-/// Several replicas start at the same moment. At least one of them runs the command, and the others end after it.
+/// Five processes of `quorlock run` start at the same moment. At least one of them gets the lock and runs the command.
+/// The others wait until the lock is free, and succeed without running the command.
 #[test]
 fn at_least_one_of_many_replicas_runs_and_all_succeed() {
     let Some(testbed) = Testbed::new() else { return };

@@ -57,7 +57,7 @@ impl Recipe<'_> {
         self.sees_the_end(now).then(|| self.replace(now)).flatten()
     }
 
-    /// `GET`: whether the end has passed.
+    /// `GET`: whether the end of the lock, which the value contains, has passed.
     fn sees_the_end(&self, now: u64) -> bool {
         get(self.node, KEY).is_some_and(|end| end.parse::<u64>().unwrap() < now)
     }

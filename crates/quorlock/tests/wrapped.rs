@@ -73,7 +73,7 @@ async fn a_wrapped_server_behaves_like_a_server() {
     }
     assert_eq!(call.await.unwrap().unwrap().release().await.outcome, Outcome::Released);
 
-    // The node reconnects after its server has died.
+    // The client's node reconnects after its server was killed and started again.
     nodes[0].kill().unwrap();
     let guard = client.acquire("orders").await.unwrap();
     assert_eq!(guard.release().await.outcome, Outcome::Released);

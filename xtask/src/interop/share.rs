@@ -11,7 +11,7 @@ use super::site::{Site, TTL_MS, Worker};
 const WORKERS: usize = 3;
 const HOLD: Duration = Duration::from_millis(5);
 
-/// The form in which quorlock takes part.
+/// How quorlock competes with another library for the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
     /// Three processes that use the library with its default options.

@@ -48,7 +48,7 @@ pub(crate) struct Wrote {
     pub(crate) to: Time,
 }
 
-/// Returns the time spans in which runs wrote lines to a file, ordered by their start.
+/// Returns for each run the time span in which it wrote lines to a file. The spans are ordered by their start.
 pub(crate) fn wrote(file: &str) -> Vec<Wrote> {
     let mut spans: BTreeMap<usize, (Time, Time)> = BTreeMap::new();
     for line in file.lines() {

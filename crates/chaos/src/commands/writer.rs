@@ -64,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// A script for `sh -c`. `$0` is this program, `$@` the file, the name to write, and the time in milliseconds.
+    /// A script for `sh -c`. `$0` is this program; `$@` is the file, the text of each line, and how many ms to write.
     pub(crate) const fn script(self) -> &'static str {
         match self {
             Self::Plain => r#"exec >/dev/null; "$0" __write "$@"; exit 7"#,

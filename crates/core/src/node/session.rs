@@ -173,7 +173,7 @@ impl Exchange {
         self.form
     }
 
-    /// The evidence to request with the commands.
+    /// The data to request with the commands, which shows whether the node's votes count.
     pub const fn evidence_request(&self) -> EvidenceRequest {
         self.evidence_request
     }

@@ -191,7 +191,7 @@ impl Validity {
         *self.sent.of(node) = Reading::default();
     }
 
-    /// The remaining time of the Q-th youngest vote, which has the Q-th largest end.
+    /// The remaining time of the Q-th youngest vote. Until that vote expires, Q votes are valid.
     fn nanos_left(&self, now: Reading) -> u64 {
         // An insertion sort of the Q youngest votes, because this runs several times per lock.
         let mut youngest = [u64::MAX; NODE_COUNT_MAX];

@@ -183,8 +183,8 @@ fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
     world.finish();
 }
 
-/// Two of five nodes refuse and one fails, which decides the attempt. Another client counts as the cause only if the
-/// last two nodes could have voted.
+/// Two of five nodes refuse because of another client, and one fails, so the attempt fails. The error names the client
+/// only if the last two nodes answer: without the client they would have been a quorum.
 #[test]
 fn two_refusals_are_no_holder_where_the_other_nodes_are_dead() {
     for dead in [true, false] {

@@ -111,7 +111,7 @@ impl LockCell {
         }
     }
 
-    /// Reports to the driver a loss that was found here, because the driver may still extend the lock.
+    /// Reports to the driver a loss that the guard noticed. Otherwise the driver could go on extending the lock.
     fn report_loss(&self, loss: Option<LossCause>) {
         let Some(cause) = loss else { return };
         if let Some(common) = self.common() {

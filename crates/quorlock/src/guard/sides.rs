@@ -179,7 +179,7 @@ impl Future for CallerSide {
         };
         let reply = ready!(ReplySlot::poll(state, cx));
         budget.made_progress();
-        // The release uses the slot from now on, so the drop of this side must not empty it.
+        // The reply to a release uses the cell's slot from now on, so the drop of this side must not empty the slot.
         self.cell = None;
         Poll::Ready(reply)
     }

@@ -1,4 +1,4 @@
-//! Clients with different lists of nodes, or with different databases.
+//! Clients with different lists of nodes, or with different databases, never hold one lock together.
 
 use std::time::Duration;
 

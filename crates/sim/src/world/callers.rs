@@ -197,7 +197,7 @@ impl World {
             self.tell_end(guard);
         }
         let lost = self.watch.guards.of(guard).is_some_and(|held| held.hold.ended().is_some());
-        // A holder that has noticed the end may wait for some time before it releases.
+        // A holder that has noticed the loss of its lock does not always release it at once.
         if is_over || lost && !careless && self.random.callers.percent(60) {
             let report = self.random.callers.coin();
             self.give_back(guard, report);

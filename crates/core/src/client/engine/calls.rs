@@ -8,15 +8,15 @@
 //!     └─► (handed over)
 //! ```
 //!
+//! A call that ends with a lease holds the lock. A queued call can instead get the lock from a caller of this process
+//! that releases it (handed over). A refusal can end a call in each phase.
+//!
 //! Attempts are in `attempting.rs`, inspections and pauses in `waiting.rs`, the order of the callers of one process in
 //! `turns.rs`, and the record of one call in `call.rs`.
 //!
-//! A call goes from `Starting` to `Looking` if its process has just released the lock and other processes wait: the
-//! call asks the nodes for the holder before it attempts.
-//!
-//! A waiting call asks enough nodes to push a change of the lock, and then does nothing until a push or the expiry of
-//! the keys. [`crate::client::wait`] decides when the call continues. `contention.rs` keeps waiting processes from all
-//! attempting at once.
+//! A call goes from `Starting` to `Looking` if its process has just released the lock and other processes wait. A
+//! waiting call asks enough nodes to push a change of the lock, and pauses until a push or the expiry of the keys.
+//! [`crate::client::wait`] decides when the call continues. `contention.rs` spreads the attempts of waiting processes.
 
 use alloc::collections::VecDeque;
 

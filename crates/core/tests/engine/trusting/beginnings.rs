@@ -105,8 +105,8 @@ fn a_floor_that_rests_on_the_clocks_of_few_is_reported() {
     }
 }
 
-/// To compute a floor for node 0, a client asks the other nodes for their clocks, and sleeps before the answers arrive.
-/// Another client could set a higher floor meanwhile. So the first client must ask for the clocks again.
+/// To compute the floor of node 0's fencing tokens, a client asks the other nodes for their clocks. Its machine sleeps
+/// before the answers arrive, and another client may set a higher floor meanwhile. So the client must ask again.
 #[test]
 fn a_floor_rests_on_no_clock_that_was_heard_late() {
     let mut world = settled();

@@ -100,7 +100,7 @@ fn no_cell_is_leaked() {
     }
 }
 
-/// In each interleaving of a grant with the end of its caller, exactly one of the two threads releases the lock.
+/// In each interleaving of a grant with the drop of its caller's future, one of the two threads releases the lock.
 #[test]
 fn a_grant_that_meets_the_end_of_its_caller_is_released_once() {
     let setting = Setting::new();
