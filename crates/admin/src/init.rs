@@ -201,7 +201,7 @@ pub struct Before {
     pub is_reconfigurable: bool,
 }
 
-/// Reads the settings in the markers of the nodes and of `others`. Writes nothing.
+/// Reads the markers of the nodes of `settings` and of `others`, nodes of older settings. Writes nothing.
 ///
 /// # Errors
 /// [`InitError::Build`] if the settings are wrong; nothing was sent.

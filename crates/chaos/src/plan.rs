@@ -104,9 +104,9 @@ impl RoundPlan {
         Self { seed, nodes, quorum, max_ttl, exact, guarded: true, kinds, events, faults, outside }
     }
 
-    /// Draws a round with commands. In half of these rounds, servers and connections have no faults, because these
-    /// could hide the effects of faults that hit the commands. Server clocks do not jump, because the round promises
-    /// mutual exclusion.
+    /// Draws a round with processes of the command line. In half of these rounds, servers and connections have no
+    /// faults, because such faults could hide the effects of faults of these processes. Server clocks do not jump,
+    /// because the round promises mutual exclusion.
     pub(crate) fn commands(seed: u64, clocks: bool) -> Self {
         let mut random = Random::new(seed, 2);
         let mut kinds = KINDS.concat();

@@ -46,7 +46,7 @@ pub(crate) enum WorkerMessage {
     Downgrades { caller: usize, at: Time },
     /// Whether the downgrade was confirmed in time.
     Downgraded { caller: usize, confirmed: bool },
-    /// The reader has read these numbers and holds its lock until this time, so the numbers must be unchanged.
+    /// The reader has read these numbers of its resources. They must still be current, as its lock is held until `until`.
     Compares { caller: usize, read: Vec<u64>, until: Time },
     /// The library violated its contract.
     Odd { caller: usize, what: String },

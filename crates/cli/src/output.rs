@@ -237,7 +237,7 @@ pub(crate) fn since(then: SystemTime) -> String {
         Some((date, time)) if today.starts_with(date) => time.to_owned(),
         _ => text,
     };
-    // If the time is in the future, because another machine wrote it, the text has no distance.
+    // If the time is in the future, because another machine wrote it, the text does not say how long ago it was.
     let Ok(held) = now.duration_since(then) else { return text };
     let held = humantime::format_duration(Duration::from_secs(held.as_secs()));
     format!("{text} ({held})")

@@ -334,7 +334,7 @@ async fn a_check_and_a_later_del_delete_a_successors_key() {
     let (paused, third) = (Recipe { node, timeout: TIMEOUT }, Recipe { node, timeout: TIMEOUT });
     let end = paused.try_lock(NOW).unwrap();
     let guard = ours.try_acquire(at(end + 1)).await.unwrap();
-    // The paused client made its check before the pause, when its end was still ahead. So it sends `DEL`.
+    // The paused client made its check before the pause, when the end of its lock was still ahead. So it sends `DEL`.
     paused.unlock(end, end - 1);
     assert!(third.try_lock(end + 2).is_some());
     assert!(at(end + 2) < guard.end(), "two holders");

@@ -33,7 +33,7 @@ pub(crate) struct Terms<'a> {
 }
 
 impl Terms<'_> {
-    /// The conditions of runs in which nodes lose nothing and clients have no restart guard.
+    /// The conditions of runs in which no node loses data, so clients need no quarantine, and no node is durable.
     pub(crate) const fn sound(quorum: Quorum) -> Self {
         Self { quorum, outside: None, spare_counters: 0, quarantine: 0, durable: &[] }
     }

@@ -67,8 +67,8 @@ pub(crate) enum KilledBy {
 #[derive(Debug)]
 pub(crate) struct KillPolicy {
     deadlines: Deadlines,
-    /// The last deadlines that were not earlier than their predecessors. After a wall-clock jump the keeper sends
-    /// earlier deadlines, and only these older deadlines show that the time was not up by the boot clock.
+    /// The last deadlines that did not move back, for the reported reason only. After a wall-clock jump the keeper
+    /// moves the deadlines back. These show that by the boot clock the time was not up, so the jump is the reason.
     granted: Deadlines,
     /// The lock is lost or the keeper is dead, so no deadline is extended.
     sealed: bool,

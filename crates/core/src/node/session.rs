@@ -71,12 +71,11 @@ pub struct Exchange {
     marker: Option<Arc<str>>,
 }
 
-/// Numbers of two sendings of an exchange. Each connection counts its sendings.
+/// The connection's sequence numbers of two sendings of one batch. They show whether another batch was sent meanwhile.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sendings {
     last: u64,
-    /// The last sending that followed the earlier sendings of this exchange directly, without another exchange in
-    /// between.
+    /// The last sending of this batch before the connection sent another batch.
     unbroken: u64,
 }
 

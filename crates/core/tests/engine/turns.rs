@@ -184,7 +184,7 @@ fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
 }
 
 /// Two of five nodes refuse because of another client, and one fails, so the attempt fails. The error names the client
-/// only if the last two nodes answer: without the client they would have been a quorum.
+/// only if the last two nodes answer: with the two that refused, they would have been a quorum without the client.
 #[test]
 fn two_refusals_are_no_holder_where_the_other_nodes_are_dead() {
     for dead in [true, false] {

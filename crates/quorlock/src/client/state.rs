@@ -87,5 +87,5 @@ impl ClientState {
 /// The shortest ttl of a counter.
 const COUNTER_TTL_MIN: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The longest hold that a counter's ttl allows for. Servers refuse a ttl beyond some hundred million years.
+/// The ttl of a fencing counter covers holds up to this. Servers refuse a ttl beyond some hundred million years.
 const HOLD_MAX: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);

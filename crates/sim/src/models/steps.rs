@@ -45,8 +45,8 @@ impl Step<'_> {
     }
 
     /// Resets a client whose call is over and which has nothing in flight: its engine becomes as new. So worlds that
-    /// differ only in such a client are one state. This hides nothing: the client would only inspect nodes, and release
-    /// its lock again on nodes that lost it in a restart. Neither action changes the holders of the lock.
+    /// differ only in such a client are one state. This hides nothing: the client would only inspect nodes, and send
+    /// releases without effect to nodes that lost its lock in a restart. Neither changes the holders of the lock.
     fn forget(&mut self, client: ClientId) {
         let ModelWorld { clients, links, watch, .. } = &mut self.world;
         let is_idle = links[client].iter().all(|link| link.is_empty());

@@ -62,7 +62,7 @@ pub(super) struct Hold {
     pub(super) acquired_ns: u64,
     /// Beginning of the release, or the end of the validity if that came first.
     pub(super) ended_ns: u64,
-    /// Number of votes at the end.
+    /// The guard's number of votes just before the release.
     pub(super) votes: usize,
     /// Whether the worker wrote the file. It does not if the lock is no longer valid.
     pub(super) wrote: bool,
