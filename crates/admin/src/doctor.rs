@@ -74,7 +74,7 @@ pub struct Finding {
 pub struct ClockOffset {
     /// Microseconds by which the server's clock is ahead; negative if it is behind.
     pub ahead_us: i64,
-    /// Largest error of the offset: half the round trip, because the server may have read its clock at any time in it.
+    /// Largest error of `ahead_us`: half the round trip, because the server read its clock at an unknown moment in it.
     pub error: Duration,
 }
 
@@ -84,16 +84,16 @@ pub struct ClockOffset {
 pub enum Votes {
     /// The votes count.
     Count,
-    /// The node's wait has begun. After this time, the votes count for the next client that uses the node.
+    /// The node's wait has begun and lasts this long. The node votes for every client that uses it after the wait.
     CountIn(Duration),
-    /// The node's wait begins when a client next uses the node. The votes count this long after that.
+    /// The node's wait begins when a client next uses the node. The wait lasts this long, and then the votes count.
     CountAfterUse(Duration),
     /// The votes do not count.
     #[default]
     DoNotCount,
 }
 
-/// Result for one node.
+/// Result of the examination of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeReport {
@@ -107,7 +107,7 @@ pub struct NodeReport {
     pub server: Option<String>,
     /// Uptime by the server's own clock, in seconds; `None` if the node did not report it.
     pub uptime_s: Option<i64>,
-    /// Median of several round trips; `None` if the node could not be examined.
+    /// Median of several measured round trips to the node; `None` if the node could not be examined.
     pub latency: Option<Duration>,
     /// The server's clock compared with this machine's.
     pub clock: Option<ClockOffset>,
@@ -124,11 +124,11 @@ impl NodeReport {
     }
 }
 
-/// Result for all nodes.
+/// Result of [`examine`]: the findings about all nodes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Examination {
-    /// One report per node, in the order of the list.
+    /// One report per node, in the order of the nodes in the settings.
     pub nodes: Vec<NodeReport>,
     /// A fault of all nodes together: fewer than a quorum vote at present. `None` if a quorum votes.
     pub together: Option<Finding>,
@@ -139,7 +139,7 @@ pub struct Examination {
     acl: BTreeMap<String, Vec<Arc<str>>>,
 }
 
-/// Systemd's default limit for the start of a service, in seconds. The drop-in adds the quarantine to it.
+/// Systemd's default limit for the start of a service, in seconds. [`Examination::systemd`] adds the quarantine to it.
 const STARTS_WITHIN_S: u64 = 90;
 
 impl Examination {

@@ -24,7 +24,7 @@ pub use self::reconfiguration::{Reconfiguration, reconfigure};
 use crate::doctor::look::{Facts, Looked, Seen, look_at_all};
 use crate::doctor::unfit;
 
-/// Result for one node.
+/// Result of `fresh`, `reconfigure` or `finish` for one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChangedNode {
@@ -34,7 +34,7 @@ pub struct ChangedNode {
     pub change: NodeChange,
 }
 
-/// A change of a node.
+/// The change that `fresh`, `reconfigure` or `finish` made to a node, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeChange {
@@ -81,7 +81,7 @@ fn nothing(why: impl ToString) -> NodeChange {
     NodeChange::Nothing { why: why.to_string() }
 }
 
-/// Result for all nodes.
+/// Result of `fresh` or `finish` for all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Initialized {
@@ -100,7 +100,7 @@ impl Initialized {
     }
 }
 
-/// The reason why nothing was done, or not enough.
+/// The reason why nothing was changed, or not enough.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InitError {
@@ -257,7 +257,7 @@ impl Before {
     }
 }
 
-/// Whether the node has no marker, or one that this version can read.
+/// Whether the node has no marker, or a marker that this version of the library can read.
 fn is_of_this_version(facts: &Facts) -> bool {
     match &facts.marker {
         Seen::Nothing => true,
@@ -360,7 +360,7 @@ fn written(seen: &Seen) -> String {
     }
 }
 
-/// Checks that all nodes that answered may vote, and that they are a quorum.
+/// Checks that no node is unfit to vote, and that the nodes that can be used are a quorum.
 fn check(topology: &Topology, looked: &[Looked]) -> Result<(), InitError> {
     let nodes = unfit(topology, looked);
     if !nodes.is_empty() {
@@ -391,7 +391,7 @@ fn is_barred(node: &Looked) -> bool {
     }
 }
 
-/// The facts about a node, the `run_id` of its server, and the offset of its promotion (-1: never a replica).
+/// The facts about a node, its server's `run_id`, and the replication offset of its promotion (-1: never a replica).
 fn known(node: &Looked) -> Result<(&Facts, Box<str>, i64), String> {
     let facts = node.facts.as_ref().map_err(ToString::to_string)?;
     if let Some(error) = facts.refusal() {

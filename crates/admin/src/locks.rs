@@ -48,7 +48,7 @@ pub struct Lock {
     pub nodes: Vec<Arc<str>>,
     /// Fencing token, if a quorum of nodes has the same.
     pub fencing_token: Option<u64>,
-    /// Fewer than a quorum of nodes can have the holder's value: the lock is lost, being taken or being released.
+    /// Whether fewer than a quorum of nodes can have this value: the lock is lost, being taken or being released.
     pub stale: bool,
 }
 
@@ -62,13 +62,13 @@ pub struct NodeLook {
     pub incomplete: Option<Incomplete>,
 }
 
-/// Result for all nodes.
+/// Result of [`list`]: the locks, and how completely each node was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Locks {
     /// Sorted by resource. Of one resource, the holder with the most nodes comes first.
     pub locks: Vec<Lock>,
-    /// One entry per node, in the order of the list.
+    /// One entry per node, in the order of the nodes in the settings.
     pub nodes: Vec<NodeLook>,
     /// Number of nodes that must grant a lock.
     pub quorum: usize,
@@ -149,11 +149,11 @@ pub(crate) struct Found {
     pub(crate) shared: bool,
     /// The longest remaining time on any node; `None` if a node's key never expires.
     pub(crate) left: Option<Duration>,
-    /// The nodes that have this vote, by their places in the list of nodes.
+    /// The nodes that have this vote, as indexes into the list of nodes.
     pub(crate) nodes: Vec<usize>,
 }
 
-/// The votes of all nodes, by key and value. `nodes` are pairs of a node's place in the list and its votes.
+/// The votes of all nodes, by key and value. `nodes` has a node's index in the list of nodes, and the node's votes.
 pub(crate) fn merged<'a>(
     nodes: impl Iterator<Item = (usize, &'a Votes)>,
 ) -> BTreeMap<(Arc<str>, Arc<[u8]>), Found> {
@@ -221,7 +221,7 @@ async fn fences(
     .await
 }
 
-/// The token that a quorum of nodes has.
+/// The fencing token that a quorum of nodes has; `None` if no token is on so many nodes.
 fn agreed<'a>(tokens: impl Iterator<Item = &'a u64>, needed: usize) -> Option<u64> {
     let mut count: BTreeMap<u64, usize> = BTreeMap::new();
     tokens.for_each(|token| *count.entry(*token).or_default() += 1);

@@ -70,7 +70,7 @@ pub(crate) struct Scan<'a> {
 #[derive(Default)]
 pub(crate) struct Scanned {
     pub(crate) votes: Votes,
-    /// Prefixes of clients that have a marker on the node.
+    /// Key prefixes of clients that have a marker on the node.
     pub(crate) prefixes: Vec<String>,
     /// The reason if not all keys were read.
     pub(crate) incomplete: Option<Incomplete>,
@@ -123,7 +123,7 @@ impl From<Failure> for Incomplete {
     }
 }
 
-/// The pattern for this prefix, followed by a text that matches `glob`; `None` if the pattern would match all keys.
+/// The pattern for `SCAN`: this prefix, then a text that matches `glob`. `None` if the pattern would match all keys.
 pub(crate) fn pattern(prefix: &str, glob: Option<&str>) -> Option<String> {
     match glob {
         None if prefix.is_empty() => None,
@@ -236,7 +236,7 @@ impl Scan<'_> {
         Ok(connection)
     }
 
-    /// One page of names, with the cursor of the next page.
+    /// One page of key names, with the cursor of the next page.
     async fn page(
         &self,
         connection: &AdminConnection,

@@ -1,6 +1,6 @@
-//! The command that creates a user with the least rights.
+//! The `ACL SETUSER` command that creates a user with no more rights than locks need.
 
-/// The rules that let a user lock with keys that begin with `prefix`, and do nothing else.
+/// The ACL rules that let a user lock with keys that begin with `prefix`, and do nothing else.
 pub(super) fn rules<'a>(prefix: &str, rights: impl Iterator<Item = &'a str>) -> String {
     let keys = quoted(&format!("~{}*", escaped(prefix)));
     std::iter::once(keys).chain(rights.map(quoted)).collect::<Vec<_>>().join(" ")

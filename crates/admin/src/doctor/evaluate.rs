@@ -78,7 +78,7 @@ impl Case<'_> {
         findings.extend(self.server(facts));
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         if findings.iter().any(|finding| finding.severity == Error) {
-            // Waiting fixes no error, so for a node with an error, the finding that announces a wait is left out.
+            // No wait mends an error. So a node with an error loses the finding that announces the end of its wait.
             if !matches!(report.votes, Votes::Count | Votes::DoNotCount) {
                 findings.retain(|finding| !trust_state::WAITS.contains(&finding.check));
             }
@@ -109,7 +109,7 @@ impl Case<'_> {
         format!("its configuration file{}", if by_info.is_empty() { by_unit } else { &by_info })
     }
 
-    /// The command that shows more about a finding, in parentheses; empty if the server does not answer `INFO`.
+    /// The `INFO` command that shows more about a finding, in parentheses; empty if the server does not answer `INFO`.
     fn told_by(&self, info: &str, tells: &str) -> String {
         match &self.node.facts {
             Ok(facts) if facts.info.is_ok() => format!(" ({}{tells})", self.cli(info)),

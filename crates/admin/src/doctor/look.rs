@@ -48,11 +48,11 @@ pub(crate) struct Facts {
     pub(crate) may_debug: bool,
     pub(crate) rights: Rights,
     pub(crate) times: Times,
-    /// Failures of Sentinels, each with the address. Only a thorough examination asks all Sentinels.
+    /// Failures of Sentinels, each with the Sentinel's address. Only a thorough examination asks all Sentinels.
     pub(crate) sentinels: Vec<Failure>,
     /// Keys that have a lock's value and never expire. Only a thorough examination searches for them.
     pub(crate) leftovers: Vec<Arc<str>>,
-    /// The reason if not all keys were read.
+    /// The reason why the search for `leftovers` did not read all keys. `None`: it did, or there was no search.
     pub(crate) unscanned: Option<Incomplete>,
 }
 
@@ -72,7 +72,7 @@ impl Facts {
 pub(crate) struct Times {
     pub(crate) round_trips: Vec<Duration>,
     pub(crate) offset: Option<ClockOffset>,
-    /// Whether the clock did not advance between two readings.
+    /// Whether all readings of the server's wall clock were the same, so that the clock seems to stand still.
     pub(crate) clock_stands: bool,
     /// The last reading of the server's wall clock, in microseconds.
     pub(crate) last_us: Option<i64>,

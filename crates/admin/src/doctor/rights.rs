@@ -13,13 +13,13 @@ use super::acl;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rights {
-    /// The rights that the user lacks, as an ACL spells them.
+    /// The rights that the user lacks, in the notation of ACL rules: `+get`.
     pub(crate) denied: Vec<(&'static str, Weight)>,
     /// Whether the user lacks the right to the library's own keys.
     pub(crate) keys: bool,
     /// The error with which the server refuses to write a key, for another reason than a missing right.
     pub(crate) cannot_write: Option<String>,
-    /// The rights to commands that the server lacks, as an ACL spells them.
+    /// The rights to commands that the server does not have. [`Rights::acl`] leaves them out.
     unknown: Vec<&'static str>,
     /// The commands that locks use and the server lacks.
     pub(crate) missing: Vec<(&'static str, Weight)>,
@@ -57,7 +57,7 @@ impl Rights {
         let mut rights = self;
         for ((right, weight, call), reply) in needed(rights.waits).zip(replies) {
             let Reply::Error(error) = reply else { continue };
-            // The right to a native compare-and-delete command matters only if the server has reported this command.
+            // A client needs the right to `DELIFEQ` or `DELEX` only if the server has reported this command.
             let is_own = matches!(*right, "+delifeq" | "+delex");
             if is_unknown(error) {
                 rights.unknown.push(right);
@@ -87,7 +87,7 @@ impl Rights {
         self.denied.iter().any(|(_, other)| *other == weight)
     }
 
-    /// The least rights with which everything works on this server.
+    /// The ACL rules with the least rights with which everything works on this server.
     pub(crate) fn acl(&self, prefix: &str) -> String {
         let known = needed(self.waits).map(|(right, ..)| *right);
         let known = known.filter(|right| !self.unknown.contains(right));

@@ -97,7 +97,7 @@ pub async fn in_use(settings: &ClientBuilder) -> Result<InUse, InitError> {
     let is_registered = all().any(|(_, scan)| scan.registered.is_some());
     for (place, scan) in all() {
         let mut changes = Vec::new();
-        // Clients of this prefix used the registered database so far. If none is registered, it may be any scanned one.
+        // Clients of this prefix have used the registered database or, without a registration, any of the scanned ones.
         let is_former = scan.registered == Some(scan.database) || !is_registered;
         if scan.database != scan.own && is_former {
             changes.push((format!("database {}", scan.database), format!("database {}", scan.own)));
@@ -182,7 +182,7 @@ async fn markers(
 
 struct DatabaseScan {
     database: u32,
-    /// The database of these settings.
+    /// The number of the database in these settings.
     own: u32,
     /// The database that is registered on the node for the key prefix of these settings.
     registered: Option<u32>,

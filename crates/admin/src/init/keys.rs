@@ -7,7 +7,7 @@ use super::{NodeChange, nothing};
 
 const SCRIPT: &str = include_str!("keys.lua");
 
-/// The time for which a change waits for the node's replicas, in milliseconds.
+/// The time for which a change waits until the node's replicas have acknowledged it, in milliseconds.
 const PATIENCE_MS: &str = "500";
 
 /// An atomic change of a node's marker and adoption (the key that begins a wait). An empty text: the key is absent.

@@ -36,7 +36,7 @@ mod settings;
 /// Added to the wait against rounding errors, because two machines count ages in whole milliseconds.
 const GRACE: Duration = Duration::from_millis(10);
 
-/// A change of settings that waits for the end of old locks.
+/// A change of settings that has begun, and waits until the locks of the old settings have expired.
 #[derive(Debug)]
 pub struct Reconfiguration {
     topology: Topology,
@@ -46,8 +46,8 @@ pub struct Reconfiguration {
     pub nodes: Vec<ChangedNode>,
 }
 
-/// Suffix of a marker that fits no client, followed by a number n. The server was not a node under the first n settings
-/// in that marker, so it does not know the locks of these settings, even if another node had its name.
+/// Suffix of a marker that fits no client, followed by a number n: the server was not a node under the first n settings
+/// in this marker. So it does not know locks of these settings, even if another server was a node by the same name.
 const CAME: &str = " came=";
 
 /// Suffix of an adoption that a reconfiguration wrote. It proves that the old nodes were out of use by then. An
@@ -111,7 +111,7 @@ pub async fn reconfigure(
         });
         Err(InitError::Interrupted { nodes: failed.collect() })
     };
-    // Clients of the new settings may use the nodes where the change failed, so these nodes must not be a quorum.
+    // Nodes where the change failed may still vote for clients of the new settings. They must not be a quorum.
     let free = blocked[..topology.servers.len()].iter().filter(|change| change.is_err()).count();
     if in_force && free >= topology.quorum.needed() {
         return failed();
@@ -255,11 +255,11 @@ enum Ours {
     Marked,
 }
 
-/// The change that was made, `None` if none was needed; the error if it failed.
+/// The change that was made to a node's keys (`None` if none was needed), or the error if it could not be made.
 type Made = Result<Option<Change>, NodeChange>;
 
 impl NodeKeys {
-    /// `None` if the node does not answer.
+    /// The keys of a node. `None` if the node does not answer, refuses the user or does not report its `INFO`.
     fn of(node: &Looked, rules: &Rules) -> Option<Self> {
         let (facts, run_id, promoted_at) = known(node).ok()?;
         let (marker, adoption) = (written(&facts.marker), written(&facts.adoption));
@@ -300,7 +300,7 @@ impl NodeKeys {
         matches!(self.ours, Ours::Adopted(_)) && self.adoption.ends_with(MOVED)
     }
 
-    /// Whether a reconfiguration has given this node an adoption or the marker of the new settings.
+    /// Whether the node has the marker of the new settings, or an adoption that a reconfiguration wrote.
     fn is_handled(&self) -> bool {
         self.is_ours() || self.was_moved()
     }
@@ -308,7 +308,7 @@ impl NodeKeys {
     /// Whether this server is a node of these settings. Another server with the name of such a node does not know the
     /// locks that the node grants.
     fn is_of(&self, old: &Settings) -> bool {
-        // A server with a marker of other settings was a node when that marker was written.
+        // A marker of other settings proves that the server was a node when the marker was written.
         let was_a_node = self.came == 0 && !self.marker.is_empty();
         self.is_handled()
             || was_a_node
@@ -333,7 +333,7 @@ impl NodeKeys {
         let chain = match (&*self.settings, old.first()) {
             ([], Some(old)) if somebody => old.text.clone(),
             ([], _) => return None,
-            // The node already has the marker that fits no client, for these settings.
+            // The node already has a marker that fits no client, and its last settings are the new ones.
             (_, _) if becomes_ours && !self.marker.is_empty() => return None,
             (settings, _) => {
                 let texts: Vec<&str> = settings.iter().map(|settings| &*settings.text).collect();
@@ -388,7 +388,7 @@ impl NodeKeys {
     }
 }
 
-/// Makes a change on every node that answered, on all at once.
+/// Makes on all nodes at once the changes that `change` returns. A node that did not answer gets an error instead.
 async fn each(
     topology: &Topology,
     servers: &[RedisNode],

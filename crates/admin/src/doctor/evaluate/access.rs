@@ -25,7 +25,7 @@ const NOT_SHARED: &str = "locks work, but not those that readers share";
 
 const NOT_LISTED: &str = "locks work, but neither quorlock ls nor quorlock init --fresh can look for those that are held";
 
-/// For each effect on locks ([`Weight`]): severity of a missing right and of a missing command; consequence of each.
+/// For each effect on locks ([`Weight`]): severity of missing rights and of a missing command, then both consequences.
 const WITHOUT: [(Weight, Severity, Severity, &str, &str); 4] = [
     (
         Weight::Needed,
@@ -39,7 +39,7 @@ const WITHOUT: [(Weight, Severity, Severity, &str, &str); 4] = [
     (Weight::Listing, Note, Note, NOT_LISTED, NOT_LISTED),
 ];
 
-/// The names with this weight, without duplicates.
+/// The names of the rights or commands that have this effect on locks (`weight`), without duplicates.
 fn of(weight: Weight, names: &[(&'static str, Weight)]) -> Vec<&'static str> {
     let mut names: Vec<_> =
         names.iter().filter(|(_, other)| *other == weight).map(|(name, _)| *name).collect();

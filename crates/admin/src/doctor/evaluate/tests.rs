@@ -47,7 +47,7 @@ fn facts() -> Facts {
     }
 }
 
-/// The checks that fail on a node with these facts. Notes are left out.
+/// The checks that report a warning or an error about a node with invented facts, which `change` modifies.
 fn found(durable: bool, change: impl FnOnce(&mut Facts)) -> Vec<&'static str> {
     let report = report(durable, change);
     let bad = report.findings.iter().filter(|finding| finding.severity > Note);
@@ -104,7 +104,7 @@ fn a_node_with_replicas_has_as_many_as_its_url_says() {
     assert_eq!(old.votes, Votes::DoNotCount);
 }
 
-/// No test can produce these faults on a real server, so this test evaluates invented facts.
+/// These tests cannot move the clock of a real server, so this test evaluates invented facts.
 #[test]
 fn clocks_are_evaluated() {
     let none: [&str; 0] = [];

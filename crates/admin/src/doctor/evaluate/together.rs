@@ -20,7 +20,7 @@ pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> 
         return None;
     }
     let missing = needed - voting;
-    // Each wait has a flag, which is true if the wait has not begun. So sorting puts the running waits first.
+    // The flag of each wait is true if the wait has not begun. So sorting puts the running waits first.
     let mut waits: Vec<_> = nodes
         .iter()
         .filter_map(|node| match node.votes {

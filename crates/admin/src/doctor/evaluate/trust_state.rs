@@ -39,7 +39,7 @@ pub(super) const WAITS: [&str; 5] = ["restarted", "promoted", "adoption", "unuse
 const FLOOR_AHEAD_US: u64 = Marker::FLOOR_AHEAD_US + 60 * 1_000_000;
 
 impl Case<'_> {
-    /// Whether the node's votes count, with findings about that.
+    /// Whether the node's votes count, and the findings that explain the answer.
     pub(super) fn trust_state(&self, facts: &Facts, info: &Info) -> (Votes, Vec<Finding>) {
         let key = &self.topology.rules.marker;
         let marker = match &facts.marker {
@@ -213,7 +213,7 @@ impl Case<'_> {
             return self.foreign(key, &format!("no text: {error}"));
         }
         let lacks_right = error.starts_with("NOPERM");
-        // In these cases another finding reports the server's role or the missing right.
+        // If `is_told` is true, another finding reports the cause: the server's role or the missing right.
         let is_told = (lacks_right
             && (facts.rights.keys || facts.rights.is_denied(Weight::Needed)))
             || facts.rights.lacks("GET", "+get")
