@@ -15,14 +15,14 @@ pub(crate) struct Turn(pub(crate) u64, pub(crate) Option<u64>, pub(crate) Option
 /// The statistics of all contenders together.
 pub(crate) struct HandoverStats {
     pub(crate) acquisitions: u64,
-    /// The number of acquisitions of each contender.
+    /// The number of acquisitions of each contender, by the contender's index.
     pub(crate) shares: Vec<u64>,
     /// Times from a release call to the grant for another contender that was waiting.
     pub(crate) handovers: Histogram<u64>,
     /// Times from the acquire call to the grant. A wait without a grant counts until the last recorded time.
     pub(crate) waits: Histogram<u64>,
-    /// The number of releases by other contenders during a wait, summed over all acquisitions. At each such release,
-    /// the waiting contender can retry.
+    /// The number of releases by other contenders during a wait, summed over all acquisitions. After each such release,
+    /// the waiting contender can try to get the lock.
     pub(crate) wakeups: u64,
 }
 
@@ -113,7 +113,7 @@ mod tests {
         let handover_stats = HandoverStats::new(&turns).unwrap();
         assert_eq!(handover_stats.acquisitions, 4);
         assert_eq!(handover_stats.shares, [3, 1]);
-        // The only hand-over is from 200 to 230. The grant at 110 is to the last holder. At 800 the lock is free.
+        // The only hand-over is from 200 to 230. At 110 the last holder gets the lock again. At 800 the lock is free.
         assert_eq!((handover_stats.handovers.len(), handover_stats.handovers.max()), (1, 30));
         assert_eq!((handover_stats.waits.len(), handover_stats.waits.max()), (5, 649));
         // Two releases, at 100 and 200, fall into the first wait of the second process.

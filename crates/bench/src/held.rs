@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::clock;
 
-/// Interval between checks of the guards.
+/// Interval at which the process checks how much of the ttl each lock has left.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Maximum number of acquires in flight.
@@ -17,7 +17,7 @@ const AT_A_TIME: usize = 64;
 /// The figures of a process that held many locks.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct HeldFigures {
-    /// CPU time as a fraction of one core, while the process only extended locks.
+    /// CPU time as a fraction of one core, measured while the process only extended its locks.
     pub(crate) cpu_fraction: f64,
     /// Locks that were lost, or once had less than half of their ttl left. An automatic extension is due after a third
     /// of the ttl, so such an extension was late by more than a sixth of the ttl.
@@ -26,7 +26,7 @@ pub(crate) struct HeldFigures {
     pub(crate) bytes_per_lock: f64,
 }
 
-/// Acquires `locks` locks, waits until `await_go` returns the end, and holds the locks until then.
+/// Acquires `locks` locks, calls `await_go`, and holds the locks until the end time that `await_go` returns.
 ///
 /// # Errors
 /// If an acquire fails.

@@ -23,7 +23,7 @@ pub(crate) enum Scope {
     Quick,
     /// All figures that have targets, in less than ten minutes.
     Targets,
-    /// The figures of `Targets`, and how the cost grows with nodes and lockers. Without a time limit.
+    /// The figures of `Targets`, and how the cost grows with the numbers of nodes and lockers. Without a time limit.
     Full,
 }
 
@@ -35,9 +35,9 @@ pub(crate) struct BenchPlan {
     pub(crate) rounds: usize,
     pub(crate) sample: Duration,
     pub(crate) flavor: Flavor,
-    /// The selected workloads. If empty, all.
+    /// The names of the selected workloads. Empty: all workloads that the scope includes.
     pub(crate) only: Vec<String>,
-    /// Whether lock libraries of other languages run.
+    /// Whether the run also measures lock libraries of other languages.
     pub(crate) rivals: bool,
 }
 
@@ -53,7 +53,7 @@ impl BenchPlan {
     }
 }
 
-/// The values of `--only`.
+/// All workloads, as `--only` names them.
 pub(crate) const WORKLOADS: [&str; 12] = [
     pairs::NAME,
     ping::NAME,
@@ -69,7 +69,7 @@ pub(crate) const WORKLOADS: [&str; 12] = [
     recovery::NAME,
 ];
 
-/// The subjects of most workloads.
+/// The subjects of `open_loop`, and of `pairs` in a quick run.
 const MAIN: [&str; 3] = ["quorlock", "raw", "rslock"];
 
 /// Runs the selected workloads.

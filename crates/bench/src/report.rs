@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sample::Sample;
 
-/// A run of the benchmark. Documents and plots depend on the names of the fields in JSON.
+/// The results of one run of the benchmark. Documents and plots depend on the names of the fields in the JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) quorlock: String,
@@ -51,7 +51,7 @@ pub(crate) struct Row {
     pub(crate) workload: String,
     pub(crate) subject: String,
     pub(crate) nodes: usize,
-    /// Lockers, processes, or pairs per second, depending on the workload.
+    /// The number of lockers, processes, or pairs per second, depending on the workload.
     pub(crate) concurrency: usize,
     pub(crate) metric: String,
     pub(crate) median: f64,
@@ -72,12 +72,12 @@ pub(crate) struct NotRun {
 pub(crate) struct Target {
     pub(crate) name: String,
     pub(crate) goal: String,
-    /// `None` if a figure that the target needs was not measured.
+    /// The value to compare with the goal. `None` if a figure that the target needs was not measured.
     pub(crate) value: Option<f64>,
     pub(crate) met: bool,
 }
 
-/// The subject, workload and settings of a row.
+/// The subject, workload and settings to which figures belong.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cell<'a> {
     pub(crate) workload: &'a str,
@@ -105,7 +105,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// Adds the value of a round.
+    /// Adds the value of a figure in one more round.
     pub(crate) fn add(&mut self, cell: Cell<'_>, metric: &str, value: f64) {
         let row = match self.rows.iter_mut().find(|row| row.is(cell, metric)) {
             Some(row) => row,
@@ -121,7 +121,7 @@ impl Figures {
         (row.min, row.max) = (sorted[0], sorted[sorted.len() - 1]);
     }
 
-    /// Adds the figures of pairs of acquire and release in a round.
+    /// Adds the throughput, latency and CPU time of a sample: the figures of one round.
     pub(crate) fn add_pairs(&mut self, cell: Cell<'_>, sample: &Sample) {
         self.add(cell, "pairs_per_s", sample.rate());
         self.add(cell, "p50_us", sample.p50_us);

@@ -81,7 +81,7 @@ pub(crate) const RIVALS: [Rival; 4] = [
     },
 ];
 
-/// Returns the library with this name.
+/// Returns the library of another language with this name.
 ///
 /// # Errors
 /// If there is none.
@@ -90,7 +90,7 @@ pub(crate) fn find(name: &str) -> Result<Rival, String> {
     found.ok_or_else(|| format!("there is no program for {name}"))
 }
 
-/// A library that is compared, and the nodes that it uses.
+/// A library of another language, and the addresses of the nodes on which it locks.
 #[derive(Debug)]
 pub(crate) struct External {
     rival: Rival,
@@ -110,7 +110,7 @@ struct Pairs {
 
 impl Rival {
     /// # Errors
-    /// If the packages are not installed, or the library cannot lock on this number of nodes.
+    /// If the library's packages are not installed, or the library cannot lock on this number of nodes.
     pub(crate) fn on(self, servers: &[Server]) -> Result<External, String> {
         if self.single_node_only && servers.len() != 1 {
             return Err("it locks on one server only".to_owned());
@@ -120,7 +120,7 @@ impl Rival {
         Ok(External { rival: self, nodes })
     }
 
-    /// Returns a command that starts the interpreter with access to the packages.
+    /// Returns a command that starts Python or Node.js with access to the installed packages.
     fn interpreter(self) -> Result<Command, String> {
         let is_python = self.program.ends_with(".py");
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
@@ -204,7 +204,7 @@ impl Subject for External {
 mod tests {
     use super::*;
 
-    /// The versions in the tables are the installed versions.
+    /// The versions in `RIVALS` are those that `cargo xtask bench` installs.
     #[test]
     fn versions_are_the_pinned_ones() {
         let python = include_str!("../rivals/requirements.txt");

@@ -7,10 +7,10 @@ use crate::clock::{self, micros};
 /// The largest value in a histogram. A longer time is recorded as this value.
 const LONGEST_NS: u64 = 120_000_000_000;
 
-/// One measurement of one subject.
+/// The result of one measurement of one subject.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
-    /// Pairs of acquire and release.
+    /// Number of pairs (an acquire and its release) that were completed.
     pub(crate) pairs: u64,
     /// Time from the first call to the end of the last.
     pub(crate) elapsed: Duration,
@@ -35,7 +35,7 @@ impl Sample {
     }
 }
 
-/// The clocks at the start of a measurement.
+/// The readings of the monotonic clock and of the CPU time at the start of a measurement.
 pub(crate) struct Started {
     now: Duration,
     cpu: Duration,
@@ -46,7 +46,7 @@ impl Started {
         Self { now: clock::now(), cpu: clock::cpu() }
     }
 
-    /// Ends the measurement.
+    /// Ends the measurement in which these latencies were recorded.
     ///
     /// # Errors
     /// If no pair was completed.
@@ -62,7 +62,7 @@ impl Started {
     }
 }
 
-/// Repeats `call` until the time `until`. A call counts as `pairs` pairs.
+/// Repeats `call` until the time `until`. Each call carries out `pairs` pairs, which all get the latency of the call.
 ///
 /// # Errors
 /// The first error of a call.
@@ -82,8 +82,8 @@ pub(crate) fn repeat(
     Ok(latencies)
 }
 
-/// Latencies of the lockers. Recording only appends to a vector, because histograms of hundreds of lockers would evict
-/// other data from the CPU caches.
+/// Latencies of the lockers in nanoseconds, each with the number of pairs that had it. Recording only appends to a
+/// vector: histograms of hundreds of lockers would evict other data from the CPU caches.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies(Vec<(u64, u64)>);
 

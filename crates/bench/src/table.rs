@@ -50,7 +50,7 @@ pub(crate) fn report(report: &Report) -> String {
     text
 }
 
-/// Formats a number: without decimals from 100 on, with one decimal from 10 on, else with two.
+/// Formats a number for a table: without decimals from 100 on, with one decimal from 10 on, else with two.
 pub(crate) fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 => 0,

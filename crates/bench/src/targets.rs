@@ -32,7 +32,7 @@ enum Goal {
 use Goal::{AtLeast, AtMost};
 
 impl Goal {
-    /// `of` names the figure by which the value was divided. It is empty if the value is no ratio.
+    /// Compares `value` with this goal. `of` names the figure by which `value` was divided; empty if it is no ratio.
     fn target(self, name: &str, of: &str, value: Option<f64>) -> Target {
         let (sign, bound) = match self {
             AtLeast(bound) => ("≥", bound),
@@ -110,7 +110,7 @@ impl Judge<'_> {
             }
         }
         for processes in [2, 8] {
-            // Four times the bound of the p50 at N=5 (6), because the measured p99 is four times the measured p50.
+            // Four times 6, the bound of the p50 at N=5, because measurements show a p99 of four times the p50.
             let name = format!("hand-over p99, N=5, {processes} processes");
             targets.push(AtMost(24.0).target(&name, "PING", of(5, processes, "p99_us")));
         }
@@ -214,8 +214,8 @@ impl Judge<'_> {
         let row = |subject, concurrency, metric| {
             self.0.row(Cell::new(guard::NAME, subject, 5, concurrency), metric)
         };
-        // The value is divided by the noise: the largest difference between the two clients without the guard in a
-        // round. Their medians are no measure of the noise, because they may agree by chance.
+        // The value is divided by the noise: the largest difference in any round between the two clients without the
+        // guard. The medians of these clients are no measure of the noise, because they may agree by chance.
         let apart = |lockers| {
             let on = row(guard::STRICT, lockers, "rate_ratio")?;
             let off = row(guard::OFF_AGAIN, lockers, "rate_ratio")?;
@@ -232,7 +232,7 @@ impl Judge<'_> {
         vec![
             rate(64, "64 lockers"),
             rate(1, "1 locker"),
-            // The guard adds one `GET` per node to the batch of each acquire, so five commands on five nodes.
+            // The guard adds one `GET` per node to the batch of each acquire, so at most five commands on five nodes.
             AtMost(5.0).target(&name, "", more),
         ]
     }

@@ -30,7 +30,7 @@ pub(crate) struct Job {
 pub(crate) enum Task {
     /// Acquires `key` repeatedly and holds it for `hold_us` each time.
     Contend { key: String, hold_us: u64 },
-    /// Acquires `locks` locks and holds them until the end.
+    /// Acquires `locks` locks and holds them until the END that `go` names.
     Hold { locks: usize, ttl_ms: u64 },
 }
 
@@ -115,10 +115,10 @@ async fn turn<C: Locker>(
     Ok(Turn(nanos(asked), Some(nanos(acquired)), Some(nanos(released))))
 }
 
-/// Prints `ready` and waits for `go`. Returns the end of the work.
+/// Prints `ready` and waits for `go END`. Returns END, the time at which the worker must stop.
 ///
 /// # Errors
-/// If the input ends first.
+/// If the input ends before `go`.
 fn await_go() -> Result<Duration, String> {
     let mut out = io::stdout().lock();
     let gone = |error: io::Error| format!("the benchmark is gone: {error}");

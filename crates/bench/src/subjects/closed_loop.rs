@@ -36,14 +36,14 @@ impl Flavor {
     }
 }
 
-/// An async client.
+/// An async lock client, so that the same loops measure quorlock and rslock.
 pub(crate) trait Locker: Clone + Send + Sync + 'static {
     type Guard: Send;
 
     fn acquire(&self, key: &str) -> impl Future<Output = Result<Self::Guard, String>> + Send;
 
     /// # Errors
-    /// If the lock was lost before.
+    /// If the lock was lost before the release.
     fn release(guard: Self::Guard) -> impl Future<Output = Result<(), String>> + Send;
 
     /// Acquires the lock of this key and releases it.

@@ -19,7 +19,7 @@ use crate::sample::Sample;
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
 pub(crate) trait Subject {
-    /// The name in the report.
+    /// The subject's name in the report.
     fn name(&self) -> &'static str;
 
     /// Whether the subject is a separate program. It warms up by itself, and the servers count its warm-up too, so the
@@ -31,10 +31,10 @@ pub(crate) trait Subject {
     /// Runs `lockers` lockers until the time is over. Each acquires and releases a key of its own, one pair at a time.
     ///
     /// # Errors
-    /// The reason for which there are no figures.
+    /// The reason why there are no figures.
     fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Sample, String>;
 
-    /// Runs callers of one process that contend for one key, one pair at a time each.
+    /// Runs `contenders` tasks of one process that all acquire and release the same key, one pair at a time each.
     ///
     /// # Errors
     /// As [`Subject::pairs`].

@@ -89,7 +89,7 @@ const GRANTED: &[u8] = b"+OK\r\n";
 const RELEASED: &[u8] = b":1\r\n";
 
 impl Raw {
-    /// Connects, and loads the script if quorlock uses it.
+    /// Connects to all servers. If quorlock releases with a script, also loads this script into the servers.
     ///
     /// # Errors
     /// If a connection or the load fails.
@@ -145,7 +145,7 @@ fn connect(servers: &[Server]) -> Result<Vec<TcpStream>, String> {
     servers.iter().map(named).collect()
 }
 
-/// Writes to all nodes, then reads from all.
+/// Writes the same requests to all nodes, then reads the replies of all nodes.
 fn exchange(
     streams: &mut [TcpStream],
     request: &[u8],
@@ -161,7 +161,7 @@ fn write(streams: &mut [TcpStream], request: &[u8]) -> Result<(), String> {
     streams.try_for_each(|stream| stream.write_all(request)).map_err(|error| failed(&error))
 }
 
-/// Reads from all nodes. Each must send the expected reply this number of times.
+/// Reads the replies of all nodes. Each node must send the expected reply this number of times.
 fn read(
     streams: &mut [TcpStream],
     (expected, times): (&[u8], usize),
@@ -223,7 +223,7 @@ impl Subject for Raw {
             let done = clock::now();
             round.iter().for_each(|&at| latencies.record(done.saturating_sub(at)));
         }
-        // The closed channel shows that the thread is ending, so `join` returns at once.
+        // The closed channel shows that the thread that keeps the schedule is ending, so `join` returns at once.
         let _ = clock.join();
         started.end(&latencies)
     }
@@ -270,8 +270,8 @@ impl Ping {
         Ok(Self { streams: connect(servers)? })
     }
 
-    /// Sends pings again and again, each after a pause and to all servers at once. A measured time ends when a
-    /// majority of the servers, always the first ones of the list, has answered.
+    /// Sends pings again and again, each after a pause and to all servers at once. The measured time ends when the
+    /// first servers of the list, as many as a majority, have answered.
     pub(crate) fn measure(&mut self, time: Duration, pause: Duration) -> Result<Sample, String> {
         const PING: (&[u8], (&[u8], usize)) = (b"*1\r\n$4\r\nPING\r\n", (b"+PONG\r\n", 1));
         let mut latencies = Latencies::default();

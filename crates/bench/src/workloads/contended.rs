@@ -1,4 +1,4 @@
-//! Many callers in one process contend for one key. For comparison, one caller alone is measured too.
+//! Many callers in one process contend for one key. For comparison, the workload also measures one caller alone.
 
 use super::{Bench, progress};
 use crate::report::Cell;

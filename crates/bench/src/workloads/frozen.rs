@@ -35,7 +35,7 @@ pub(crate) fn run(bench: &mut Bench, names: &[&str]) {
             bench.figures.not_run("quorlock", NAME, error.to_string());
             break;
         }
-        // Clients use the node again after less than a second. Without this pause, the next warm-up would fail.
+        // Clients use the resumed node again after less than a second. Without this pause, the next warm-up would fail.
         thread::sleep(Duration::from_secs(1));
     }
     drop(subjects);

@@ -20,14 +20,14 @@ pub(crate) const FAIRNESS: &str = "fairness";
 /// The time for which a process holds the lock.
 pub(crate) const HOLD: Duration = Duration::from_millis(5);
 
-/// Processes that contend for one lock.
+/// One measurement: processes that contend for one lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contention<'a> {
     pub(crate) subject: &'a str,
     pub(crate) nodes: usize,
     pub(crate) processes: usize,
     pub(crate) time: Duration,
-    /// The number of nodes that are stopped (SIGSTOP) half-way.
+    /// The number of nodes that are stopped (SIGSTOP) in the middle of the measurement and do not answer until its end.
     pub(crate) frozen: usize,
 }
 
@@ -110,7 +110,7 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
     Ok(())
 }
 
-/// Starts the workers: processes of the other library's program, or else of this program.
+/// Starts the worker processes. If the subject is a library of another language, they run that library's program.
 fn workers(job: &Job, servers: &[Server], processes: usize) -> Result<Workers, String> {
     if let (Ok(rival), Task::Contend { key, .. }) = (rivals::find(&job.subject), &job.task) {
         let rival = rival.on(servers)?;

@@ -11,7 +11,7 @@ use crate::workers::Workers;
 
 pub(crate) const NAME: &str = "held";
 
-/// Each lock is extended after a third of this ttl, so every three seconds.
+/// The ttl of each lock. The client extends a lock after a third of its ttl, so every three seconds.
 const TTL_MS: u64 = 9_000;
 
 /// Measures a separate process that only holds locks, so its CPU time and memory are the cost of the locks.

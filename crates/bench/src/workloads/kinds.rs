@@ -39,7 +39,7 @@ enum Kind {
     Keys(usize),
 }
 
-/// The kinds of locks, each with the name of its subject in the report.
+/// The kinds of locks that are compared, each with the name of its subject in the report.
 const KINDS: [(&str, Kind); 5] = [
     ("plain", Kind::Plain),
     ("fenced", Kind::Fenced),

@@ -13,7 +13,7 @@ pub(crate) fn run(bench: &mut Bench, names: &[&str], nodes: usize, lockers: usiz
     bench.interleave(NAME, subjects, |bench, subject| turn(bench, subject, NAME, nodes, lockers));
 }
 
-/// Measures a subject once.
+/// Measures one subject once, with `lockers` lockers.
 ///
 /// # Errors
 /// The subject's error.

@@ -13,12 +13,12 @@ use crate::subjects::raw::Ping;
 
 pub(crate) const NAME: &str = "ping";
 
-/// Back-to-back pings.
+/// The row for back-to-back pings.
 pub(crate) const CELL: Cell<'_> = Cell::new(NAME, "raw", 1, 1);
 
 pub(crate) const PAUSED: Cell<'_> = Cell { subject: "raw-paused", ..CELL };
 
-/// Measures both variants once.
+/// Measures both variants once: pings back to back, and pings with a pause.
 pub(crate) fn round(bench: &mut Bench) {
     if let Err(why) = measure(bench) {
         bench.figures.not_run("raw", NAME, why);

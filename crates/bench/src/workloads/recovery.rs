@@ -28,7 +28,7 @@ pub(crate) fn run(bench: &mut Bench) {
     restarts::run(bench);
 }
 
-/// The longest time until fresh servers vote.
+/// The longest wait for the first lock, and then for the votes of all nodes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Acquires and releases a lock. Returns the time of the grant.

@@ -104,7 +104,7 @@ fn start(bench: &Bench, setup: &'static Setup) -> Result<Started, String> {
     Ok((setup, testbed, subject))
 }
 
-/// Returns the time from before the first kill to the grant of a call that started after the last kill.
+/// Returns the time from just before the first kill to the grant of a lock. The call starts after the last kill.
 fn outage(
     killed: &[Server],
     subject: &AsyncSubject<Client>,
