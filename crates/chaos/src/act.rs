@@ -82,7 +82,7 @@ pub(crate) enum Act {
     SetRight(usize),
     Failover(Failover),
     OldMasterContinues(Failover),
-    /// The old master becomes a replica of the promoted server. If a third server already is one, the old master ends.
+    /// The old master becomes the promoted server's replica. If a third server already is, the old master is killed.
     OldMasterLeaves(Failover),
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct Failover {
     pub(crate) node: usize,
     /// The proxies of these processes lead to the old master until `OldMasterLeaves`.
     pub(crate) stale: Places,
-    /// Whether the other processes' connections to the old master are closed.
+    /// Whether the old master's connections from the other processes are closed.
     pub(crate) closes: bool,
     /// Whether a third server becomes the replica of the promoted server right after the promotion.
     pub(crate) third: bool,

@@ -72,7 +72,7 @@ impl Held {
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     granted: BTreeSet<(usize, usize)>,
-    /// The end of all faults; `None` before it. `granted_after` has the time from then to each client's next lock.
+    /// The end of all faults; `None` before it. `granted_after`: the time from `healed` to each client's next lock.
     healed: Option<Time>,
     granted_after: BTreeMap<(usize, usize), Time>,
     pub(crate) owed: usize,
@@ -206,7 +206,7 @@ impl Ledger {
             WorkerMessage::Writes { caller, read, until } => {
                 let hold = self.held.by(id(caller))?.clone();
                 let all = hold.resources.iter().zip(read);
-                // `count` visits every resource, so all writes are attempted even after a failed one.
+                // `count` visits every resource. So the holder writes to all of them, even after one write has failed.
                 let written = all.filter(|(it, read)| self.writes(&hold, (**it, *read), until));
                 let written = written.count() == hold.resources.len();
                 return Some(ControllerMessage::Written { caller, written });

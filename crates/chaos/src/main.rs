@@ -378,7 +378,7 @@ fn tell_violations(args: &Args, seed: u64, kind: RoundKind, findings: &Findings)
         journal.iter().for_each(|line| println!("{line}"));
     }
     let Some(first) = violations.first() else { return };
-    // The violation is printed here, because the extract below is limited and may not contain it.
+    // The violation is printed here as well, because the extract of the journal is limited and may not contain it.
     println!("  VIOLATION: {}", first.what);
     if !args.journal {
         println!("  around the first violation (p1c: the third caller of process 1):");

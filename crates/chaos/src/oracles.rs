@@ -118,7 +118,7 @@ pub(crate) struct Keys {
     pub(crate) at_once: BTreeMap<usize, Vec<String>>,
     /// Keys that still exist at a time by which every key that a client may leave behind must have expired, by node.
     pub(crate) later: BTreeMap<usize, Vec<String>>,
-    /// Whether keys in `at_once` are allowed: connections were replaced until the end, or another violation was found.
+    /// Whether keys in `at_once` are allowed: connections were made in the shutdown, or another violation was found.
     pub(crate) excused: bool,
 }
 
@@ -130,7 +130,7 @@ impl Keys {
     }
 }
 
-/// Oracle 5: returns the clients that got no lock within the bound after the healing.
+/// Oracle 5: after the healing, each client must get a lock within `bound`. Returns the clients that did not.
 pub(crate) fn late<'a>(
     clients: impl IntoIterator<Item = (&'a str, Option<Time>)>,
     bound: Time,

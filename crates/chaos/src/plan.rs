@@ -52,7 +52,7 @@ pub(crate) const KINDS: [&[Kind]; 3] = [
     ],
 ];
 
-/// This number of consecutive seeds uses every kind.
+/// Together, this number of consecutive seeds uses every kind of fault.
 pub(crate) const SEEDS_FOR_ALL: u64 = KINDS.len() as u64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,7 +163,7 @@ impl RoundPlan {
     }
 }
 
-/// The time after which a ttl has ended on every clock.
+/// The time after which a lock of this ttl has expired by every clock, even by a slow one.
 pub(crate) fn over(ttl: Time) -> Time {
     ttl + ttl / 100 + 10 * MS
 }
@@ -179,7 +179,7 @@ struct Draw {
     jumped: Places,
 }
 
-/// The time for which a fault without a duration, such as a restart at once, occupies a server.
+/// The time for which a fault that takes effect at once, such as a restart, keeps a server free of other faults.
 const AT_ONCE: Time = 200 * MS;
 
 impl Draw {
@@ -190,7 +190,7 @@ impl Draw {
             Self { random, nodes, quorum, max_ttl, events, nodes_out, processes_out, jumped };
         for &kind in kinds {
             for _ in 0..draw.count(kind) {
-                // Another fault may occupy the node or process at the drawn time, so the draw is repeated.
+                // Another fault may occupy the drawn node or process at that time. Then the draw is repeated.
                 let before = draw.events.len();
                 (0..50).find(|_| {
                     draw.fault(kind);
@@ -280,7 +280,7 @@ impl Draw {
             }
             Kind::ReplicaOf => {
                 // A node becomes a replica only of a node with a smaller index. If two nodes became each other's
-                // replicas, one after the other, they could get their own old data back.
+                // replicas, first one and then the other, they could get their own old data back.
                 let node = 1 + self.random.index(self.nodes - 1);
                 let of = self.random.index(node);
                 let (at, span) = (at * 2 / 3, span / 2);
@@ -304,7 +304,7 @@ impl Draw {
         }
     }
 
-    /// Draws a fault that makes some nodes lose data at once. Leaves out nodes that have another fault at that time.
+    /// Draws a fault that makes some nodes lose data at the same moment. Leaves out nodes that have another fault then.
     fn at_once(&mut self, kind: Kind, act: impl FnOnce(Places) -> Act) {
         // The loss is in the first half, so that the nodes vote again before the faults end.
         let at = self.random.between(FAULTS / 20, FAULTS / 2);
@@ -318,7 +318,7 @@ impl Draw {
         }
     }
 
-    /// Adds a fault of a node, unless the node has another fault at that time.
+    /// Adds the beginning and the end of a fault of one node, unless the node has another fault at that time.
     fn takes(
         &mut self,
         kind: Kind,
@@ -445,7 +445,7 @@ fn overlap((_, from, to): &(usize, Time, Time), at: Time, span: Time) -> bool {
     at <= *to && *from <= at + span
 }
 
-/// Converts a span, which must not be negative.
+/// Converts a span of nanoseconds, which must not be negative, into a `Duration`.
 pub(crate) fn nanos(span: Time) -> std::time::Duration {
     std::time::Duration::from_nanos(span.unsigned_abs())
 }

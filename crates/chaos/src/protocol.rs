@@ -44,13 +44,13 @@ pub(crate) enum WorkerMessage {
     Writes { caller: usize, read: Vec<u64>, until: Time },
     /// The caller becomes a reader at this time. Sent before the downgrade, which lets other readers in.
     Downgrades { caller: usize, at: Time },
-    /// Whether the downgrade was confirmed in time.
+    /// The caller's downgrade call has ended. `confirmed`: it succeeded before the caller stopped waiting.
     Downgraded { caller: usize, confirmed: bool },
     /// The reader has read these numbers of its resources. They must still be current, as its lock is held until `until`.
     Compares { caller: usize, read: Vec<u64>, until: Time },
-    /// The library violated its contract.
+    /// The library has violated its contract with the caller, as `what` says.
     Odd { caller: usize, what: String },
-    /// The client was shut down, and still owes this number of releases.
+    /// The client was shut down. This number of its releases is unconfirmed.
     Closed { client: usize, owed: usize },
     /// The caller begins an operation, on this lease if the operation is about a lease.
     Calls { caller: usize, operation: Operation, lease: Option<usize>, at: Time },
@@ -60,7 +60,7 @@ pub(crate) enum WorkerMessage {
     Prolonged { lease: usize, text: String, asked: Time, until: Time },
     /// The caller requests a lease of another process.
     Seeks { caller: usize },
-    /// An operation has ended that may leave a key on the nodes for a ttl from now on.
+    /// An operation has ended that may leave a key on the nodes. From now on, the key lives for at most a ttl.
     Left,
 }
 
@@ -90,7 +90,7 @@ impl Operation {
         matches!(self, Self::Take | Self::Detach | Self::Attach)
     }
 
-    /// Whether the lease may be over when the operation has ended, although its text says otherwise.
+    /// Whether the operation may end the lease before the time that the lease's text states.
     pub(crate) const fn may_end_lease(self) -> bool {
         matches!(self, Self::Attach | Self::ReleaseLease)
     }
@@ -136,12 +136,12 @@ pub(crate) enum ControllerMessage {
     Numbers { caller: usize, numbers: Option<Vec<u64>> },
     /// Whether all numbers of this caller were written.
     Written { caller: usize, written: bool },
-    /// The numbers of this caller were compared.
+    /// The comparison that this caller requested is done.
     Compared { caller: usize },
     /// A lease (index, text) for this caller, and the time at which the caller shall use it; `None` if there is none.
     Lease { caller: usize, lease: Option<(usize, String, Time)> },
-    /// The faults have ended: hold locks only briefly.
+    /// The faults have ended: from now on, callers hold each lock only briefly.
     Calm,
-    /// Release everything and end.
+    /// The worker must release its locks, shut its clients down and end.
     Stop,
 }

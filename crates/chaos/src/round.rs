@@ -310,7 +310,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Sleeps until this time. Returns false if the round was interrupted before.
+    /// Sleeps until this time. Returns false if the round was interrupted meanwhile.
     fn sleep_until(&self, at: Time) -> bool {
         loop {
             if self.interrupt.load(Ordering::Relaxed) {

@@ -26,7 +26,7 @@ use tokio::time::sleep;
 pub(crate) use self::worker::{Job, main as work};
 use crate::clock::{now, seconds};
 
-/// The number of workers that find the master through Sentinel.
+/// The number of workers that find the master through Sentinel, in addition to the one per server.
 const WORKERS: usize = 4;
 
 /// The faults, one per failover, in turn.
@@ -64,7 +64,7 @@ pub(crate) struct SentinelArgs {
 struct Grant {
     /// The index of the only server that the worker knows; `None` if the worker finds the master through Sentinel.
     only: Option<usize>,
-    /// The start of the successful call.
+    /// The time at which the worker made the call that got the lock.
     started: Time,
     at: Time,
 }
@@ -84,7 +84,7 @@ struct Failover {
     old: usize,
     promoted_at: Time,
     pause: Time,
-    /// False if the Sentinels then failed over once more without a fault, at an unknown time, so no check is possible.
+    /// False if the Sentinels failed over once more without a fault. That time is unknown, so no check is possible.
     is_checked: bool,
 }
 
@@ -187,7 +187,7 @@ impl Deployment {
             until("the replica is promoted", PATIENCE, || role(&self.servers[new]) == "master")
                 .await?;
             let promoted_at = now();
-            // The pause varies, so the old master comes back during Sentinel's failover or after it.
+            // The pause varies, so that the old master sometimes comes back during the failover and sometimes after it.
             sleep(Duration::from_millis(700) * u32::try_from(turn % 3).unwrap_or_default()).await;
             self.heal(fault, old)?;
             let pause = self.granted_since(promoted_at, patience).await? - began;

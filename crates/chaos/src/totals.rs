@@ -16,7 +16,7 @@ pub(crate) struct Totals {
     pub(crate) violations: usize,
     pub(crate) failed_seeds: Vec<u64>,
     pub(crate) counts: BTreeMap<String, BTreeMap<String, u64>>,
-    /// The longest time (ns) from the end of the faults until all clients had a lock again. `None`: in no round.
+    /// Longest time (ns) from the end of the faults until every client had a lock again. `None`: it never was so.
     pub(crate) healed_within: Option<Time>,
     pub(crate) never_healed: u64,
 }

@@ -178,7 +178,7 @@ impl Caller {
         *self.phase.borrow() != Phase::Chaos
     }
 
-    /// Draws the resources and the mode: mostly one resource as a writer.
+    /// Draws the resources of the next call, mostly one, and whether the caller is a reader.
     fn wish(&mut self) -> (Vec<usize>, bool) {
         let first = self.random.index(RESOURCES.len());
         let mut resources = vec![first];
@@ -236,7 +236,7 @@ impl Caller {
         at
     }
 
-    /// Awaits a call for a lock, which the caller sometimes cancels.
+    /// Awaits a call for a lock, which the caller sometimes cancels. Reports why there is no lock.
     async fn granted<L>(
         &mut self,
         call: impl Future<Output = Result<L, AcquireError>>,
@@ -346,8 +346,8 @@ impl Caller {
         relied: &Relied,
         numbers: Option<Vec<u64>>,
     ) -> Option<Vec<u64>> {
-        // Without a fencing token, the caller sometimes skips the check of its lock, so that the witness must refuse a
-        // late write. With a fencing token it always skips the check, because the store checks only the token.
+        // Without a fencing token, the caller sometimes writes without a check of its lock, so that the witness must
+        // refuse a late write. With a fencing token it never checks its lock, because the store checks the token.
         let careless = fence.is_some() || self.random.percent(20);
         let read = numbers.filter(|_| careless || is_valid)?;
         let larger = read.iter().map(|number| number + 1).collect();
@@ -434,9 +434,9 @@ struct Asked {
 
 /// The times that decide how long a holder may rely on its lock.
 struct Relied {
-    /// The time of the last check at which the guard was valid.
+    /// The time of the last look at the guard that found it valid.
     at: Time,
-    /// The latest end of the validity that the guard reported.
+    /// The latest end of the validity that a look at the guard has found.
     until: Time,
 }
 

@@ -11,7 +11,7 @@ use super::writer::OWN_CODE;
 pub(crate) struct Run {
     pub(crate) key: usize,
     pub(crate) is_script: bool,
-    /// The fault that was injected into the run's keeper or guardian process, if any.
+    /// The fault that was injected into the processes of this run, if any.
     pub(crate) fault: Option<Fault>,
     /// Whether the run's events were not read until the run had ended, so that the run blocked when it wrote an event.
     pub(crate) is_stalled: bool,
@@ -53,7 +53,7 @@ pub(crate) fn wrote(file: &str) -> Vec<Wrote> {
     let mut spans: BTreeMap<usize, (Time, Time)> = BTreeMap::new();
     for line in file.lines() {
         let Some((at, run)) = line.split_once(' ') else { continue };
-        // Skips an incomplete line: the signal that ended its writer may have cut the write short.
+        // Skips an incomplete line. A signal may have ended the writer in the middle of the line.
         let (Ok(at), Ok(run)) = (at.parse::<Time>(), run.parse()) else { continue };
         let span = spans.entry(run).or_insert((at, at));
         *span = (span.0.min(at), span.1.max(at));
@@ -74,9 +74,9 @@ pub(crate) struct Overlap {
     pub(crate) excuse: Option<&'static str>,
 }
 
-/// Finds runs that wrote under one key at the same time. If another program changed the key, an overlap is excused
-/// until both runs must have noticed the change. That takes at most a ttl, or a third of it (until the next extension)
-/// if neither run had a fault and the round is `calm`: servers and connections had no faults either.
+/// Finds runs that wrote under one key at the same time. If a fault changed the key on the nodes, an overlap is excused
+/// until both runs must have noticed the change. They notice it within a ttl, or within a third of it (at the next
+/// extension) if neither run had a fault and the round is `calm`: servers and connections had no faults either.
 pub(crate) fn overlaps(
     wrote: &[Wrote],
     runs: &[Run],
@@ -128,7 +128,7 @@ const DYING: Time = TTL / 20 + 400 * MS;
 /// 0.6 s to kill a chain of processes.
 const AWAKENING: Time = DYING + 600 * MS;
 
-/// A change of a key counts as the cause of an overlap even if recorded up to this long after the overlap's start.
+/// A change of a key excuses an overlap even if the overlap began up to this long before the recorded change.
 const BREATH: Time = 50 * MS;
 
 /// Describes how an exit code contradicts the events; `None` if the code fits them.

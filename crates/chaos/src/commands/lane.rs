@@ -25,7 +25,7 @@ pub(crate) const OVER: u8 = 2;
 /// State that the lanes share with the nemesis, which injects faults.
 pub(crate) struct RoundContext {
     pub(crate) quorlock: PathBuf,
-    /// The path of this program, which the scripts of commands run as the writer.
+    /// The path of this program. The command of a run is a script that starts this program as the writer.
     pub(crate) writer: PathBuf,
     /// Whether this `quorlock` has the commands `acquire`, `extend` and `release`.
     pub(crate) has_leases: bool,
@@ -38,7 +38,7 @@ pub(crate) struct RoundContext {
 
 pub(crate) struct Machine {
     pub(crate) nodes: String,
-    /// The file with the offset of the machine's wall clock.
+    /// The file with the offset of this machine's wall clock, for a `quorlock` whose wall clock can be set.
     pub(crate) clock: PathBuf,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Entry {
     pub(crate) keeper: Option<Pid>,
     /// The time of the run's event `acquired`; `None` before it.
     pub(crate) acquired: Option<Time>,
-    /// The time for which the run's command writes if nothing ends it.
+    /// The time for which the run's command writes, counted from `acquired`, if nothing ends the command.
     pub(crate) writes: Time,
     pub(crate) is_held: bool,
     pub(crate) run: Run,

@@ -88,7 +88,7 @@ impl Fault {
         )
     }
 
-    /// Whether a command of this kind can show that quorlock handles the fault wrongly.
+    /// Whether a run whose command is of this kind can show that quorlock handles the fault wrongly.
     pub(crate) fn suits(self, kind: Kind) -> bool {
         self != Self::StopGuardianAndStep || kind == Kind::Spawning
     }
@@ -140,7 +140,7 @@ pub(crate) fn strikes(plan: &RoundPlan, can_step: bool, has_leases: bool) -> Vec
     let mut random = Random::new(plan.seed, 3);
     let mut strikes = Vec::new();
     for fault in Fault::ALL {
-        // `StallReader` is drawn when a run starts, so it is not drawn here.
+        // `StallReader` has no time of its own: whether a run's events are read is drawn when the run starts.
         let is_left_out = match fault {
             Fault::StallReader => true,
             Fault::KillBoth => !has_leases,

@@ -34,16 +34,16 @@ use crate::shim::Shim;
 use crate::totals::{Outcome, Totals};
 use crate::workers::{Workers, lock};
 
-/// A due fault waits this long for a command that would write for another ttl, because commands that end sooner may
-/// hide bugs.
+/// A due fault waits this long for a command that would go on writing for at least a ttl. A command that ends sooner
+/// may hide bugs.
 const PICKY: Time = 1000 * MS;
 
-/// A fault that is due waits this long in total for any command that holds a lock. Then the fault is left out.
+/// A due fault waits at most this long for a command that holds a lock. If there is none, the fault is left out.
 const TARGET: Time = 2000 * MS;
 
 const END: Time = 75 * SECOND;
 
-/// The time that a busy machine needs to carry out the last extension of a lock.
+/// Added to the ttl of a killed script's lock: on a busy machine, the last extension is carried out this much later.
 const LINGER: Time = 500 * MS;
 
 /// Titles of the sections in the totals of a round with commands, and names of the counts in these sections.
@@ -90,7 +90,7 @@ struct Blows {
     meddling: Vec<Meddling>,
     /// The number of times that each fault was injected into a script.
     struck_scripts: BTreeMap<Fault, u64>,
-    /// Killed scripts: the time at which the lock must have expired on all nodes, and the index of the run.
+    /// Killed scripts: the time at which the script's lock must have expired on all nodes, and the index of the run.
     dead: Vec<(Time, usize)>,
     /// Stopped processes: the time at which they continue, the index of their run, and the processes.
     stopped: Vec<(Time, usize, Vec<Pid>)>,

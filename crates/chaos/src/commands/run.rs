@@ -40,7 +40,7 @@ pub(crate) struct Draw {
 }
 
 pub(crate) struct Ended {
-    /// `None` if the run had to be killed.
+    /// The exit status of `quorlock run` or of the script; `None` if it did not end in time and had to be killed.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) is_heard: bool,
     pub(crate) errors: String,

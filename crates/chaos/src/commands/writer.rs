@@ -31,7 +31,7 @@ pub(crate) const OWN_CODE: i32 = 7;
 
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The time for which a process of a chain writes, in milliseconds.
+/// The longest time for which one process of a chain writes, in milliseconds. Then its successor writes.
 const LINK: Time = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,7 +84,7 @@ impl Kind {
                 r#"exec >/dev/null; trap '' TERM; timeout 60 "$0" __write "$1" "$2" 6000 &
                 "$0" __write_apart "$1" "$2" 6000 & "$0" __write "$@"; exit 7"#
             }
-            // The pause is longer than the ttl. The keeper extends the lock meanwhile.
+            // The script sleeps for longer than the ttl. Its keeper extends the lock meanwhile.
             Self::Script => {
                 r#"exec 3>&1 >/dev/null; n=$(($3 / 250))
                 lease=$("$QUORLOCK" acquire "$KEY" --ttl 3s --max-ttl 3s --wait 4s --hold-by $$ \

@@ -38,9 +38,9 @@ struct Lease {
     users: Vec<usize>,
     /// The end of the lease, according to its newest text.
     until: Time,
-    /// The time of the first call that may end the lease.
+    /// The time of the first call (attach or release) that may end the lease early.
     ended: Time,
-    /// The time until which a quorum of nodes has shown that it stored the lock without a break.
+    /// The latest time up to which a quorum of nodes certainly stored the lock without a break since it was detached.
     proved: Time,
     is_attached: bool,
 }

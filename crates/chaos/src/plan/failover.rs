@@ -6,7 +6,7 @@ use quorlock_sim::time::{MS, Time};
 use super::{AT_ONCE, Draw, FAULTS, PROCESSES, RoundPlan, Some as _};
 use crate::act::{Act, Failover, Kind};
 
-/// The ways in which a master fails. Consecutive seeds use consecutive ways.
+/// The ways in which a master fails. A round with replicas uses the one with the index seed modulo 3.
 pub(crate) const FAILOVERS: [Kind; 3] = [Kind::MasterStops, Kind::MasterCutOff, Kind::MasterKilled];
 
 /// Kinds of faults that a round may inject in addition to failovers.
@@ -43,7 +43,7 @@ impl RoundPlan {
 }
 
 impl Draw {
-    /// Lets a node's master fail and its replica take over. Both may answer clients until just before the faults end.
+    /// Lets a node's master fail and its replica take over. Until just before the faults end, both may answer clients.
     pub(super) fn failover(&mut self, kind: Kind) {
         let node = self.random.index(self.nodes);
         if self.is_out(node, 0, FAULTS) {

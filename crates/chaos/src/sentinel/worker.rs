@@ -45,7 +45,7 @@ pub(super) fn create(database: &str) -> Result<(), String> {
     Sqlite::open(database)?.ask("create").map(drop)
 }
 
-/// The number of increments, and the counter.
+/// Returns the number of committed writes and the value of the counter. They differ if an update was lost.
 pub(super) fn count(database: &str) -> Result<(u64, u64), String> {
     Sqlite::open(database)?.ask("read")
 }
@@ -93,7 +93,7 @@ impl Sqlite {
         Ok(Self { input, output: BufReader::new(output) })
     }
 
-    /// Returns the number of increments, and the counter.
+    /// Sends one line to the script. Returns the number of committed writes and the value of the counter.
     fn ask(&mut self, what: &str) -> Result<(u64, u64), String> {
         let mut line = String::new();
         writeln!(self.input, "{what}").map_err(said)?;
