@@ -227,8 +227,8 @@ impl Before {
         before
     }
 
-    /// Adds a node whose settings change in ways that [`fn@reconfigure`] cannot make. `changes` are pairs of an old and
-    /// a new value. The settings in the node's marker (`cluster`) are listed with the old values.
+    /// Adds a node whose settings change in ways that [`fn@reconfigure`] cannot make. Each of `changes` is an old and a
+    /// new setting as text. The settings in the node's marker (`cluster`) are listed before the old ones.
     fn add_changes(
         &mut self,
         node: &Arc<str>,

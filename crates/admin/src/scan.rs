@@ -29,7 +29,7 @@ const COUNT_OF_FEW: usize = 1000;
 
 const KEY_BYTES_MAX: usize = ClientBuilder::PREFIX_BYTES_MAX + Resources::NAME_BYTES_MAX;
 
-/// Length of the first read of a value: a token, and the space before the owner text.
+/// Number of bytes of a value that are read first: a token, and the space before the owner text.
 const START_BYTES: usize = 41;
 
 /// A scan reads for this time, and then pauses for as long. Timers are exact to 1 ms, too coarse for shorter pauses.

@@ -19,7 +19,7 @@ pub(crate) struct HandoverStats {
     pub(crate) shares: Vec<u64>,
     /// Times from a release call to the grant for another contender that was waiting.
     pub(crate) handovers: Histogram<u64>,
-    /// Times from the acquire call to the grant. A wait without a grant counts until the last recorded time.
+    /// Times from the acquire call to the grant. A wait without a grant counts until the last time in any record.
     pub(crate) waits: Histogram<u64>,
     /// The number of releases by other contenders during a wait, summed over all acquisitions. After each such release,
     /// the waiting contender can try to get the lock.

@@ -33,7 +33,7 @@ use serde::Deserialize;
 use crate::sample::Sample;
 use crate::subjects::Subject;
 
-/// Additional time for a program to start, warm up and report.
+/// The time that a program gets in addition to the measurement: it starts, warms up and reports.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// A lock library of another language.

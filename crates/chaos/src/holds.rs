@@ -9,7 +9,7 @@ pub(crate) struct Hold {
     pub(crate) holder: String,
     pub(crate) resources: Vec<usize>,
     pub(crate) token: String,
-    /// The fencing token of the lock; `None` if the resources do not use fencing tokens.
+    /// The fencing token of the lock; `None` if it has none, or if the record of the holder before a detach has it.
     pub(crate) fence: Option<u64>,
     pub(crate) asked: Time,
     pub(crate) from: Time,

@@ -305,8 +305,8 @@ impl NodeKeys {
         self.is_ours() || self.was_moved()
     }
 
-    /// Whether this server is a node of these settings. Another server with the name of such a node does not know the
-    /// locks that the node grants.
+    /// Whether this server itself is a node of the old settings. A server that only has the name of such a node does
+    /// not know the locks that the node granted.
     fn is_of(&self, old: &Settings) -> bool {
         // A marker of other settings proves that the server was a node when the marker was written.
         let was_a_node = self.came == 0 && !self.marker.is_empty();
@@ -325,7 +325,7 @@ impl NodeKeys {
     }
 
     /// The change to a marker that fits no client. `None` if the node already has such a marker. A node with keys that
-    /// name no old settings is changed only if a client may take it into use (`somebody`).
+    /// name no old settings is changed only if `somebody` is true: clients may take the node into use.
     fn blocked(&self, rules: &Rules, somebody: bool, old: &BTreeSet<Settings>) -> Option<Change> {
         let last = self.settings.last();
         let ours = rules.cluster.to_string();

@@ -238,7 +238,7 @@ pub(crate) struct Stranger {
 impl Stranger {
     pub(crate) const KEY: &'static str = "bench:stranger";
 
-    /// Connects.
+    /// Connects to all servers.
     ///
     /// # Errors
     /// If a connection fails.

@@ -1,5 +1,5 @@
-//! Locks that outlive a process. Compares three pairs: attach and acquire; a lock with the caller's value and a plain
-//! lock; `quorlock acquire` and `redis-cli`, both from a shell.
+//! Locks that outlive a process. Compares attach with acquire, a lock that has the caller's value with a plain lock,
+//! and `quorlock acquire` with `redis-cli`, both from a shell.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

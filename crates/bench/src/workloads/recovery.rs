@@ -17,7 +17,7 @@ use crate::clock;
 use crate::report::{Cell, Figures};
 use crate::subjects::quorlock::went_well;
 
-/// The name that selects all three workloads.
+/// The name by which `--only` selects all three workloads.
 pub(crate) const NAME: &str = "recovery";
 
 const NODES: usize = 5;

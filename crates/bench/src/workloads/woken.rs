@@ -15,10 +15,10 @@ use ::quorlock::LockOptions;
 
 pub(crate) const NAME: &str = "woken";
 
-/// `PING` to one node after a pause of `HOLD`, measured for comparison.
+/// The subject that measures `PING` to one node after a pause of `HOLD`, for comparison.
 pub(crate) const PING: &str = "ping";
 
-/// `PING` to all nodes until a majority has answered: the round trip of an attempt.
+/// The subject that measures `PING` to all nodes until a majority has answered: the round trip of an attempt.
 pub(crate) const ROUND_TRIP: &str = "round trip";
 
 const TIMES: usize = 60;

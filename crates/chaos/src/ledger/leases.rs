@@ -14,10 +14,10 @@ pub(crate) const ATTACHED_FENCED: &str = "leases attached, with a larger fencing
 pub(crate) const SAME_MOMENT: &str = "leases that two processes got for the same moment";
 pub(crate) const PROLONGED: &str = "leases extended";
 
-/// Callers that get a lease within this time after its text was made all use it at the end of this time and compete.
+/// All callers that get a lease within this time after its text was made use it at the end of this time, and compete.
 const GATHERING: Time = 40 * MS;
 
-/// The number of processes that get the same text.
+/// The number of processes that get the same text of a lease.
 const USERS: usize = 2;
 
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ pub(crate) struct Leases {
 
 #[derive(Debug)]
 struct Lease {
-    /// The index of the record (`Hold`) of the time without a holder, in which no other client may get the lock.
+    /// The index of the `Hold` for the time without a holder. No other client may get the lock in this time.
     hold: usize,
     /// The process that detached the lock.
     from: usize,

@@ -33,7 +33,7 @@ impl Round<'_> {
         }
     }
 
-    /// Checks that no lock is left, because no process has extended a lock within the last ttl.
+    /// Checks that no node has a lock. No process has extended a lock within the last ttl, so all have expired.
     pub(super) fn check_keys(&self) -> Result<(), String> {
         for place in 0..self.plan.nodes {
             for key in KEYS {
