@@ -221,7 +221,7 @@ async fn fences(
     .await
 }
 
-/// The fencing token that a quorum of nodes has; `None` if no token is on so many nodes.
+/// The fencing token that a quorum of nodes has; `None` if no token is on a quorum of nodes.
 fn agreed<'a>(tokens: impl Iterator<Item = &'a u64>, needed: usize) -> Option<u64> {
     let mut count: BTreeMap<u64, usize> = BTreeMap::new();
     tokens.for_each(|token| *count.entry(*token).or_default() += 1);

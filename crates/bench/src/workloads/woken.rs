@@ -15,7 +15,7 @@ use ::quorlock::LockOptions;
 
 pub(crate) const NAME: &str = "woken";
 
-/// The subject that measures `PING` to one node after a pause of `HOLD`, for comparison.
+/// The subject that measures `PING` to one node after a pause of `HOLD`, as a comparison.
 pub(crate) const PING: &str = "ping";
 
 /// The subject that measures `PING` to all nodes until a majority has answered: the round trip of an attempt.

@@ -38,7 +38,7 @@ pub(crate) struct RoundContext {
 
 pub(crate) struct Machine {
     pub(crate) nodes: String,
-    /// The file with the offset of this machine's wall clock, for a `quorlock` whose wall clock can be set.
+    /// The file with the offset of this machine's wall clock. Only a special build of `quorlock` reads it.
     pub(crate) clock: PathBuf,
 }
 
