@@ -158,7 +158,7 @@ impl Drop for Process {
 
 fn read(output: ChildStdout, orders: &Mutex<ChildStdin>, id: (usize, u32), ledger: &Shared) {
     for line in BufReader::new(output).lines() {
-        // Even a killed worker's last line is complete (see `say`). An unreadable line ends this thread and the worker.
+        // Even a killed worker sends only whole lines (see `say`). The return closes the pipe, which ends the worker.
         let said = line.ok().and_then(|line| serde_json::from_str(&line).ok());
         let Some(said) = said else { return };
         let reply = lock(ledger).said(id.0, id.1, said);

@@ -11,15 +11,15 @@ use crate::clock::now;
 use crate::plan::nanos;
 use crate::protocol::{ControllerMessage, Grant, Operation, RESOURCES, WorkerMessage, is_fenced};
 
-/// The values of taken locks. There are few values, so processes often take a lock with the value of its holder.
+/// The values with which callers take locks. With only two values, a caller often uses that of the present holder.
 const VALUES: [&str; 2] = ["worker", "cron"];
 
 /// The longest time for which a caller waits until another process detaches a lock.
 const PATIENCE: Time = 500 * MS;
 
 impl Caller {
-    /// Detaches a lock on which its holder relied until `from`. Sometimes the caller drops the future, which releases
-    /// the lock.
+    /// Detaches a lock. `from`: the time until which this caller counts as its holder. In one call of ten, the caller
+    /// soon drops the future, which releases the lock.
     pub(super) async fn detach(
         &mut self,
         detaching: impl Future<Output = Result<Lease, DetachError>>,
@@ -46,7 +46,7 @@ impl Caller {
         say(&WorkerMessage::Left);
     }
 
-    /// Waits until another process has detached a lock.
+    /// Waits for a lease of another process. Returns its index, its text, and the time at which to use it.
     async fn seek(&mut self) -> Option<(usize, String, Time)> {
         let end = now() + PATIENCE;
         while now() < end && !self.is_calm() {
@@ -154,7 +154,7 @@ impl Caller {
         }
     }
 
-    /// Relies on a taken lock. Then the caller releases it, detaches it, or lets it expire.
+    /// Holds a lock with a chosen value for a while. Then the caller releases it, detaches it, or lets it expire.
     async fn hold_taken(&mut self, taken: Taken, resource: usize, (asked, ttl): (Time, Time)) {
         let caller = self.number;
         let mut relied = Relied::begin(|| taken.remaining());
@@ -175,7 +175,7 @@ impl Caller {
             say(&WorkerMessage::StillHolds { caller, until: relied.until });
         }
         self.write((taken.is_valid(), None), &relied, numbers).await;
-        // The cause of a loss is not known here, so the lock counts as held only until the last check.
+        // A `Taken` reports no cause of a loss. With the cause `KeyGone`, the hold ends at the last successful check.
         let cause = (!taken.is_valid()).then_some(LossCause::KeyGone);
         let from = relied.end(cause);
         let lost = cause.map(|_| "a taken lock".to_owned());
@@ -186,7 +186,7 @@ impl Caller {
                 drop(taken.release().await);
             }
             5..=6 => {
-                // No other client may get the forgotten lock until its validity ends, so it counts as held.
+                // The drop does not release the lock, so no other client may get the lock before its validity ends.
                 say(&WorkerMessage::Held { caller, until: relied.until, lost });
                 drop(taken);
                 say(&WorkerMessage::Left);
