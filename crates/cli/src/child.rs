@@ -62,7 +62,7 @@ pub(crate) fn check_machine() -> io::Result<()> {
 #[derive(Debug)]
 struct WatchState {
     kill_policy: Mutex<KillPolicy>,
-    /// Wakes the thread after a change of the policy.
+    /// Wakes the thread after a change of `kill_policy`.
     waker: UnixStream,
     /// The [`Child`] was dropped, and closed the socket.
     abandoned: AtomicBool,

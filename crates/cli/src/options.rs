@@ -15,11 +15,11 @@ use crate::args::{LockArgs, NodeArgs, Times};
 use crate::exit_code::ExitCode;
 use crate::settings::{self, Origin};
 
-/// The reason why quorlock does not start. Nothing was sent.
+/// The error that ends quorlock: its message and its exit code.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) message: String,
-    /// 64 or 78 for wrong options, 70 for a fault of the machine.
+    /// 64 or 78 for wrong options, 65 for a damaged lease, 70 for a fault of the machine.
     pub(crate) code: ExitCode,
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn stoppable_ttl(times: &Times, args: &NodeArgs) -> Result<Duration, 
     Err(Refused::about(&[name], message, args))
 }
 
-/// Refuses keys that cannot be locked and kinds that do not go together, before a client connects.
+/// Refuses keys that cannot be locked and options that do not go together, before a client connects.
 pub(crate) fn check_lock(lock: &LockArgs, args: &NodeArgs) -> Result<(), Refused> {
     if lock.shared && lock.fenced {
         let message = "these do not go together: a reader has no fencing token";
@@ -153,7 +153,7 @@ pub(crate) fn build(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, R
     build_here(builder.own_thread(true), args)
 }
 
-/// Builds the client as a task on the current runtime.
+/// Builds a client that runs on the current runtime and not on a thread of its own.
 pub(crate) fn build_here(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, Refused> {
     builder.build().map_err(|error| blamed(error, args))
 }
@@ -177,7 +177,7 @@ pub(crate) fn has_replicas(args: &NodeArgs) -> Result<bool, Refused> {
 
 fn nodes(args: &NodeArgs) -> Result<Vec<NodeConfig>, Refused> {
     if args.node.is_empty() {
-        // `quorlock run` sets this variable for its command, and removes those about nodes, so the message says that.
+        // With this variable, this is a command of `quorlock run`, which has removed the variables that name the nodes.
         let nested = match std::env::var_os("QUORLOCK_KEY") {
             Some(_) => {
                 " (quorlock run removes them from the environment; its --pass-nodes keeps them)"

@@ -37,7 +37,7 @@ pub(crate) struct Output {
     /// The sink of the descriptor for scripts; `None` without such a descriptor. If the descriptor is standard error,
     /// this is the same sink as `stderr`, so one queue keeps messages and events in order.
     status: Option<Arc<Sink>>,
-    /// The terminal shows a line that the next one replaces.
+    /// The terminal shows a line of `progress`, which the next output replaces.
     transient: bool,
     terminal: bool,
 }

@@ -121,7 +121,7 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Cli, Stop> {
     Ok(cli)
 }
 
-/// Refuses a word that may be the value of the flag before it.
+/// Refuses a word that may be the value of the flag before it, such as `false` in `--json false`.
 fn refuse_unclear(typed: &[OsString], otherwise: &str) -> Result<(), Refused> {
     let Some(pair) = typed.windows(2).find(|pair| is_unclear(&pair[0], &pair[1])) else {
         return Ok(());
@@ -404,7 +404,7 @@ mod tests {
                 shown
             };
             let short = help("-h");
-            // The list of all commands needs more room.
+            // The page of `quorlock` itself also lists all commands, so it may have more rows.
             let rows = if name.is_empty() { 27 } else { 24 };
             assert!(
                 short.lines().count() <= rows,

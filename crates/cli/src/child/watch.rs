@@ -291,15 +291,15 @@ fn last_word(word: Message, program: &OsString) -> LastWord {
     })
 }
 
-/// Time after the deadline at which the keeper sends SIGKILL itself. It is longer than a guardian needs, and shorter
-/// than the time between the deadline and the end of the validity (at least 50 ms).
+/// Time after the deadline of SIGKILL at which the keeper kills. It is longer than a guardian needs to act, and
+/// shorter than the time between the deadline and the end of the validity (at least 50 ms).
 const HELP_NS: u64 = 25_000_000;
 
 /// First and longest pause between two SIGKILLs that the keeper sends in the place of a silent guardian.
 const AGAIN_MIN_NS: u64 = 5_000_000;
 const AGAIN_MAX_NS: u64 = 100_000_000;
 
-/// The longest time for a kill on a busy machine. A guardian that needs longer counts as stopped.
+/// The longest time that a guardian needs for a kill on a busy machine. A slower guardian counts as stopped.
 const GIVE_UP_NS: u64 = 3_000_000_000;
 
 /// Time after which the keeper reports that its own kill has no effect.

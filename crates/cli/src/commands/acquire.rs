@@ -37,7 +37,7 @@ pub(crate) fn main(args: &Acquire, format: OutputArgs) -> Result<ExitCode, Refus
     }
     match &args.lease_file {
         Some(path) => lease_file::check(path, &args.nodes)?,
-        // The printed lease is not needed: the keeper releases the lock, or `quorlock release` by the value.
+        // The script needs no printed lease: the keeper releases the lock, or `quorlock release` finds it by its value.
         None if args.hold_by.is_some() || args.value.is_some() => {}
         None if output::is_stdout_closed() => {
             let message = "standard output is closed, so nobody would get the lease; use --lease-file PATH, or \
@@ -61,7 +61,7 @@ pub(crate) fn main(args: &Acquire, format: OutputArgs) -> Result<ExitCode, Refus
     Ok(super::runtime()?.block_on(giver.run(watched)))
 }
 
-/// Gives the lock to the script.
+/// Acquires the lock, starts its keeper, and gives the lease to the script.
 struct Giver<'a> {
     args: &'a Acquire,
     format: OutputArgs,
@@ -149,7 +149,7 @@ impl Giver<'_> {
                     *lease = lease.clone().kept_by(keeper);
                     *unprinted = Some(pipe);
                 }
-                // Ctrl-C also ends a keeper that has no session of its own yet.
+                // Ctrl-C also ends a keeper that has no session of its own yet. Then the signal is the cause.
                 Err(why) => match self.caller.interrupted(CTRL_C).await {
                     Some(code) => return Err((code, None)),
                     None => return Err(fault(format!("the keeper does not start: {why}"))),

@@ -28,7 +28,7 @@ fn hinted(arg: Arg) -> Arg {
     }
     let hint = match arg.get_value_hint() {
         ValueHint::Unknown => ValueHint::Other,
-        // bash writes a slash behind the name of a folder only for this hint.
+        // Only with the hint `FilePath` does bash write a slash behind the name of a folder.
         ValueHint::AnyPath => ValueHint::FilePath,
         hint => hint,
     };

@@ -43,8 +43,8 @@ pub(super) fn outcome_name(outcome: Outcome) -> &'static str {
     }
 }
 
-/// The message about a release with an unknown outcome. `title` has quotation marks, and `end` is the longest time to the
-/// end of the lock.
+/// The message about a release with an unknown outcome. `title`: the keys in quotation marks. `end`: the longest
+/// time until the lock ends, in words.
 pub(super) fn release_unconfirmed(released: &Released, title: &str, end: &str) -> String {
     let failed = released.nodes().filter_map(|(node, said)| match said {
         NodeReleased::Failed(failure) => Some((node, failure.to_string())),

@@ -60,7 +60,7 @@ struct Job {
     on_lost: Option<i32>,
 }
 
-/// The keeper's start time, or the reason why it cannot do its work.
+/// The keeper's message to `acquire`: its start time, or the reason why it cannot do its work.
 type Answer = Result<u64, String>;
 
 /// Starts a keeper, and waits until the keeper can do its work. After an error no keeper is left. If the returned pipe

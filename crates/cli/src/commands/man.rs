@@ -47,7 +47,7 @@ fn unwritten(path: &Path, error: &io::Error) -> Refused {
     Refused::internal(format!("cannot write {}: {error}", path.display()))
 }
 
-/// The page's file name and text. `variables` has the variables of all commands, by their options' long names.
+/// The page's file name and text. `variables`: each option's environment variable, by the option's long name.
 fn page(
     command: &clap::Command,
     variables: &BTreeMap<String, String>,

@@ -44,7 +44,7 @@ struct Said {
 }
 
 impl Said {
-    /// Whether a log needs a line now: the first, a new reason after `LOG_NEWS_EVERY`, a repetition after `LOG_EVERY`.
+    /// Whether a log needs a line now. It is due `LOG_EVERY` after the last line; with a new reason, `LOG_NEWS_EVERY`.
     fn is_due(&mut self, reason: Reason) -> bool {
         let is_due = self.logged.as_ref().is_none_or(|(logged, last)| {
             time_since(*logged) >= if *last == reason { LOG_EVERY } else { LOG_NEWS_EVERY }
@@ -152,7 +152,7 @@ impl Caller<'_> {
         self.say_progress(event, (&why, reason), said);
     }
 
-    /// Why there is no quorum. The times after which votes count come first: the line may be cut at its end.
+    /// Why there is no quorum. The times until votes count come first, because a terminal cuts the end of a line.
     fn why_no_quorum(&self, waiting: &Waiting, down: Vec<(Arc<str>, Failure)>) -> String {
         match self.untrusted_in_words() {
             Some(untrusted) => untrusted + &in_words(down),
@@ -175,7 +175,7 @@ impl Caller<'_> {
         down.collect()
     }
 
-    /// The failure of each node: at present, or else in the last attempt.
+    /// Each node's present failure or, if it has none, its failure in the last attempt.
     fn failures(&self, waiting: &Waiting) -> Reason {
         let nodes = self.client.stats().nodes.into_iter().zip(&waiting.nodes);
         let failure =
@@ -388,7 +388,7 @@ fn stored_in(holding: &Holding) -> Vec<Stored> {
     }
 }
 
-/// The values that a quorum of nodes has.
+/// The values that a quorum of nodes stores under the inspected key.
 fn with_quorum(inspection: &Inspection) -> Vec<Stored> {
     let mut found: Vec<Stored> = Vec::new();
     for stored in seen(inspection).flat_map(stored_in) {

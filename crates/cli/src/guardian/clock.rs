@@ -30,7 +30,7 @@ pub(crate) struct Moment {
 impl Moment {
     pub(crate) const NEVER: Self = Self { boot_ns: NEVER_NS, real_ns: NEVER_NS };
 
-    /// A deadline that has always come.
+    /// A deadline that has come, whatever time the clocks show.
     pub(crate) const PAST: Self = Self { boot_ns: 0, real_ns: 0 };
 
     /// The time by the clocks that the library reads.
@@ -52,7 +52,7 @@ impl Moment {
         Self { boot_ns: self.boot_ns.saturating_sub(ns), real_ns: self.real_ns.saturating_sub(ns) }
     }
 
-    /// The deadline that comes as soon as one of the two comes.
+    /// The deadline that comes as soon as `self` or `other` comes.
     #[must_use]
     pub(crate) fn min(self, other: Self) -> Self {
         Self { boot_ns: self.boot_ns.min(other.boot_ns), real_ns: self.real_ns.min(other.real_ns) }

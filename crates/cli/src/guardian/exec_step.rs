@@ -33,7 +33,7 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
     if getppid() != Pid::from_raw(pid) {
         return ExitCode::FAILURE;
     }
-    // The time is checked again, because both processes may have been stopped since the guardian checked it.
+    // The deadlines are checked again, because both processes may have been stopped since the guardian checked them.
     if KillPolicy::new(deadlines).too_late(Moment::now()) {
         let _ = guardian.send(Message::TooLate);
         return ExitCode::FAILURE;

@@ -53,7 +53,7 @@ pub(crate) enum Why {
     /// The keeper has reported the loss of the lock, or is dead.
     Lost,
     TimeUp,
-    /// Only the wall clock has reached the deadline: it was set ahead, or the machine was suspended.
+    /// Only the wall clock has reached the deadline: it was set ahead, or the host had paused this virtual machine.
     ClockJumped,
 }
 
@@ -67,8 +67,8 @@ pub(crate) enum KilledBy {
 #[derive(Debug)]
 pub(crate) struct KillPolicy {
     deadlines: Deadlines,
-    /// The last deadlines that did not move back, for the reported reason only. After a wall-clock jump the keeper
-    /// moves the deadlines back. These show that by the boot clock the time was not up, so the jump is the reason.
+    /// The newest deadlines that were not earlier than those before, used only for the reported reason. After a
+    /// wall-clock jump the keeper sends earlier deadlines. `granted` then shows that the boot clock is not the reason.
     granted: Deadlines,
     /// The lock is lost or the keeper is dead, so no deadline is extended.
     sealed: bool,
@@ -209,7 +209,7 @@ impl KillPolicy {
         Killed { by: KilledBy::Kill, why, at_ns: now.boot_ns }
     }
 
-    /// Whether SIGKILL was due.
+    /// Whether SIGKILL has become due. The guardian then repeats it until no process of the command is left.
     pub(crate) fn forced(&self) -> bool {
         self.stage == Stage::Forced
     }
@@ -224,7 +224,7 @@ impl KillPolicy {
         }
     }
 
-    /// The time after which no process of the command may be left.
+    /// The time at which SIGKILL is due for every process of the command.
     pub(crate) fn kill_at(&self) -> Moment {
         self.deadlines.kill
     }
@@ -244,7 +244,7 @@ impl KillPolicy {
     }
 }
 
-/// A difference up to this comes from reading the two clocks one after the other. A larger one is a wall-clock jump.
+/// The two clocks are read one after the other, so they disagree by up to this. More is a jump.
 const STEP_NS: u64 = 10_000_000;
 
 /// Time between SIGTERM and SIGKILL for processes that outlive the command. The lock stays held meanwhile, so the time

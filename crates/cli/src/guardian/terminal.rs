@@ -25,7 +25,7 @@ pub(crate) fn controlling() -> Option<OwnedFd> {
     open("/dev/tty", flags, Mode::empty()).ok()
 }
 
-/// The controlling terminal, and the two groups that share it.
+/// The controlling terminal, and the process groups of keeper and command, which have it in turn.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     device: OwnedFd,

@@ -24,22 +24,22 @@ use super::kill_policy::{Deadlines, Ending, Killed};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Message {
-    /// From the keeper: guard the command in the arguments.
+    /// From the keeper: guard the command that the guardian's arguments contain.
     Start { keeper_group: i32, deadlines: Deadlines },
     /// From the keeper: the lock is now valid until a later or an earlier time.
     Deadlines(Deadlines),
-    /// From the keeper: the lock is lost. The command gets SIGTERM now, and SIGKILL at that time.
+    /// From the keeper: the lock is lost. The command gets SIGTERM now, and SIGKILL at the time `kill`.
     Terminate { kill: Moment },
     /// From the keeper: send this signal to the command.
     Signal(i32),
-    /// From the guardian: become the command, unless the time is up. `guardian` must still be the parent of the exec
-    /// step. `unblock`: bits of the signals to unblock.
+    /// From the guardian to the exec step: become the command, unless a deadline has come or process `guardian` is no
+    /// longer the parent. `unblock`: bits of the signals to unblock.
     Go { guardian: i32, unblock: u64, deadlines: Deadlines },
     /// From the exec step, and passed on by the guardian: exec failed.
     CannotRun { errno: i32 },
     /// From the guardian: a system call that it needs has failed.
     Broken { errno: i32 },
-    /// From guardian or exec step: the time was up before the command started, so it was not started.
+    /// From guardian or exec step: a deadline had come before the command started, so it was not started.
     TooLate,
     /// From the guardian: the command runs, in this process group.
     Started { group: i32 },

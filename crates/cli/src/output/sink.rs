@@ -42,7 +42,7 @@ struct QueueState {
 #[derive(Debug)]
 struct QueuedLine {
     text: String,
-    /// Only the newest transient line is kept.
+    /// Whether a transient line that is queued right after this one replaces it.
     is_transient: bool,
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Measured {
     pub(super) handover: Handover,
 }
 
-/// The round trips of an idle node.
+/// The round trips to a node, measured before the lockers start.
 #[derive(Serialize)]
 pub(super) struct RoundTrip {
     pub(super) node: String,

@@ -23,7 +23,7 @@ struct Phase {
 #[derive(Default)]
 pub(super) struct Record {
     pub(super) holds: Vec<Hold>,
-    /// Times of the calls that did not get the lock, in nanoseconds of the boot clock.
+    /// The end of each call that did not get the lock, in nanoseconds of the boot clock.
     pub(super) refused_ns: Vec<u64>,
     phases: Vec<Phase>,
     pub(super) faults: Vec<String>,
@@ -231,7 +231,7 @@ mod tests {
     fn no_hold_with_a_majority_and_any_hold_without_one_are_faults() {
         assert!(conclusion(&[], Some(0)).faults[0].contains("nobody got the lock while: up"));
         assert!(conclusion(&[1, 150], Some(2)).faults[0].contains("without a majority"));
-        // The call for the second lock began while the majority was up, so the majority granted it: no fault.
+        // The call for the second lock began while a majority was up, which can have granted it: no fault.
         assert_eq!(conclusion(&[1, 100], Some(2)).faults, [""; 0]);
     }
 

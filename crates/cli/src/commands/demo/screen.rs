@@ -22,7 +22,7 @@ const COLUMNS: usize = 78;
 
 /// Standard output. Between two calls, the cursor is at the place of the panel's first line.
 pub(super) struct Screen {
-    /// Whether the panel can be rewritten.
+    /// Whether standard output is a terminal on which the panel can be rewritten.
     pub(super) is_live: bool,
     has_colours: bool,
     size: Window,
@@ -54,7 +54,7 @@ impl Screen {
         }
     }
 
-    /// Writes a line in place of the panel.
+    /// Writes a lasting line in place of the panel. The next call of `show` draws the panel below this line.
     pub(super) fn line(&self, style: Style, text: &str) {
         let clear = if self.is_live { "\r\x1b[J" } else { "" };
         put(&format!("{clear}{}\n", self.styled(style, text)));

@@ -26,7 +26,7 @@ use crate::output::columns;
 
 const DRAW_EVERY: Duration = Duration::from_millis(200);
 
-/// Without a terminal: time between a text and the panel below it. Each node is asked again in this time.
+/// Without a terminal: time between a text and the panel below it. Each node is asked again meanwhile.
 const SETTLE: Duration = Duration::from_millis(700);
 
 /// Interval between two questions to a node about the lock.
@@ -129,7 +129,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Writes a text that stays.
+    /// Writes a text above the panel, with the time since the start of the demo.
     pub(super) fn narrate(&mut self, text: &str) {
         let time = format!("{:4.1}s  ", since(self.began_ns).as_secs_f64());
         self.screen.paragraph(style::PLAIN, [&time, INDENT], text);
@@ -307,7 +307,7 @@ fn introduce(screen: &Screen, nodes: &FiveNodes, counter: &str) {
     screen.line(style::PLAIN, "");
 }
 
-/// Asks a node ten times a second which client holds the lock, until no answer is wanted.
+/// Asks a node ten times a second which client holds the lock, until the receiver of `events` is dropped.
 async fn observe(place: usize, client: Client, events: UnboundedSender<Event>) {
     let mut ticks = interval(ASK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);

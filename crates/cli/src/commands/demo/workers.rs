@@ -42,7 +42,7 @@ const WORK_MS: u64 = 10;
 /// The longest pause between two locks, in milliseconds.
 const REST_MS: u64 = 4;
 
-/// A line from a group. All times are nanoseconds of the boot clock, which all processes of a machine share.
+/// A report of a group of workers. Times are nanoseconds of the boot clock, which all processes of a machine share.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Report {
     Held(Hold),

@@ -23,7 +23,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// The process of `--hold-by`, which gets the signal of `--on-lost`.
+    /// Finds the process of `--hold-by`. If the lock is lost, it gets the signal of `--on-lost`.
     pub(crate) fn find(pid: i32, on_lost: OnLost, nodes: &NodeArgs) -> Result<Self, Refused> {
         let refuse = |message| Err(Refused::about(&["hold-by"], message, nodes));
         let may_signal = || Pid::from_raw(pid).map(test_kill_process) != Some(Err(Errno::PERM));

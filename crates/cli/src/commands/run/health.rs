@@ -22,7 +22,7 @@ pub(super) struct Announced {
 #[derive(Clone, Default)]
 struct NodeSaid {
     is_unconfirmed: bool,
-    /// Time of the last message, by the boot clock; `None` before the first message.
+    /// Time of the last message about this node, by the boot clock; `None` before the first message.
     at_ns: Option<u64>,
 }
 

@@ -29,7 +29,7 @@ enum Watched {
     Left,
 }
 
-/// The last message to the guardian, and whether it was sent.
+/// The last message for the guardian (deadlines or a loss), and whether the socket has taken it.
 pub(super) struct Sent {
     pub(super) deadlines: Deadlines,
     /// Time of SIGKILL if the lock is lost; `None` while it is held.

@@ -129,7 +129,7 @@ fn who_is_killed_in_the_guardians_place_is_killed_for_the_lock() {
         };
         let first_told = if asked { 100 } else { 200 };
         assert_eq!(result(killed, at(200)), time_up(KilledBy::Kill, first_told));
-        // A SIGKILL before the deadline came from a stranger. It does not count as a kill that protects the lock.
+        // A SIGKILL before the deadline came from another program. It does not count as a kill that protects the lock.
         let before = if asked { TERMED } else { Message::Ended(killed) };
         assert_eq!(result(killed, at(199)), before);
         if !asked {
@@ -210,7 +210,7 @@ fn the_kill_is_never_later_than_the_validity_whatever_becomes_of_that() {
 const TERM: u64 = 10_000;
 const KILL: u64 = 500;
 
-/// The remaining validity: the rest of the second youngest vote, because the quorum is two.
+/// The remaining validity. The quorum is two, so this is the remaining time of the second youngest vote.
 fn left(now: Moment, votes: &[Option<Moment>; 3]) -> u64 {
     let age = |vote: &Moment| {
         let boot = now.boot_ns.saturating_sub(vote.boot_ns);
