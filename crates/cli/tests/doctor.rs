@@ -98,7 +98,7 @@ fn replicas_evicting_and_silent_servers_are_named() {
     command(d, &["MSET", "x", "1", "y", "1"]);
     command(d, &["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]);
     command(d, &["CONFIG", "SET", "maxmemory", "1"]);
-    // This write is over the memory limit. The server evicts its keys, and must still refuse the write.
+    // Even without keys the server exceeds the memory limit. So it evicts its keys, and also refuses this write.
     let _ = d.command(&["SET", "z", "1"]);
     command(d, &["CONFIG", "SET", "maxmemory", "0"]);
     e.pause().unwrap();
@@ -148,7 +148,7 @@ fn behind_sentinel_the_address_and_the_remedies_are_those_of_the_master() {
         examine(&testbed, &[at[0], &format!("{url}&sentinel=127.0.0.1:1"), at[2], at[3]]);
     assert!(what(&examined, 0, "sentinel").contains("Sentinel 127.0.0.1:1: "), "{examined}");
     assert_eq!(found(&examined)[0], ["error replicas", "warning sentinel"]);
-    // `status` only reads, so it needs no acknowledgement of the replica.
+    // No replica exists that could acknowledge a write. `status` only reads, so it still gets an answer.
     let status = testbed.output(&["status", "k", at[0], at[1], at[2], at[3]]);
     assert!(stdout(&status).starts_with("k: UNKNOWN"), "{}", stderr(&status));
     let at = [at[0], &url.replace("/locks", "/lock"), at[2], at[3]];

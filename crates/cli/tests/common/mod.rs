@@ -26,7 +26,7 @@ pub(crate) struct Testbed {
     pub(crate) folder: tempfile::TempDir,
     /// The restart guard of every call. The default is `off`, because under the guard new servers do not vote at first.
     pub(crate) guard: &'static str,
-    /// A configuration file in the folder.
+    /// The configuration file of every call, in `folder`; `None`: no file.
     pub(crate) config: Option<&'static str>,
 }
 

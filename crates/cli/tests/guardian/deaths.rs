@@ -140,7 +140,7 @@ fn a_late_guardian_applies_the_newest_deadlines() -> bool {
     true
 }
 
-/// The keeper killed the command while the guardian was stopped, before the lock was extended.
+/// The keeper kills the command while the guardian is stopped. A later extension of the lock must not hide this.
 pub(crate) fn a_kill_by_the_keeper_is_reported_although_the_lock_was_extended() {
     // These times are long enough for a busy machine to start the command and to stop the guardian.
     let lease = ["--term", "8000", "--kill", "8000"];
