@@ -96,7 +96,7 @@ pub(crate) enum How {
     Exited {
         code: i32,
     },
-    /// A signal that the guardian did not send ended the command.
+    /// A signal ended the command. The signal was not sent to protect the lock.
     Signaled {
         signal: i32,
     },

@@ -248,8 +248,8 @@ impl Guardian {
 
     fn tell(&self, message: Message) {
         if let Some(keeper) = &self.keeper {
-            // If the keeper is stopped for so long that the socket is full, it misses this message. If it is dead, the
-            // next read shows it.
+            // If the keeper is stopped for so long that the socket is full, it misses this message. If the
+            // keeper is dead, the next read from the socket shows that.
             let _ = keeper.send(message);
         }
     }

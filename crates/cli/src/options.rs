@@ -19,7 +19,7 @@ use crate::settings::{self, Origin};
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) message: String,
-    /// 64 or 78 for wrong options, 65 for a damaged lease, 70 for a fault of the machine.
+    /// For example 64 or 78 for wrong options, 65 for a damaged lease, 70 for a fault of the machine.
     pub(crate) code: ExitCode,
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::{Running, Testbed, code, command, eventually, json_lines, stderr, stdout};
 use quorlock_servers::Reply;
 
-/// A command that writes its name to a file and ends when the file `go` exists.
+/// A script that creates the file `name` and ends when the file `go` exists. It logs its beginning and its end.
 fn stays(name: &str) -> String {
     format!(
         "echo {name} in >> log; echo > {name}; while [ ! -e go ]; do sleep 0.02; done; echo {name} out >> log"
@@ -54,7 +54,7 @@ fn all_succeed(runs: impl IntoIterator<Item = Running>) {
     runs.into_iter().for_each(|run| code(&run.end(), 0));
 }
 
-/// Two readers run together. A waiting writer gets the lock before later readers, and runs alone.
+/// Two readers run, and `disturb` is called. A waiting writer gets the lock before later readers, and runs alone.
 fn readers_and_a_writer(testbed: &Testbed, disturb: impl FnOnce()) {
     let readers = ["r1", "r2"].map(|name| testbed.run(&["k", "--shared"], &stays(name)));
     ["r1", "r2"].iter().for_each(|name| drop(testbed.await_file(name)));

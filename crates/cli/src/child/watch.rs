@@ -172,7 +172,7 @@ impl ChildWatch {
             silence.overdue = None;
             return Some(help_at);
         }
-        // If the command has already ended, this SIGKILL is not the cause of its end.
+        // If the command has already ended, the SIGKILL below is not the cause of its end.
         if silence.overdue.is_none() && silence.killed.is_none() && process_tree.leader_lives() {
             silence.killed = Some(self.shared.kill_policy().killed_in_its_place(now));
         }
@@ -202,8 +202,8 @@ impl ChildWatch {
             return None;
         }
         process_tree.signal_all(Signal::KILL);
-        // If a stopped guardian were continued later, its signals could reach other processes with reused numbers.
-        // Its death also makes the command's orphans children of this process, which reaps them.
+        // The guardian must die: continued later, it could send signals to other processes with reused numbers. Its
+        // death also makes the command's orphans children of this process, which reaps them.
         let _ = guardian.kill();
         let _ = guardian.wait();
         let (mut pause, mut waited) = (LOOK_AGAIN_MIN, Duration::ZERO);

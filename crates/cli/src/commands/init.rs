@@ -74,7 +74,7 @@ pub(crate) fn main(args: &Init, format: OutputArgs) -> Result<ExitCode, Refused>
     }
 }
 
-/// Asks whether the nodes may be marked. Returns whether this may have waited for an answer of the user.
+/// Asks the user whether the nodes may be marked. Returns false if it certainly did not wait for an answer.
 fn asked(args: &Init, before: &Before, output: &mut Output) -> Result<bool, Refused> {
     if !args.yes {
         confirm(&settings(before), FRESH)?;

@@ -46,7 +46,7 @@ pub(super) const KEEPER: &str = "__keeper";
 /// The name for `ps` and `pkill`. `pkill -f quorlock` does not match it.
 const NAME: &str = "lock-keeper";
 
-/// The longest wait for the keeper's answer.
+/// The longest time for which `acquire` waits for the keeper's answer.
 const START_MAX: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// The message from `acquire` to its keeper.

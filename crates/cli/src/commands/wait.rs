@@ -44,7 +44,7 @@ struct Said {
 }
 
 impl Said {
-    /// Whether a log needs a line now. It is due `LOG_EVERY` after the last line; with a new reason, `LOG_NEWS_EVERY`.
+    /// Whether a log needs a line: it has none, or the last one is `LOG_EVERY` old (`LOG_NEWS_EVERY` for a new reason).
     fn is_due(&mut self, reason: Reason) -> bool {
         let is_due = self.logged.as_ref().is_none_or(|(logged, last)| {
             time_since(*logged) >= if *last == reason { LOG_EVERY } else { LOG_NEWS_EVERY }

@@ -55,7 +55,7 @@ pub(crate) struct ProcessTree {
     /// The leader is a child of this process, dead or alive, and was not reaped yet. So its number still belongs to the
     /// command's group.
     pinned: bool,
-    /// The last signal found no process in the group. This counts only where there is no process table.
+    /// A test signal has found no process in the group. This counts only where there is no process table.
     group_empty: bool,
     /// This process has no children left, dead or alive.
     childless: bool,

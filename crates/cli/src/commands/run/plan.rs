@@ -21,7 +21,7 @@ pub(super) struct RunPlan {
     /// Time between SIGKILL and the end of the validity.
     pub(super) kill_before: Duration,
     pub(super) label: String,
-    /// The longest wait for answers to the release.
+    /// The longest wait for the nodes' answers to the release.
     pub(super) give_back: Duration,
 }
 
