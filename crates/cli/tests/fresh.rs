@@ -38,7 +38,7 @@ fn fresh_in(testbed: &Testbed, database: u32, more: &[&str]) -> Output {
     quorlock(testbed, 3, database, &[FRESH, more].concat()).output().unwrap()
 }
 
-/// A port that forwards to the server. If a client sends `text`, the server gets it, and the client gets no reply.
+/// The URL of a proxy of this server. If a client sends `text`, the server gets it, and the client gets no reply.
 fn closed_at(text: &'static str, server: &Server) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (url, path) = (format!("redis://{}", listener.local_addr().unwrap()), server.socket());

@@ -79,7 +79,7 @@ fn two_silent_nodes_of_three_are_named_and_named_again_when_they_answer() {
     line(&said, "nodes confirm \"k\" again");
 }
 
-/// In ten seconds, at most one message says that the node fails, and at most one that it confirms the lock again.
+/// At least ten seconds pass between two messages about one node, however often it fails and confirms the lock again.
 #[test]
 fn a_node_that_fails_again_and_again_is_named_once_each_way() {
     let Some(testbed) = Testbed::sized(3) else { return };

@@ -228,7 +228,7 @@ fn invalid_sets_of_keys_are_refused() {
 #[test]
 fn a_crashed_reader_keeps_a_writer_out_only_until_its_ttl_ends() {
     let Some(testbed) = Testbed::new() else { return };
-    // The test writes the vote of a crashed reader, because the guardian of a killed `quorlock` would release it.
+    // The test itself writes the vote of a crashed reader, so that it can choose when the vote ends.
     let value = format!("{} crashed", "c".repeat(40));
     let script = "local t = redis.call('TIME') local e = t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[2] \
                   redis.call('ZADD', KEYS[1], e, ARGV[1]) redis.call('PEXPIREAT', KEYS[1], e) return 1";
@@ -259,7 +259,7 @@ fn writer_among_readers(testbed: &Testbed, keys: &[&str], writer: &[&str]) -> us
         for (nth, key) in keys.iter().enumerate() {
             let (is_over, run) = (&is_over, &run);
             scope.spawn(move || {
-                // The readers overlap, so at no moment is every key free.
+                // The readers start at different times and overlap, so the keys are never free at the same time.
                 thread::sleep(Duration::from_millis(120) * u32::try_from(nth).unwrap());
                 while !is_over.load(Ordering::Relaxed) {
                     all_succeed([run(&[key, "--shared"], "echo r >> log; sleep 0.5")]);

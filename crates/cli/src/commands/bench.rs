@@ -18,7 +18,7 @@ pub(crate) fn main(args: &Bench, format: OutputArgs) -> Result<ExitCode, Refused
     let guarded = args.nodes.restart_guard.is_some() || options::has_replicas(&args.nodes)?;
     let build = || {
         let builder = options::builder(&args.nodes)?;
-        // No program relies on these locks, so they need no restart guard. With it, new nodes would not vote yet.
+        // No program relies on these locks, so the restart guard, under which new nodes do not vote, is off by default.
         let builder = if guarded { builder } else { builder.restart_guard(RestartGuard::Off) };
         options::build_here(builder, &args.nodes)
     };
