@@ -65,7 +65,7 @@ impl Workers {
         self.launch(place)
     }
 
-    /// Stops a worker (SIGSTOP). Returns the number of its locks.
+    /// Stops a worker (SIGSTOP). Returns the number of locks that it holds.
     pub(crate) fn stop(&mut self, place: usize) -> Result<usize, String> {
         self.signal(place, Signal::STOP)?;
         Ok(lock(&self.ledger).held_in(place, now()))

@@ -81,7 +81,7 @@ pub(crate) enum ChildEvent {
     Stubborn {
         left: Vec<i32>,
     },
-    /// The command's group and its descendants in the same session have ended. The last event.
+    /// All processes of the command have ended: its group, and its descendants in the same session. The last event.
     Over {
         how: How,
         gone: Gone,

@@ -22,7 +22,7 @@ fn testbed() -> Option<Testbed> {
     Some(Testbed { guard: "strict", ..testbed })
 }
 
-/// `quorlock` with the first `nodes` nodes, in this database.
+/// `quorlock` with the first `nodes` nodes. It uses this database of each node.
 fn quorlock(testbed: &Testbed, nodes: usize, database: u32, args: &[&str]) -> Command {
     let mut command = testbed.quorlock(args);
     let named = testbed.named(0..nodes).replace(',', &format!("?db={database},"));

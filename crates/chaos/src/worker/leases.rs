@@ -40,7 +40,7 @@ impl Caller {
             Ok(Err(error)) => {
                 WorkerMessage::Held { caller, until: from, lost: Some(error_name(&error)) }
             }
-            // This message precedes the drop of the future, because another caller may hold the lock after the drop.
+            // This message ends the hold. It precedes the drop, after which another caller can get the lock.
             Err(_) => WorkerMessage::Held { caller, until: from, lost: None },
         });
         say(&WorkerMessage::Left);

@@ -185,7 +185,7 @@ impl Giver<'_> {
         };
         let failed = |error| fault(format!("cannot print the lease: {error}"));
         let (sender, printed) = oneshot::channel();
-        // A full pipe blocks only this thread, and not the response to a signal or to the end of the lock.
+        // A full pipe blocks only the thread `printer`, and not the response to a signal or to the end of the lock.
         let printer = thread::Builder::new().name("printer".into());
         if let Err(error) = printer.spawn(move || sender.send(output::write(&text))) {
             return taken_back(failed(error));

@@ -11,7 +11,7 @@ use crate::args::NodeArgs;
 use crate::exit_code::ExitCode;
 use crate::options::Refused;
 
-/// More bytes than any lease has.
+/// The largest number of bytes that `text_from` reads. Every lease is shorter.
 const BYTES_MAX: u64 = 1 << 21;
 
 /// Refuses a file that exists and holds something else than a lease. An empty file, as `mktemp` makes it, may be

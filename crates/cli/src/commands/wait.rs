@@ -22,13 +22,13 @@ use crate::window::cut;
 
 /// The holders of the keys at the first refusal of the lock.
 struct Holders {
-    /// Each key with the values that a quorum of nodes has.
+    /// Each locked key with the values that a quorum of nodes stores under it.
     of_keys: Vec<(String, Vec<Stored>)>,
     description: String,
     since: u64,
 }
 
-/// A value under a key. `None`: a key of another type.
+/// A value that nodes store under a key. `None`: the key has a type that no lock has.
 type Stored = Option<Vec<u8>>;
 
 /// The reason for a wait: the kind of each node's failure, `None` without a failure. Empty if others hold the lock.

@@ -31,7 +31,7 @@ pub(crate) fn script(testbed: &Testbed, shell: &str, text: &str) -> Command {
     command
 }
 
-/// Acquires `k` with more options, and returns the lease.
+/// Acquires the lock `k` with these options, and returns its lease.
 pub(crate) fn acquire(testbed: &Testbed, options: &[&str]) -> String {
     let output = testbed.output(&[&["acquire", "k", "--ttl", "5s"], options].concat());
     code(&output, 0);

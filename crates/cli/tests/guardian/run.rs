@@ -23,7 +23,7 @@ pub(crate) struct Run {
     pub(crate) keeper: Option<Process>,
 }
 
-/// A line of the keeper's log.
+/// A line of the keeper's log: its time by the boot clock, and its words.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) at: u64,

@@ -21,7 +21,7 @@ const RETRY_CEILING: Duration = Duration::from_millis(30);
 /// Five independent nodes. Dropping them ends the servers and removes their folders.
 pub(super) enum FiveNodes {
     Servers(ServerBinary, Nodes),
-    /// The text says why the nodes are not servers.
+    /// Nodes in memory, and the reason why the demo has no servers.
     Memory([MemoryNode; 5], String),
 }
 
@@ -63,7 +63,7 @@ impl FiveNodes {
         named.map(|(name, url)| format!("{name}={url}")).collect()
     }
 
-    /// The cause of a fault, in parentheses. A node in memory only behaves as if it had the fault.
+    /// The cause `means` of a fault, in parentheses. A node in memory only behaves as if it had this cause.
     pub(super) fn by(&self, means: &str) -> String {
         match self {
             Self::Servers(..) => format!("({means})"),

@@ -43,7 +43,7 @@ const INDENT: &str = "       ";
 
 pub(super) enum Event {
     Report(Report),
-    /// A node's answer about the lock, or why there is none. `asked_ns` is a time of the boot clock.
+    /// A node's answer about the lock, or the reason why it did not answer. `asked_ns` is a time of the boot clock.
     Answer {
         place: usize,
         asked_ns: u64,
@@ -71,7 +71,7 @@ struct NodeView {
     fate: Fate,
     /// Time of the last fault or repair, in nanoseconds of the boot clock.
     changed_ns: u64,
-    /// The last answer to a question that was asked after `changed_ns`, or why there is none.
+    /// The last answer to a question that was asked after `changed_ns`, or the reason why the node did not answer.
     answer: Result<NodeAnswer, String>,
 }
 

@@ -15,7 +15,7 @@ use crate::args::{NodeArgs, OnLost};
 use crate::guardian::procfs;
 use crate::options::Refused;
 
-/// A descriptor of a process, and its number and start time, which identify the process for others.
+/// A descriptor of a process, and its number and start time, by which other processes identify it.
 pub(crate) struct Watched {
     descriptor: OwnedFd,
     pub(super) pid: i32,

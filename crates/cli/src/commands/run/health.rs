@@ -12,7 +12,7 @@ use crate::output::{millis, time};
 /// Shortest time between two messages about the same node while a quorum confirms the lock.
 const NODE_PAUSE_NS: u64 = 10_000_000_000;
 
-/// The nodes' confirmations, and the last message about them.
+/// Notices changes of the nodes' confirmations, and keeps what the last messages said about them.
 pub(super) struct Announced {
     changes: HealthChanges,
     is_confirmed: bool,
