@@ -291,8 +291,8 @@ fn last_word(word: Message, program: &OsString) -> LastWord {
     })
 }
 
-/// Time after the deadline of SIGKILL at which the keeper kills. It is longer than a guardian needs to act, and
-/// shorter than the time between the deadline and the end of the validity (at least 50 ms).
+/// Time after the deadline of SIGKILL at which the keeper itself kills. It is longer than a guardian needs to act,
+/// and shorter than the time between the deadline and the end of the validity (at least 50 ms).
 const HELP_NS: u64 = 25_000_000;
 
 /// First and longest pause between two SIGKILLs that the keeper sends in the place of a silent guardian.

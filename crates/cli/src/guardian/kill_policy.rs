@@ -68,7 +68,7 @@ pub(crate) enum KilledBy {
 pub(crate) struct KillPolicy {
     deadlines: Deadlines,
     /// The newest deadlines that were not earlier than those before, used only for the reported reason. After a
-    /// wall-clock jump the keeper sends earlier deadlines. `granted` then shows that the boot clock is not the reason.
+    /// wall-clock jump the keeper sends earlier deadlines. `granted` then shows that by the boot clock time was left.
     granted: Deadlines,
     /// The lock is lost or the keeper is dead, so no deadline is extended.
     sealed: bool,
@@ -244,7 +244,7 @@ impl KillPolicy {
     }
 }
 
-/// The two clocks are read one after the other, so they disagree by up to this. More is a jump.
+/// The clocks are read one after the other, so they disagree by up to this. A larger difference is a clock jump.
 const STEP_NS: u64 = 10_000_000;
 
 /// Time between SIGTERM and SIGKILL for processes that outlive the command. The lock stays held meanwhile, so the time
