@@ -122,7 +122,7 @@ fn a_signal_while_acquire_waits_ends_it_and_leaves_nothing() {
         waiting.await_line("waiting");
         waiting.signal(signal);
         let output = waiting.end();
-        // After Ctrl-C quorlock dies of SIGINT itself, so that a shell ends its loop.
+        // After Ctrl-C, `quorlock` ends itself with SIGINT, so that a shell also ends a loop around it.
         assert_eq!(output.status.code(), expected, "{}", stderr(&output));
         assert_eq!(stdout(&output), "");
         assert!(is_free(&testbed, "l"));
@@ -165,7 +165,7 @@ fn a_lease_file_is_private_and_follows_the_lease() {
     quiet(&["release"]);
     assert!(!path.exists() && is_free(&testbed, "k"));
 
-    // An empty file, as mktemp makes it, may be overwritten, and any other file without a lease may not.
+    // `--lease-file` overwrites an empty file, such as mktemp makes, but no other file without a lease.
     fs::write(&path, "").unwrap();
     let output = testbed.output(&["acquire", "k", "--lease-file", "deploy.lease"]);
     assert_eq!(stdout(&output), read());
@@ -214,7 +214,7 @@ const SH: &str = "lease=$(quorlock acquire k --ttl 1s --hold-by $$) || exit
      trap 'quorlock release \"$lease\"' EXIT
      echo up > up; while [ ! -e go ]; do sleep 0.05; done";
 
-/// Starts the script of the help, and waits until it has its lease.
+/// Starts `text` as a script in this shell, and waits until the script has its lock.
 fn start_script(testbed: &Testbed, shell: &str, text: &str) -> Option<Running> {
     let found = Command::new("sh").args(["-c", &format!("command -v {shell}")]).output().unwrap();
     if !found.status.success() {
@@ -230,7 +230,7 @@ fn start_script(testbed: &Testbed, shell: &str, text: &str) -> Option<Running> {
         if fs::remove_file(&up).is_ok() {
             return Some(running);
         }
-        // On a busy machine, the keeper may start so slowly that the ttl ends first. Then the loop tries again.
+        // On a busy machine, the keeper may start only after the ttl. Then `acquire` fails, and the loop tries again.
         let said = stderr(&running.end());
         assert!(said.contains("up before the lease could be printed"), "{said}");
     }
@@ -245,7 +245,7 @@ fn holds_beyond_the_ttl(testbed: &Testbed, key: &str) {
     }
 }
 
-/// `$( )` returns the lease while the keeper runs, which shows that the keeper does not hold the pipe open.
+/// `$( )` reads until the pipe is closed. It returns while the keeper runs, so the keeper has closed the pipe.
 #[test]
 fn the_script_of_the_help_holds_the_lock_through_its_pauses_in_each_shell() {
     let Some(testbed) = servers(5) else { return };
@@ -307,7 +307,7 @@ fn a_keeper_holds_nothing_of_the_script_open_and_ends_before_a_release() {
 
     let status = stdout(&testbed.output(&["status", "k"]));
     assert!(status.contains(&format!("kept for pid {}", script.id())), "{status}");
-    // The script ignores SIGTERM, and its child processes inherit this. The keeper must still end.
+    // The keeper inherits from the script that SIGTERM is ignored. `release` must still end the keeper.
     code(&testbed.output(&["release", lease["lease"].as_str().unwrap()]), 0);
     await_end_of(keeper);
     assert!(is_free(&testbed, "k"));
@@ -351,7 +351,7 @@ fn a_script_that_loses_its_lock_gets_the_signal() {
     let traps = format!("trap 'echo lost; exit 7' USR1; {sleeps}");
     let output = lost(&testbed, "--on-lost USR1", &traps, delete);
     code(&output, 7);
-    // The end of `--max-hold` counts as a loss.
+    // When the time of `--max-hold` ends, the script gets the signal as after any other loss.
     let output = lost(&testbed, "--on-lost sigusr1 --max-hold 2s", &traps, |_| ());
     code(&output, 7);
     await_free(&testbed, "k");

@@ -165,7 +165,7 @@ fn a_process_of_another_user_is_refused_as_the_holder() {
     let Some(testbed) = servers(1) else { return };
     let mut command = testbed.quorlock(&["acquire", "k", "--hold-by", "1"]);
     if rustix::process::geteuid().is_root() {
-        // This user may not read the folder of the test.
+        // The user 65534 has no access to the test's folder, so the program starts in `/` and reads no configuration.
         command.uid(65534).env("QUORLOCK_CONFIG", "/dev/null").current_dir("/");
     }
     let Ok(output) = command.output() else {
@@ -308,7 +308,7 @@ fn the_events_have_the_names_and_fields_of_those_of_run() {
     assert_eq!(unconfirmed["of"], 3);
 }
 
-/// Only the nonce shows that the caller of `acquire` chose the value. Another library writes none.
+/// `status` knows a lock with a value of the caller by its nonce (a second key). Another library writes no nonce.
 #[test]
 fn status_tells_a_value_of_the_caller_from_that_of_another_library() {
     let Some(testbed) = servers(3) else { return };

@@ -73,7 +73,7 @@ fn signals_that_end_nothing_do_not_keep_a_keeper_from_starting() {
     code(&testbed.output(&["release", stdout(&output).trim_end()]), 0);
 }
 
-/// The new lease is lost, so the exit code is not 0.
+/// The script cannot read the new lease, so the exit code is not 0 although the lock was extended.
 #[test]
 fn an_extension_whose_lease_cannot_be_printed_is_an_error_that_names_the_earlier_lease() {
     let Some(testbed) = servers(3) else { return };

@@ -68,7 +68,7 @@ fn keys_of_another_type_hold_the_lock() {
             waits.contains(": held by something that is no lock (a key of another type)"),
             "{waits}"
         );
-        // The message may lack the remaining ttl, because the node that would have reported it answered too late.
+        // The end of the message is not compared: it may lack the words about the expiry, if a node answered too late.
         assert!(refusal.contains(" refused (held by something that is no lock"), "{refusal}");
         assert_eq!(testbed.holders_of("k"), count, "the foreign keys stay");
     }
@@ -173,7 +173,7 @@ fn lost(output: &Output) -> (String, String, Value) {
     let lost = events.iter().find(|event| event["event"] == "lost").expect("an event");
     let message = lost["message"].as_str().unwrap();
     let text = stderr(output);
-    // An earlier line may report that no quorum confirms the lock.
+    // `quorlock` may have reported earlier that no quorum confirms the lock, so only the last line counts.
     let line = text.lines().last().unwrap_or_default();
     assert!(line.starts_with("quorlock: lost the lock \"k\" while the command ran ("), "{line}");
     assert!(line.ends_with(&format!("); cause: {message}")), "{line}");
@@ -224,7 +224,7 @@ fn a_loss_distinguishes_silent_nodes_from_a_stopped_quorlock() {
     testbed.nodes[..3].iter().for_each(|node| node.resume().unwrap());
     eventually("the lock is free", || (testbed.holders_of("k") == 0).then_some(()));
 
-    // The guardian ends the command, or the command ends by itself before the lock expires.
+    // While `quorlock` is stopped, the guardian ends the command. With `ends_first`, the command ends before that.
     for ends_first in [false, true] {
         fs::remove_file(testbed.path("up")).unwrap();
         let run = under_a_lock(&testbed);

@@ -12,7 +12,7 @@ use quorlock::admin::{BESIDE, RIGHTS, Weight};
 use quorlock_servers::{Nodes, Reply, ServerBinary, ServerOptions};
 use serde_json::Value;
 
-/// One server without these commands.
+/// A testbed with one server that lacks these commands.
 fn without(binary: &ServerBinary, commands: &[&str], guard: &'static str) -> Testbed {
     let args = commands.iter().flat_map(|command| ["--rename-command", command, ""]);
     let args = args.map(str::to_owned).collect();
@@ -20,14 +20,14 @@ fn without(binary: &ServerBinary, commands: &[&str], guard: &'static str) -> Tes
     Testbed { guard, ..Testbed::of(nodes.unwrap()) }
 }
 
-/// Arguments for each form of a lock.
+/// The arguments of `run` for each kind of lock: a mutex, a reader, a lock with a fencing token, and two keys.
 const FORMS: [&[&str]; 4] = [&["k"], &["k", "--shared"], &["k", "--fenced"], &["k", "--also", "l"]];
 
 fn is_shared(form: &[&str]) -> bool {
     form.contains(&"--shared")
 }
 
-/// Runs a command with the arguments of each kind of lock ([`FORMS`]). A refusal must name the missing command.
+/// Requests each kind of lock ([`FORMS`]). If `is_refused` is true, the message must name the missing command.
 fn each_form(testbed: &Testbed, named: &str, is_refused: impl Fn(&[&str]) -> bool) {
     let said = [&format!("no command {named} (renamed"), "remove its rename-command line"];
     each_form_says(testbed, None, &said, is_refused);
@@ -110,7 +110,7 @@ fn without_a_command_that_every_lock_needs_no_lock_is_granted() {
     }
 }
 
-/// `init` names the command before it writes anything.
+/// Asserts that `init` fails, names the missing command, and writes no key.
 fn init_is_refused(testbed: &Testbed, command: &str) {
     for args in [&["init", "--fresh", "--yes"][..], &["init", "--reconfigure", "--yes"]] {
         let output = testbed.output(args);
@@ -123,7 +123,7 @@ fn init_is_refused(testbed: &Testbed, command: &str) {
     }
 }
 
-/// Asserts that `init` refuses a user without a right.
+/// Asserts that `init` fails for the user `u`, and that the message contains `what`: the missing right.
 fn init_lacks(testbed: &Testbed, what: &str) {
     for args in [&["init", "--fresh", "--yes", "--force"][..], &["init", "--reconfigure", "--yes"]]
     {

@@ -1,6 +1,6 @@
-//! Version 0.1.0 and this version on the same nodes, with flushes and restarts: never two holders, and neither version
-//! takes nodes of the other out of use. `cargo xtask mixed` builds the old version and passes its path in
-//! `QUORLOCK_OLD`. Without this variable the tests are reported as not run.
+//! Version 0.1.0 and this version on the same nodes, with flushes and restarts: there are never two holders, and nodes
+//! that one version has taken into use stay in use for the other. `cargo xtask mixed` builds the old version and passes
+//! its path in `QUORLOCK_OLD`. Without this variable the tests are reported as not run.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 

@@ -50,7 +50,7 @@ fn the_quick_start_ends_in_a_held_lock() {
     let page = root("README.md");
     let lines = block(&page, "sh");
     assert!(lines.len() <= 6, "the quick start has {} lines", lines.len());
-    // The test uses free ports, because a person may use those of the README.
+    // The test uses free ports, because a person may run servers on the ports of the README.
     let listeners = [(); 3].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
     let free = listeners.map(|listener| listener.local_addr().unwrap().port().to_string());
     let ports = PORTS.iter().zip(&free);
@@ -59,7 +59,7 @@ fn the_quick_start_ends_in_a_held_lock() {
     let folder = tempfile::tempdir().unwrap();
     let programs = folder.path().join("programs");
     fs::create_dir(&programs).unwrap();
-    // A server may be a script that finds its files beside itself, so a link to the server would not do.
+    // A server may be a script that finds its files beside itself. So `redis-server` is a wrapper script, not a link.
     let start = format!("#!/bin/sh\nexec '{}' \"$@\"\n", server.path.display());
     fs::write(programs.join("redis-server"), start).unwrap();
     fs::set_permissions(programs.join("redis-server"), fs::Permissions::from_mode(0o755)).unwrap();

@@ -46,7 +46,7 @@ fn no_nodes(binary: &ServerBinary) -> Testbed {
     Testbed::of(Nodes::start(binary, 0, ServerOptions::default()).unwrap())
 }
 
-/// The advice of `doctor` for its only node.
+/// The advice (`fix`) in the first finding of `doctor` about the only node.
 fn fix(testbed: &Testbed, args: &[&str]) -> String {
     let output = testbed.output(&[&["doctor", "--json"], args].concat());
     json_lines(&stdout(&output))[0]["nodes"][0]["findings"][0]["fix"].as_str().unwrap().to_owned()
@@ -133,7 +133,7 @@ fn an_error_of_a_certificate_names_the_option_that_fixes_it() {
         let output = run(mended, right);
         assert!(output.status.success(), "{}", stderr(&output));
     }
-    // Without TLS, a server name would have no effect, so it is refused.
+    // Without TLS, a server name would have no effect, so the option is refused.
     let output = run("redis://h", &["--tls-server-name", "n"]);
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(64), "{said}");

@@ -234,7 +234,7 @@ fn the_command_line_overrides_the_environment_and_the_environment_the_file() {
     fs::write(home.join(".config/quorlock/config.toml"), config("other")).unwrap();
     let home = home.to_str().unwrap();
     assert_eq!(holder(&[], &[], &[("XDG_CONFIG_HOME", ""), ("HOME", home)]), "other");
-    // A file that another user can change is refused unless the call names it.
+    // A configuration file that other users can change is refused unless the call names it.
     let refused = || {
         let (code, said) = run(RUN, &[("XDG_CONFIG_HOME", &folder)]);
         assert_eq!(code, 78, "{said}");
@@ -247,7 +247,7 @@ fn the_command_line_overrides_the_environment_and_the_environment_the_file() {
     }
     fs::set_permissions(&own, Permissions::from_mode(0o644)).unwrap();
     assert_eq!(holder(&[], &[], &[]), "own");
-    // Only root can give the file to another user. If it can, the file is refused.
+    // Only root can give the file to another user. If this test runs as root, a file of another user is refused too.
     if std::os::unix::fs::chown(&own, Some(65_534), None).is_ok() {
         refused();
     }

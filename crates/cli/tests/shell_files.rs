@@ -61,7 +61,7 @@ fn each_shell_accepts_its_script() {
     }
 }
 
-/// Prints the completions that the script `$1` offers for the last argument. PATH has no program, so TAB asks no node.
+/// Prints the completions that the script `$1` offers for the last argument. PATH has no programs, not even `quorlock`.
 const TAB: &str = r#"
 source "$1"; shift
 PATH=/no/such/folder
@@ -110,7 +110,7 @@ fn bash_completes_commands_options_and_values() {
 #[test]
 fn zsh_completes_options_behind_a_key() {
     let script = printed(&["completions", "zsh"]);
-    // After an argument that a line with `*::` describes, `_arguments` offers no options.
+    // If a line contains `*::`, zsh's `_arguments` offers no options after its argument, so no line may contain it.
     assert!(!script.contains("'*::"), "{script}");
     assert_eq!(script.matches("_normal; else _command_names").count(), 1, "{script}");
 }

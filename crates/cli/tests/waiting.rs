@@ -180,7 +180,7 @@ fn a_writer_waits_for_the_readers_that_held_the_lock_and_not_for_later_readers()
     let mut writer = testbed.start(&args);
     writer.await_line(AWAITS_HOLDER);
     assert!(writer.is_running());
-    // The writer has withdrawn its intent, which kept new readers out, so another reader may read.
+    // The writer has withdrawn its intent, which kept new readers out, so another reader gets the lock.
     let later =
         ["run", "k", "--shared", "--if-held", "wait", "--", "sh", "-c", "echo > late; sleep 60"];
     let _later = testbed.start(&later);

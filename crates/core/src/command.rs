@@ -99,7 +99,7 @@ pub enum Command {
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
-        /// The lock's counters.
+        /// The lock's counters of fencing tokens.
         counter: Counter,
         /// The client's proposal for c.
         proposal: u64,
@@ -112,7 +112,7 @@ pub enum Command {
         keys: Keys,
         /// The value, which the node always compares as a whole.
         value: Value,
-        /// The lock's counters.
+        /// The lock's counters of fencing tokens.
         counter: Counter,
         /// The new number of the counters.
         to: u64,
@@ -128,7 +128,7 @@ pub enum Command {
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
-        /// The lock's counters.
+        /// The lock's counters of fencing tokens.
         counter: Counter,
         /// The lock's fencing token.
         to: u64,
@@ -141,7 +141,7 @@ pub enum Command {
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
-        /// The lock's counters.
+        /// The lock's counters of fencing tokens.
         counter: Counter,
     },
     /// Adds a reader to the keys for the ttl. Each key must be absent or held by readers alone, no waiting writer may
@@ -215,8 +215,8 @@ pub enum Command {
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
-        /// Whether intents that hold the value are extended. A repetition after a push does not extend them: an
-        /// extension pushes to the other waiting writers, and their repetitions would push back, without end.
+        /// Whether intents that hold the value are extended. After a push, a client repeats the command without this:
+        /// an extension pushes to the other waiting writers, and their repetitions would push back, without end.
         renews: bool,
     },
     /// Deletes the intents that hold this value.
@@ -258,9 +258,9 @@ pub enum Command {
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
-        /// The lock's counters.
+        /// The lock's counters of fencing tokens.
         counter: Counter,
-        /// The number that the client proposes.
+        /// The client's proposal for the counter c, as in [`Command::AcquireFenced`].
         proposal: u64,
     },
     /// Undoes an [`Command::Attach`]: replaces `value` by `to`, under all keys or none. The expiry stays.
@@ -377,7 +377,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Fencing tokens are below this limit, so they are exact in the scripts' arithmetic (S20).
+    /// Fencing tokens are below this limit, so Lua scripts, which compute with doubles, represent them exactly (S20).
     pub const LIMIT: u64 = 1 << 53;
 }
 
@@ -407,7 +407,7 @@ impl Command {
         )
     }
 
-    /// The value that only this attempt uses, if the command names one.
+    /// The value that is unique to the attempt behind this command; `None` if the command has no such value.
     pub const fn value(&self) -> Option<&Value> {
         match self {
             Self::Acquire { value, .. }

@@ -42,7 +42,7 @@ pub enum Verb {
     Heal,
     /// Raises the fencing counter of a node that has voted for the lock.
     Raise,
-    /// Deletes the key.
+    /// Ends the node's vote: deletes the key, or removes the reader from it.
     Release,
     /// Checks a node's votes: reads its `INFO`, or writes its adoption (starts a wait) or its marker (ends it).
     Trust,

@@ -18,7 +18,7 @@ pub struct Keys(Few);
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Few {
     One(Key),
-    /// A thin pointer keeps the enum small.
+    /// An `Arc<Vec>` has a thin pointer, and so keeps the enum smaller than an `Arc<[Key]>` would.
     Several(Arc<Vec<Key>>),
 }
 
@@ -121,7 +121,7 @@ pub struct Entry {
     pub mode: Mode,
     /// The whole value, the same under each key. For a lock with a value of the caller, this is the nonce.
     pub value: Value,
-    /// The kind of value, and the value that it replaces.
+    /// How the attempt sets the keys, and the value that it replaces, if any.
     pub origin: Origin,
 }
 
@@ -143,7 +143,7 @@ pub struct DetachedFrom {
     /// The value under each key.
     pub value: Value,
     /// Nodes that had not answered all commands of the process that detached the lock. A command in flight could set
-    /// the value there after another client's lock. So these nodes are not asked for votes.
+    /// the value there after another client has had the lock. So these nodes are not asked for votes.
     pub unanswered: NodeSet,
 }
 

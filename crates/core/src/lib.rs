@@ -42,7 +42,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-/// Whether this mutant is switched on; see `mutants.rs`.
+/// Whether this mutant (a deliberate fault for tests) is switched on; see `mutants.rs`.
 #[cfg(quorlock_mutants)]
 macro_rules! mutant {
     ($name:ident) => {

@@ -64,7 +64,7 @@ fn invalid_arguments_are_refused_before_a_command_is_sent() {
     ] {
         scene.quorlock_with(&[variable], &["run", "k", "--", "true"]);
     }
-    // The one additional command is the `INFO` of this check.
+    // The server has counted one more command: the `INFO` by which this line reads the count.
     assert_eq!(processed_commands(&scene), before + 1, "a command was sent");
     scene.compare(&expect_file!["refused.txt"]);
 }

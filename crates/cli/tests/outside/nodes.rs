@@ -1,4 +1,4 @@
-//! Nodes: failures, examinations, and the decisions of an operator.
+//! Nodes: failures, `doctor`, and the decisions of an operator.
 
 use expect_test::expect_file;
 

@@ -42,7 +42,7 @@ impl Scene {
         command
     }
 
-    /// Runs `quorlock` with these environment variables to its end, and records it.
+    /// Runs `quorlock` with these environment variables to its end, and records its output.
     pub(crate) fn quorlock_with(&mut self, variables: &[(&str, &str)], args: &[&str]) {
         let output = self.command(args).envs(variables.iter().copied()).output().unwrap();
         let set: String =
@@ -50,7 +50,7 @@ impl Scene {
         self.note_as(&format!("{set}quorlock"), args, &output);
     }
 
-    /// Runs each line, split at its spaces, to its end, and records it.
+    /// Runs `quorlock` once for each line, split at its spaces into arguments, and records the outputs.
     pub(crate) fn each<const N: usize>(&mut self, lines: [&str; N]) {
         for line in lines {
             self.quorlock_with(&[], &line.split(' ').collect::<Vec<_>>());
@@ -94,7 +94,7 @@ impl Scene {
         recorded.assert_eq(&greeted_once(&self.recorded()));
     }
 
-    /// The record, with placeholders.
+    /// The record, with placeholders for the texts that differ from run to run.
     pub(crate) fn recorded(self) -> String {
         let folder = self.testbed.folder.path().display().to_string();
         let mut record = self.record.replace(&folder, "FOLDER");

@@ -10,7 +10,7 @@ use quorlock_servers::resp::RespConnection;
 use crate::common::{PATIENCE, boot};
 use crate::scene::{Scene, UNTIL_GO, greeted_once};
 
-/// An event while `quorlock` runs.
+/// An event that the test causes while `quorlock` runs.
 #[derive(Clone, Copy)]
 enum Meanwhile {
     /// The command [`UNTIL_GO`] ends.
@@ -27,7 +27,7 @@ fn note_command(monitor: &mut RespConnection, commands: &mut String) -> String {
     let Reply::Simple(line) = monitor.reply().unwrap() else { panic!("MONITOR sends lines") };
     let (by, command) = line.split_once("] ").unwrap();
     let name = command.split('"').nth(1).unwrap();
-    // The test itself sends `ECHO`. Any other command must be in `RIGHTS` or `BESIDE`, which `doctor` and tests check.
+    // Except for the test's own `ECHO`, each command must be in `RIGHTS`, which `doctor` checks, or in `BESIDE`.
     let is_listed = name == "ECHO" || RIGHTS.iter().any(|(.., call)| call[0] == name);
     assert!(is_listed || BESIDE.contains(&name), "no check looks for the command {name}");
     let by = if by.ends_with(" lua") { "  by the script: " } else { "  " };
@@ -101,7 +101,7 @@ fn the_wire_of_each_kind_of_lock() {
     let Some(scenes) = (0..kinds.len()).map(|_| Scene::new(1)).collect::<Option<Vec<_>>>() else {
         return;
     };
-    // The scenes run at the same time, because each one waits for its extension.
+    // All scenes run at the same time, so that the test waits only once for the extension after a third of the ttl.
     let record = |(mut scene, (kind, extension)): (Scene, (&[&str], &str))| {
         let times = ["run", "k", "--ttl", "3s", "--node-timeout", "500ms"];
         let args = [&times, kind, &["--", "sh", "-c", UNTIL_GO]].concat();

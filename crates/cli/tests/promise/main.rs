@@ -29,7 +29,7 @@ const IN_ANOTHER_GROUP: &str = "timeout 60 sh writer; true";
 /// guardian and keeper by up to 200 ms.
 const TTL: &str = "4s";
 
-/// A process of the command. Dropping it kills the process.
+/// A process of the command that may outlive `quorlock`. Dropping this value kills the process.
 struct Escaped(Pid);
 
 impl Drop for Escaped {
@@ -44,7 +44,7 @@ fn escaped(testbed: &Testbed, file: &str) -> Escaped {
 
 fn testbed() -> Option<Testbed> {
     let testbed = Testbed::sized(3)?;
-    // A writer that escapes ends when the test deletes its folder, because its next write fails.
+    // A writer that outlives `quorlock` ends when the test deletes its folder, because its next write fails.
     let writer = "trap '' TERM; while date +%s%N >> first && echo > up; do sleep 0.01; done";
     fs::write(testbed.path("writer"), writer).unwrap();
     Some(testbed)
@@ -62,7 +62,7 @@ fn first_by(
     options: &[&str],
     command: &str,
 ) -> Running {
-    // A writer that escapes must not keep the pipes open.
+    // A writer that outlives `quorlock` must not keep the pipes open.
     let command = format!("exec >/dev/null 2>&1; {command}");
     let command = ["--json", "--", "sh", "-c", &command];
     let ours = testbed.quorlock(&[&["run", "k"], options, &command].concat());

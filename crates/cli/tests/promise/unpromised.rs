@@ -31,7 +31,7 @@ fn guardian_and_keeper_are_stopped() {
     assert_eq!(times(&testbed, "first").len(), written);
 }
 
-/// The kernel kills the command's own process, but none of its children.
+/// When both processes are dead, the kernel kills the command's own process, but not that process's children.
 #[test]
 fn guardian_and_keeper_are_killed() {
     let Some(testbed) = testbed() else { return };
@@ -91,7 +91,7 @@ fn a_descendant_belongs_to_another_user() {
     assert!(json_lines(&said).iter().any(|event| event["event"] == "stubborn"), "{said}");
     assert_eq!(testbed.holders_of("k"), 0);
 
-    // After a loss, `quorlock` does not wait for this process, and does not release the lock.
+    // After a loss, `quorlock` does not wait for the other user's process, and does not release the lock.
     fs::remove_file(testbed.path("up")).unwrap();
     let first = start("900ms");
     let other = escaped(&testbed, "up");

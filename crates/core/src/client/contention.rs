@@ -90,7 +90,7 @@ impl ContentionWindow {
 
     /// Chooses a random time slot: the number of slots of this length that the caller waits before it checks the lock
     /// again. Zero means an attempt at once. The more often the caller missed the free lock, the fewer slots it chooses
-    /// from. The last slot begins within the poll ceiling, unless fewer than [`WINDOW_MIN`] slots fit into it, so a
+    /// from. If at least [`WINDOW_MIN`] slots fit into [`POLL_CEILING`], the last slot begins within this time, so a
     /// lock does not stay free for longer if the other waiters gave up.
     pub(crate) fn slot(self, length: Duration, word: u64, missed: u32) -> u32 {
         let fit = POLL_CEILING.as_nanos() / length.as_nanos().max(1);

@@ -77,8 +77,8 @@ struct LocalCallers {
     /// For each holder's id, the id under which its lease is recorded. The two ids differ only after a hand-over, so
     /// only leases that were handed over have an entry.
     handed: BTreeMap<LockId, LockId>,
-    /// Calls that have stepped aside for other callers. They are not in the local queues, so the engine searches this
-    /// set too when a node pushes a change.
+    /// Calls that pause while another caller of this process attempts. They are not in the local queues, so the engine
+    /// searches this set too when a node pushes a change.
     aside: BTreeSet<LockId>,
     /// Calls whose next attempt begins at the end of the current event or, if that event is an answer, with the next
     /// event that is not an answer.

@@ -19,7 +19,7 @@ use crate::token::Value;
 /// The length of a gap. A client that polls every 250 ms tries at least once in it.
 const GAP: Duration = Duration::from_millis(250);
 
-/// The mean time between two gaps, in which this library's clients take the lock from each other.
+/// The mean time between two gaps. During this time, this library's clients take the lock from each other.
 const TURN: Duration = Duration::from_millis(100);
 
 /// Time for which a foreign value is remembered.

@@ -112,7 +112,7 @@ impl<T> Records<T> {
         record
     }
 
-    /// Drops a record in its place. Records are large, so this is cheaper than [`Records::remove`].
+    /// Drops a record in its place, which is cheaper than [`Records::remove`]: that function moves the large record.
     pub(crate) fn discard(&mut self, lock: &LockId) {
         if let Some(slot) = self.unlink(lock) {
             self.slots[slot] = None;

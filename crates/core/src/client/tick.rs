@@ -56,7 +56,7 @@ impl<R> Default for Arrivals<R> {
 }
 
 impl<R> Tick<R> {
-    /// The reading for all events of the tick.
+    /// The clock reading for all events of the tick.
     pub const fn now(&self) -> Reading {
         self.now
     }

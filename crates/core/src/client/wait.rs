@@ -152,7 +152,7 @@ impl Waiting {
         self.quorum.is_out_of_reach(self.quorum.nodes() - watched, 0)
     }
 
-    /// The time until a quorum is free by expiry: the Q-th smallest of the nodes' times. `None` if fewer are known.
+    /// The time until Q nodes, a quorum, are free by expiry: the Q-th smallest known time. `None` if fewer are known.
     pub(crate) fn free_in(&self, now: Reading) -> Option<Duration> {
         self.quorum_free_in(self.slots.iter().filter_map(|slot| slot.free_in(now)))
     }

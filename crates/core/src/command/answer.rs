@@ -30,16 +30,16 @@ pub enum Answer {
     NotOurs,
     /// The state of the keys.
     Seen(Holding),
-    /// The state of the keys. The node pushes once when it changes.
+    /// The state of the keys. The node pushes once when a key changes.
     Watched(Holding),
-    /// Like [`Answer::Granted`], with the counter.
+    /// Like [`Answer::Granted`], with the fencing counter.
     GrantedFenced {
-        /// The counter's value.
+        /// The value of the node's fencing counter.
         fence: u64,
     },
-    /// Like [`Answer::Refused`], with the counter and the holder.
+    /// Like [`Answer::Refused`], with the fencing counter and the holder.
     RefusedFenced {
-        /// The counter's value.
+        /// The value of the node's fencing counter.
         fence: u64,
         /// The state of the keys.
         holding: Box<Holding>,
@@ -47,12 +47,12 @@ pub enum Answer {
     /// The key holds the client's value. The counter was raised to the requested number, unless it was above that
     /// already.
     Raised {
-        /// The counter's value.
+        /// The value of the node's fencing counter.
         fence: u64,
     },
     /// The key is free, but the counter is above the client's token: a later holder has had this node's vote.
     Superseded {
-        /// The counter's value.
+        /// The value of the node's fencing counter.
         fence: u64,
     },
     /// The evidence that comes with the answers contains the node's `INFO`.

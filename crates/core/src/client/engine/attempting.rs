@@ -1,5 +1,5 @@
-//! An attempt of a call. The steps are those of the paper: the attempt asks all nodes at once (step 2), counts the
-//! votes (steps 3 and 4), and releases (step 5).
+//! An attempt of a call. The step numbers are those of the Redlock paper (see `lib.rs`): the attempt asks all nodes at
+//! once (step 2), counts the votes (steps 3 and 4), and releases if it fails (step 5).
 
 use alloc::vec::Vec;
 
@@ -75,7 +75,7 @@ impl Engine {
         let nodes = &self.paths.links;
         let connecting = |node: NodeId| nodes[node.index()].connecting;
         let timeout = timing.node_timeout(round_trip);
-        // Attempts are large, so the attempt is built in its record.
+        // An `Attempt` is large, so the code below changes it in the call's record instead of moving it again.
         let attempt = Attempt::start(entry, self.quorum, timing, timeout, connecting, cx.now);
         call.phase = Phase::Attempting(attempt);
         let Phase::Attempting(attempt) = &mut call.phase else { unreachable!("just begun") };
@@ -127,7 +127,7 @@ impl Engine {
             call.history.note_number(answer.answer);
             return self.on_late_answer(answer, cx);
         };
-        // An answer never makes the deadline earlier, and an index entry may be too early, so the index stays as it is.
+        // An answer never makes the deadline earlier, and an index entry that is too early is allowed, so it stays.
         let NodeAnswer { node, sent, answer, .. } = answer;
         let decision = attempt.handle_answer(node, sent, answer, cx.now);
         self.follow(ticket.lock, decision, cx);

@@ -1,4 +1,4 @@
-//! The record of one call, and the decisions that follow from it alone.
+//! The record of one call, and the decisions that need only this record.
 
 mod history;
 mod intent;
@@ -39,7 +39,7 @@ pub(super) struct Call {
     pub(super) pace: Pace,
     /// State of the lock on each node; `None` if no attempt and no inspection has shown it.
     pub(super) waiting: Option<Waiting>,
-    /// Time until a quorum may be free by expiry or, while nodes are untrusted, until it is trusted. `None` if unknown.
+    /// Time until a quorum may be free by expiry or, while nodes are untrusted, is trusted. `None` if unknown.
     pub(super) free_in: Option<Duration>,
     pub(super) contention: Contention,
     pub(super) trust_wait: TrustWait,
@@ -89,8 +89,8 @@ pub(super) struct Contention {
 pub(super) struct TrustWait {
     /// Whether the caller was notified of the untrusted nodes.
     pub(super) is_reported: bool,
-    /// Times until which the call waits for checks of untrusted nodes, even after its own wait; `None` until that is
-    /// needed. The second, later time applies while the client reads other nodes' clocks, which a node's marker needs.
+    /// Times until which the call waits for checks of untrusted nodes, even after its own wait. The second, later time
+    /// applies while the client reads other nodes' clocks to compute a node's floor. `None` before.
     pub(super) settles_by: Option<[BootTime; 2]>,
     /// Whether the call's own wait is over, and the call only waits for checks of untrusted nodes.
     pub(super) settling: bool,

@@ -16,7 +16,7 @@ use crate::redlock::release::{NodeReleased, Outcome, ReleaseReport};
 use crate::time::Reading;
 
 impl Engine {
-    /// Handles a late vote of the attempt, or the answer to a heal.
+    /// Handles a vote that arrived after the grant, or the answer to a heal, which restores a lost vote.
     pub(super) fn on_lease_vote(&mut self, answer: NodeAnswer<'_>, cx: &mut Context<'_>) {
         let ticket = answer.ticket;
         let Some(lease) = self.lease_of_answer(ticket.lock, cx) else {
@@ -30,7 +30,7 @@ impl Engine {
         {
             cx.emit(Effect::Superseded { lock: lease.holder(), fence });
         }
-        // A vote only postpones the loss (S11). An index entry may be earlier than its deadline, so the index stays.
+        // A vote only postpones the loss (S11). An index entry may be earlier than its deadline, so it stays.
         if lease.handle_vote(answer, cx.now) {
             Self::emit_changed(lease, cx);
         }
@@ -73,7 +73,7 @@ impl Engine {
         (lease.holder() == holder && !lease.is_handing_over()).then_some(lock)
     }
 
-    /// Extends a lease at the holder's request. The request joins a round in flight, or starts one.
+    /// Extends a lease at the holder's request. The request joins an extension in flight, or starts a new one.
     pub(super) fn on_extend(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             let outcome = Extended::Lost(LossCause::Expired);
@@ -353,7 +353,7 @@ impl Engine {
         }
     }
 
-    /// Reviews a lease after a change: detects a loss or the end of a round, and starts a round that is due.
+    /// Reviews a lease after a change: detects a loss or the end of an extension, and starts an extension that is due.
     pub(super) fn review_lease(&mut self, lock: LockId, changed: bool, cx: &mut Context<'_>) {
         let Some(lease) = self.leases.get_mut(&lock) else {
             return;
@@ -452,7 +452,7 @@ impl Engine {
         }
     }
 
-    /// Notifies the holder of the nodes' answers in the round in flight.
+    /// Notifies the holder of the nodes' answers to the extension in flight.
     fn emit_health(lease: &Lease, is_lost: bool, cx: &mut Context<'_>) {
         if let Some(extension) = lease.extension() {
             let is_confirmed = extension.progress() == Progress::Confirmed;
@@ -467,7 +467,7 @@ impl Engine {
         }
     }
 
-    /// Reports the outcome of the round in flight once, if a caller awaits it.
+    /// Reports the outcome of the extension in flight once, if a caller awaits it.
     pub(super) fn emit_extended(lease: &mut Lease, outcome: Extended, cx: &mut Context<'_>) {
         let lock = lease.holder();
         if let Some(extension) = lease.extension_mut()

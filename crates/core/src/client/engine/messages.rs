@@ -138,9 +138,9 @@ pub enum Event {
 pub struct EntryOf {
     /// The entry on each node.
     pub entry: Entry,
-    /// The times of the lock.
+    /// The ttl, the timeouts and the margins of the lock.
     pub timing: Timing,
-    /// Nodes with a vote that does not count ([`Detached::unanswered`]).
+    /// Nodes on which an old command may still set the key, so their votes do not count ([`Detached::unanswered`]).
     pub unanswered: NodeSet,
 }
 
@@ -296,7 +296,7 @@ pub enum Effect {
         /// The woken call.
         lock: LockId,
     },
-    /// The client closed, and no release is owed any more.
+    /// The client closed, and no release is in flight or waits to be sent again.
     Drained,
 }
 
@@ -337,7 +337,7 @@ pub struct Refusal {
     pub attempts: u32,
     /// Time since the call began.
     pub elapsed: Duration,
-    /// The answer of each node in the last attempt; empty if there was none.
+    /// The answer of each node in the last attempt; empty if there was no attempt.
     pub nodes: Vec<NodeResult>,
     /// Time from the nodes' last answers until a quorum may be free by expiry, or may be trusted; `None` if unknown.
     pub retry_after: Option<Duration>,

@@ -189,7 +189,7 @@ impl Engine {
         }
     }
 
-    /// Lets a closing client wait shortly for commands in flight that take nodes into use (adoption or marker).
+    /// Lets a closing client wait a moment for commands in flight that take nodes into use (adoption or marker).
     /// Otherwise each short-lived client would start them again.
     pub(super) fn settle_for_a_moment(&mut self, now: Reading) {
         if self.monitor.as_ref().is_some_and(|monitor| monitor.is_adopting()) {
@@ -197,7 +197,7 @@ impl Engine {
         }
     }
 
-    /// Lets a closing client wait shortly for its withdrawals of intents, by which writers keep new readers out.
+    /// Lets a closing client wait a moment for its withdrawals of intents, by which writers keep new readers out.
     pub(super) fn await_withdrawals(&mut self, now: Reading) {
         if !self.closing.withdrawals.is_empty() {
             self.drain_until(now.after(CLOSE_WITHIN));

@@ -390,7 +390,7 @@ impl Engine {
         call.phase = match resume_at.max(lent).filter(is_in_future) {
             Some(until) => {
                 let until = until.min(now.after(call.patience(now)));
-                // With several keys, others may attempt during this pause, because they may need only one of the keys.
+                // With several keys, other callers may attempt during this pause: they may need only one of the keys.
                 let lent = call.request.keys.single().is_none().then(|| now.boot());
                 Phase::Pausing { until, again: false, lent }
             }
