@@ -157,7 +157,7 @@ fn a_lock_on_one_server_excludes_no_other_and_a_prefix_makes_another_key() {
     }
 }
 
-/// `quorlock run` with a command that ends when the file `go` exists.
+/// Starts `quorlock run` with a command that ends when the file `go` exists, and waits until the command runs.
 fn under_a_lock(testbed: &Testbed) -> Running {
     let script = "echo $$ > up; while [ ! -e go ]; do sleep 0.01; done";
     let args = ["run", "k", "--ttl", "3s", "--status-fd", "1", "--", "sh", "-c", script];

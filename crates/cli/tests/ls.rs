@@ -96,7 +96,7 @@ fn fifty_locks_of_every_kind_are_listed_among_many_other_keys() {
         let (all, scans) = (u64::try_from(all).unwrap(), calls(node, "scan"));
         assert!((19 * all / 1000..30 * all / 1000).contains(&scans), "{scans} for {all} keys");
         assert_eq!(calls(node, "keys"), 0);
-        // Only the few keys that may be locks are read twice.
+        // Each key is read once, and only the few keys that may be locks are read a second time.
         assert!(calls(node, "getrange") < all + 300, "{}", calls(node, "getrange"));
     }
 

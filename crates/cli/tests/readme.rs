@@ -74,7 +74,7 @@ fn the_quick_start_ends_in_a_held_lock() {
     let (out, err) = (stdout(&output), stderr(&output));
     code(&output, 0);
     assert!(out.contains("hi\n"), "the command has run: {out}{err}");
-    // The line of the README, with any holder and any time.
+    // The line that the README shows as the output of `status`, with any holder and any time.
     let held = Regex::new(
         r"hi: HELD by [^ ]+:[0-9]+ quorlock, since [0-9:]{8}Z \([0-9]+s\) \(on 3 of 3 nodes\)\n",
     )

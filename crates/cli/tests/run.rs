@@ -91,7 +91,7 @@ fn ends_in_a_container(namespaces: &[&str]) {
 #[test]
 fn a_signal_ends_a_wait_and_no_key_stays() {
     let Some(testbed) = Testbed::new() else { return };
-    // Another client has three of five nodes. An attempt of the waiting call may set the key on the two free ones.
+    // Another client has three of five nodes. The waiting call may set the key on the other two, and must delete it.
     testbed.on(0..3, &["SET", "k", "other", "PX", "60000"]);
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let run = testbed.start(&["run", "k", "--wait", "forever", "--", "true"]);

@@ -195,7 +195,7 @@ fn a_file_that_cannot_be_written_is_named() {
         let output = quorlock(args).stdout(full).output().unwrap();
         code(&output, 70);
         assert!(stderr(&output).starts_with("quorlock: cannot write to standard output: "));
-        // The reader of a pipe may stop early, as `head` does.
+        // The reader of a pipe may stop early, as `head` does. `quorlock` must not report this as an error.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = quorlock(args).stdout(writer).output().unwrap();

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 /// Part of the message of a call with `--if-held wait`, once the call knows the holder.
 const AWAITS_HOLDER: &str = "is held by";
 
-/// A holder whose command ends when the file `go` exists.
+/// Starts a holder with a command that ends when the file `go` exists, and waits until the command runs.
 fn holder(testbed: &Testbed, args: &[&str]) -> Running {
     let script = "echo > up; until [ -e go ]; do sleep 0.02; done";
     let args = [&["run", "k", "--label", "first"], args, &["--", "sh", "-c", script]].concat();

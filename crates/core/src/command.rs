@@ -316,7 +316,7 @@ pub enum Command {
     /// Writes the adoption `text` if there is no adoption, or if the present one equals `replaces`. Then reads the
     /// adoption that the node has. An adoption starts the wait of a node without a valid marker. The node appends the
     /// word `since=` with its time of day in microseconds, so that a late [`Mark`](Self::Mark) for this adoption cannot
-    /// end a later one. The same atomic step removes the marker, because an adopted node must wait.
+    /// end the wait of a later one. The same atomic step removes the marker, because an adopted node must wait.
     ///
     /// Answers: [`Answer::Adopting`], or [`Answer::NotMarked`] if the marker is not the one in `seen` and nothing is
     /// written.

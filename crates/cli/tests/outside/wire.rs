@@ -41,7 +41,7 @@ impl Scene {
         self.wire_until(what, args, None);
     }
 
-    /// Records a run during which one event happens, after the server has received a command that contains the text.
+    /// Records a run. When the server receives a command with the given text, the test causes the given event.
     fn wire_until(&mut self, what: &str, args: &[&str], text: Option<(&str, Meanwhile)>) {
         let mut monitor = self.testbed.nodes[0].connect().unwrap();
         assert_eq!(monitor.command(&["MONITOR"]).unwrap(), Reply::Simple("OK".to_owned()));

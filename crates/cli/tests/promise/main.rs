@@ -76,7 +76,7 @@ fn first_by(
     first
 }
 
-/// Starts the next holder, which waits.
+/// Starts the next holder, which waits for the lock and then writes the time once.
 fn second(testbed: &Testbed) -> Running {
     let script = "date +%s%N > second";
     testbed.start(&["run", "k", "--wait", "25s", "--", "sh", "-c", script])

@@ -59,14 +59,14 @@ fn a_descendant_has_left_the_session() {
     assert_eq!(kill_process(daemon.0, Signal::KILL), Ok(()), "the process lives on");
 }
 
-/// `quorlock` cannot kill this process, so the lock stays held until the process ends.
+/// `quorlock` cannot kill a process of another user, so the lock stays held until that process ends.
 #[test]
 fn a_descendant_belongs_to_another_user() {
     let Some(testbed) = testbed() else { return };
     // The process must not hold the standard error of the test open, because the test reads that to its end.
     let unkillable = "setpriv --reuid 65534 --clear-groups sleep 60 >&- 2>&- & echo $! > up; wait";
     let start = |ttl| {
-        // The outer process is root without the capability to kill processes of other users.
+        // `quorlock` runs as root, but without the capability to kill processes of other users.
         let args = ["run", "k", "--ttl", ttl, "--json", "--", "sh", "-c", unkillable];
         let outer = ["setpriv", "--bounding-set", "-kill", "--inh-caps", "-kill"];
         Running::start(&mut through(&outer, &testbed.quorlock(&args)))

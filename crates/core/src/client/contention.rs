@@ -53,7 +53,7 @@ const RIVALS_FOR: Duration = Duration::from_secs(10);
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(100);
 
 /// Lower bound of the round trip from which a back-off is computed. A back-off of four round trips then lasts at least
-/// 0.4 ms. A rival needs this time or more to receive a push and attempt.
+/// 0.4 ms. A rival needs at least 0.4 ms to receive a push and attempt.
 const WAY_MIN: Duration = Duration::from_micros(100);
 
 /// Number of time slots from which a process chooses after it has lost a freed lock to another process once.

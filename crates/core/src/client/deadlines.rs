@@ -25,7 +25,7 @@ pub(crate) enum Owner {
     Close,
 }
 
-/// A sweep removes all stale entries if the index has more than two entries per record and this number in addition.
+/// A sweep removes all stale entries if the index has more than two entries per record plus this number of entries.
 const SLACK: usize = 64;
 
 /// The deadline index. The engine's records determine its contents, so a comparison of two engines ignores the index.

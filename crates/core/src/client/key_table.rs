@@ -88,8 +88,8 @@ impl KeyTable {
         self.records.get(&HashedKey::new(key))?.backoff.as_ref()
     }
 
-    /// The queue of a key, and its back-off, both mutable. A new back-off may displace others, because their number is
-    /// bounded. A forgotten back-off costs fairness only.
+    /// The queue of a key, and its back-off, both mutable. A new back-off may displace those of other keys, because
+    /// their number is bounded. A forgotten back-off costs fairness only.
     pub(crate) fn with_backoff(
         &mut self,
         key: &Key,

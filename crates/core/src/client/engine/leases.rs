@@ -84,7 +84,7 @@ impl Engine {
             None => Some(Extended::Lost(LossCause::Expired)),
             Some(lease) => match (lease.lost(), lease.extension()) {
                 (Some(cause), _) => Some(Extended::Lost(cause)),
-                // The extension in flight was within the hold limit when it began, and all callers share its outcome.
+                // The extension in flight began within the hold limit, so this caller joins it and shares its outcome.
                 (None, Some(extension)) if !extension.is_reported => None,
                 (None, _) if !lease.limit().allows_extension(cx.now) => Some(Extended::HoldLimit),
                 (None, _) => None,

@@ -276,7 +276,7 @@ impl Engine {
         }
     }
 
-    /// The nodes that are not asked for votes, with the reasons. All nodes, if the settings of their clients disagree.
+    /// The nodes that are not asked for votes, with the reasons. If clients have different settings: all nodes.
     pub(super) fn excluded(&self, now: Reading) -> Vec<(NodeId, Failure)> {
         let Some(monitor) = self.monitor.as_ref().filter(|monitor| monitor.excludes_any()) else {
             return Vec::new();

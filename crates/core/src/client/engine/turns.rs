@@ -311,7 +311,7 @@ impl Engine {
         }
     }
 
-    /// Makes a holder's place in the queues that of a reader.
+    /// Turns a holder from writer to reader in the local queues.
     pub(super) fn downgrade_place(&mut self, keys: &Keys, holder: LockId, cx: &mut Context<'_>) {
         self.with_queues(keys, |queue| queue.downgrade(holder));
         self.go_on(keys, cx);
@@ -369,7 +369,7 @@ impl Engine {
         self.begin_turn(lock, lent, known.unwrap_or_default(), now);
     }
 
-    /// Makes a call active as [`Engine::turn_comes`] does, but with a back-off that is known already.
+    /// Makes a call active as [`Engine::turn_comes`] does, but with a back-off that the caller has looked up.
     fn begin_turn(
         &mut self,
         lock: LockId,

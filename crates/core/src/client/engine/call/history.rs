@@ -21,7 +21,7 @@ pub(in crate::client::engine) struct AttemptHistory {
     pub(in crate::client::engine) last: Option<(FailureReason, Vec<NodeResult>)>,
     /// Largest fencing counter that a node reported, if the lock has a fencing token.
     pub(in crate::client::engine) number_seen: u64,
-    /// The value that a quorum of nodes reported, if the call attaches a lock.
+    /// The writer's value in the latest report of a quorum of nodes, if the call attaches a lock.
     named: Option<Box<[u8]>>,
 }
 

@@ -102,11 +102,11 @@ impl Call {
         if self.intent.as_ref().is_some_and(|intent| intent.keys == wanted) {
             return (None, None);
         }
-        // Keys that stay in the intent keep their value: no reader may acquire them between an old and a new intent.
+        // Keys that stay in the intent keep their value, so that no reader acquires them in between.
         let (kept, rest) = self.intent.take().map_or((None, None), |intent| intent.split(&wanted));
         let withdrawn = rest.map(|intent| intent.withdrawal(self.announcement(lock)));
         let value = kept.map(|intent| intent.value).or_else(|| {
-            // The value of an intent must be unique to this call, as the token of its failed attempt is.
+            // An intent's value must be unique to this call, so it contains a token that the call drew.
             Some(Value::new(self.history.token.as_ref()?, &self.request.owner))
         });
         let Some(value) = value else {
@@ -154,8 +154,8 @@ impl Call {
         Some(Command::Watch { keys: intents(&intent.keys, intent.prefix_bytes), intents: None })
     }
 
-    /// Takes over the intent of another call of this process, and renews it at once. The value stays the same, unless
-    /// this call has its own intent.
+    /// Takes over the intent of another call of this process, and renews it at once. The intent keeps its value, unless
+    /// this call already has an intent.
     pub(in crate::client::engine) fn take_over(
         &mut self,
         intent: Box<Intent>,
