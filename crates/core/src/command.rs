@@ -101,7 +101,7 @@ pub enum Command {
         ttl_ms: u64,
         /// The lock's counters of fencing tokens.
         counter: Counter,
-        /// The client's proposal for c.
+        /// The client's proposal for c, the new number of the counters.
         proposal: u64,
     },
     /// Sets the counters to `to` if the keys hold this value and no counter is above `to`, in one atomic step (S19).

@@ -112,7 +112,7 @@ impl Mode {
     }
 }
 
-/// The entry of a lock on a node.
+/// The entry of a lock on a node: its keys, its mode and its value.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
     /// The keys of the lock.

@@ -10,7 +10,7 @@
 //! let now = std::time::Instant::now();
 //! ```
 //!
-//! # The paper, and where it is
+//! # The steps of the Redlock paper, and where they are
 //!
 //! | the paper's step | here |
 //! |---|---|

@@ -136,7 +136,7 @@ pub enum Event {
 /// A lock on the nodes that no guard of this client holds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct EntryOf {
-    /// The entry on each node.
+    /// The lock's keys, mode and value on each node.
     pub entry: Entry,
     /// The ttl, the timeouts and the margins of the lock.
     pub timing: Timing,
@@ -226,7 +226,7 @@ pub enum Effect {
         nodes: Vec<NodeResult>,
     },
     /// A node that lost the lock's vote gave a larger fencing token to another client. Resources may refuse the
-    /// holder's number. The lock stays held by the votes of the other nodes.
+    /// holder's token. The lock stays held by the votes of the other nodes.
     Superseded {
         /// The held lock.
         lock: LockId,
