@@ -33,7 +33,7 @@ fn each_form(testbed: &Testbed, named: &str, is_refused: impl Fn(&[&str]) -> boo
     each_form_says(testbed, None, &said, is_refused);
 }
 
-/// As [`each_form`], for this user. If `is_refused` is true of the arguments, the message must contain all of `named`.
+/// Like [`each_form`], for this user. If `is_refused` is true of a kind, the message must contain all of `named`.
 fn each_form_says(
     testbed: &Testbed,
     user: Option<&str>,

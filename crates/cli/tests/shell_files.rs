@@ -148,7 +148,7 @@ fn every_command_has_a_page_with_all_its_options() {
         assert!(page.contains("\n.SH EXAMPLES\n") || name.is_empty(), "{page}");
         assert!(page.contains("\n.SH ENVIRONMENT\n"), "{page}");
     }
-    // Each exit code has a line of its own.
+    // In the man page, each exit code has a line of its own.
     let codes = "\n.nf\nthe command\\*(Aqs own, or 128+N if signal N ended it\n64   wrong arguments\n65   the lease";
     assert!(pages["quorlock-run.1"].contains(codes), "{}", pages["quorlock-run.1"]);
     let doctor = &pages["quorlock-doctor.1"];

@@ -70,7 +70,7 @@ fn a_node_in_quarantine_that_cannot_be_reached_is_down() {
     let run = testbed.start(&["status", "k", "--watch", "--json"]);
     run.await_line(r#""trust_state":"quarantined""#);
     testbed.nodes[0].kill().unwrap();
-    // If an inspection is in flight at the kill, its line may still say `quarantined`. The test skips such a line.
+    // An inspection that is in flight at the kill may print one more line with `quarantined`. The test skips it.
     let line = run.await_line(r#""trust_state":"unverified""#);
     assert!(line.contains(r#""state":"failed""#), "{line}");
 }

@@ -140,7 +140,7 @@ pub enum Origin {
 /// The entry of a detached lock that an attempt takes over.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct DetachedFrom {
-    /// The value under each key.
+    /// The value of the detached lock, the same under each key.
     pub value: Value,
     /// Nodes that had not answered all commands of the process that detached the lock. A command in flight could set
     /// the value there after another client has had the lock. So these nodes are not asked for votes.

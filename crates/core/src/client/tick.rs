@@ -11,7 +11,7 @@ use crate::time::Reading;
 pub struct Arrivals<R> {
     /// The answers of the nodes, followed by their pushes.
     pub answered: Vec<Event>,
-    /// Requests of callers and guards.
+    /// Requests of callers and guards, each with the receiver of its reply.
     pub requests: Vec<(Event, R)>,
     last: Reading,
 }

@@ -39,7 +39,7 @@ enum Slot {
     Stale,
     /// The node did not answer in time.
     Silent,
-    /// The key has changed since the request.
+    /// The key has changed since the call asked for the node's state and a push.
     Changed,
 }
 

@@ -127,7 +127,7 @@ impl Engine {
             call.history.note_number(answer.answer);
             return self.on_late_answer(answer, cx);
         };
-        // An answer never makes the deadline earlier, and an index entry that is too early is allowed, so it stays.
+        // An answer never makes the deadline earlier, so the call's entry in the deadline index can stay as it is.
         let NodeAnswer { node, sent, answer, .. } = answer;
         let decision = attempt.handle_answer(node, sent, answer, cx.now);
         self.follow(ticket.lock, decision, cx);

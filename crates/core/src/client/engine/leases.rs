@@ -30,7 +30,7 @@ impl Engine {
         {
             cx.emit(Effect::Superseded { lock: lease.holder(), fence });
         }
-        // A vote only postpones the loss (S11). An index entry may be earlier than its deadline, so it stays.
+        // A vote only postpones the loss (S11), so the lease's entry in the deadline index can stay as it is.
         if lease.handle_vote(answer, cx.now) {
             Self::emit_changed(lease, cx);
         }

@@ -121,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// The first waiting callers of these keys.
+    /// For each of these keys, the first waiting callers, at most [`WAITING_MAX`].
     fn waiting_for(&self, keys: &Keys) -> Vec<LockId> {
         let queues = keys.iter().filter_map(|key| self.keys.queue(key));
         queues.flat_map(|queue| queue.waiting().take(WAITING_MAX)).collect()
