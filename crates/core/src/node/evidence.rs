@@ -16,26 +16,26 @@ pub enum Evidence {
     Seen {
         /// Number of the connection, counted from one.
         epoch: u64,
-        /// Number of times that the node announced, on this connection and before the last of these answers, that all
-        /// of its data was deleted or replaced. Zero if the node cannot announce that.
+        /// Number of times that the node announced, on this connection and before the last answer of the batch, that
+        /// all of its data was deleted or replaced. Zero if the node cannot announce that.
         flushes: u64,
-        /// The answer to `INFO`, which was requested before all other commands of the batch. The first batch on every
-        /// connection requests it, and every batch with a [`Command::Identify`](crate::Command::Identify). `None` if it
-        /// was not requested, or if the data were replaced between `INFO` and the last answer.
+        /// The answer to `INFO`. The client requests it before all other commands, in the first batch on a connection
+        /// and in every batch with a [`Command::Identify`](crate::Command::Identify). `None` if the client did not
+        /// request it, or if the data were replaced between `INFO` and the last answer of the batch.
         info: Option<Result<Arc<str>, Failure>>,
         /// The marker, which the client read after all other commands of the batch. An unchanged marker shows that no
         /// earlier vote was lost. Every batch with `INFO` or with a command about votes reads it.
         marker: MarkerSeen,
-        /// The number of replicas that have acknowledged a write of this connection after all commands of the batch, or
-        /// the error of the node. `None` if the client did not ask. A replica receives writes in order, so each of
-        /// these replicas has all earlier writes, also those of other clients.
+        /// The number of replicas that have acknowledged the write that this connection sent after all commands of the
+        /// batch, or the error of the node. `None` if the client did not ask. A replica receives writes in order, so
+        /// each of these replicas has all earlier writes of all clients.
         acknowledged: Option<Result<u32, Failure>>,
     },
 }
 
 impl Evidence {
-    /// Combines the evidence of a batch with that of a second sending, which repeated some of its commands on the same
-    /// connection. If both contain a marker, votes count only if the markers are equal.
+    /// Combines the evidence of a batch (`self`) with that of its second sending (`later`), which repeated some
+    /// commands on the same connection. If both contain a marker, votes count only if the markers are equal.
     #[must_use]
     pub fn and_later(self, later: Self) -> Self {
         let Self::Seen { epoch, flushes, info, marker: second, acknowledged: later } = later else {
@@ -52,9 +52,9 @@ impl Evidence {
                 Failure::new(FailureKind::Unverified).with_detail("its marker changed meanwhile"),
             ),
         };
-        // If the data were replaced after `INFO` was read, `INFO` describes an earlier state.
+        // If the data were replaced between the two sendings, the first `INFO` describes old data and does not count.
         let info = info.or(first.filter(|_| before == flushes));
-        // A later acknowledgement covers the earlier sending too. The client counts the smaller number, which is safe.
+        // The second acknowledgement covers the first sending too. The client counts the smaller number, which is safe.
         let acknowledged = match (acknowledged, later) {
             (Some(Ok(first)), Some(Ok(second))) => Some(Ok(first.min(second))),
             (failed @ Some(Err(_)), _) | (_, failed @ Some(Err(_))) => failed,

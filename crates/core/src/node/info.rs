@@ -32,7 +32,7 @@ pub struct Info {
     pub keeps_log: Option<bool>,
     /// The setting `appendfsync`: when the append-only file is written to the disk. `None` if it was not read.
     pub appendfsync: Option<Box<str>>,
-    /// The setting `no-appendfsync-on-rewrite`: whether the file is not synced during a rewrite. `None` if not read.
+    /// The setting `no-appendfsync-on-rewrite`: no sync of the append-only file during its rewrite. `None` if not read.
     pub rests_on_rewrite: Option<bool>,
 }
 
@@ -46,10 +46,10 @@ impl fmt::Display for Incomplete {
     }
 }
 
-/// The sections to ask for, if the server supports a choice.
+/// The sections of `INFO` that the client requests if the server can send a selection.
 pub const SECTIONS: [&str; 5] = ["server", "replication", "memory", "persistence", "stats"];
 
-/// The longest run id; those of known servers have 40 digits.
+/// The longest run id that the client accepts; the run ids of known servers have 40 digits.
 const RUN_ID_MAX: usize = 128;
 
 /// The names of the fields of `INFO` that [`Info::parse`] reads.
@@ -103,7 +103,7 @@ impl Info {
             run_id: need("run_id").and_then(run_id)?,
             uptime_s,
             is_master: need("role")? == "master",
-            // Valkey calls this field `server_mode`.
+            // Redis calls this field `redis_mode`, and Valkey calls it `server_mode`.
             is_cluster: ["redis_mode", "server_mode"].map(find).contains(&Some("cluster"))
                 || number("cluster_enabled") == Some(1),
             is_loading: [number("loading"), number("async_loading")].contains(&Some(1)),

@@ -59,7 +59,7 @@ impl fmt::Display for Cluster {
     }
 }
 
-/// The beginning of each text: the library, and the version of the format.
+/// The beginning of every marker and adoption: the library, and the version of the text's format.
 const VERSION: &str = "quorlock 1";
 
 /// The marker of a node that votes.
@@ -103,7 +103,7 @@ impl fmt::Display for Marker {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Adoption {
     /// The settings, the run and the promotion for which the node waits. Another run, or a later promotion, needs
-    /// another adoption. The floor is that of the marker that the adoption has replaced.
+    /// another adoption. The floor is the largest of the marker and the adoption that this adoption replaces.
     pub marker: Marker,
     /// The length of the wait in milliseconds: the node votes when the adoption is this old.
     pub wait_ms: u64,

@@ -20,7 +20,7 @@ use crate::time::Reading;
 /// A command, and the ticket (lock, round and verb) that its answer carries.
 pub type TicketedCommand = (Ticket, Command);
 
-/// The commands of one tick. The batches of all nodes share them, so a command for several nodes exists once.
+/// The commands that the engine emits in one tick (one pass over the arrived events). All nodes' batches share them.
 pub type Commands = Arc<Vec<TicketedCommand>>;
 
 /// Whether a node can be used.
@@ -78,7 +78,7 @@ pub struct NodePipeline {
     spare: Vec<Vec<(Ticket, Answer)>>,
 }
 
-/// The batch that was taken and is not sent yet; at most one. It waits if there is no connection.
+/// The batch that [`NodePipeline::next_batch`] returned last, until it is sent. It waits if there is no connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unsent {
     /// Whether the engine was notified that the batch waits for a connection.

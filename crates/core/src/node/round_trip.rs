@@ -21,7 +21,7 @@ pub(crate) struct RoundTrips {
     nodes: Vec<u64>,
     /// A fixed estimate that replaces the observations; `None` if the observations count.
     fixed: Option<Duration>,
-    /// Round trip to a quorum; `None` if it was not computed since the last answer.
+    /// The cached round trip to a quorum; `None` if it was not computed since the last answer of a node.
     to_quorum: Option<Duration>,
 }
 

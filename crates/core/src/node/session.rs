@@ -53,16 +53,16 @@ pub struct Exchange {
     /// The clock reading that was taken before the first byte of the batch could be sent. `None` while the batch waits
     /// for a connection.
     pub(super) sent: Option<Reading>,
-    /// A list that contains the commands of the batch, and their indexes in this list (`members`).
+    /// A list that may also contain commands of other batches. `members` are the indexes of this batch's commands.
     commands: Option<Commands>,
     members: Vec<usize>,
     answers: Vec<(Ticket, Answer)>,
     evidence: Evidence,
     evidence_request: EvidenceRequest,
     form: Form,
-    /// Indexes of the commands that must be sent again, each with the form to use.
+    /// Places in `members` of the commands that must be sent again, each with the form to use.
     unclear: Vec<(usize, Form)>,
-    /// Indexes of the commands that are being sent again.
+    /// Places in `members` of the commands that are being sent again.
     places: Vec<usize>,
     is_again: bool,
     answered: usize,
@@ -71,7 +71,7 @@ pub struct Exchange {
     marker: Option<Arc<str>>,
 }
 
-/// The connection's sequence numbers of two sendings of one batch. They show whether another batch was sent meanwhile.
+/// Two sendings of one batch, as the connection numbers them. They show whether another batch was sent in between.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sendings {
     last: u64,
@@ -157,7 +157,7 @@ impl Exchange {
         self.to_send_of_list().map(|(_, command)| command)
     }
 
-    /// The commands that are to be sent now, each with its index in the list of the tick.
+    /// The commands that are to be sent now, each with its index in the list that the batches of all nodes share.
     pub fn to_send_of_list(&self) -> impl Iterator<Item = (usize, &TicketedCommand)> {
         (0..self.count()).filter_map(|nth| self.nth(nth))
     }
@@ -177,7 +177,7 @@ impl Exchange {
         self.evidence_request
     }
 
-    /// The indexes of the commands that are being sent again.
+    /// The indexes, within the batch, of the commands that are being sent again.
     pub fn places(&self) -> &[usize] {
         &self.places
     }
@@ -238,8 +238,8 @@ impl Exchange {
         Answer::Failed(Failure::new(FailureKind::Protocol))
     }
 
-    /// Reads the marker after the commands. If the marker equals the last one on this connection, which is usual, the
-    /// text is shared. All bytes are compared each time (S9).
+    /// Converts `said`, the bytes of the marker that was read after the commands. If they equal the last marker on this
+    /// connection, which is usual, both share one text. All bytes are compared each time (S9).
     #[inline]
     pub fn marker(&self, said: &[u8]) -> MarkerSeen {
         MarkerSeen::Text(match &self.marker {
@@ -283,7 +283,7 @@ impl Exchange {
             self.is_again = false;
             self.fail(&Failure::new(FailureKind::Protocol));
         }
-        // Another batch can reuse the list when no batch refers to it. The list of a large tick is not kept.
+        // The list is kept for reuse if it has only commands of this batch, and no other batch refers to it.
         let count = self.command_count();
         self.commands.take_if(|commands| {
             commands.len() > count || Arc::get_mut(commands).map(Vec::clear).is_none()
@@ -301,12 +301,12 @@ impl Exchange {
         self.to_send().any(|(_, command)| is_it(command))
     }
 
-    /// The command at this index of the present sending, with its index in the list.
+    /// The command at this index of the present sending, with its index in the list `commands`.
     fn nth(&self, nth: usize) -> Option<(usize, &TicketedCommand)> {
         self.member(if self.is_again { *self.places.get(nth)? } else { nth })
     }
 
-    /// The command at this index of the batch, with its index in the list.
+    /// The command at this index of the batch, with its index in the list `commands`.
     fn member(&self, place: usize) -> Option<(usize, &TicketedCommand)> {
         let member = *self.members.get(place)?;
         Some((member, self.commands.as_ref()?.get(member)?))
@@ -414,7 +414,7 @@ impl Session {
             .any(|form| form > exchange.form && self.ask_again(exchange, form, has_moved_on))
     }
 
-    /// Chooses the commands that are sent again in this form. Returns whether there are any.
+    /// Chooses the commands that are sent again in this form. Fails those that are too late. False if none is left.
     fn ask_again(&mut self, exchange: &mut Exchange, form: Form, has_moved_on: bool) -> bool {
         let unclear = exchange.unclear.iter().filter(|(_, other)| *other == form);
         let (places, late): (Vec<usize>, Vec<usize>) = unclear

@@ -101,7 +101,7 @@ pub(crate) struct NodeTrust {
     /// The text that the marker must have while the node is trusted; `None` while the node is not trusted.
     marker: Option<Arc<str>>,
     run: Run,
-    /// Whether the last command reached the server.
+    /// True after an answer of the node. False once a command about trust has failed to reach the node.
     is_near: bool,
     clock: NodeClock,
     /// The node's adoption (the text that started its wait) in its last answer: the text, its age as this client bounds
@@ -124,7 +124,7 @@ pub(crate) struct Review {
     /// The number of the last command about trust.
     pub(crate) round: u32,
     pub(crate) due: Option<BootTime>,
-    /// Time of this record's entry in the deadline index; `None` without an entry.
+    /// Time of this record's entry in the engine's deadline index; `None` without an entry.
     pub(crate) wake: Option<BootTime>,
 }
 
@@ -179,7 +179,7 @@ impl NodeMonitor {
         &mut self.nodes[node.index()]
     }
 
-    /// Whether there is a node that the client must not ask for votes.
+    /// Whether some node is quarantined or refused. If not, the client may ask every node for votes.
     pub(crate) fn excludes_any(&self) -> bool {
         let may_vote = |trust: &NodeTrust| {
             matches!(trust.trust_state, TrustState::Unverified | TrustState::Trusted)
@@ -267,7 +267,7 @@ impl NodeMonitor {
         times.get(self.quorum.needed() - 1).copied()
     }
 
-    /// Handles the evidence of a batch of answers if it has nothing new, which is usual. Returns `Some(None)` if votes
+    /// Handles the evidence of a batch of answers if the node stays trusted, as usual. Returns `Some(None)` if votes
     /// in the batch count, and `Some` with the reason if they do not. Returns `None` if the caller must call
     /// [`handle_evidence`](Self::handle_evidence).
     pub(crate) fn confirm(
@@ -421,7 +421,7 @@ impl NodeMonitor {
                 trust.review.step = if step == Step::Identifying { Step::Rest } else { step };
                 trust.rest(now);
             }
-            // The node is unreachable, or another client was faster. The node is examined again soon.
+            // The command failed, or the node's marker or adoption is not as expected. The node is examined again soon.
             (_, answer) => {
                 trust.is_near &=
                     !matches!(&answer, Answer::Failed(failure) if failure.kind().is_about_reach());

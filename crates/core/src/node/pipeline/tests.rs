@@ -40,7 +40,7 @@ impl Setting {
         }
     }
 
-    /// The lock numbers of each batch that was taken.
+    /// The lock numbers of the commands in each batch that was taken from the pipeline.
     fn given(&self) -> Vec<Vec<u64>> {
         self.next.iter().map(|(_, locks)| locks.clone()).collect()
     }
@@ -57,7 +57,7 @@ impl Setting {
         self.give();
     }
 
-    /// The answers for the engine, with the numbers of their locks.
+    /// Takes the answers that the pipeline has reported to the engine since the last call, after their lock numbers.
     fn told(&mut self) -> Vec<(Vec<u64>, Vec<Answer>)> {
         let answered = |event| match event {
             Event::Answered { answers, .. } => Some(answers),

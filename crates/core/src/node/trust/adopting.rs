@@ -103,7 +103,7 @@ impl NodeMonitor {
         let (first, first_age, at) =
             trust.adopted.get_or_insert_with(|| (text.clone(), age, now.boot()));
         if *first != text {
-            // This adoption was written after the client read the earlier one, so its age was zero at that reading.
+            // This adoption was written after the client read the earlier one, so it is no older than that reading.
             let younger = if mutant!(AdoptionBegunAnewBelieved) { age } else { Duration::ZERO };
             (*first, *first_age) = (text.clone(), younger);
         }
@@ -130,7 +130,7 @@ impl NodeMonitor {
         let (left, writes) = (plan.grown_at.remaining(now), self.rules.is_strict());
         let trust = self.node_mut(node);
         if core::mem::take(&mut trust.is_guess) {
-            // Only an upper bound of the quarantine's end was reported. The exact end is reported even if it is equal.
+            // So far only an upper bound of the quarantine's end was reported. An equal exact end is reported too.
             trust.reported = None;
         }
         trust.trust_state = TrustState::Quarantined { until: plan.grown_at, why: plan.why.clone() };

@@ -41,8 +41,8 @@ impl EarlierRuns {
         self.0.iter().find(|(it, _)| **it == *run_id).map(|(_, voted)| *voted)
     }
 
-    /// The time of the oldest run's last vote, if the list is full. When that vote has expired, there is room for
-    /// another run.
+    /// If the list is full, the time of the last vote of the run that voted least recently. When that vote has expired,
+    /// there is room for another run.
     pub(super) fn is_full_since(&self) -> Option<BootTime> {
         let is_full = self.0.len() >= RUNS_MAX;
         self.0.iter().map(|(_, voted)| *voted).min().filter(|_| is_full)

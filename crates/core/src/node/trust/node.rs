@@ -43,7 +43,7 @@ impl NodeTrust {
         Arc::ptr_eq(marker, text) || marker == text || mutant!(ChangedMarkerTrusted)
     }
 
-    /// Whether the evidence (`INFO`, marker) with a batch of answers confirms the trust and, as usual, has nothing new.
+    /// Whether the node stays trusted, by the connection and the marker of a batch. If so, notes when it was sent.
     pub(super) fn is_confirmed(
         &mut self,
         epoch: (u64, u64),

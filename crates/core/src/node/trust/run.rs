@@ -30,7 +30,7 @@ pub(super) struct Run {
 pub(super) struct NodeClock {
     /// The wall clock in microseconds, and the time at which the answer arrived; `None` if no clock is known.
     pub(super) reading: Option<(i64, BootTime)>,
-    /// Whether the answer arrived long after the question.
+    /// Whether the answer with this clock took longer than half a quarantine, so that the clock may be too old.
     pub(super) is_late: bool,
 }
 
