@@ -25,7 +25,7 @@ pub struct Request {
     pub timing: Timing,
     /// The time for which a call tries to get the lock.
     pub wait: Wait,
-    /// The delay between attempts, and their largest number.
+    /// The delay between attempts, and the largest number of attempts.
     pub retry: Retry,
     /// Whether the engine extends the lock automatically, every third of the ttl.
     pub automatic: bool,

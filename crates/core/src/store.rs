@@ -33,7 +33,7 @@ pub struct Store {
     keys: BTreeMap<Key, Stored>,
     /// The key and its old state for each write that is not on the disk yet; `None` if these are not recorded.
     undo: Option<Vec<(Key, Option<Stored>)>>,
-    /// Connections that get one push each when a key changes.
+    /// For each key, the connections that get one push when the key changes.
     watchers: BTreeMap<Key, BTreeSet<ConnectionId>>,
     pushes: Vec<(ConnectionId, Key)>,
 }
@@ -41,7 +41,7 @@ pub struct Store {
 /// The properties in which servers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kind {
-    /// A key expires at the beginning of its last millisecond, not at the end.
+    /// A key expires at the beginning of the last millisecond of its ttl, not at the end of that millisecond.
     pub expires_at_once: bool,
     /// The server has a native command that compares and deletes. Its reply does not distinguish an absent key from
     /// another value.
@@ -97,7 +97,7 @@ impl Turn {
         self.now_us.div_euclid(1000)
     }
 
-    /// The end of a time to live that begins now.
+    /// The end of a time to live that begins now, in milliseconds of the server's wall clock.
     const fn until(self, ttl_ms: u64) -> i64 {
         self.now_ms().saturating_add_unsigned(ttl_ms)
     }

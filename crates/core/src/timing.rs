@@ -209,7 +209,7 @@ pub enum TimingError {
     NothingLeft {
         /// The drift: ε·T + δ.
         drift: Duration,
-        /// The margin before the end.
+        /// The margin before the end of the validity.
         margin: Duration,
         /// The smallest validity of a granted lock.
         min_validity: Duration,

@@ -16,7 +16,7 @@ use crate::timing::Timing;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct EntryExtension {
-    /// Time of this record's entry in the deadline index: its deadline or earlier. `None` without an entry.
+    /// Time of this record's entry in the engine's deadline index: at or before its deadline. `None` without an entry.
     pub(crate) wake: Option<BootTime>,
     quorum: Quorum,
     timing: Timing,

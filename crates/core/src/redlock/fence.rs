@@ -15,11 +15,11 @@ use crate::command::{Counter, Failure, FailureKind};
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::time::{BootTime, Reading};
 
-/// A number that the counters of a quorum must record.
+/// The record of one number, a fencing token, in the counters of a quorum: the nodes that have it so far.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct WriteBack {
     number: u64,
-    /// Largest number that a voting node has reported.
+    /// Largest counter that a voting node has reported.
     largest: u64,
     /// Nodes whose counter equals `number`. A node with a higher counter does not belong to this set.
     recorded: NodeSet,
@@ -172,11 +172,11 @@ impl FenceRequest {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Fenced {
     pub(crate) counter: Counter,
-    /// The guard's number. It never changes for the same guard (S18).
+    /// The guard's fencing token. It never changes for the same guard (S18).
     pub(crate) fence: u64,
-    /// Largest number that a voting node has reported.
+    /// Largest counter that a voting node has reported. The next guard's token must be larger.
     pub(crate) largest: u64,
-    /// Whether the guard was notified of a larger number.
+    /// Whether the guard was notified that another client has a larger fencing token.
     pub(crate) superseded: bool,
     /// Boxed because a pending hand-over is rare.
     pub(crate) handover: Option<Box<PendingHandover>>,

@@ -10,7 +10,7 @@ use crate::loss::LossCause;
 use crate::redlock::vote::{HoldLimit, Validity};
 use crate::time::Reading;
 
-/// The guard's side of a held lock.
+/// The guard's copy of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Hold {
     validity: Validity,
@@ -108,12 +108,12 @@ impl Hold {
         !core::mem::replace(&mut self.superseded, true)
     }
 
-    /// The votes.
+    /// The votes that the guard has from the engine, and the validity that follows from them.
     pub const fn validity(&self) -> &Validity {
         &self.validity
     }
 
-    /// The latched end. `None` does not mean that the lock is valid now, because its end may not be latched yet.
+    /// How the hold ended. `None` does not mean that the lock is valid now: only [`look`](Self::look) notes an expiry.
     pub const fn ended(&self) -> Option<Ended> {
         self.ended
     }

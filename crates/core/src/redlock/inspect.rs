@@ -10,7 +10,7 @@ use crate::time::{BootTime, Reading};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Inspection {
-    /// Time of this record's entry in the deadline index: its deadline or earlier. `None` without an entry.
+    /// Time of this record's entry in the engine's deadline index: at or before its deadline. `None` without an entry.
     pub(crate) wake: Option<BootTime>,
     quorum: Quorum,
     started: Reading,
@@ -37,7 +37,7 @@ impl Inspection {
         result.is_some_and(|result| result.said == NodeOutcome::NotAsked)
     }
 
-    /// Adds a node. Returns whether the node was not asked before.
+    /// Adds a node to those that are asked. Returns whether the node was not among them before.
     pub(crate) fn ask_too(&mut self, node: NodeId) -> bool {
         let is_new = self.is_not_asked(node);
         if is_new {

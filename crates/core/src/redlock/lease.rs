@@ -33,7 +33,7 @@ use crate::token::Token;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Lease {
-    /// Time of this record's entry in the deadline index: its deadline or earlier. `None` without an entry.
+    /// Time of this record's entry in the engine's deadline index: at or before its deadline. `None` without an entry.
     pub(crate) wake: Option<BootTime>,
     /// Last time at which a client of another library, which polls, held one of the keys. In gaps (periods left to such
     /// clients) the lease is not handed over. `None` if none was seen, or the call leaves no gaps.
@@ -83,12 +83,12 @@ pub(crate) enum Confirmation {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Tenure {
     began: Reading,
-    /// No guard holds the lease under this token beyond this time.
+    /// No guard holds the lease under this token beyond this time: the `max_hold` of the first guard.
     token_until: BootTime,
     handover_count: u32,
     /// Whether the lease has a place in the local queue. A lease that was attached has none.
     is_queued: bool,
-    /// Round trip at the time of the attempt.
+    /// Round trip to a quorum at the time of the attempt, in nanoseconds.
     round_trip_ns: u64,
     /// Random word of the attempt. The back-off after the release uses it.
     jitter: u64,
@@ -156,8 +156,8 @@ impl Lease {
         (self.token, self.tenure.handover_count)
     }
 
-    /// Whether this process backs off in favour of others after the release. It does so only after an exclusive lock: a
-    /// reader blocks only writers, and a waiting writer keeps new readers out by an intent.
+    /// Whether this process backs off after the release, in favour of other processes. It does so only after an
+    /// exclusive lock: a reader blocks only writers, and a waiting writer keeps new readers out by an intent.
     pub(crate) fn backs_off(&self) -> bool {
         self.lost.is_none() && self.mode() == Mode::Exclusive
     }

@@ -21,7 +21,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// One token being released on every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Release {
-    /// Time of this record's entry in the deadline index: its deadline or earlier. `None` without an entry.
+    /// Time of this record's entry in the engine's deadline index: at or before its deadline. `None` without an entry.
     pub(crate) wake: Option<BootTime>,
     entry: Entry,
     quorum: Quorum,
@@ -42,7 +42,7 @@ pub struct Release {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Answers {
-    /// Nodes without an answer so far.
+    /// Nodes that have not answered the release so far.
     awaited: NodeSet,
     deleted: NodeSet,
     absent: NodeSet,
@@ -254,7 +254,7 @@ impl Release {
         if !self.answers.awaited.is_empty() && !time_is_up {
             return None;
         }
-        // Votes that were held and are gone. If there is no quorum without them, the lock was lost before its release.
+        // Nodes that lost their vote, and nodes without a vote. If the rest is no quorum, the lock was lost early.
         let gone = self.held.iter().filter(|node| self.answers.is_gone(*node)).count();
         let never =
             |node: &NodeId| !self.held.contains(*node) && !self.answers.deleted.contains(*node);

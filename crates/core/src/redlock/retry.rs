@@ -10,7 +10,7 @@ use crate::node::round_trip::ROUND_TRIP_MIN;
 /// The longest time between two polls of a lock that another client holds, unless configured otherwise.
 pub const POLL_CEILING: Duration = Duration::from_millis(250);
 
-/// The delays between attempts, and their number.
+/// The delays between attempts, and the largest number of attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Retry {
     /// The delay between two attempts.

@@ -22,7 +22,7 @@ use crate::time::{BootTime, Reading, nanos};
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Validity {
     held: NodeSet,
-    /// Time of sending per vote (S4); zero for a node without a vote.
+    /// For each node, the clock reading before its vote was requested (S4); zero without a vote.
     sent: Sent,
     quorum: Quorum,
     term_ns: u64,

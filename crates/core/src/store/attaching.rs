@@ -47,7 +47,7 @@ impl Store {
         }
     }
 
-    /// Sets all keys to the value; all of them exist. If the ttl is zero, a key without an expiry gets none.
+    /// Sets the keys, all of which exist, to the value. If the ttl is zero, a key without an expiry still gets none.
     pub(super) fn replace(&mut self, (keys, value): (&Keys, &Value), ttl_ms: u64, turn: Turn) {
         for key in &**keys {
             let until = turn.until(ttl_ms);

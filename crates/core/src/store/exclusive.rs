@@ -75,7 +75,7 @@ impl Store {
         }
     }
 
-    /// Returns the answer for a value that is not under all keys; `None` if it is.
+    /// `None` if all keys hold the value. Otherwise the answer: `Other` if a key holds another value, else `Absent`.
     pub(super) fn is_not_ours(&self, (keys, value): (&Keys, &Value)) -> Option<Answer> {
         let there = |key: &Key| self.keys.get(key).map(|stored| stored.holds(value));
         let all: Vec<Option<bool>> = keys.iter().map(there).collect();

@@ -201,7 +201,7 @@ impl Store {
         all.iter().any(|it| matches!(it, Standing::Reads | Standing::HasRead))
     }
 
-    /// Makes `value` a reader in the place of `from`, until `until_ms`, but no earlier than `from` would have ended.
+    /// Makes `value` a reader in the place of `from`, until `until`, but no earlier than `from` would have ended.
     pub(super) fn replace_reader(
         &mut self,
         (keys, from, value): (&Keys, &Value, &Value),
@@ -221,7 +221,7 @@ impl Store {
         }
     }
 
-    /// Sets the key's expiry to that of its last reader.
+    /// Stores the readers of a key, which expires with the last of them. Deletes the key if all of them have ended.
     fn put_readers(&mut self, key: &Key, members: BTreeMap<Vec<u8>, i64>, turn: Turn) {
         let last =
             members.values().copied().max().filter(|end| !self.has_ended(*end, turn.now_ms()));

@@ -62,7 +62,7 @@ impl Store {
         }
     }
 
-    /// Returns the answer if the lock does not have this value, or its nonce is another attempt's.
+    /// `None` if the lock has this value and this attempt's nonce. Otherwise the answer. `by_value` ignores the nonce.
     fn is_not_taken(&self, taken: &Taken, by_value: bool) -> Option<Answer> {
         let Some(stored) = self.keys.get(&taken.key) else { return Some(Answer::Absent) };
         let nonce = self.keys.get(&taken.nonce_key);

@@ -94,7 +94,7 @@ impl Attempt {
         self.count(|slot| matches!(slot, Slot::Refused { .. } | Slot::Failed { .. })) > 0
     }
 
-    /// The nodes that have not answered the attempt's command.
+    /// The nodes on which the attempt's command may still be executed, because no answer excludes this.
     pub(crate) fn unanswered(&self) -> NodeSet {
         let unanswered = |slot: &Slot| match slot {
             Slot::Outstanding { .. } => true,
@@ -194,7 +194,7 @@ impl Attempt {
 /// The answer of one node in an attempt, and its time. Errors show both.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NodeResult {
-    /// The answer.
+    /// The answer, or the reason why there is none.
     pub said: NodeOutcome,
     /// Time from the start of the attempt to the answer.
     pub took: Duration,
@@ -205,7 +205,7 @@ impl NodeResult {
         Self { said, took }
     }
 
-    /// The results of all nodes, `so_far` after the start. `None` stands for an outstanding answer.
+    /// The results of all nodes. An outstanding answer (`None`) becomes [`NodeOutcome::Nothing`] after `so_far`.
     pub(crate) fn all_so_far(results: &[Option<Self>], so_far: Duration) -> Vec<Self> {
         let nothing = || Self::new(NodeOutcome::Nothing, so_far);
         results.iter().map(|result| result.clone().unwrap_or_else(nothing)).collect()
@@ -233,7 +233,7 @@ pub enum NodeOutcome {
     Granted,
     /// Another value is under the key. `Some` describes the holder, if the command asked for it.
     Refused(Option<Holding>),
-    /// The state of the key in an inspection.
+    /// The state of the key that an inspection found. In an attempt, `Free` if the node lacks the key.
     Seen(Holding),
     /// The command failed.
     Failed(Failure),

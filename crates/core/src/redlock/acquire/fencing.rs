@@ -11,7 +11,7 @@ use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::vote::Validity;
 use crate::time::Reading;
 
-/// The slot of a node that gave this answer to an acquire with a fencing token.
+/// The state of a node in the attempt after it gave this answer to an acquire with a fencing token.
 pub(super) fn vote(
     (request, attaches): (&mut FenceRequest, bool),
     node: NodeId,
@@ -37,7 +37,7 @@ pub(super) fn vote(
 }
 
 impl Attempt {
-    /// Requests a fencing token from `counter`. `seen` is the largest number that the call has seen so far.
+    /// Requests a fencing token from `counter`. `seen` is the largest number that any node has reported to the call.
     pub fn seek_fence(&mut self, counter: Counter, seen: u64) {
         self.fence_request = Some(Box::new(FenceRequest::new(counter, seen)));
     }

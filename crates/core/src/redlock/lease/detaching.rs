@@ -34,7 +34,7 @@ impl Detaching {
 /// A lock that this process no longer holds, and that another process may take over.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Detached {
-    /// The entry of the lock on the nodes.
+    /// The keys, mode, origin and value of the lock.
     pub entry: Entry,
     /// The lock's ttl.
     pub ttl: Duration,
@@ -48,7 +48,7 @@ pub struct Detached {
 }
 
 impl Lease {
-    /// Stops the extension, and begins the wait for the nodes' answers.
+    /// Stops the automatic extension, and begins the wait for the nodes' answers to earlier commands.
     pub(crate) fn detach(&mut self, now: Reading) {
         let due = now.after(self.node_timeout());
         self.guard.automatic = false;
@@ -60,7 +60,7 @@ impl Lease {
         self.detaching.is_some()
     }
 
-    /// Whether the caller has the detached lock. From then on, only the caller ends the lock.
+    /// Whether the caller has received the [`Detached`] lock. From then on, only the caller ends the lock.
     pub(crate) const fn is_detached(&self) -> bool {
         matches!(&self.detaching, Some(detaching) if detaching.is_reported)
     }
