@@ -79,7 +79,7 @@ fn answer(does: Does) -> Answer {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Decided {
-    /// The remaining validity, in nanoseconds.
+    /// The lock is acquired, with this remaining validity in nanoseconds.
     Yes(i64),
     No(FailureReason),
 }
@@ -181,7 +181,7 @@ struct Schedule {
     steps: Vec<(Step, i64)>,
 }
 
-/// The nodes answer in order. Then the silent nodes time out, and the late answers arrive.
+/// The prompt answers arrive at `time`. Then the silent nodes time out, and the late answers arrive.
 fn prompt(does: &[Does], time: i64, order: &[usize]) -> Schedule {
     let [prompt, late] = answers(does, order);
     let after = time.max(NODE_TIMEOUT);

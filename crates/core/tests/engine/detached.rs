@@ -283,7 +283,7 @@ fn an_attach_that_comes_too_late_for_a_quorum_releases_its_own_value() {
     world.finish();
 }
 
-/// Two or three clients attach at one moment, and each gets the votes of some nodes.
+/// Two or three clients attach the same lock at one moment, and each gets the votes of some nodes.
 #[test]
 fn a_split_between_attaching_clients_ends_with_one_holder() {
     for (nodes, split) in [(4, &[0, 0, 1, 1][..]), (5, &[0, 0, 1, 1, 1]), (5, &[0, 0, 1, 1, 2])] {

@@ -24,7 +24,7 @@ use quorlock_sim::{Guard, Random};
 /// The offset that puts counters ahead of the wall clock in every test, in microseconds.
 const AHEAD: u64 = 10_000_000_000;
 
-/// A world in which the counters of the nodes are above all clocks.
+/// A world in which each node's counter is above all clocks: `AHEAD` plus the node's number in `at`.
 fn with_counters(at: &[u64]) -> ScriptedWorld {
     let mut world = ScriptedWorld::new(at.len());
     world.set_counters("k", &at.iter().map(|at| AHEAD + at).collect::<Vec<u64>>());

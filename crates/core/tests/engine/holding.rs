@@ -433,10 +433,10 @@ fn a_client_that_slept_past_the_end_does_not_take_an_old_yes_for_a_lock() {
     world.finish();
 }
 
-/// S13. The guard has reported the end, so answers that the client reads later must not make the lock valid again.
+/// S13. The guard has reported the end of the lock, so answers that the client reads later must not make it valid.
 #[test]
 fn an_answer_that_waited_past_the_end_is_too_late_although_it_came_before() {
-    // First case: the client reads the answer to an extension after the end.
+    // First case: after the end of the lock, the client reads the answer to an extension.
     let mut world = ScriptedWorld::new(1);
     let lock = world.hold(request("k"));
     world.run_until(970);
@@ -447,7 +447,7 @@ fn an_answer_that_waited_past_the_end_is_too_late_although_it_came_before() {
     assert_eq!(world.lost(lock), Some((986, LossCause::Expired)));
     world.finish();
 
-    // Second case: the client reads a third vote after the end; with the second vote, it would be a quorum.
+    // Second case: after the end of the lock, the client reads a third vote. The second and third would be a quorum.
     let mut world = ScriptedWorld::new(3);
     world.connecting(1);
     world.connecting(2);

@@ -27,7 +27,7 @@ fn two_clients(nodes: usize) -> ScriptedWorld {
     ScriptedWorld::with(2, Quorum::majority(nodes).expect("there are nodes"))
 }
 
-/// The number of commands of this kind that the client has sent.
+/// The number of commands that the client has sent and for which `is_it` holds.
 fn count(world: &ScriptedWorld, client: usize, is_it: fn(&Command) -> bool) -> usize {
     world.orders(client).filter(|(_, command)| is_it(command)).count()
 }
