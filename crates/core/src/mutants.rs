@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// A deliberate bug in the engine, or in the store's version of a server's scripts.
+/// A deliberate bug in the engine, or in a server's script as `Store`, the model of a server, executes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "each has its words in `ALL` or `SCRIPTS`")]
 pub enum Mutant {
@@ -175,8 +175,8 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("a gap for clients that poll never ends", Mutant::GapNeverEnds, "fault tolerance"),
 ];
 
-/// Every mutant of a server's scripts: its description, the mutant, and the invariant of the simulator that must catch
-/// it.
+/// Every mutant of a server's scripts, as the model of a server executes them: its description, the mutant, and the
+/// invariant of the simulator that must catch it.
 pub const SCRIPTS: &[(&str, Mutant, &str)] = &[
     ("release without compare", Mutant::ReleaseWithoutCompare, "token ownership"),
     ("fence raised without token check", Mutant::RaiseWithoutCompare, "fencing"),

@@ -83,7 +83,7 @@ impl Reading {
         if mutant!(BootClockAlone) { boot } else { boot.max(real) }
     }
 
-    /// The point on the boot clock `delay` from now.
+    /// The point on the boot clock `delay` after this reading.
     pub fn after(self, delay: Duration) -> BootTime {
         self.boot().after(delay)
     }

@@ -66,7 +66,7 @@ impl Timing {
     /// Checks the options against each other. Contradictory options are refused, never clamped.
     ///
     /// # Errors
-    /// The first relation that is not satisfied, with both values.
+    /// The first relation that is not satisfied, with the times that contradict each other.
     pub fn new(options: TimingOptions) -> Result<Self, TimingError> {
         let TimingOptions {
             ttl,

@@ -11,7 +11,7 @@ use crate::redlock::quorum::{NODE_COUNT_MAX, NodeId, Quorum};
 /// Lower bound of the estimate. On a faster network the time to wake a task counts more than the round trip itself.
 pub(crate) const ROUND_TRIP_MIN: Duration = Duration::from_micros(50);
 
-/// A measured round trip counts as at most this, or as at most four smoothed round trips if that is longer.
+/// The cap of a measured round trip: this, or four times the node's smoothed round trip if that is longer.
 const OUTLIER_NS: u64 = 100_000_000;
 
 /// The round trips to the nodes of one client.
@@ -19,7 +19,7 @@ const OUTLIER_NS: u64 = 100_000_000;
 pub(crate) struct RoundTrips {
     /// Smoothed round trip to each node, in nanoseconds; zero before the node's first answer.
     nodes: Vec<u64>,
-    /// A fixed estimate that replaces the observations; `None` if the observations count.
+    /// A fixed estimate that replaces the measured round trips; `None` if the measured ones count.
     fixed: Option<Duration>,
     /// The cached round trip to a quorum; `None` if it was not computed since the last answer of a node.
     to_quorum: Option<Duration>,

@@ -172,7 +172,7 @@ impl Supervisor {
         true
     }
 
-    /// Notes that an attempt to connect failed. If there is another connection, the state does not change.
+    /// Notes that an attempt to connect failed. If the former connection still exists, the state does not change.
     pub fn not_connected(&mut self, now: Duration, failure: Failure, entropy: u64) {
         self.connecting_since = None;
         if self.connection.is_none() {

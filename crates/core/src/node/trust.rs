@@ -59,7 +59,7 @@ pub enum TrustState {
     /// The node's votes do not count yet.
     Quarantined {
         /// Expected end of the quarantine. The node's votes count from then on unless an examination finds another
-        /// reason.
+        /// reason against them.
         until: BootTime,
         /// The reason of the quarantine, for people.
         why: Arc<str>,
@@ -71,7 +71,7 @@ pub enum TrustState {
 /// The interval of examinations of a trusted node. The examinations also keep its connection alive.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 
-/// The interval of examinations of an untrusted node, if the client does not know when the node will be trusted.
+/// The longest interval of examinations of an untrusted node. If its wait ends earlier, the next one follows then.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// The shortest interval of examinations. Servers round uptimes down to whole seconds, so a node may seem too young for
@@ -121,7 +121,7 @@ pub(crate) struct NodeTrust {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Review {
     step: Step,
-    /// The number of the last command about trust.
+    /// The number of the last command about trust. The client ignores answers to earlier ones.
     pub(crate) round: u32,
     pub(crate) due: Option<BootTime>,
     /// Time of this record's entry in the engine's deadline index; `None` without an entry.
@@ -136,7 +136,7 @@ enum Step {
     Identifying,
     /// The adoption, which starts the node's wait, is being written or read.
     Adopting(Box<MarkerPlan>),
-    /// Other nodes were asked for their wall clocks.
+    /// Other nodes were asked for their wall clocks, from which the floor of this node's marker follows.
     Gathering(Box<MarkerPlan>),
     Marking,
 }

@@ -188,7 +188,7 @@ pub(crate) struct PendingHandover {
     pub(crate) round: u32,
     /// Time of the old guard's release.
     pub(crate) called: Reading,
-    /// Whether the old guard awaits the outcome.
+    /// Whether the old guard awaits the outcome of its release.
     pub(crate) report: bool,
     pub(crate) write_back: WriteBack,
 }

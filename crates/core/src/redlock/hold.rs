@@ -41,7 +41,7 @@ impl Hold {
     }
 
     /// Turns a writer into a reader. Call this before the engine receives
-    /// [`Event::Downgrade`](crate::Event::Downgrade), so that the guard is a reader's before a node learns of it.
+    /// [`Event::Downgrade`](crate::Event::Downgrade), so that the guard is a reader's before any node is asked.
     /// Returns whether the engine must receive the event, which happens once while the lock is held.
     pub fn downgrade(&mut self) -> bool {
         let is_first = self.ended.is_none() && self.mode == Mode::Exclusive;
@@ -148,7 +148,7 @@ mod tests {
         Reading::new(ms * 1_000_000, ms * 1_000_000)
     }
 
-    /// The validity of one vote, sent at this time.
+    /// The validity of one vote that was requested at this time.
     fn validity(sent: Reading) -> Validity {
         Validity::new([Some(sent)], Quorum::majority(1).unwrap(), SECOND, Duration::ZERO)
     }

@@ -151,8 +151,8 @@ impl Quorum {
 
     /// Whether there are too few votes even if all outstanding nodes grant.
     ///
-    /// "A majority refused" is not equivalent: with an even number of nodes, a tie is already the end. (node-redlock
-    /// waited forever in this case.)
+    /// "A majority refused" is not equivalent: with an even number of nodes, a tie already rules a quorum out.
+    /// (node-redlock waited forever in this case.)
     pub const fn is_out_of_reach(self, votes: usize, outstanding: usize) -> bool {
         votes + outstanding < self.needed()
     }

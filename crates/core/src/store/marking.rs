@@ -55,7 +55,7 @@ impl Store {
                 }
                 let stored = self.keys.get_mut(key).ok_or(FailureKind::Rejected)?;
                 // The age of an adoption follows from its expiry. An adoption without an expiry, or with one that is
-                // too late, gets an expiry now.
+                // too late, counts as written now.
                 let latest = turn.now_ms() + LIFE_MS;
                 stored.expires_ms = Some(stored.expires_ms.map_or(latest, |end| end.min(latest)));
                 let age = u64::try_from(age_ms(stored, turn)).unwrap_or(0);

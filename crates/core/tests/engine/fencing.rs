@@ -39,7 +39,7 @@ fn held_and_wanted(world: &mut ScriptedWorld) -> (LockId, LockId) {
     (first, second)
 }
 
-/// The fencing tokens that this lock's attempts proposed to the first node.
+/// The fencing tokens that the attempts of this call proposed to the first node, in order.
 fn proposals(world: &ScriptedWorld, lock: LockId) -> Vec<u64> {
     let proposals = world.log().iter().filter_map(|(_, _, effect)| match effect {
         Effect::Send { ticket, command: Command::AcquireFenced { proposal, .. }, .. }
@@ -150,7 +150,7 @@ fn a_counter_that_stands_above_the_number_has_not_recorded_it() {
     world.run_until(4);
     assert_eq!(world.retried(lock), [4]);
     world.run_until(400);
-    // The next attempt starts with a proposal above the larger counter.
+    // The next attempt starts with a proposal above the counter of node 0, which was larger than the first token.
     assert_eq!(proposals(&world, lock)[1], AHEAD + 1001);
     assert_eq!((world.fence(lock), world.attempts(lock)), (AHEAD + 1001, 2));
     assert_eq!(world.sent(lock, Verb::Raise, 0), [2]);
@@ -221,7 +221,7 @@ fn a_refusal_reports_the_holder_and_the_counter() {
     let holder = world.hold(fenced(request("k")));
     let waiter = world.acquire_by(1, fenced(waiting("k", 30)));
     world.run_for(2);
-    // The nodes do not answer the inspection that follows.
+    // The nodes do not answer the inspection that follows the refused attempt.
     (0..3).for_each(|node| world.freeze(node, true));
     world.run_for(100);
     let value = world.guard(holder).value().as_bytes().to_vec();

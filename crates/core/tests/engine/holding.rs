@@ -164,7 +164,7 @@ fn its_holder_is_notified_when_no_quorum_confirms_and_when_one_confirms_again() 
     assert_eq!(world.health(lock)[0], (FIRST_EXTENSION + 2, false, 1));
     world.refuse(1, None);
     world.run_until(500);
-    // The next round of extensions begins a tenth of the ttl after the first one.
+    // The next round of extensions begins a tenth of the ttl after the first one has failed.
     assert_eq!(world.health(lock)[1..], [(439, true, 2); 2], "clear, and over");
     world.refuse(2, None);
     world.run_until(1500);

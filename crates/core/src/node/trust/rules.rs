@@ -28,13 +28,13 @@ pub struct Rules {
     pub guard: RestartGuard,
     /// The settings that all clients must share.
     pub cluster: Cluster,
-    /// The nodes' names, in the order of the list.
+    /// The nodes' names, in the order of the client's list of nodes.
     pub names: Vec<Arc<str>>,
     /// The key of the marker.
     pub marker: Key,
     /// The key of the adoption: the text that starts the wait of a node without a valid marker.
     pub adoption: Key,
-    /// The number of replicas of each node, in the order of the list. Nodes beyond the end of the list have none. A
+    /// The number of replicas of each node, in the order of `names`. Nodes beyond the end of `replicas` have none. A
     /// vote of a node counts only if all of its replicas acknowledge it (S35).
     pub replicas: Vec<u32>,
     /// The nodes that the operator declares durable: every write is on the disk before the server answers it, and this

@@ -67,7 +67,7 @@ impl Lease {
         (self.round, Command::Downgrade { keys, value })
     }
 
-    /// Sets the time of the next automatic extension after a round.
+    /// Sets the time of the next automatic extension. `confirmed`: a quorum confirmed the round begun at `started`.
     pub(crate) fn schedule_extension(&mut self, confirmed: bool, started: Reading, now: Reading) {
         if self.guard.automatic {
             let next = match confirmed {

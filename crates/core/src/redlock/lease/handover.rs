@@ -75,8 +75,8 @@ impl Lease {
     }
 
     /// Starts a hand-over with a fencing token. The next guard needs a number larger than all numbers that voting nodes
-    /// have reported, and a quorum of them must record it first. Returns the nodes, the round and the command. `None`
-    /// if there is no larger number.
+    /// have reported, and a quorum of them must record it first. Returns the nodes to ask, the round and the command.
+    /// `None` if there is no larger number.
     pub(crate) fn pass(&mut self, report: bool, now: Reading) -> Option<(NodeSet, u32, Command)> {
         let due = now.after(self.node_timeout());
         let fenced = self.fenced.as_mut()?;
