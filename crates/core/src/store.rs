@@ -41,7 +41,7 @@ pub struct Store {
 /// The properties in which servers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kind {
-    /// A key expires at the beginning of the last millisecond of its ttl, not at the end of that millisecond.
+    /// A key is gone from the beginning of the millisecond of its expiry on, not from the end of that millisecond.
     pub expires_at_once: bool,
     /// The server has a native command that compares and deletes. Its reply does not distinguish an absent key from
     /// another value.

@@ -103,7 +103,7 @@ impl Extension {
         self.confirmed() == self.results.len()
     }
 
-    /// Whether some node failed or answered without a confirmation.
+    /// Whether some node failed, or answered and did not confirm its vote.
     pub(crate) fn has_denial(&self) -> bool {
         self.confirmed() + self.outstanding() < self.results.len()
     }

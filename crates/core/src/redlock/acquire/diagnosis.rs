@@ -64,7 +64,7 @@ impl Attempt {
         self.slots[node.index()] = Slot::Failed { failure, took: Duration::ZERO };
     }
 
-    /// The time at which the next node times out; `None` if no answer is awaited.
+    /// The earliest time at which the wait for a node ends; `None` if no answer is awaited.
     pub fn deadline(&self) -> Option<BootTime> {
         let slots = self.slots.iter().filter_map(|slot| match slot {
             Slot::Outstanding { due } => Some(*due),

@@ -54,7 +54,7 @@ impl Lease {
         self.tenure.handover_count += 1;
         let at = next.automatic.then(|| now.after(self.timing.extend_every()));
         self.extending = Extending::begin(at);
-        // The new holder is notified about its own rounds only, so earlier confirmations are forgotten.
+        // The new holder is notified about its own rounds of extending only, so earlier confirmations are forgotten.
         self.confirmation = Confirmation::default();
         if let Some(fenced) = &mut self.fenced
             && let Some(handover) = fenced.handover.take()

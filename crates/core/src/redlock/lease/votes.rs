@@ -24,7 +24,7 @@ pub(super) struct HeldVotes {
     /// For each vote that an answer proved gone, the time when the answered command was sent. A grant for a command
     /// that was sent earlier is stale, however late it arrives.
     gone: BTreeMap<NodeId, Reading>,
-    /// Nodes with another value under the key.
+    /// Nodes with another value under the key, by their last answer about the vote.
     pub(super) overwritten: NodeSet,
 }
 
@@ -126,7 +126,7 @@ impl Lease {
         true
     }
 
-    /// Takes an answer to an extension of this round or an older one. A confirmation raises the end of this node's
+    /// Takes an answer to an extension of the present or an earlier round. A confirmation raises the end of this node's
     /// vote. An answer that the key is gone drops the vote. A failure changes nothing (S11, S12). Returns whether the
     /// votes changed.
     pub(crate) fn handle_extended(&mut self, answer: NodeAnswer<'_>, now: Reading) -> bool {
