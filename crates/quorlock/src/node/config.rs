@@ -19,10 +19,10 @@ use crate::text::printable;
 /// may take its place: `redis://host?replicas=1` ([`NodeConfig::replicas`]).
 ///
 /// `redis+sentinel://host1:26379/NAME?sentinel=host2:26379&sentinel=host3:26379&replicas=1` is the master that these
-/// Sentinels, at most nine, call `NAME`; with `rediss+sentinel://`, TLS is used to the Sentinels and to the master. At each
-/// connect the client asks one Sentinel after the other for the master's address. They share the connect timeout with the
-/// connection to the master in equal parts. `replicas` is required. The URL's user and password are the master's;
-/// `sentinel-user` and `sentinel-password` are the Sentinels', and `db` is the database.
+/// Sentinels, at most nine, call `NAME`; with `rediss+sentinel://`, TLS is used to the Sentinels and to the master. At
+/// each connect the client asks one Sentinel after the other for the master's address. They share the connect timeout
+/// with the connection to the master in equal parts. `replicas` is required. The URL's user and password are the
+/// master's; `sentinel-user` and `sentinel-password` are the Sentinels', and `db` is the database.
 ///
 /// Messages show the name of the node; without a name, `host:port` or the path, or the Sentinels' name for the master.
 /// `Debug` and errors never show a password.
@@ -76,7 +76,7 @@ impl NodeConfig {
         &self.name
     }
 
-    /// Returns `host:port`, the path of the socket, or the first Sentinel and its name for the master: `host:port/NAME`.
+    /// Returns `host:port`, the socket's path, or the first Sentinel and its name for the master: `host:port/NAME`.
     pub fn address(&self) -> String {
         self.target.address()
     }
@@ -101,7 +101,7 @@ impl NodeConfig {
     }
 
     /// Sets a function that returns user and password. The client calls it for every new connection, so a token that
-    /// expires or a password that changes needs no restart. Its result replaces the URL's and the builder's.
+    /// expires or a password that changes needs no restart. Its result replaces those of the URL and of the builder.
     ///
     /// An open connection stays logged in. The function may wait, for example for a token service;
     /// [`connect_timeout`](crate::ClientBuilder::connect_timeout) bounds the call together with the connecting. While it
@@ -139,9 +139,9 @@ impl NodeConfig {
     ///
     /// All clients must have the same number. A client refuses a node with more replicas than k: raise k in all clients
     /// before you add a replica. The node needs RESP3, the rights `+wait` and `+client|tracking`, and
-    /// [`RestartGuard::Strict`](crate::RestartGuard::Strict).
-    /// [`ClientBuilder::build`](crate::ClientBuilder::build) refuses it with another restart guard, and as a durable
-    /// node. `GUARANTEES.md` ("Nodes with replicas") states which executions this does not cover.
+    /// [`RestartGuard::Strict`](crate::RestartGuard::Strict). [`ClientBuilder::build`](crate::ClientBuilder::build)
+    /// refuses it with another restart guard, and as a durable node. `GUARANTEES.md` ("Nodes with replicas") describes
+    /// how two clients may still hold one lock.
     ///
     /// ```
     /// # use quorlock::node::NodeConfig;
@@ -164,8 +164,8 @@ impl NodeConfig {
         self
     }
 
-    /// Sets the name that the server's certificate must have, instead of the URL's host. Use it for a server behind an
-    /// address or a tunnel.
+    /// Sets the name that the server's certificate must have, instead of the URL's host. Use it if the URL has an IP
+    /// address, or the host of a tunnel.
     ///
     /// [`ClientBuilder::build`](crate::ClientBuilder::build) refuses an invalid name, and a name for a node without TLS.
     #[must_use]
@@ -310,7 +310,7 @@ fn redacted(url: &str) -> String {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
         None => (String::new(), url),
     };
-    // If the URL lacks an `@` or a password is not encoded, the password stands in the place of the host. So a text that
+    // If the URL lacks an `@` or a password is not encoded, the password stands in the place of the host. So text that
     // does not look like a host is not shown.
     let (shown, hidden) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
     let (mask, host) = match shown.rsplit_once('@') {

@@ -152,7 +152,7 @@ fn millis(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis()).expect("the suite's ttls are short")
 }
 
-/// Values that differ slightly from `value`.
+/// Values that differ slightly from `value`. A command for `value` must not change a key that holds one of them.
 fn not_quite(value: &Value) -> Vec<Vec<u8>> {
     let whole = value.as_bytes();
     let (shorter, mut longer) = (whole[..whole.len() - 1].to_vec(), whole.to_vec());

@@ -65,7 +65,7 @@ impl Provider {
         }))
     }
 
-    /// Asks for credentials, and writes them into the target.
+    /// Calls the user's function, and writes its user and password into `target`.
     pub(super) async fn log_in(&self, target: &mut Target) -> Result<(), Failure> {
         // A panic of the function ends the task, not the driver. Dropping the set aborts the task.
         let mut task = JoinSet::new();

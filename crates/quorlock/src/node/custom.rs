@@ -53,8 +53,8 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 ///   batches may await answers at a time. Commands take effect in the order in which the client gave them, even if the
 ///   client no longer waits for an earlier one, because a release follows its acquire.
 /// - Nothing is sent twice. A command that was sent and not answered has an unknown effect, and its answer says so:
-///   [`Failure::new`]. A command that certainly never left the process is [`Failure::unsent`]. After [`Batch::send`] the
-///   client does not believe `unsent` of a connection that failed.
+///   [`Failure::new`]. A command that certainly never left the process is [`Failure::unsent`]. After [`Batch::send`]
+///   the client does not believe `unsent` of a connection that failed.
 /// - The node calls [`Batch::send`] right before the first byte can leave, on a connection on which votes may count,
 ///   because the validity of a lock counts from that moment.
 /// - Each command has its own answer. An error is the answer to its own command only.
@@ -76,14 +76,14 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
 
     /// Executes the commands of the batch in order and answers each of them, in that order.
     ///
-    /// May wait a bounded time for a connection before it calls [`Batch::send`]. A node that is known to be down answers at
-    /// once with [`Batch::fail`].
+    /// May wait a bounded time for a connection before it calls [`Batch::send`]. A node that is known to be down
+    /// answers at once with [`Batch::fail`].
     fn execute(&self, batch: Batch) -> BoxFuture<Answers>;
 
     /// The node's background task. Runs as long as the client, on the client's runtime.
     ///
-    /// `push_sink` takes the node's pushes. A node that answers [`Command::Watch`] with [`Answer::Watched`] must push, once,
-    /// when the key changes. A node that cannot push answers with [`Answer::Seen`].
+    /// `push_sink` takes the node's pushes. A node that answers [`Command::Watch`] with [`Answer::Watched`] must push,
+    /// once, when the key changes. A node that cannot push answers with [`Answer::Seen`].
     fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
         let _ = push_sink;
         Box::pin(std::future::pending())

@@ -71,7 +71,7 @@ enum Mode {
     Failing(FailureKind),
 }
 
-/// Time without an answer after which the node is suspended: as for a server in a client with default settings.
+/// A frozen node is suspended after this time without an answer, as a server is in a client with default settings.
 const SILENCE: Duration = Duration::from_millis(150);
 
 /// A batch that a frozen node has received but not executed.

@@ -45,7 +45,7 @@ pub use quorlock_core::{Failure, FailureKind, Holding, NodeState};
 pub(crate) enum ClientNode {
     /// A server. The driver owns the connection to it.
     Server(RedisNode),
-    /// A node that the driver uses through the trait.
+    /// A node of any other kind. The driver uses it through the trait [`Node`].
     Custom(Arc<dyn Node>),
 }
 

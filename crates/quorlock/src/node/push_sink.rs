@@ -11,7 +11,7 @@ use quorlock_core::{Event, NodeId};
 
 use super::Key;
 
-/// The most keys, and bytes of keys, that are kept for one node. Beyond that, all keys count as changed.
+/// The most pushed keys, and bytes of keys, that the inbox keeps for one node. Beyond that, all keys count as changed.
 const KEYS_MAX: usize = 1024;
 const BYTES_MAX: usize = 64 * 1024;
 
@@ -61,7 +61,7 @@ impl PushSink {
         self.tell(|said| said.changed(keys));
     }
 
-    /// All keys may have changed, and no key is watched any more: there is a new connection, or all data has been deleted.
+    /// All keys may have changed, and no key is watched any more: the connection is new, or all data was deleted.
     pub fn all_changed(&self) {
         self.tell(Unread::all_changed);
     }

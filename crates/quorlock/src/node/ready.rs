@@ -1,5 +1,5 @@
-//! Wakers for the parts of the driver's task: one for each transport, one for the timer and one for the inbox, so that the
-//! driver polls only the parts that were woken.
+//! Wakers for the parts of the driver's task: one for each transport, one for the timer and one for the inbox, so that
+//! the driver polls only woken parts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -159,7 +159,7 @@ impl Adapted {
             self.pipeline.announce(events);
             stamp.wake_when_sent(cx.waker());
             self.note_sent(events);
-            // If another thread has sent the batch in between, the loop continues with the next batch.
+            // Another thread may have sent the batch meanwhile. Then the loop continues with the next batch.
             if self.unsent.is_some() {
                 return;
             }

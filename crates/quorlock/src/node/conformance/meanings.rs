@@ -275,7 +275,7 @@ pub async fn a_lock_with_the_callers_value_has_a_nonce(subject: &Subject) {
         (release(&late, false), Answer::Other),
         (extend(&late, false), Answer::Other),
         (extend(&ours, false), Answer::Extended),
-        // The extension by value replaces the nonce.
+        // An extension by value needs no nonce. It replaces the stored nonce by its own.
         (extend(&late, true), Answer::Extended),
         (release(&ours, false), Answer::Other),
         (release(&late, false), Answer::Deleted),
@@ -303,7 +303,7 @@ pub async fn a_node_that_is_greeted_proves_itself(subject: &Subject) {
             let info = Info::parse(&info).expect("all that matters");
             assert!(!info.run_id.is_empty() && info.is_master && !info.is_loading);
         }
-        // Without `Identify`, the node also sends its marker with every batch about votes.
+        // A batch about votes gets the marker even if the batch has no `Identify`.
         let value = new_value();
         let batch = vec![acquire(&key, &value, LONG), release(&key, &value)];
         assert_eq!(subject.execute(batch).await, [Answer::Granted, Answer::Deleted]);

@@ -23,7 +23,7 @@ pub struct Subject {
     background: JoinHandle<()>,
     push_sink: Inbox,
     pub(super) marker: Key,
-    /// Number of the connection of the last answers; zero before the first.
+    /// Number of the connection on which the last answers came; zero before the first answers.
     epoch: AtomicU64,
 }
 
@@ -101,7 +101,7 @@ impl Subject {
         }
     }
 
-    /// The keys of each push since the last call; `None` means all keys.
+    /// The keys of each push since the last call; `None` stands for a push that all keys may have changed.
     pub fn pushed(&self) -> Vec<Option<Key>> {
         let mut events = Vec::new();
         self.push_sink.take(&mut Context::from_waker(Waker::noop()), &mut events);
@@ -130,7 +130,7 @@ impl fmt::Debug for Subject {
     }
 }
 
-/// A batch that was sent.
+/// A batch that the node has sent, and the future of its answers.
 pub(super) struct Given {
     answers: BoxFuture<Answers>,
     early: Option<Answers>,
@@ -138,7 +138,7 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// The answers, and the reported time of sending.
+    /// The answers, and the time at which the node called [`Batch::send`]; `None` if it has not called it.
     pub(super) async fn answers(self) -> (Answers, Option<Reading>) {
         let answers = match self.early {
             Some(answers) => answers,

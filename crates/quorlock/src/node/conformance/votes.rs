@@ -26,7 +26,7 @@ pub async fn a_taken_key_is_refused_and_untouched(subject: &Subject) {
     let outside = &subject.outside;
     let (ours, own) = (new_value(), new_key("taken"));
     assert_eq!(subject.ask(acquire(&own, &ours, STILL_LONG)).await, Answer::Granted);
-    // Even the same value is refused, because a token is used once.
+    // Even the value that the key holds is refused, because every attempt has a token of its own.
     for value in [&new_value(), &ours] {
         assert_eq!(subject.ask(acquire(&own, value, 4 * LONG)).await, Answer::Refused);
         assert_eq!(outside.value(&own).as_deref(), Some(ours.as_bytes()));

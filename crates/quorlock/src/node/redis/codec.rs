@@ -290,7 +290,7 @@ pub(super) fn encode(command: &Command, way: Encoding, scripts: &Scripts, out: &
             None => scripts.release.call(form, [keys], [value.as_bytes()], out),
         },
         Command::Watch { keys, intents } | Command::Inspect { keys, intents } => {
-            // CACHING applies to the next command only, so both are written together.
+            // `CLIENT CACHING` applies to the next command only, so it is written right before that command.
             if way.watches && matches!(command, Command::Watch { .. }) {
                 resp::write(out, &[b"CLIENT", b"CACHING", b"YES"]);
             }
@@ -344,7 +344,7 @@ fn change_taken(
 fn look(keys: &Keys, intents: Option<&Keys>, way: Encoding, scripts: &Scripts, out: &mut Vec<u8>) {
     match keys.single().filter(|_| !is_seen_by_script(keys, intents, way)) {
         Some(key) => {
-            // CACHING applies to the first of these commands, so the server tracks its key.
+            // `CLIENT CACHING` applies only to the first of these two commands, which makes the server track the key.
             resp::write(out, &[b"GET", key.as_bytes()]);
             resp::write(out, &[b"PTTL", key.as_bytes()]);
         }

@@ -235,8 +235,8 @@ fn is_missing(error: &str) -> bool {
     error.starts_with("err unknown command") || is_missing_in_script(&error)
 }
 
-/// Like [`is_missing`], if a script called the command. The server's error then does not name the command. `error` is in
-/// lower case.
+/// Like [`is_missing`], if a script called the command. The server's error then names no command. `error` is in lower
+/// case.
 fn is_missing_in_script(error: &str) -> bool {
     let calls_unknown = error.contains("unknown") && error.contains("command called from");
     calls_unknown || error.contains("command is not allowed from script")

@@ -41,7 +41,7 @@ pub(super) fn not_dialled(error: io::Error) -> Failure {
     Failure::unsent(kind).with_detail(detail)
 }
 
-/// The failure of a wire, with a hint if the wire was closed before the first reply.
+/// The failure of a wire, with a hint at the likely mistake if the wire was closed before the first reply.
 pub(super) fn hinted(failure: Failure, wire: &Wire, dialer: &Dialer) -> Failure {
     if !wire.broke_unanswered() {
         return failure;

@@ -32,7 +32,7 @@ pub(super) struct Connection {
     pub(super) registers: bool,
     /// The server has no registration: the next batch registers the database if the server is in use (S17).
     pub(super) is_unregistered: bool,
-    /// The votes that lack the replicas' acknowledgement. `None` if there are none, or the connection is too new.
+    /// Votes without the replicas' acknowledgement. `None` if all have it, or in the connection's first two seconds.
     pub(super) alone: Option<Alone>,
     /// The operator declared the server durable. The client reads its settings, and warns if they say otherwise.
     pub(super) is_durable: bool,
@@ -106,7 +106,7 @@ impl Connection {
         let is_demoted = self.acknowledgement.is_some() && is_of_a_replica(&evidence);
         let is_acknowledged = is_acknowledged(&evidence, server);
         let again = self.session.end_sending(&mut batch.exchange, evidence);
-        // The name may lead to a promoted server by now. A new connection resolves the name, so this one is closed.
+        // The host name may lead to a promoted server by now. Only a new connection resolves it, so this one is closed.
         if is_demoted {
             self.wire.close(lost("the server has become a replica"));
         } else if !again && self.note_acknowledgement(is_acknowledged, &batch.exchange) {
@@ -193,8 +193,8 @@ fn is_acknowledged(evidence: &Evidence, server: &Server) -> Option<bool> {
     Some(acknowledged.as_ref().is_ok_and(|count| *count >= needed))
 }
 
-/// Whether the command takes the server into use. A client sends such a command only after it has found no reason to
-/// refuse the server.
+/// Whether the command takes the server into use, because it writes a marker or an adoption. A client sends such a
+/// command only after it has found no reason to refuse the server.
 fn writes_a_marker(command: &Command) -> bool {
     matches!(command, Command::Adopt { .. } | Command::Mark { .. })
 }

@@ -62,7 +62,7 @@ impl Dialer {
         self.placed(Failure::unsent(FailureKind::ConnectTimeout).with_detail(detail))
     }
 
-    /// Adds the address that a Sentinel gave to the failure, because the URL does not have that address.
+    /// Adds to the failure the address that a Sentinel gave for the master, because the URL does not have this address.
     pub(super) fn placed(&self, failure: Failure) -> Failure {
         let Some(address) = self.sentinels.as_ref().and_then(Sentinels::found) else {
             return failure;
@@ -87,7 +87,7 @@ impl Dialer {
         Ok(target)
     }
 
-    /// Resolves the name and connects.
+    /// Resolves the host name and connects, with TLS if the address requires it.
     pub(super) async fn dial(
         &self,
         address: &Address,
@@ -110,7 +110,7 @@ impl Dialer {
             Address::Socket(path) => {
                 let stream = UnixStream::connect(path).await;
                 Ok(Box::new(stream.map_err(|error| match error.kind() {
-                    // For Unix sockets, EAGAIN means a full queue. Elsewhere it means that no thread could be started.
+                    // For a Unix socket, EAGAIN means a full queue; for a TCP socket, that no thread could be started.
                     io::ErrorKind::WouldBlock => {
                         io::Error::other("its queue of new connections is full")
                     }

@@ -20,7 +20,7 @@ pub(crate) struct Direct {
     /// The clock reading when commands last arrived from the engine. It is the time of sending in the answers to
     /// commands that were never sent. Such an answer is never a vote.
     now: Reading,
-    /// Former batches, reused to avoid allocation.
+    /// Concluded batches, whose memory is used again for new batches.
     spare: WireBatches,
     concluded: WireBatches,
 }
@@ -56,7 +56,7 @@ impl Direct {
         self.send(Some(now), encoder, events);
     }
 
-    /// Reads the server's replies, and sends what may be sent now.
+    /// Reads the server's replies, and sends the batches that may be sent now.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,

@@ -115,12 +115,12 @@ pub(super) fn ask_marker(marker: &Key) -> Box<[u8]> {
     asked.into()
 }
 
-/// Writes a key of the library's own, and asks how many of `replicas` replicas have this write. The server answers as soon
-/// as all of them have it, and at the latest when `within` has passed.
+/// Writes one of the library's own keys, and asks how many of `replicas` replicas have this write. The server answers
+/// as soon as all have it, and at the latest after `within`.
 pub(super) fn ask_acknowledgement(key: &Key, replicas: u32, within: Duration) -> Box<[u8]> {
     let mut asked = Vec::new();
     resp::write(&mut asked, &[b"SET", key.as_bytes(), b"1"]);
-    // A timeout of 0 would be no timeout.
+    // With a timeout of 0, `WAIT` would wait without a limit.
     let within = within.as_millis().max(1).to_string();
     resp::write(&mut asked, &[b"WAIT", replicas.to_string().as_bytes(), within.as_bytes()]);
     asked.into()

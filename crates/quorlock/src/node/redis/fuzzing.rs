@@ -104,8 +104,8 @@ fn held_by(reply: &Reply) -> usize {
     }
 }
 
-/// Markers (keys that show that no data was lost) and adoptions (texts that start a node's wait): writing and parsing one
-/// again gives the same marker or adoption, with any names.
+/// Markers (keys that show that no data was lost) and adoptions (texts that start a node's wait): writing and parsing
+/// one again gives the same one, whatever the names.
 pub fn marker(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let cluster = Cluster::new(text.split('\n'), data.len(), data.len() as u64);
@@ -237,7 +237,7 @@ mod tests {
             out.extend(stream(random));
             return out;
         }
-        // The least bit decides whether the command has one key or two.
+        // The lowest bit of `flags` decides whether the command has one key or two.
         let keys = 1 + flags % 2;
         let list = format!("*{keys}\r\n");
         let (watched, refused) = (format!("+OK\r\n{list}"), format!("*{}\r\n:7\r\n", keys + 1));

@@ -253,7 +253,7 @@ fn resume(supervisor: &mut Supervisor, server: &Server) {
     }
 }
 
-/// Ends a sending of a batch: adds the batch to `concluded`, or sends some of its commands again.
+/// Ends one sending of a batch whose replies have arrived or will not: concludes it, or sends some commands again.
 fn conclude_or_resend(
     server: &Server,
     connection: &mut Connection,
@@ -280,7 +280,7 @@ struct Alarm {
     /// `None` if the alarm is not set.
     at: Option<Instant>,
     sleep: Option<Pin<Box<Sleep>>>,
-    /// The task has polled `sleep` since it was set.
+    /// The task has polled `sleep` since the alarm was last set, so `sleep` will wake the task.
     is_registered: bool,
 }
 

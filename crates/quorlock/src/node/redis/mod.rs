@@ -1,16 +1,16 @@
 //! A node that is a real Redis or Valkey server.
 //!
 //! There is one connection per node, so the server executes commands in the order of sending: a release never overtakes
-//! its acquire. Each connection is an epoch. A command gets its reply on the connection that sent it, or it fails.
-//! No command is sent twice here: the effect of a command on a broken connection is unknown, and its answer says so
-//! (S8). No timeout here ends a command: deadlines belong to the engine.
+//! its acquire. Each connection is an epoch. A command gets its reply on the connection that sent it, or it fails. No
+//! command is sent again after its connection broke: its effect is unknown, and its answer says so (S8). No timeout
+//! here ends a command: deadlines belong to the engine.
 //!
 //! The modules, from the lowest layer up: [`resp`] reads and writes RESP. [`wire`] is a socket with the batches that
 //! await its replies. [`codec`] encodes commands and decodes replies, with [`scripts`]. [`evidence`] asks for proof
 //! that the answers count. A [`wire_batch`] is a batch on the wire. A [`connection`] sends batches and decides whether
-//! their answers count. [`connect`] makes a connection to an address ([`target`], [`sentinel`], [`tls`]) of a [`server`]. A [`link`]
-//! keeps a server connected, as the core's [`Supervisor`](quorlock_core::Supervisor) decides. Links belong to the
-//! driver ([`direct`]), or to the task of a node that another node wraps ([`wrapped`]). [`admin`] uses no link.
+//! their answers count. [`connect`] connects to the address ([`target`], [`sentinel`], [`tls`]) of a [`server`]. A
+//! [`link`] keeps a server connected, as the core's [`Supervisor`](quorlock_core::Supervisor) decides. Links belong to
+//! the driver ([`direct`]), or to the task of a node that another node wraps ([`wrapped`]). [`admin`] uses no link.
 
 mod admin;
 mod codec;
@@ -55,10 +55,10 @@ use super::{Answers, Batch, BoxFuture, Node, NodeConfig, NodeConfigError, NodeSt
 
 /// A node that is a real server: Redis from 6.2 on, or Valkey.
 ///
-/// A client that begins to use the node connects to the server, and connects again after each break. It resolves the
-/// name again each time. Commands wait until the first attempt to connect ends, at most for the connect timeout. If the
-/// attempt fails, commands fail at once until there is a connection. A server that is silent for too long is suspended: the client
-/// sends only releases until the server answers again, and replaces the connection after two more seconds.
+/// A client that begins to use the node connects to the server, and connects again after each break. Each time it
+/// resolves the host name again. Commands wait for the first attempt to connect, at most for the connect timeout. If it
+/// fails, commands fail at once until there is a connection. A server that is silent for too long is suspended: the
+/// client sends only releases until the server answers again, and replaces the connection after two more seconds.
 ///
 /// One client at a time can use a node, until the shutdown of the client has ended.
 /// [`ClientBuilder::nodes`](crate::ClientBuilder::nodes) makes nodes of this type; the type is public for programs that

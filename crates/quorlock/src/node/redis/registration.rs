@@ -36,7 +36,7 @@ impl Registration {
         Some(Self { key: own_key(prefix, DATABASE), database })
     }
 
-    /// The command, which gets one reply.
+    /// The command that carries out the action `what`. It gets one reply.
     pub(crate) fn ask(&self, what: Do) -> [String; 6] {
         let what = match what {
             Do::Look => "look",

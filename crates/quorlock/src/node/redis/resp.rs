@@ -38,7 +38,7 @@ pub(super) const BYTES_KEPT: usize = 64 * 1024;
 /// The largest value that a server can hold.
 const VALUE_MAX: usize = 512 * 1024 * 1024;
 
-/// The largest reply that a command here can get, apart from long values.
+/// The largest reply that the client's commands can get, not counting long strings.
 pub(super) const REPLY_MAX: usize = 128 * 1024;
 
 const DEPTH_MAX: usize = 8;
@@ -86,7 +86,7 @@ pub(super) enum Found {
     Part { needed: usize },
 }
 
-/// The input is not RESP, or longer than any reply to a command here.
+/// The input is not RESP, or longer than any reply to the client's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -105,7 +105,7 @@ pub(super) fn read(input: &[u8]) -> Result<Found, Malformed> {
     }
     let mut reader = Reader { input, at: 0, surplus: 0 };
     match reader.reply(0) {
-        // A reply of this length is malformed whether it arrives whole or in parts, so the split does not matter.
+        // A reply this long is malformed even if it arrives whole, as it would be if it arrived in parts.
         Ok(_) if reader.at > REPLY_MAX => Err(Malformed),
         Ok(reply) => Ok(Found::Reply { reply, length: reader.at, surplus: reader.surplus }),
         Err(Stop::Part { needed }) if needed <= REPLY_MAX => Ok(Found::Part { needed }),
@@ -184,7 +184,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads `size` bytes and the end of a line.
+    /// Reads a string of `size` bytes, and the line end after it.
     fn bytes(&mut self, size: &[u8], depth: usize) -> Result<Option<&'a [u8]>, Stop> {
         let Some(size) = length(size)? else { return Ok(None) };
         if size > VALUE_MAX {

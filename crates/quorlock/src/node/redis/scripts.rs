@@ -73,8 +73,8 @@ impl Scripts {
         }
     }
 
-    /// The texts of the scripts that writers use often, to be loaded when the client connects. The others are sent
-    /// with the first command that needs them.
+    /// The texts of the scripts that writers use often, to be loaded when the client connects. Any other script is sent
+    /// as text with the first command that needs it.
     pub(super) fn texts(&self) -> [&'static str; 6] {
         let Self { acquire, acquire_fenced, extend, heal_fenced, raise, release, .. } = self;
         [acquire, acquire_fenced, extend, heal_fenced, raise, release].map(|script| script.text)

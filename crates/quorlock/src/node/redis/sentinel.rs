@@ -24,12 +24,12 @@ pub(super) struct Sentinels {
     /// The Sentinels' name for the master.
     master: String,
     each: Vec<(Target, Resolver)>,
-    /// Place of the Sentinel that the next connect asks first: random at first, advanced by each connect,
-    /// because a Sentinel that is cut off from the others may name an old master.
+    /// Place of the Sentinel that the next connect asks first: random at first, advanced by each connect, because a
+    /// Sentinel that is cut off from the other Sentinels may name an old master.
     next: AtomicUsize,
-    /// The timeout of one Sentinel: a part of the connect timeout.
+    /// The timeout for asking one Sentinel: its equal share of the connect timeout.
     patience: Duration,
-    /// The master's `host:port` in the newest answer; `None` before the first.
+    /// The master's `host:port` in the newest answer of a Sentinel; `None` before the first answer.
     found: Mutex<Option<String>>,
     redis_cli: RedisCli,
 }
@@ -55,7 +55,7 @@ impl Sentinels {
         })
     }
 
-    /// The master's `host:port` by the newest answer. `None` if no Sentinel has answered yet.
+    /// The master's `host:port` in the newest answer of a Sentinel. `None` if no Sentinel has answered yet.
     pub(super) fn found(&self) -> Option<String> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -142,7 +142,7 @@ impl Server {
         let replicas = self.dialer.target.replicas;
         let acknowledgement = push_sink.marker().filter(|_| replicas > 0).and_then(|marker| {
             let key = own_key(prefix_of_marker(marker)?, REPLICATED);
-            // Three quarters of a node timeout (`silence` is three), so the answer comes while the attempt still waits.
+            // `silence` is three node timeouts. So `WAIT` ends after 3/4 of one, while the attempt still waits.
             Some(evidence::ask_acknowledgement(&key, replicas, self.silence / 4))
         });
         Ok(Connection {
@@ -168,7 +168,7 @@ impl Server {
     async fn connect_somehow(&self, push_sink: &PushSink) -> Result<(Wire, Capabilities), Failure> {
         let target = self.dialer.look_up().await?;
         if target.replicas > 0 {
-            // The name may lead to another server than before, which may speak RESP3.
+            // The host name may lead to another server than before, which may speak RESP3.
             self.resp2.store(false, Ordering::Relaxed);
         }
         loop {

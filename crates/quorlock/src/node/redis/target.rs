@@ -16,7 +16,7 @@ const SENTINEL_PORT: u16 = 26379;
 /// The most Sentinels of a node, because each gets a part of the connect timeout.
 const SENTINELS_MAX: usize = 9;
 
-/// The parameters of the URL of Sentinels.
+/// The parameters that the URL of a node behind Sentinels can have.
 const OF_SENTINEL: [&str; 6] =
     ["sentinel", "replicas", "db", "sentinel-user", "sentinel-password", "tls-server-name"];
 
@@ -198,7 +198,7 @@ impl Target {
         matches!(self.address, Address::Port { encrypted: true, .. })
     }
 
-    /// User and password; `None` if the URL has neither. Without a user, the client logs in as the server's default user.
+    /// User and password; `None` if the URL has neither. Without a user, the client logs in as the default user.
     /// Without a password, it sends an empty one, because the user may accept any password.
     pub(super) fn login(&self) -> Option<(Option<&str>, &str)> {
         match (&self.username, &self.password) {

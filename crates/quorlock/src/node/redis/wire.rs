@@ -34,10 +34,10 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 /// Size of one read in bytes: replies to some hundred commands.
 const READ_SIZE: usize = 16 * 1024;
 
-/// The most reads in one poll, so that one server does not hold up the others.
+/// The most reads in one poll, so that one server does not hold up the other servers.
 const READS_MAX: usize = 64;
 
-/// The most pushes in one poll.
+/// After this many pushes a poll ends, so that one server does not hold up the other servers.
 const PUSHES_MAX: usize = 512;
 
 /// The replies to one batch are kept whole up to this many bytes in total.
@@ -58,7 +58,7 @@ pub(super) struct Wire {
     pushed: Pushed,
     /// Wakes the task that owns the wire.
     waker: Waker,
-    /// Time of the server's last complete message, or of the first batch after a pause.
+    /// Time of the server's last complete message, or of sending a later batch while no batch was in flight.
     pub(super) alive_at: Instant,
     end: End,
 }
@@ -84,13 +84,13 @@ struct Incoming {
     surplus: usize,
 }
 
-/// Messages that answer no command.
+/// The pushes: messages of the server that answer no command.
 struct Pushed {
     push_sink: PushSink,
     /// Number of messages that all of the server's data were deleted or replaced.
     flushes: u64,
     allowance: Allowance,
-    /// Pushes in this poll.
+    /// Number of pushes that the current poll has read, for [`PUSHES_MAX`].
     count: usize,
 }
 
@@ -98,7 +98,7 @@ struct Pushed {
 struct End {
     failure: Option<Failure>,
     last_words: Option<String>,
-    /// Whether the wire was closed before the first reply.
+    /// Whether the wire was closed while a plain batch awaited its first reply.
     unanswered: bool,
 }
 
@@ -259,7 +259,7 @@ impl Wire {
         self.end.last_words.as_deref()
     }
 
-    /// Whether the wire was closed before the first reply to a plain batch.
+    /// Whether the wire was closed while a plain batch awaited its first reply.
     pub(super) fn broke_unanswered(&self) -> bool {
         self.end.unanswered
     }
@@ -268,7 +268,7 @@ impl Wire {
         self.waker.wake_by_ref();
     }
 
-    /// The traffic so far, with times since `start`.
+    /// Whether replies are awaited, and the time from `start` to `alive_at`.
     pub(super) fn activity(&self, start: Instant) -> Activity {
         let heard_at = self.alive_at.saturating_duration_since(start);
         Activity { is_awaited: self.is_busy(), heard_at }

@@ -110,8 +110,8 @@ impl WireBatch {
     /// Takes replies from the beginning of the input while each is an answer of a few bytes, or a short marker.
     /// Returns the number of bytes taken.
     ///
-    /// `flushes` is the number of times that the server announced, on this connection and before these replies, that all
-    /// of its data was deleted or replaced.
+    /// `flushes` is the number of times that the server announced, on this connection and before these replies, that
+    /// all of its data was deleted or replaced.
     #[inline]
     pub(super) fn take_in_place(&mut self, input: &[u8], flushes: u64) -> usize {
         // If the server lacks a command or a right, some commands were not sent and get no reply.
@@ -175,7 +175,7 @@ impl WireBatch {
     }
 }
 
-/// The bytes of this tick's commands: a command for several nodes is encoded once.
+/// The bytes of the commands of one tick (one round of the driver). A command for several nodes is encoded once.
 #[derive(Debug, Default)]
 pub(crate) struct Encoder {
     /// The commands of this tick, while they are handed to the transports.

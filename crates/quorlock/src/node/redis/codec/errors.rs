@@ -60,7 +60,7 @@ pub(in crate::node::redis) fn kind_of(code: &str) -> FailureKind {
         "OOM" => FailureKind::OutOfMemory,
         "MISCONF" => FailureKind::CannotPersist,
         "BUSY" => FailureKind::Busy,
-        // Our own scripts reply with this error.
+        // Our own scripts reply with this error if two nodes of a client are the same server.
         "SAMESERVER" => FailureKind::SameServer,
         "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" | "TRYAGAIN" => FailureKind::Redirected,
         _ => FailureKind::Rejected,

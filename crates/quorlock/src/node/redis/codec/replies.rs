@@ -227,7 +227,7 @@ fn look(
     }
 }
 
-/// Combines the replies to `GET` and `PTTL`. The key may have expired between these two commands. If the key is no text,
+/// Combines the replies to `GET` and `PTTL`. The key may have expired between these commands. If the key is no text,
 /// the script must find out whether readers hold it.
 fn holding(value: Reply, ttl: Reply) -> Result<Answer, Form> {
     let ttl = match ttl {
@@ -288,7 +288,7 @@ fn holding_of_one(told: Reply) -> Option<Holding> {
     })
 }
 
-/// Cuts a value to the part that is kept.
+/// Cuts a stored value to the length that an answer keeps.
 fn shortened(mut value: Vec<u8>) -> Vec<u8> {
     value.truncate(Holding::VALUE_BYTES_MAX);
     value.shrink_to_fit();

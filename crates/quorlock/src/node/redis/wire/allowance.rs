@@ -3,8 +3,8 @@
 use quorlock_core::{Failure, FailureKind};
 use tokio::time::Instant;
 
-/// How much a server may still push. A server pushes once for each watched key, and when all data is deleted. The client
-/// closes the connection of a server that pushes far more.
+/// How much a server may still push. A server pushes once for each watched key, and when all data is deleted. The
+/// client closes the connection of a server that pushes far more.
 #[derive(Debug)]
 pub(super) struct Allowance {
     left: u64,
@@ -12,7 +12,7 @@ pub(super) struct Allowance {
 }
 
 impl Allowance {
-    /// The most pushes at once, of up to a kilobyte each. Longer pushes count for more.
+    /// The most pushes that a server may send at once, if each has less than a kilobyte. A longer push counts more.
     pub(super) const MAX: u64 = 65_536;
 
     /// Further pushes per second that are allowed without watched keys.

@@ -45,7 +45,7 @@ impl Wire {
     }
 }
 
-/// A wire and its other end: a pipe that holds this many bytes.
+/// A wire, the server's end of its pipe, which holds `size` bytes, and the inbox of the pushes.
 fn pair(size: usize) -> (Wire, DuplexStream, Inbox) {
     let (ours, theirs) = duplex(size);
     let inbox = Inbox::new(1);
@@ -116,7 +116,7 @@ async fn a_batch_counts_the_flushes_before_its_first_and_its_last_reply() {
         () = exchange => {}
         () = serve => unreachable!(),
     }
-    // Several flushes are one event.
+    // The inbox combines all flushes since the last `take` into one event.
     assert!(pushed(&inbox).contains(&Event::Pushed { node: NodeId::new(0), keys: None }));
 }
 
