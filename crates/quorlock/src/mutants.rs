@@ -54,7 +54,7 @@ pub(crate) fn is_active(mutant: Mutant) -> bool {
     active() == Some(mutant)
 }
 
-/// The mutant of this module that the environment names, if any. Switches on a mutant of the engine with this name.
+/// The mutant of this module that the environment names. If it names a mutant of the engine, switches on that mutant.
 pub(crate) fn active() -> Option<Mutant> {
     *ACTIVE.get_or_init(|| {
         let name = std::env::var("QUORLOCK_MUTANT").ok()?;

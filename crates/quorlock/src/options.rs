@@ -126,8 +126,8 @@ impl LockOptions {
         self
     }
 
-    /// Sets the time that an attempt waits for a node's answer: above zero, at most a quarter of the ttl. Default: 5 % of
-    /// the ttl and at most 50 ms, but at least four observed round trips.
+    /// Sets the time that an attempt waits for a node's answer: above zero, at most a quarter of the ttl. Default: 5 %
+    /// of the ttl and at most 50 ms, but at least four observed round trips.
     ///
     /// If a slower node grants later, its vote is counted or given back. The client's value also bounds the silence of a
     /// server: after three node timeouts without an answer, commands fail at once until the server answers a probe.
@@ -136,9 +136,9 @@ impl LockOptions {
         self
     }
 
-    /// Sets the smallest validity with which a lock is granted. A lock with less left is given back and tried again.
-    /// The value must be less than the ttl minus the drift. Default zero, but a granted lock always has more than the
-    /// [`margin`](Self::margin).
+    /// Sets the smallest validity with which a lock is granted. If less is left, the client releases the lock and tries
+    /// again. The value must be less than the ttl minus the drift. Default zero, but a granted lock always has more
+    /// than the [`margin`](Self::margin).
     pub const fn min_validity(mut self, min_validity: Duration) -> Self {
         self.min_validity = Some(min_validity);
         self
@@ -171,9 +171,9 @@ impl LockOptions {
     /// releases what is left of a lost lock at once.
     ///
     /// Set this if other work must stop before the next holder starts, such as a process that runs under the lock. The
-    /// remaining keys still expire. Another client can therefore hold the lock one ttl after the last extension, and the
-    /// work must have stopped when [`Guard::remaining`](crate::Guard::remaining) ends. Other callers of this client wait
-    /// until the guard is given back. If the client is shut down or its runtime ends before that, the keys expire.
+    /// remaining keys still expire. So another client can hold the lock one ttl after the last extension, and the work
+    /// must have stopped when [`Guard::remaining`](crate::Guard::remaining) ends. Other callers of this client wait
+    /// until the guard is released or dropped. If the client is shut down or its runtime ends first, the keys expire.
     pub const fn keep_on_loss(mut self, keep_on_loss: bool) -> Self {
         self.keep_on_loss = Some(keep_on_loss);
         self
@@ -182,21 +182,21 @@ impl LockOptions {
     /// Whether a waiting call leaves gaps for clients that poll, as those of other lock libraries do. Default true.
     ///
     /// The servers wake a call of this library as soon as a lock is released, so a client that tries every 200 ms would
-    /// hardly ever find the lock free. While values of another library were seen on a key in the last 10 s, waiting calls
-    /// leave the free key alone for 250 ms at a time, up to two thirds of the time. A call gives up at most half of its
-    /// remaining [`wait`](Self::wait) for a gap. A call with a single attempt, a call with fixed delays, and a key on which
-    /// no foreign value was seen are not affected. The wall clocks of the machines must agree within some tens of
-    /// milliseconds, or the gaps get shorter.
+    /// hardly ever find the lock free. While values of another library were seen on a key in the last 10 s, waiting
+    /// calls leave the free key alone for 250 ms at a time, up to two thirds of the time. A call gives up at most half
+    /// of its remaining [`wait`](Self::wait) for a gap. A call with a single attempt, a call with fixed delays, and a
+    /// key on which no foreign value was seen are not affected. The wall clocks of the machines must agree within some
+    /// tens of milliseconds, or the gaps get shorter.
     ///
     /// With false, this call leaves no gaps. Set it for all clients of a lock or for none, because a client without
-    /// gaps takes the lock in the gaps of the others.
+    /// gaps takes the lock in the gaps of the other clients.
     pub const fn yield_to_pollers(mut self, yield_to_pollers: bool) -> Self {
         self.yield_to_pollers = Some(yield_to_pollers);
         self
     }
 
-    /// Sets the time after the grant beyond which the lock is not extended; at least the ttl. Default 24 h. A lock that is
-    /// still held then is lost with [`LossCause::HoldLimit`](crate::LossCause::HoldLimit).
+    /// Sets the time after the grant beyond which the lock is not extended; at least the ttl. Default 24 h. A lock that
+    /// is still held then is lost with [`LossCause::HoldLimit`](crate::LossCause::HoldLimit).
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
@@ -213,9 +213,9 @@ impl LockOptions {
         self
     }
 
-    /// Sets a description of this process as the [`owner`](Self::owner): `host:pid`, and the label if it is not empty. The
-    /// text is cut after [`OWNER_BYTES_MAX`](Self::OWNER_BYTES_MAX) bytes, and control characters of the label are left
-    /// out.
+    /// Sets a description of this process as the [`owner`](Self::owner): `host:pid`, and the label if it is not empty.
+    /// The text is cut after [`OWNER_BYTES_MAX`](Self::OWNER_BYTES_MAX) bytes, and control characters of the label are
+    /// left out.
     pub fn process_owner(self, label: &str) -> Self {
         let system = rustix::system::uname();
         let host = system.nodename().to_string_lossy();
@@ -261,7 +261,7 @@ impl LockOptions {
         self.max_hold.unwrap_or(Self::DEFAULT_MAX_HOLD)
     }
 
-    /// Checks that the options fit each other.
+    /// Checks that the options fit each other and the client's times. Returns the times of the lock.
     pub(crate) fn check(&self, client: ClientTimes) -> Result<Timing, InvalidRequest> {
         let default = TimingOptions::default();
         let (drift_ppm, drift_constant) =

@@ -43,16 +43,16 @@ pub(crate) struct OwnThread {
 struct Turns {
     /// Whether the client's own thread drives the runtime.
     is_own: bool,
-    /// Threads that are in a call or about to be.
+    /// Number of threads that are in a blocking call, or about to queue the event of one.
     callers: usize,
-    /// Threads of `callers` that wait for a reply. One of them drives the runtime, unless the client's own thread does.
+    /// How many of `callers` wait for a reply. One of them drives the runtime, unless the client's own thread does.
     waiting: usize,
-    /// Whether one of `waiting` drives the runtime, or will when the client's own thread has stopped.
+    /// Whether a waiting thread drives the runtime, or will when the client's own thread has stopped.
     is_driven: bool,
     /// The places of the waiting threads that sleep while another thread drives.
     asleep: Vec<Arc<Place>>,
     free: Vec<Arc<Place>>,
-    /// Number of places that were made, in use or free.
+    /// Number of [`Place`]s that were created, in use or free.
     places: usize,
     /// Number of waits that have ended so far. If it is constant for [`LINGER`], the client's own thread may drive.
     ended: u64,
@@ -187,7 +187,7 @@ impl Caller {
     /// Inside an async runtime.
     pub(crate) fn wait<F: Future + Unpin>(mut self, mut reply: F) -> F::Output {
         panic_in_a_runtime();
-        // A thread that is ending cannot enter a runtime, so the client's own thread drives it.
+        // A thread that is ending cannot enter a runtime, so another thread must drive the client.
         let is_ending = Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed());
         let (Some(thread), Some(place), false) =
             (self.thread.clone(), self.place.clone(), is_ending)
@@ -247,8 +247,8 @@ fn panic_in_a_runtime() {
     }
 }
 
-/// Waits until another thread has driven the client to the reply. Uses no runtime and no thread-local variables, because
-/// the thread may be ending.
+/// Waits until another thread has driven the client to the reply. Uses no runtime and no thread-local variables,
+/// because the thread may be ending.
 fn wait_alone<F: Future + Unpin>(mut reply: F) -> F::Output {
     let place = Arc::new(Place::new(Arc::default(), 0));
     loop {

@@ -8,8 +8,8 @@ pub(crate) fn is_current(process: u32) -> bool {
     std::process::id() == process
 }
 
-/// Locks a mutex of a client that belongs to `process`. Returns `None` in a forked child if another thread of the parent
-/// had locked the mutex at the fork: it stays locked there. Costs a system call only if the mutex is locked.
+/// Locks a mutex of a client that belongs to `process`. Returns `None` in a forked child if another thread of the
+/// parent had locked the mutex at the fork: there it stays locked. Costs a system call only if the mutex is locked.
 ///
 /// A panic does not poison the mutex: the data are consistent whenever other code runs.
 pub(crate) fn lock<T>(mutex: &Mutex<T>, process: u32) -> Option<MutexGuard<'_, T>> {

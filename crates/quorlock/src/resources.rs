@@ -10,8 +10,8 @@ use crate::own_keys::RESERVED;
 
 /// The names of the resources of one lock: nearly always one, at most 64.
 ///
-/// Text, and arrays, slices and vectors of text convert into `Resources`, so [`Client::acquire`](crate::Client::acquire)
-/// accepts all of these. The order does not matter.
+/// Text, and arrays, slices and vectors of text convert into `Resources`, so
+/// [`Client::acquire`](crate::Client::acquire) accepts all of these. The order does not matter.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -41,8 +41,8 @@ impl Resources {
     pub const NAME_BYTES_MAX: usize = 4096;
 
     /// Checks the name of a resource, as [`Client::acquire`](crate::Client::acquire) does first. A name has 1 to
-    /// [`NAME_BYTES_MAX`](Self::NAME_BYTES_MAX) bytes of any value. The key that the name makes with the client's prefix
-    /// must not contain `quorlock:`, because all keys of the library's own do.
+    /// [`NAME_BYTES_MAX`](Self::NAME_BYTES_MAX) bytes of any value. The key that the name makes with the client's
+    /// prefix must not contain `quorlock:`, because all keys of the library's own do.
     ///
     /// # Errors
     /// The rule that the name breaks. This function does not know the prefix, so the client checks the key once more.

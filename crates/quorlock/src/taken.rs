@@ -75,9 +75,9 @@ impl Future for Taking {
 
 /// A lock with a value that the caller chose.
 ///
-/// The nodes store the value under the lock's key, and a nonce of this call under
-/// `<prefix>quorlock:take:<resource>`. [`Taken::extend`] and [`Taken::release`] compare both. So another lock with an equal
-/// value is never extended or released by mistake.
+/// The nodes store the value under the lock's key, and a nonce of this call under `<prefix>quorlock:take:<resource>`.
+/// [`Taken::extend`] and [`Taken::release`] compare both. So another lock with an equal value is never extended or
+/// released by mistake.
 ///
 /// The client does not extend the lock by itself. Dropping a `Taken` does not release the lock: it stays until its ttl
 /// ends, or until [`Client::release_value`](crate::Client::release_value).
@@ -118,8 +118,8 @@ impl Taken {
         self.guard.remaining()
     }
 
-    /// Extends the lock to its full ttl, and returns [`Taken::remaining`]; see [`Guard::extend`]. Nodes that lost the lock do
-    /// not store it again.
+    /// Extends the lock to its full ttl, and returns [`Taken::remaining`]; see [`Guard::extend`]. Nodes that lost the
+    /// lock do not store it again.
     ///
     /// # Errors
     /// As [`Guard::extend`].

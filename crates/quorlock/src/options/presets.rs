@@ -13,13 +13,13 @@ use super::LockOptions;
 /// otherwise. Where a preset sets a number of attempts, it sets no [`wait`](Self::wait): the default of 10 s is longer
 /// than all of these attempts.
 ///
-/// The three presets of Redlock libraries have no [`margin`](Self::margin), as these libraries have none: a lock ends with
-/// its validity, and a check leaves no time for the action after it.
+/// The three presets of Redlock libraries have no [`margin`](Self::margin), as these libraries have none: a lock ends
+/// with its validity, and a check leaves no time for the action after it.
 ///
 /// Delays between fixed bounds replace pushes: the nodes do not wake a call with such a preset when the lock is
 /// released. Keep quorlock's own [`retry`](Self::retry) unless the delays matter.
 ///
-/// `docs/moving.md` in the repository shows which call replaces which.
+/// `docs/moving.md` in the repository shows which call of quorlock replaces each call of these libraries.
 ///
 /// ```
 /// use std::time::Duration;

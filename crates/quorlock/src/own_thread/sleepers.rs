@@ -57,7 +57,7 @@ impl Word {
     }
 }
 
-/// The place of one thread. As a waker, it wakes this thread.
+/// One thread's place among the sleepers: a bit of a [`Word`]. As a waker, it wakes this thread.
 pub(super) struct Place {
     sleepers: Arc<Sleepers>,
     index: usize,
