@@ -431,7 +431,7 @@ fn detached(scene: Rc<Scene>) -> Call {
     })
 }
 
-/// Keeps the lease that the future returns.
+/// Awaits the future, and keeps its lease in the scene until `finish` releases it.
 fn keep_lease(
     scene: Rc<Scene>,
     detaching: impl Future<Output = Result<Lease, DetachError>> + 'static,
@@ -463,7 +463,7 @@ fn take(scene: Rc<Scene>) -> Call {
     })
 }
 
-/// Keeps the guard that the call returns.
+/// Awaits the call, and keeps its guard in the scene until `finish` drops it.
 fn keep(
     scene: Rc<Scene>,
     call: impl Future<Output = Result<Guard, AcquireError>> + 'static,

@@ -114,7 +114,7 @@ impl Journal {
         self.lines().push(Entry { node, verb, value: text(value) });
     }
 
-    /// Checks at the end that every attempt and every lock has ended.
+    /// At the end of a test, checks that every attempt and every lock was released on every node.
     pub(crate) fn check(&self, nodes: usize) {
         assert_eq!(*self.violations.lock().unwrap(), [""; 0]);
         let mut by_value: BTreeMap<String, Vec<Entry>> = BTreeMap::new();

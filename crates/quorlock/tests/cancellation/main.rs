@@ -82,7 +82,7 @@ fn a_future_dropped_after_any_poll_leaves_no_key() {
                     let count =
                         catch_unwind(AssertUnwindSafe(|| sweep(case, **node_fault, *pattern)))
                             .unwrap_or_else(|panic| {
-                                // The first failure ends the other sweeps.
+                                // After a failure, the threads start no other sweep.
                                 next.store(sweeps.len(), Ordering::Relaxed);
                                 resume_unwind(panic)
                             });

@@ -23,10 +23,10 @@ pub(crate) const WAIT: Duration = Duration::from_millis(500);
 const NODES: usize = 3;
 const MS: Duration = Duration::from_millis(1);
 
-/// The number of times that the driver can run before virtual time advances. A request and its answer need fewer.
+/// The number of times that the driver can run before virtual time advances. A request and its answer need fewer turns.
 const TURNS: usize = 60;
 
-/// The number of dropped attaches after which the nodes had the value of the lease again.
+/// How often a dropped attach left the lease's value on all nodes again. `main.rs` checks that this happens.
 pub(crate) static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) struct Scene {

@@ -125,7 +125,7 @@ fn is_text_between([said, early, late]: [&[u8]; 3], slack_ms: i64) -> bool {
     is_same && early.1 - slack_ms * 1000 <= said.1 && said.1 <= late.1 + slack_ms * 1000
 }
 
-/// If server and stores agree about a key, returns the content with which both stores continue.
+/// The content of a key with which both stores continue (`None`: no key). An error if server and stores disagree.
 pub(super) fn keys(
     found: Option<Stored>,
     stores: [Option<&Stored>; 2],
