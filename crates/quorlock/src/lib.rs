@@ -42,7 +42,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-/// Whether this mutant is switched on; see `mutants.rs`.
+/// Whether this mutant (a deliberate bug) is switched on; see `mutants.rs`.
 #[cfg(quorlock_mutants)]
 macro_rules! mutant {
     ($name:ident) => {
@@ -50,7 +50,7 @@ macro_rules! mutant {
     };
 }
 
-/// No mutant is ever switched on.
+/// Always false, because no mutant exists without `--cfg quorlock_mutants`.
 #[cfg(not(quorlock_mutants))]
 macro_rules! mutant {
     ($name:ident) => {

@@ -129,7 +129,7 @@ impl LockOptions {
     /// Sets the time that an attempt waits for a node's answer: above zero, at most a quarter of the ttl. Default: 5 %
     /// of the ttl and at most 50 ms, but at least four observed round trips.
     ///
-    /// If a slower node grants later, its vote is counted or given back. The client's value also bounds the silence of a
+    /// If a slower node grants later, its vote is counted or released. The client's value also bounds the silence of a
     /// server: after three node timeouts without an answer, commands fail at once until the server answers a probe.
     pub const fn node_timeout(mut self, node_timeout: Duration) -> Self {
         self.node_timeout = Some(node_timeout);
@@ -167,8 +167,8 @@ impl LockOptions {
         self
     }
 
-    /// Whether the keys of a lost lock stay on the nodes until the guard is released or dropped. Default false: the client
-    /// releases what is left of a lost lock at once.
+    /// Whether the keys of a lost lock stay on the nodes until the guard is released or dropped. Default false: the
+    /// client releases what is left of a lost lock at once.
     ///
     /// Set this if other work must stop before the next holder starts, such as a process that runs under the lock. The
     /// remaining keys still expire. So another client can hold the lock one ttl after the last extension, and the work

@@ -104,9 +104,9 @@ impl NodeConfig {
     /// expires or a password that changes needs no restart. Its result replaces those of the URL and of the builder.
     ///
     /// An open connection stays logged in. The function may wait, for example for a token service;
-    /// [`connect_timeout`](crate::ClientBuilder::connect_timeout) bounds the call together with the connecting. While it
-    /// fails or panics, the node counts as unreachable, and the client calls it again when it tries to connect. Messages
-    /// show its error, so the error must not contain a secret.
+    /// [`connect_timeout`](crate::ClientBuilder::connect_timeout) bounds the call together with the connecting. While
+    /// the function fails or panics, the node counts as unreachable, and the client calls it again when it tries to
+    /// connect. Messages show its error, so the error must not contain a secret.
     ///
     /// ```
     /// use quorlock::node::{Credentials, NodeConfig};
@@ -132,10 +132,10 @@ impl NodeConfig {
     /// Sets the number of replicas of this node that may take its place under the same name. Default 0. It replaces the
     /// URL's.
     ///
-    /// With k > 0, each batch that asks for votes ends with a write and `WAIT k`. The votes count only if all k replicas
-    /// acknowledge the write within three quarters of the default node timeout. So a lock costs one more round trip,
-    /// from the master to its replicas, and there is no lock while a replica is away. After a promotion the node waits
-    /// for `max_ttl` × 1.01 + 2 s, as after a restart.
+    /// With k > 0, each batch that asks for votes ends with a write and `WAIT k`. The votes count only if all k
+    /// replicas acknowledge the write within three quarters of the default node timeout. So a lock costs one more round
+    /// trip, from the master to its replicas, and there is no lock while a replica is away. After a promotion the node
+    /// waits for `max_ttl` × 1.01 + 2 s, as after a restart.
     ///
     /// All clients must have the same number. A client refuses a node with more replicas than k: raise k in all clients
     /// before you add a replica. The node needs RESP3, the rights `+wait` and `+client|tracking`, and
@@ -167,7 +167,7 @@ impl NodeConfig {
     /// Sets the name that the server's certificate must have, instead of the URL's host. Use it if the URL has an IP
     /// address, or the host of a tunnel.
     ///
-    /// [`ClientBuilder::build`](crate::ClientBuilder::build) refuses an invalid name, and a name for a node without TLS.
+    /// [`ClientBuilder::build`](crate::ClientBuilder::build) refuses an invalid name, or a name for a node without TLS.
     #[must_use]
     pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
         self.target.tls_server_name = Some(name.into());

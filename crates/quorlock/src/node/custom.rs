@@ -61,10 +61,10 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// - After a reply that does not fit its command, the node closes the connection. Otherwise it would take the next
 ///   replies for answers to the wrong commands.
 /// - The future of a batch does not need another batch's future to be polled. It may need the future of
-///   [`Node::background`], so a node that wraps another node passes that future on. Futures do not panic: the client stops
-///   using a node that does, and its votes are lost.
-/// - The futures may be polled within a caller's call, on the caller's thread and within the client's runtime. They must
-///   not wait for a mutex that the caller holds during the call.
+///   [`Node::background`], so a node that wraps another node passes that future on. Futures do not panic: the client
+///   stops using a node that does, and its votes are lost.
+/// - The futures may be polled within a caller's call, on the caller's thread and within the client's runtime. They
+///   must not wait for a mutex that the caller holds during the call.
 pub trait Node: fmt::Debug + Send + Sync + 'static {
     /// Returns the name that messages show for the node: distinct among the nodes of a client, and never a secret.
     fn name(&self) -> &str;

@@ -53,8 +53,8 @@ struct Inner {
     stuck: VecDeque<Stuck>,
     /// The sinks of all clients. Each sink gets a push for every change of a watched key.
     listeners: Vec<PushSink>,
-    /// The time of the last adoption (the key that starts a node's wait for a new marker). No two adoptions have the
-    /// same time, even while tokio's clock is paused.
+    /// The time of the last adoption (the key that starts a node's wait for a new marker), in microseconds. No two
+    /// adoptions have the same time, even while tokio's clock is paused.
     adopted_us: i64,
 }
 

@@ -26,7 +26,7 @@ pub struct PushSink {
     node: NodeId,
     shared: Weak<Shared>,
     marker: Option<Key>,
-    /// Whether the client writes the number of its database to servers that have no such registration.
+    /// Whether the client registers its database on a server that has no registration (a key that names the database).
     pub(super) registers: bool,
     /// Whether the operator declared the node durable, so that it loses no write when it stops.
     pub(super) is_durable: bool,

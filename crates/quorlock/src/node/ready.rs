@@ -15,10 +15,10 @@ pub(crate) struct Ready {
     wakers: Vec<Waker>,
 }
 
-/// The timer's index; it follows those of the transports.
+/// The index of the timer's waker, which follows the wakers of the transports.
 pub(crate) const TIMER: usize = NODE_COUNT_MAX;
 
-/// The index of the inbox of pushes.
+/// The index of the waker for the inbox of pushes.
 pub(crate) const INBOX: usize = TIMER + 1;
 
 const _: () = assert!(INBOX < u64::BITS as usize, "each has a bit");
@@ -65,7 +65,7 @@ impl Ready {
         self.shared.woken.swap(0, Ordering::Acquire)
     }
 
-    /// The context in which to poll the part.
+    /// The context in which the driver polls the part. Its waker marks the part as woken, and wakes the driver's task.
     pub(crate) fn context(&self, place: usize) -> Context<'_> {
         Context::from_waker(&self.wakers[place])
     }

@@ -24,7 +24,7 @@ const STEPS: usize = 5_500;
 /// The clocks of server and test may differ by this much, in milliseconds.
 const NEAR_MS: i64 = 6;
 
-/// A connection that watches nothing.
+/// The connection of the reads that the test itself makes in the stores. It watches nothing, so it gets no push.
 const NOBODY: ConnectionId = ConnectionId(u64::MAX);
 
 #[tokio::test]
@@ -89,7 +89,7 @@ struct Pair {
     /// The commands that were sent before: an index into `subjects`, the command, and whether it had a single key. The
     /// server may lack the script of each command that is not in this set.
     known: BTreeSet<(usize, String, bool)>,
-    /// How often each pair of command and answer was compared.
+    /// How often each pair of command and answer was compared, so that the test notices a pair that never occurs.
     seen: BTreeMap<(String, String), usize>,
     pushes: usize,
     skipped: usize,

@@ -24,7 +24,7 @@ pub(super) struct Encoding {
     pub(super) form: Form,
     /// The server's native compare-and-delete command, if it has one. Used only if `form` is `Usual`.
     pub(super) delete: Option<Delete>,
-    /// Whether the server can push.
+    /// Whether the server can push. If so, a `Watch` makes the server track the keys.
     pub(super) watches: bool,
     /// The commands that the server lacks, or that the user may not use.
     pub(super) lacking: Lacking,

@@ -102,7 +102,7 @@ impl Direct {
                 Some(Err(failure)) => {
                     batch.exchange.fail(&failure);
                     self.concluded.push(batch);
-                    // Reports these answers before those of later commands, which may fail at once in the pipeline.
+                    // Answers stay in order: `next` may report failures of later commands, so this one comes first.
                     self.report(events);
                 }
                 Some(Ok(())) => {
@@ -115,7 +115,7 @@ impl Direct {
         self.report(events);
     }
 
-    /// The next batch that may be sent.
+    /// The next batch of the pipeline; `None` if no batch may be sent now.
     fn next(&mut self, now: Reading, events: &mut Vec<Event>) -> Option<Box<WireBatch>> {
         if !self.pipeline.has_waiting() {
             return None;

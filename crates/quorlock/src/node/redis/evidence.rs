@@ -54,7 +54,7 @@ impl Beside {
         usize::from(marker) + if acknowledgement { 2 } else { 0 }
     }
 
-    /// Writes the questions before the commands.
+    /// Writes the questions that precede the commands.
     #[inline]
     pub(super) fn say_before(
         self,
@@ -156,7 +156,7 @@ pub(super) fn read(
 ) -> Option<Evidence> {
     let info = before.map(info_of);
     let info = info.map_or(Some(None), |info| info.map(Some))?;
-    // If the data were replaced after the server sent `INFO`, then `INFO` describes an earlier state.
+    // If the data were replaced after the server sent `INFO`, then `INFO` is out of date and does not count.
     let info = info.filter(|_| first == flushes);
     // After this failure the marker may be that of the wrong database, so it does not count.
     let marker = match registered {

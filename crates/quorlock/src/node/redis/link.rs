@@ -131,7 +131,7 @@ impl Link {
         heard_at
     }
 
-    /// Handles the loss of the current connection.
+    /// Drops the current connection after it was lost, and reports the loss to the supervisor.
     fn disconnect(&mut self) {
         let Some(connection) = self.connection.take() else { return };
         self.connecting = None;
@@ -222,7 +222,7 @@ impl Link {
         Some(self.started + self.supervisor.next_look(now, activity)?)
     }
 
-    /// Sends a `PING`. Its reply only shows that the server is alive.
+    /// Sends a `PING`. The reply shows that the server is alive, and has no other use.
     fn probe(&mut self) {
         if let Some(connection) = &mut self.connection {
             // A wire that is closed needs no probe.

@@ -164,7 +164,7 @@ impl Server {
         })
     }
 
-    /// Connects with RESP3, or with RESP2 if the server speaks no RESP3.
+    /// Connects with RESP3, or with RESP2 if the server does not speak RESP3.
     async fn connect_somehow(&self, push_sink: &PushSink) -> Result<(Wire, Capabilities), Failure> {
         let target = self.dialer.look_up().await?;
         if target.replicas > 0 {

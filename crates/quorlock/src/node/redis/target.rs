@@ -149,7 +149,7 @@ impl Target {
         Ok(target)
     }
 
-    /// The target at an address, without any option.
+    /// A target with this address, and with none of the options that a URL can have.
     const fn at(address: Address) -> Self {
         Self {
             address,
@@ -235,7 +235,7 @@ fn sentinel(text: &str, encrypted: bool) -> Result<Address, String> {
     address(&url, SENTINEL_PORT, encrypted)
 }
 
-/// Whether a comma stands outside of users and passwords.
+/// Whether the URL has a comma outside of users and passwords, as a list of hosts has.
 fn has_comma(url: &str) -> bool {
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
     let parameters = query.split('&').filter(|it| !it.starts_with("sentinel-"));

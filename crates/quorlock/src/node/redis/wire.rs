@@ -208,7 +208,7 @@ impl Wire {
         self.finished.pop_front()
     }
 
-    /// Allows one push for each of this many watched keys.
+    /// Lets the server push once more for each of this many newly watched keys.
     pub(super) fn expect_pushes(&mut self, keys: usize) {
         self.pushed.allowance.grant(keys as u64);
     }
