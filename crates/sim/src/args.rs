@@ -53,7 +53,7 @@ fn invariant() -> PossibleValuesParser {
 }
 
 impl Args {
-    /// The first seed. With `fresh`, it is the present time in microseconds, so no two runs share seeds.
+    /// The first seed. With `fresh`, it is the present time in microseconds, so that a later run draws other seeds.
     #[expect(clippy::disallowed_methods, reason = "a new seed, not a time")]
     pub(crate) fn base(&self) -> u64 {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -62,7 +62,7 @@ impl Args {
 
     pub(crate) fn plan(&self, seed: u64) -> quorlock_sim::Plan {
         let plan = quorlock_sim::Plan::draw(seed);
-        // A plan with replicas checks only mutual exclusion.
+        // The plan's own limit takes precedence: a plan with replicas checks only mutual exclusion.
         quorlock_sim::Plan { only: plan.only.clone().or_else(|| self.only.clone()), ..plan }
     }
 }

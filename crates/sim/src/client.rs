@@ -22,7 +22,7 @@ pub(crate) struct Client {
     pub(crate) transports: Vec<Transport>,
     pub(crate) arrivals: Arrivals<()>,
     pub(crate) ticks: Ticks,
-    /// The longest round trip that the engine has measured. It bounds the contention back-off.
+    /// The longest round trip that the engine has measured. The healing phase computes the longest back-off from it.
     pub(crate) slowest: Duration,
     pub(crate) callers: Vec<Caller>,
     pub(crate) locks: u64,

@@ -191,7 +191,7 @@ pub(crate) trait Driver {
         self.ask(guard.client, Event::Detach { lock: guard.lock });
     }
 
-    /// Releases or drops a guard. The guard becomes invalid before the engine learns of the release (S14).
+    /// Releases or drops a guard. The guard becomes invalid before the engine learns of the release (protocol, S14).
     fn give_back(&mut self, guard: GuardId, report: bool) {
         let Some(held) = self.guards().of_mut(guard) else { return };
         held.given_back = true;

@@ -13,7 +13,7 @@ use crate::plan::Modes;
 pub(crate) enum Void {
     /// No marker (the key that shows that no data was lost) followed the batch, or the connection was unverified (S9).
     Unverified,
-    /// The node lost its data so recently that votes from before the loss may still count (S10).
+    /// The node lost its data so recently that votes from before the loss may still count (protocol, S10).
     Quarantined,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Void {
 pub(crate) struct EvidenceLog {
     /// The text with which all valid markers begin; `None` without a strict restart guard.
     cluster: Option<String>,
-    /// The restart guard of each client, if the clients have different ones.
+    /// The mode of each client's restart guard, if the clients have different modes.
     modes: Modes,
     lines: BTreeMap<(ClientId, NodeIndex), ConnectionEvidence>,
     early: BTreeSet<(ClientId, NodeIndex, Ticket)>,

@@ -46,12 +46,12 @@ pub(crate) struct TokenRecord {
     pub(crate) client: ClientId,
     pub(crate) lock: LockId,
     pub(crate) keys: Vec<Key>,
-    /// How long a vote counts: T − (ε·T + δ), in nanoseconds.
+    /// How long a vote counts, in nanoseconds: T − (ε·T + δ). T is the ttl; [`Drift`] contains ε and δ.
     pub(crate) term: i64,
     pub(crate) nodes: Vec<NodeRecord>,
-    /// The latest round of extensions, and the number of nodes that confirmed the lock in this round.
+    /// The number of the latest round of extensions, and the number of nodes that confirmed the lock in this round.
     pub(crate) extending: (u32, usize),
-    /// The number of nodes that reported a deleted key.
+    /// The number of `Deleted` answers that the client got for this token.
     pub(crate) deleted: usize,
     pub(crate) is_shared: bool,
     /// No client of the simulator has to release the lock: a process detached it, or a caller extends it by its value.
@@ -170,7 +170,7 @@ impl Ledger {
         self.tokens.values()
     }
 
-    /// How long the token's votes make a lock valid: the Q-th longest remaining time of a vote (protocol, 2).
+    /// How long the token's votes make a lock valid: the remaining time of the Q-th longest vote (Q: the quorum).
     pub(crate) fn valid_for(&self, token: &TokenRecord, now: Reading) -> i64 {
         let left = |sent: Reading| (token.term - elapsed(sent, now)).max(0);
         let best = |node: &NodeRecord| {
@@ -297,7 +297,7 @@ impl Ledger {
         keys: &[Key],
         value: Arc<[u8]>,
     ) -> Arc<[u8]> {
-        // How long a vote counts, by the formula of the paper and the protocol. Independent of the engine's code.
+        // How long a vote counts, by the formula of the paper and the protocol, without the engine's code.
         let ttl = self.requests.get(&(client, lock)).map_or(0, |it| it.timing.ttl_ms() as i64);
         let term = ttl * MS - ttl * self.drift.ppm - self.drift.constant;
         let nodes = vec![NodeRecord::default(); self.quorum.nodes()];

@@ -36,7 +36,7 @@ struct Timed {
     bounds: Bounds,
     only: Option<&'static str>,
     seen: Witnesses,
-    /// A violation was already found. Later ones are ignored, because the first has the shortest trace.
+    /// A violation was found. A breadth-first search finds the shortest trace first, so later violations are ignored.
     failed: AtomicBool,
 }
 

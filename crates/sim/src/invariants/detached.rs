@@ -18,7 +18,7 @@ pub(crate) const SENTENCE: &str = "After detach, v is never written where it is 
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Detached {
-    /// The values of commands in flight that set a lock where it is absent.
+    /// The value of each command in flight that can set a lock where it is absent.
     sets: BTreeMap<(ClientId, NodeIndex, Ticket), Vec<u8>>,
     /// For each value and node, the number of commands in flight, or without a known outcome, that may set the value.
     open: BTreeMap<(Vec<u8>, NodeIndex), u32>,

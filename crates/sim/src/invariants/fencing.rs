@@ -28,7 +28,7 @@ pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without a
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Fencing {
-    /// The largest token that a holder has seen.
+    /// For each key, the largest token that a holder has seen.
     shown: BTreeMap<Key, u64>,
     all: BTreeSet<(Key, u64)>,
     /// The largest token shown when an attempt (`before`) or a release (`handed`) began. The next token must be larger.
@@ -45,13 +45,13 @@ pub(crate) struct Fencing {
 /// Reasons why a floor may be lower than tokens that were already given out.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Floors {
-    /// For each node, the sum of all jumps of its clock, each counted as positive.
+    /// For each node, the sum of all jumps of its clock. Backward jumps count as positive too.
     set: Vec<Time>,
-    /// A clock jumped so far that a floor computed from its earlier time may be too low.
+    /// The jumps of a node's clock add up to so much that a floor computed from this clock may be too low.
     is_low: bool,
     /// If nodes' clocks do not agree, floors may be too low. `marks`: each client's last marker (the key with a floor)
-    /// for a node. `untrusted`: the markers whose floors may be too low, because the client knew few clocks, or
-    /// because an earlier floor may come from later clocks. `lowest`: the lowest of these floors that a node accepted.
+    /// for a node. `untrusted`: the markers whose floors may be too low, because the client knew few clocks, or because
+    /// an earlier floor may come from clocks further ahead. `lowest`: the lowest of these floors that a node accepted.
     marks: BTreeMap<(ClientId, NodeIndex), Arc<str>>,
     untrusted: BTreeSet<Arc<str>>,
     lowest: Option<u64>,
@@ -232,7 +232,7 @@ impl Fencing {
         });
         for key in &*counter.keys {
             let after = view.node(node).fence_at(key).unwrap_or(0);
-            // No check if the previous counter is not known, because the node's data was replaced.
+            // No check if the previous counter is unknown, for example because the node's data was replaced.
             let Some(before) = self.counters[node].insert(key.clone(), after) else { continue };
             let may = match answer {
                 Answer::GrantedFenced { .. } => after >= before,
@@ -276,7 +276,7 @@ fn floor(marker: &str) -> u64 {
 }
 
 /// Whether this floor is above the clocks of more than a quorum of nodes, but not above all clocks. An earlier floor
-/// that was computed from the latest clock may then be higher.
+/// that was computed from the clock that is furthest ahead may then be higher.
 fn rests_on_some(floor: u64, view: &View<'_>) -> bool {
     let ahead = Marker::FLOOR_AHEAD_US.cast_signed() * US;
     let read_before = READ_BEFORE.min(view.terms.quarantine / 2);

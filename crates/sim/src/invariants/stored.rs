@@ -52,7 +52,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
             "node {node} says {answer:?}, and the nonce is another's: {command:?}"
         ));
     }
-    // A give-back changes all keys of a lock or none. If one key has another client's value, the other keys stay.
+    // `GiveBack` undoes an attach under all keys or none. If one key has another client's value, the other keys stay.
     let is_partial = matches!(command, Command::GiveBack { .. }) && keys.len() > 1;
     let is_release = command.is_release() && taken.is_none() && !is_partial;
     let is_answered = !matches!(answer, Answer::Failed(_));

@@ -21,7 +21,7 @@ pub(crate) struct Tally {
     releases: BTreeSet<(ClientId, NodeIndex, Ticket)>,
     /// For each key, since the last inspection by a call: the time of the first push, and the nodes that pushed.
     pushes: BTreeMap<(ClientId, Key), (i64, BTreeSet<NodeIndex>)>,
-    /// The round trip when the last attempt began.
+    /// The round trip that the engine had measured when the last attempt of each call began.
     round_trips: BTreeMap<(ClientId, LockId), Duration>,
 }
 

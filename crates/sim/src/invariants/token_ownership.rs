@@ -190,7 +190,7 @@ impl KeyChange<'_> {
         if !self.before.holds(self.value) && !is_from && before.is_none() {
             return (self.after != Some(self.before)).then_some("changed another's");
         }
-        // A give-back puts the value from before the attach in the place of the reader's value.
+        // `GiveBack` replaces the reader's value by the value from before the attach. It is not checked here.
         if let Command::GiveBack { .. } = command {
             return None;
         }

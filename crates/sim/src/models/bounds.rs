@@ -27,19 +27,19 @@ pub(crate) struct Bounds {
     pub(crate) keys: [&'static [usize]; CLIENTS],
     pub(crate) downgrades: [u8; CLIENTS],
     pub(crate) ttl: u32,
-    /// The clock error that clients allow for, per ttl.
+    /// The clock error that clients allow for during one ttl, in ticks.
     pub(crate) drift: u32,
-    /// The largest time by which a node's clock may end a key early.
+    /// The largest number of ticks by which a node's clock may end a key early.
     pub(crate) node_fast: u32,
-    /// If not zero, a client's clock may stop for one tick, and again after this number of ticks.
+    /// If not zero, both clocks of a client may stop for one tick, and again after this number of ticks.
     pub(crate) client_slow: u8,
     /// The number of times that one of a client's two clocks stops while the other continues, for all clients together.
     pub(crate) suspends: u8,
     pub(crate) attempts: [u32; CLIENTS],
     pub(crate) extensions: [u8; CLIENTS],
-    /// The largest age of a command when a node carries it out.
+    /// The largest age of a command, in ticks, when a node carries it out.
     pub(crate) command_age: u32,
-    /// The largest age of a command when its answer is processed.
+    /// The largest age of a command, in ticks, when the client processes its answer.
     pub(crate) answer_age: u32,
     /// The largest number of links with messages in flight while time passes.
     pub(crate) slow_links: usize,
@@ -53,14 +53,14 @@ pub(crate) struct Bounds {
     pub(crate) guard: RestartGuard,
     /// At the start, one of the nodes has just started without its data.
     pub(crate) fresh: bool,
-    /// The number of the first client's connections that break. Commands in flight may still arrive.
+    /// The largest age, in ticks, of a command that arrives after its connection broke.
     pub(crate) breaks: u8,
     /// The largest age of a command that arrives after its connection broke.
     pub(crate) zombie_age: u32,
     /// Nodes also answer inspections, in any order with other answers, and a refused client uses the adaptive retry
     /// delay. The nodes promise pushes but never send any, as if all pushes were lost.
     pub(crate) looks: bool,
-    /// Answers are processed at once.
+    /// Each answer reaches its client at once.
     pub(crate) prompt: bool,
     /// The second client starts when the first has the lock.
     pub(crate) in_turn: bool,
@@ -128,7 +128,7 @@ pub(super) const NETWORK: Bounds =
 
 pub(super) const PAUSES: Bounds = Bounds { pauses: 1, ..M1 };
 
-/// The first client extends, the second only wants the lock.
+/// The first client extends its lock once. The second client only acquires the lock.
 pub(super) const M4: Bounds =
     Bounds { node_fast: 0, extensions: [1, 0, 0], alike: false, in_turn: true, prompt: true, ..M1 };
 
