@@ -106,12 +106,12 @@ fn a_thread_that_ends_may_make_blocking_calls() {
 #[derive(Clone, Default)]
 struct SpanTree(Arc<SpanTreeState>);
 
-/// The names of a new span, of its parent, and of the span in which the thread was.
+/// The names of a new span, of its parent, and of the thread's current span.
 type Seen = (&'static str, Option<&'static str>, Option<&'static str>);
 
 #[derive(Default)]
 struct SpanTreeState {
-    /// Indexed by span id. Ids start at one.
+    /// The name of each span. A span's index is its id minus one.
     names: Mutex<Vec<&'static str>>,
     entered: Mutex<Vec<Id>>,
     seen: Mutex<Vec<Seen>>,
@@ -234,7 +234,7 @@ struct Asking {
 }
 
 impl Asking {
-    /// The longest pause between two attempts to connect.
+    /// The client's longest pause between two attempts to connect to a node.
     const RECONNECTS_AFTER: Duration = Duration::from_secs(1);
 
     fn new() -> Option<Self> {
@@ -242,7 +242,7 @@ impl Asking {
         Some(Self { nodes: five()?, started: Instant::now(), tries, back })
     }
 
-    /// Counts an attempt. Returns whether the caller may stop.
+    /// Counts a call. Returns whether the caller may stop, because the call got the lock after the nodes' restart.
     fn is_done(&self, got: Result<(), AcquireError>) -> bool {
         self.tries.fetch_add(1, Ordering::Relaxed);
         if let Some(back) = self.back.get() {

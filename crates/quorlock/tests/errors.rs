@@ -140,7 +140,7 @@ async fn invalid_calls_are_refused_and_send_nothing() {
     assert!(client.inspect("quorlock:x").await.is_err());
     assert!(client.stats().nodes.iter().all(|node| node.commands == 0), "nothing was sent");
 
-    // The bounds themselves are allowed.
+    // Values that are exactly at a limit are allowed.
     let longest = "x".repeat(Resources::NAME_BYTES_MAX);
     for call in [
         client.acquire(longest),
@@ -454,7 +454,7 @@ async fn a_refusal_lists_the_answer_of_each_node() {
     let free = client.inspect("other").await.unwrap();
     assert_eq!(free.nodes[0].to_string(), "a free");
 
-    // A late node is not blamed if the other nodes had decided the attempt.
+    // If the other nodes have decided the attempt, the error does not blame a node that has not answered yet.
     nodes[3].freeze();
     let error = client.try_acquire("orders").await.unwrap_err().to_string();
     assert!(error.contains("; node d: no answer was needed; node e failed: "), "{error}");

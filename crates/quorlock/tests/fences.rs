@@ -53,7 +53,7 @@ async fn an_uncontended_fenced_acquire_is_one_command_per_node() {
     let Some(nodes) = five() else { return };
     let client = builder(&nodes).key_prefix("app:").build().unwrap();
     all_up(&client).await;
-    // The loop runs first without counters on the nodes, and then with the equal counters of the first acquire.
+    // The first iteration finds no counters on the nodes. The second finds equal counters from the first acquire.
     for _ in 0..2 {
         for node in &nodes {
             run(node, &["CONFIG", "RESETSTAT"]);
@@ -207,7 +207,7 @@ async fn the_permissions_that_doctor_prints_suffice_for_leases_and_taken_locks()
             let lease = guard.detach().await.unwrap();
             let lease = client.extend_lease(&lease).await.unwrap();
             let guard = client.attach(&lease).await.unwrap();
-            // The value on the nodes has changed, so a second attach fails on every node.
+            // The first attach has changed the value on the nodes, so a second attach fails on every node.
             assert!(client.attach(&lease).options(ONCE).await.is_err(), "{binary}: {lease:?}");
             guard.extend().await.unwrap();
             let lease = guard.detach().await.unwrap();

@@ -21,7 +21,7 @@ fn forget_what_was_said(nodes: &[Server]) {
     }
 }
 
-/// The number of calls of each command that can release.
+/// The number of times that the node has executed each command that can release a lock.
 fn releases(node: &Server) -> [u64; 3] {
     ["delifeq", "evalsha", "eval"].map(|command| calls(node, command))
 }
@@ -67,7 +67,7 @@ async fn a_release_works_when_the_scripts_are_gone() {
     }
 }
 
-/// The server's own command does not say whether another client holds the lock, so the client asks with the script.
+/// `DELIFEQ` does not say whether another client holds the lock, so the client then asks with the script.
 #[tokio::test]
 async fn a_release_reports_that_another_client_holds_the_lock() {
     for binary in all_servers() {

@@ -34,7 +34,7 @@ fn lock_of(node: &Server) -> TimestampLock {
     TimestampLock::new(&client, KEY, Duration::from_secs(TIMEOUT)).unwrap()
 }
 
-/// A client of the recipe as the page on `SETNX` describes it.
+/// A client that executes the recipe as the Redis documentation of `SETNX` describes it.
 struct Recipe<'a> {
     node: &'a Server,
     timeout: u64,
@@ -49,7 +49,7 @@ impl Recipe<'_> {
         self.end(now).to_string()
     }
 
-    /// `SETNX`, `GET`, and `GETSET` if the end has passed. Returns the end if this client has the lock.
+    /// Sends `SETNX`, then `GET`, and `GETSET` if the lock has ended. Returns the new end if this client has the lock.
     fn try_lock(&self, now: u64) -> Option<u64> {
         if run(self.node, &["SETNX", KEY, &self.text(now)]) == Reply::Int(1) {
             return Some(self.end(now));
@@ -57,12 +57,12 @@ impl Recipe<'_> {
         self.sees_the_end(now).then(|| self.replace(now)).flatten()
     }
 
-    /// `GET`: whether the end of the lock, which the value contains, has passed.
+    /// Sends `GET`. Returns whether the end of the lock has passed. The value is this end, as a Unix time.
     fn sees_the_end(&self, now: u64) -> bool {
         get(self.node, KEY).is_some_and(|end| end.parse::<u64>().unwrap() < now)
     }
 
-    /// `GETSET`: the value that it returns decides.
+    /// Sends `GETSET`. This client has the lock only if `GETSET` returns an end that has passed.
     fn replace(&self, now: u64) -> Option<u64> {
         let Reply::Bulk(before) = run(self.node, &["GETSET", KEY, &self.text(now)]) else {
             panic!("GETSET answers a string")
@@ -71,7 +71,7 @@ impl Recipe<'_> {
         (before < now).then(|| self.end(now))
     }
 
-    /// The check of the end, and then `DEL`.
+    /// Sends `DEL` only if the end of this client's lock has not passed.
     fn unlock(&self, end: u64, now: u64) {
         if now < end {
             run(self.node, &["DEL", KEY]);
@@ -119,7 +119,7 @@ async fn a_lock_whose_end_has_passed_is_taken_over_in_both_directions() {
     assert_eq!(get(&nodes[0], KEY), Some(end.to_string()), "the successor's key stays");
     assert_eq!(ours.try_acquire(at(late)).await.unwrap_err(), TimestampError::Held);
 
-    // Other clients also write fractions. Their end is rounded up.
+    // Other clients may write ends with fractions of a second. `TimestampLock` rounds such an end up.
     run(&nodes[0], &["SET", KEY, &format!("{NOW}.25")]);
     assert_eq!(ours.try_acquire(at(NOW + 1)).await.unwrap_err(), TimestampError::Held);
     drop(ours.try_acquire(at(NOW + 2)).await.unwrap());

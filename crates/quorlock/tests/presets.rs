@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 const MS: Duration = Duration::from_millis(1);
 const TTL: Duration = Duration::from_secs(10);
 
-/// Timers of tokio have a resolution of one millisecond.
+/// The tolerance for measured times, because timers of tokio have a resolution of one millisecond.
 const TICK: Duration = Duration::from_millis(2);
 
 fn retry(attempts_max: Option<u32>, min: u32, max: u32) -> Retry {

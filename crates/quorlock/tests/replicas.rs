@@ -18,13 +18,13 @@ use quorlock_servers::{Reply, Server};
 
 const TTL: Duration = Duration::from_millis(800);
 
-/// The message of a vote that the replica has not acknowledged.
+/// The error message for a vote that the replica has not acknowledged.
 const MISSING: &str = "not acknowledged by its replicas in time: 0 of 1 replicas have it";
 
-/// The message of a vote that the node has not confirmed in time, because it waits for the replica.
+/// The error message for a vote that the node has not confirmed in time, because it waits for the replica.
 const WAITS: &str = "no answer in time: a vote waits until every replica has it";
 
-/// The message of a connection that the client has closed, because votes were not acknowledged.
+/// The error message for a connection that the client has closed, because votes were not acknowledged.
 const CLOSED: &str = "its replicas are missing, so its name is resolved again";
 
 /// The node timeout is long, so that a busy machine does not look like a missing replica.

@@ -21,7 +21,7 @@ fn start(binary: &ServerBinary, args: &[&str]) -> Nodes {
     Nodes::start(binary, 3, ServerOptions { args, ..ServerOptions::default() }).unwrap()
 }
 
-/// Another library takes the lock.
+/// Takes the lock on every node, as a client of another library does.
 fn is_taken(nodes: &Nodes, ttl: Duration) {
     let ttl_ms = ttl.as_millis().to_string();
     for node in nodes {
@@ -57,7 +57,7 @@ impl Reports {
 /// All commands that a waiting client can send.
 const COMMANDS: [&str; 7] = ["set", "get", "pttl", "eval", "evalsha", "delifeq", "ping"];
 
-/// The number of these commands that the nodes have executed.
+/// The number of commands in `COMMANDS` that the nodes have executed.
 fn said(nodes: &Nodes) -> u64 {
     let by = |node: &Server| COMMANDS.iter().map(|command| calls(node, command)).sum::<u64>();
     nodes.iter().map(by).sum()
@@ -84,7 +84,7 @@ async fn sleeps_in_silence(nodes: &Nodes) {
     }
 }
 
-/// The first push causes one attempt. The pushes of the other nodes may arrive later and cause at most two more.
+/// Asserts one to three attempts per node: the first push causes one, and later pushes of other nodes at most two.
 fn few_attempts(nodes: &Nodes) {
     for node in nodes {
         let attempts = calls(node, "set");
@@ -109,7 +109,7 @@ async fn a_plain_del_wakes_a_silent_waiter() {
         let guard = acquiring.await.unwrap();
         few_attempts(&nodes);
         // Without a push, the call would wait until the keys expire. The test does not assert the count of wake-ups,
-        // because the first push may cause an attempt before the others arrive.
+        // because the first push may cause an attempt before the pushes of the other nodes arrive.
         assert!(taken.elapsed() < ttl);
         assert!(guard.release().await.is_released());
     }

@@ -129,7 +129,7 @@ fn rule(
     }
 }
 
-/// Reports each time that the call begins to wait.
+/// The receiver of a report each time that the call begins to wait.
 type Sleep = mpsc::Receiver<Waiting>;
 
 type Acquiring = JoinHandle<Result<Guard, AcquireError>>;
@@ -170,7 +170,7 @@ impl Setting {
         format!("orders:{}", self.scenarios)
     }
 
-    /// Another library takes the lock.
+    /// Takes the lock on every node, as a client of another library does.
     fn is_taken(&self, key: &str, ttl_ms: &str) {
         for node in self.nodes.iter() {
             run(node, &["SET", key, "uuid-of-another-library", "NX", "PX", ttl_ms]);
@@ -240,7 +240,7 @@ impl Setting {
         self.give_back(guard, key).await;
     }
 
-    /// Runs `event` until the waiting call has the lock.
+    /// Runs `event` until the call has the lock. Asserts that the call made few attempts, and returns the guard.
     async fn got(
         &self,
         mut acquiring: Acquiring,

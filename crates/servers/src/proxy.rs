@@ -85,7 +85,7 @@ pub enum Effect {
     Truncated,
     /// A connection was closed.
     Closed,
-    /// A connection was reset.
+    /// The number of variants of [`Effect`].
     Reset,
 }
 
@@ -273,7 +273,7 @@ async fn carry(
         Err(End::Truncated) => counts.add(Effect::Truncated),
         Err(End::Reset) => {
             counts.add(Effect::Reset);
-            // If this fails, the client gets a FIN instead of a RST.
+            // If this call fails, closing the connection sends the client a FIN instead of a RST.
             let _ = client.set_zero_linger();
         }
     }

@@ -9,7 +9,7 @@ use quorlock_servers::{Reply, Server};
 #[derive(Clone)]
 pub(crate) struct Past {
     server: Arc<Server>,
-    /// True: the test may leave keys on the server.
+    /// Whether the test may leave keys on the server. If not, `drop` asserts that the server is empty.
     leaves_keys: bool,
 }
 
@@ -65,7 +65,7 @@ impl Past {
         }
     }
 
-    /// The members of a sorted set in order. Each score is returned as its distance from now.
+    /// The members of a sorted set in order. Each score, a time, is returned as its distance from the server's time.
     pub(crate) fn sorted_set(&self, key: &str) -> Vec<(Vec<u8>, Duration)> {
         let now = self.now();
         let Reply::Array(listed) = self.command(&["ZRANGE", key, "0", "-1", "WITHSCORES"]) else {

@@ -29,15 +29,15 @@ const RIGHTS: [&str; 12] = [
 
 const TTL_MS: u64 = 60_000;
 
-/// The content of the keys before a command.
+/// The content of one key before a command.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Before {
     Nothing,
-    /// Another client's reader, and an expired reader.
+    /// A reader of another client, and an expired reader.
     Readers,
-    /// Other readers, and this user's reader, which expires last.
+    /// An expired reader, another client's reader, and the reader of the tested user, which expires last.
     Reader,
-    /// The value of this user as a writer.
+    /// The value of the tested user as a writer.
     Writer,
 }
 
@@ -65,7 +65,7 @@ async fn a_missing_permission_leaves_no_command_half_done() {
         let user = url.replace("://", "://reader:secret@");
         let bound = Subject::new(node(&user), past.clone());
         let (mut failed, mut tried) = (0, 0);
-        // `get` is never removed: without the right to read, no vote counts.
+        // The test never removes `get`: without the right to read, no vote counts.
         for right in RIGHTS.iter().filter(|right| **right != "get") {
             for setting in SETTINGS {
                 for command in 0..COMMANDS {
@@ -139,7 +139,7 @@ fn with_port() -> ServerOptions {
     ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() }
 }
 
-/// Number of commands for readers.
+/// Number of different commands that [`Lock::command`] returns.
 const COMMANDS: usize = 6;
 
 struct Lock {

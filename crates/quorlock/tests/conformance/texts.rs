@@ -17,8 +17,8 @@ fn value(number: u8) -> Value {
     Value::new(&Token::new([number; Token::BYTES]), "")
 }
 
-/// A command whose script is unknown is sent again with the text of the script, unless a later command makes that
-/// unsafe.
+/// If a server does not know a command's script, the node sends the command again with the text of the script. An
+/// acquire is not sent again if a later command was already sent to the server.
 #[tokio::test]
 async fn scripts_that_a_server_has_forgotten_are_sent_again() {
     for binary in all_servers() {
@@ -88,7 +88,7 @@ async fn scripts_that_a_server_has_forgotten_are_sent_again() {
             "{answers:?}"
         );
         assert!(!past.exists("a"));
-        // After that failure, the node sends this acquire with the text of its script, so the acquire succeeds.
+        // Because the acquire above failed, the node sends this one with the text of its script, so it succeeds.
         past.command(&["SCRIPT", "FLUSH"]);
         let answers = subject.execute(vec![acquire(), release()]).await;
         assert_eq!(answers, [Answer::Granted, Answer::Deleted]);

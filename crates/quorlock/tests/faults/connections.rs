@@ -44,7 +44,7 @@ async fn a_call_waits_for_a_majority_to_connect_until_its_wait_ends() {
     no_key_is_left(&nodes).await;
 }
 
-/// The longer timeout for the first connection applies only while that connection is being made.
+/// For the first connection to a node, a longer timeout applies, but only while that connection is being made.
 #[tokio::test]
 async fn a_node_that_was_down_at_first_gets_no_longer_timeout_later() {
     let Some(nodes) = start(3, ServerOptions::default()) else {
@@ -122,7 +122,7 @@ async fn releases_reach_a_node_whose_connection_was_killed() {
     eventually("nothing is owed", || client.stats().releases_owed == 0).await;
 }
 
-/// V12: a server that accepts every connection and breaks it is retried with a back-off.
+/// V12 of docs/protocol.md: if a server accepts every connection and breaks it, the client retries with a back-off.
 #[tokio::test]
 async fn connections_that_break_repeatedly_are_retried_with_a_back_off() {
     let Some(nodes) = start(1, ServerOptions::default()) else { return };

@@ -10,7 +10,7 @@ use crate::common::{PATIENCE, all_up, builder, eventually, five, no_key_is_left,
 use crate::{NODE_TIMEOUT, kind, measured};
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// This bound is shorter than the idle time before a probe, so that no probe can make the tests pass.
+/// The time within which the tests expect a reaction. It is not the effect of a probe, because probes begin later.
 pub(crate) const SOON: Duration = Duration::from_secs(12);
 
 #[tokio::test]

@@ -65,7 +65,7 @@ struct Split {
     ways: [Vec<Proxy>; 2],
     clients: [Client; 2],
     lease: quorlock::Lease,
-    /// The value of the lease on the nodes.
+    /// The value under the lock's key on the nodes before a client attaches the lease.
     value: String,
 }
 
@@ -141,7 +141,7 @@ async fn an_attacher_releases_its_votes_if_no_quorum_can_have_the_lease() {
     assert!(key_is(&nodes[2..], "k", Some("blocked")));
 }
 
-/// Only a push of the release can end the waiting: the keys live longer than the calls wait, and the calls do not poll.
+/// Only a push about the release can wake the callers: the keys live longer than the calls wait, and no call polls.
 #[tokio::test]
 async fn callers_in_the_same_and_another_process_are_woken_by_the_release() {
     let Some(nodes) = five() else { return };

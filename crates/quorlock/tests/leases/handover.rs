@@ -167,7 +167,7 @@ async fn max_hold_continues_across_an_attach() {
     assert_eq!(guard.loss_cause(), Some(LossCause::HoldLimit));
     drop(guard);
 
-    // Less than a ttl is left of this `max_hold`.
+    // This `max_hold` equals the ttl, so after the acquire less than a ttl is left of it.
     let short = options.max_hold(ttl).wait(PATIENCE);
     let lease = client.acquire("k").options(short).await.unwrap().detach().await.unwrap();
     let before = sent(&client);

@@ -11,7 +11,7 @@ use quorlock_servers::proxy::{Direction, Effect, Proxy, Traffic};
 use crate::common::{all_up, eventually, five, get};
 use crate::{LONG, key_is, patient_client, proxies, take_three};
 
-/// The execution. `release` is the call by which P1 releases. Returns the locks of P2 and P3.
+/// Runs the execution above. `release` is the call by which P1 releases. Returns the locks of P2 and P3.
 async fn execution(
     nodes: &Nodes,
     release: impl AsyncFnOnce(&Client, Taken),

@@ -38,7 +38,7 @@ fn long() -> LockOptions {
     LockOptions::new().ttl(LONG)
 }
 
-/// The lease as another process reads it.
+/// Returns the lease that another process would read from the text of this lease.
 fn reread(lease: &Lease) -> Lease {
     let text = lease.to_string();
     assert!(text.bytes().all(|byte| byte.is_ascii_graphic()), "{text:?}");
@@ -62,7 +62,7 @@ fn key_is(nodes: &[Server], key: &str, value: Option<&str>) -> bool {
     nodes.iter().all(|node| get(node, key).as_deref() == value)
 }
 
-/// Another client's key makes the nodes refuse the lock.
+/// Sets another client's value under the key on each node, so that the nodes refuse the lock.
 fn block(nodes: &[Server], key: &str) {
     nodes.iter().for_each(|node| drop(run(node, &["SET", key, "blocked"])));
 }
@@ -71,7 +71,7 @@ fn unblock(nodes: &[Server], key: &str) {
     nodes.iter().for_each(|node| assert_eq!(run(node, &["DEL", key]), Reply::Int(1)));
 }
 
-/// Takes the lock on "k" with the votes of three of five nodes. The other two nodes are free.
+/// Takes the lock on "k" with the votes of three of five nodes. On the other two nodes, the key is absent afterwards.
 async fn take_three(client: &Client, nodes: &[Server], value: &str) -> Taken {
     let (held, free) = nodes.split_at(3);
     block(free, "k");
@@ -94,8 +94,8 @@ async fn proxies(nodes: &[Server]) -> Vec<Proxy> {
     proxies
 }
 
-/// The nodes' addresses behind proxies. The names do not depend on the proxies, so each client accepts the leases of the
-/// others.
+/// Gives each URL the name of its node. The names are equal with and without proxies, so each client accepts the leases
+/// of the other clients.
 fn named(urls: impl IntoIterator<Item = String>) -> Vec<String> {
     urls.into_iter().enumerate().map(|(place, url)| format!("n{place}={url}")).collect()
 }

@@ -73,7 +73,7 @@ fn tell(what: impl std::fmt::Display) {
     println!("told: {what}");
 }
 
-/// The client of a child process, and its input. Waits until the client is connected.
+/// The client of a child process, and the lines of its standard input. Waits until the client is connected.
 async fn in_child() -> (quorlock::Client, Lines<BufReader<Stdin>>) {
     let nodes = env::var(NODES).unwrap();
     let urls = nodes.split(',').map(|node| node.split_once('=').unwrap().1.to_owned());

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// The drift: ttl × 0.01 + 2 ms.
+/// The drift, an allowance for clock errors: `TTL` × 0.01 + 2 ms.
 const DRIFT: Duration = Duration::from_millis(102);
 
 #[tokio::test]

@@ -84,7 +84,7 @@ fn start_with_password(count: usize) -> Option<Nodes> {
     start(count, ServerOptions { password, ..ServerOptions::default() })
 }
 
-/// Three servers with a further user: the name, and the rules of `ACL SETUSER`.
+/// Starts three servers with a further user. `user` contains the user's name and the rules of `ACL SETUSER`.
 fn start_with_user(user: &str) -> Option<Nodes> {
     let args = ["--user"].into_iter().chain(user.split(' ')).map(String::from).collect();
     start(3, ServerOptions { args, ..ServerOptions::default() })

@@ -78,7 +78,7 @@ async fn a_certificate_of_an_unknown_authority_is_refused_with_the_cause() {
     let Some(nodes) = start_tls(false) else { return };
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls/other-ca.pem");
     let other = Tls::new().ca_pem(std::fs::read(here).unwrap());
-    // Without `ca_pem`, the client trusts the machine's authorities.
+    // Without `ca_pem`, the client trusts the machine's certificate authorities.
     for tls in [other, Tls::new()] {
         let client = builder(&nodes).tls(tls).build().unwrap();
         let error = client.acquire("orders").options(ONCE).await.unwrap_err();
@@ -141,7 +141,7 @@ async fn a_proxy_may_terminate_tls() {
     does_everything(&with().restart_guard(RestartGuard::Off).options(PATIENT).build().unwrap())
         .await;
     no_key_is_left(&nodes).await;
-    // A node that is used for the first time is in quarantine.
+    // A node that is used for the first time is in quarantine. A short `max_ttl` makes the quarantine short.
     let max_ttl = Duration::from_millis(500);
     let ttl = LockOptions::new().ttl(max_ttl).node_timeout(max_ttl / 4).wait(PATIENCE);
     does_everything(&with().max_ttl(max_ttl).options(ttl).build().unwrap()).await;

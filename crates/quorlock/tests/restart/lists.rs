@@ -88,7 +88,7 @@ async fn clients_with_different_databases_get_an_error_with_both() {
             .await;
         }
         assert!(third.try_acquire("orders").await.is_ok(), "its own data are what they were");
-        // If another client has registered another database, the clients of the old one get an error.
+        // If another client has registered another database, the clients of the previous database get an error.
         for node in &nodes {
             run(node, &["SET", "quorlock:database", "0"]);
             run(node, &["EVAL", "redis.call('SELECT', 9) return redis.call('FLUSHDB')", "0"]);

@@ -116,10 +116,10 @@ async fn a_new_server_is_quarantined_once_and_trusted_afterwards() {
             assert!(marker.starts_with(agreed), "{marker}");
             assert_eq!(get(node, ADOPTION), None);
         }
-        // A later client does not wait.
+        // A client that starts after the quarantine does not wait.
         let next = strict(&nodes).build().unwrap();
         assert!(without_a_wait(&next).await.is_valid());
-        // Two nodes are a quorum. The third may not have answered yet.
+        // The acquire needs only two of the three nodes. The third may not have answered yet.
         let trusted = (0..3).filter(|place| trust_state(&next, *place) == NodeTrustState::Trusted);
         assert!(trusted.count() >= 2, "{:?}", next.stats().nodes);
     });

@@ -110,7 +110,7 @@ async fn clients_of_mixed_modes_exclude_each_other() {
 async fn the_guard_costs_one_command_per_batch_and_one_per_connection() {
     let Some(nodes) = start(3, ServerOptions::default()) else { return };
     all_trusted(&strict(&nodes).build().unwrap()).await;
-    // Reading a count sends `INFO`, which is counted from the next reading on. So the count of `INFO` is read first.
+    // Each reading sends an `INFO`, which only later readings count. So the count of `INFO` is read first.
     let counts =
         |node: &Server| ["info", "hello", "set", "get"].map(|command| calls(node, command));
     let reset = || {
@@ -122,7 +122,7 @@ async fn the_guard_costs_one_command_per_batch_and_one_per_connection() {
     let client = strict(&nodes).options(UNEXTENDED).build().unwrap();
     let guard = client.try_acquire("orders").await.unwrap();
     eventually("all have voted", || guard.votes() == 3).await;
-    // On Redis 6, the client finds missing rights only by a script that calls these commands, which counts too.
+    // On Redis 6, a script looks for missing rights by calling these commands. The server counts its calls too.
     let looks = u64::from(find().unwrap().version.major < 7);
     for node in &nodes {
         // One of the `GET` commands reads the registration of the database.

@@ -9,7 +9,7 @@ use quorlock_servers::{Server, not_for};
 use crate::common::{run, server, test_name};
 use crate::{strict, trust_state, untrusted_now, with_args};
 
-/// The error of a client of this one server.
+/// The error that a client gets if this server is its only node.
 async fn refusal_of(server: &Server) -> String {
     let client = strict(std::slice::from_ref(server)).build().unwrap();
     // The client cannot know when an operator corrects the server, so the error has no time after which to retry.

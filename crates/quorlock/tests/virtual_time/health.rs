@@ -64,7 +64,7 @@ async fn the_error_after_a_loss_contains_the_nodes_answers() {
     let HoldError::Lost { nodes: answers, .. } = error else { panic!("{error}") };
     assert_eq!(answers.len(), 2);
 
-    // If keys disappear, the error keeps the answers that ended the lock.
+    // If the keys disappear, the guard keeps the answers that ended the lock.
     nodes.iter().for_each(quorlock::node::MemoryNode::recover);
     let guard = client.acquire("others").await.unwrap();
     sleep(SECOND + MS).await;
