@@ -460,7 +460,7 @@ async fn a_refusal_lists_the_answer_of_each_node() {
     assert!(error.contains("; node d: no answer was needed; node e failed: "), "{error}");
     nodes[3].thaw();
 
-    // Long values are truncated.
+    // Long values of foreign keys are truncated.
     nodes[0].insert("long", "x".repeat(100), None);
     let seen = client.inspect("long").await.unwrap();
     let expected = format!(

@@ -138,7 +138,7 @@ async fn a_holder_learns_that_it_may_have_been_superseded() {
     run(&nodes[0], &["DEL", "orders"]);
     let larger = (guard.fencing_token() + 1).to_string();
     run(&nodes[0], &["SET", COUNTER, &larger]);
-    // The extension restores the vote, and finds the larger token.
+    // The extension tries to restore node 0's vote. The node refuses, because its token is larger.
     let _ = guard.extend().await;
     eventually("the guard reports it", || guard.is_superseded()).await;
     assert!(guard.is_valid(), "the others' votes are enough");

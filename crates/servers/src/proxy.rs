@@ -85,11 +85,11 @@ pub enum Effect {
     Truncated,
     /// A connection was closed.
     Closed,
-    /// The number of variants of [`Effect`].
+    /// A connection was reset.
     Reset,
 }
 
-/// The number of effects.
+/// The number of variants of [`Effect`].
 const EFFECTS: usize = Effect::Reset as usize + 1;
 
 /// The largest number of bytes per read.
@@ -110,7 +110,7 @@ pub struct Proxy {
 #[derive(Clone, Copy, Debug, Default)]
 struct Orders {
     ways: [Traffic; 2],
-    /// Number of faults so far; `blow` is the latest fault.
+    /// Number of faults that were injected so far. `blow` is the latest fault.
     blows: u64,
     blow: Option<Blow>,
     releases: u64,

@@ -1,4 +1,4 @@
-//! Frozen nodes.
+//! Frozen nodes: a client suspends them, notices when they resume, and leaves no key on them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::common::{PATIENCE, all_up, builder, eventually, five, no_key_is_left,
 use crate::{NODE_TIMEOUT, kind, measured};
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time within which the tests expect a reaction. It is not the effect of a probe, because probes begin later.
+/// The time within which the tests expect a reaction. A client probes an idle node later, so no probe causes it.
 pub(crate) const SOON: Duration = Duration::from_secs(12);
 
 #[tokio::test]

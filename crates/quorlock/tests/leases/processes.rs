@@ -131,8 +131,8 @@ enum Fate {
     CutOff,
 }
 
-/// P1 has the votes of three nodes, and the other two are free. P2 is killed, frozen or cut off while its commands to
-/// some nodes, or their replies, are on their way.
+/// P1 has the votes of three nodes, and on the other two the key is absent. P2 is killed, frozen or cut off while its
+/// commands to some nodes, or their replies, are on their way.
 #[tokio::test]
 async fn a_second_process_with_an_equal_value_never_ends_the_lock_of_the_first() {
     let Some(nodes) = five() else { return };

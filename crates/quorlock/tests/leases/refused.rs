@@ -7,7 +7,7 @@ use quorlock::{AcquireError, Client, Lease, LeaseError, LeaseTextError, LockOpti
 use crate::common::{UNEXTENDED, eventually, five, get, no_key_is_left, unguarded};
 use crate::{LONG, builder, client, key_is, lease_error, lease_on_all, long, sent};
 
-/// Calls everything that accepts a lease. Returns the errors, and checks that nothing was sent.
+/// Calls `attach`, `attach_fenced` and `extend_lease`. Returns their errors, and checks that nothing was sent.
 async fn refusals(client: &Client, lease: &Lease) -> Vec<LeaseError> {
     let before = sent(client);
     let errors = vec![

@@ -144,7 +144,7 @@ async fn a_wrong_password_is_reported_at_once() {
         .await;
     no_key_is_left(&nodes).await;
 
-    // If the password is corrected on the server, the client connects without a restart.
+    // If the password is corrected on the server, a running client connects to it.
     for node in &nodes[..2] {
         run(node, &["CONFIG", "SET", "requirepass", "wrong"]);
     }

@@ -79,7 +79,7 @@ async fn clients_with_different_databases_get_an_error_with_both() {
         // `other` must end here. It would otherwise register its own database after the flush below.
         other.shutdown(PATIENCE).await.unwrap();
 
-        // After each flush the client checks the registration, and writes it again if it is missing.
+        // After each flush, the client `third` checks the registration, and writes it again if it is missing.
         for node in &nodes {
             run(node, &["FLUSHDB"]);
             eventually("the registration is written again", || {

@@ -107,7 +107,7 @@ fn print(scenario: &Scenario, explored: &Exploration, traced: bool) {
     }
 }
 
-/// Prints the first positive model in which this mutant causes a counterexample. Without a mutant, none has any.
+/// Prints the first positive model with a counterexample under this mutant. Without mutants, the model has none.
 #[cfg(quorlock_mutants)]
 fn hunt(args: &Args, mutant: &str) -> ExitCode {
     if !quorlock_sim::mutants::switch_on(mutant) {

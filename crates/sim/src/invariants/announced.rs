@@ -16,7 +16,7 @@ pub(crate) const SENTENCE: &str = "V15: when it is clear that no quorum confirms
      node timeout after it was sent, the holder is notified while the lock is held. It is notified when a quorum \
      confirms again. (protocol, 4 and 12)";
 
-/// For each lease, its extensions since the last grant or hand-over. `lease_of` returns the key of this map. Models
+/// For each lease, its extensions since the last grant or hand-over. The key of this map comes from `lease_of`. Models
 /// report no `Fact::Started`, which sets `is_watching`, so this record stays empty there.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Announced {
@@ -26,7 +26,7 @@ pub(crate) struct Announced {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Rounds {
-    /// The last notification to the holder said that no quorum confirms the lock.
+    /// True if the last notification to the holder said that no quorum confirms the lock.
     is_unconfirmed: bool,
     latest: Option<Round>,
 }
@@ -36,7 +36,7 @@ struct Round {
     number: u32,
     began: Reading,
     answers: usize,
-    /// In this round, a quorum confirmed the lock, or the holder was notified that no quorum does.
+    /// True if in this round a quorum confirmed the lock, or the holder was notified that no quorum does.
     is_decided: bool,
 }
 
@@ -94,7 +94,7 @@ impl Announced {
         }
     }
 
-    /// Checks that the tick sent every due notification.
+    /// Checks that this tick sent every notification to a holder that was due.
     fn check_told(&mut self, client: ClientId, view: &View<'_>) -> Checked {
         let now = view.tick_reading(client);
         for (id, guard) in view.guards.iter().filter(|(id, _)| id.client == client) {

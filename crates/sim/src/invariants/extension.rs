@@ -21,7 +21,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
                 let Some(token) = view.ledger.of_guard(guard).filter(|_| live) else { continue };
                 let claimed = guard.hold.validity().valid_for(now).as_nanos() as i64;
                 let backed = view.ledger.valid_for(token, now);
-                // A client that needs evidence ignores untrusted nodes' votes, so the validity that it claims may be shorter.
+                // If a client needs evidence, it ignores untrusted nodes' votes, so it may claim a shorter validity.
                 if claimed > backed || claimed < backed && !view.ledger.needs_evidence(*client) {
                     let (claimed, backed) = (span(claimed), span(backed));
                     return Err(format!("{id} claims {claimed}, and has votes for {backed}"));

@@ -15,9 +15,9 @@ pub(crate) const SENTENCE: &str = "Heal: as acquire, but ignores intents. No vot
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Intents {
-    /// The intents on nodes, each with its call. A call can hand its intent over to another call.
+    /// The intents on nodes, each with the call that it belongs to. A call can hand its intent over to another call.
     said: BTreeMap<(ClientId, Key, Value), LockId>,
-    /// Calls that have ended, and whether the client has had a tick since then, in which it could withdraw the intent.
+    /// Calls that ended while an intent was on nodes. The `bool`: a tick has begun since then, and must withdraw it.
     over: BTreeMap<(ClientId, LockId), bool>,
 }
 

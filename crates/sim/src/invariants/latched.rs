@@ -22,7 +22,7 @@ pub(crate) struct Latched {
     lost: BTreeSet<GuardId>,
     /// The votes in the latest report on each lock.
     reported: BTreeMap<GuardId, Validity>,
-    /// Guards that noticed their own end, and whether a tick has passed since then: if so, the engine knows of the end.
+    /// Guards that noticed their own end. The `bool`: a tick is over since then, so the engine knows of the end.
     over: BTreeMap<GuardId, bool>,
 }
 

@@ -27,7 +27,7 @@ pub(crate) const SENTENCE: &str = "Safety property: Mutual exclusion. At any giv
 pub(crate) struct MutualExclusion {
     counted: BTreeSet<(GuardId, GuardId)>,
     in_run: bool,
-    /// The detached locks, by the value on the nodes.
+    /// The detached locks, each under the value that the nodes store.
     detached: BTreeMap<Vec<u8>, Detached>,
     /// Values that a caller has begun to attach or release, and callers' values that a command compared without the
     /// nonce. An extension of such a lock that was in flight at that time does not show that the lock is held.

@@ -39,8 +39,8 @@ pub(crate) struct NoStarvation {
     /// Waiting calls: keys, mode, and the start of the wait.
     calls: BTreeMap<CallId, (Keys, Mode, Time)>,
     writers: BTreeMap<CallId, Writer>,
-    /// Cancelled calls for which the engine may still make other calls wait, and whether a tick has begun since the
-    /// cancellation. That tick handles the cancellation.
+    /// Cancelled calls for which the engine may still make other calls wait. The `bool` says whether a tick has begun
+    /// since the cancellation. That tick handles the cancellation.
     leaving: BTreeMap<CallId, bool>,
 }
 

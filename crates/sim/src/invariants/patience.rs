@@ -16,7 +16,7 @@ pub(crate) const SENTENCE: &str = "V11: cancel returns within the deadline. `wai
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Patience {
-    /// The longest wait of each call, and the time of the first tick after the call; `None` before that tick.
+    /// The longest wait of each call in nanoseconds, and the first tick after the call (`None` before that tick).
     calls: BTreeMap<(ClientId, LockId), (i64, Option<Reading>)>,
 }
 

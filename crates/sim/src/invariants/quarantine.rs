@@ -21,7 +21,7 @@ pub(crate) const SENTENCE: &str = "S9: no vote before verification and marker. S
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Quarantine {
     is_watching: bool,
-    /// The run id of the server that carried out a command, until the answer arrives.
+    /// The run id of the server that carried out a command. The entry is removed when the answer arrives.
     done: BTreeMap<(ClientId, NodeIndex, Ticket), u64>,
     /// The run id of the server that answered a command. The `i64` is the sending time on the client's boot clock.
     voters: BTreeMap<(ClientId, NodeIndex, i64), u64>,

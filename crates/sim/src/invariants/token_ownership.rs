@@ -19,7 +19,7 @@ pub(crate) const SENTENCE: &str = "This is important in order to avoid removing 
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct TokenOwnership {
-    /// The keys of each node when last checked.
+    /// The keys of each node at the last check.
     seen: Vec<BTreeMap<Key, Stored>>,
     attempts: BTreeMap<Vec<u8>, (ClientId, LockId, u32)>,
 }

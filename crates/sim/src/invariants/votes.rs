@@ -26,9 +26,9 @@ pub(crate) struct Votes {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Epoch {
-    /// Commands sent, and neither answered nor given up.
+    /// Commands except releases that were sent, and neither answered nor given up.
     awaited: BTreeSet<Ticket>,
-    /// Commands whose answers arrived on this connection. They count even if it breaks before the engine gets them.
+    /// Commands whose answers arrived. The answers count even if the connection breaks before the engine gets them.
     arrived: BTreeSet<Ticket>,
 }
 

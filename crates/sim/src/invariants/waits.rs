@@ -25,7 +25,7 @@ type Channel = (ClientId, NodeIndex);
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Waits {
     is_watching: bool,
-    /// The newest connection with evidence (`INFO` and marker) from the node, and the number of flush pushes on it.
+    /// The newest connection with evidence from the node, and the number of pushes on it that report a flush.
     epochs: BTreeMap<Channel, (u64, u64)>,
     /// The earliest possible start of each server run: the time of the client's first `INFO` request to it, less the
     /// uptime in the reply.
@@ -34,8 +34,8 @@ pub(crate) struct Waits {
     adoptions: BTreeMap<Channel, Seen>,
     /// The newest command about trust: its number, and the adoption that it requests. `None`: no request still counts.
     asked: BTreeMap<Channel, (u32, Option<Arc<str>>)>,
-    /// Adoptions that arrived in this tick. They take effect at its end, unless evidence in the same batch makes the
-    /// engine send a new request.
+    /// Adoptions that arrived in this tick. They take effect at the end of the tick, unless evidence in the same batch
+    /// makes the engine send a new request.
     heard: BTreeMap<Channel, Seen>,
 }
 

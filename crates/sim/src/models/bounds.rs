@@ -23,7 +23,7 @@ pub(crate) const TICK: Time = 20 * SECOND;
 pub(crate) struct Bounds {
     pub(crate) clients: usize,
     pub(crate) modes: [Mode; CLIENTS],
-    /// The keys of each client's lock, by index.
+    /// The keys of each client's lock, as indices into `RESOURCES`.
     pub(crate) keys: [&'static [usize]; CLIENTS],
     pub(crate) downgrades: [u8; CLIENTS],
     pub(crate) ttl: u32,
@@ -53,9 +53,9 @@ pub(crate) struct Bounds {
     pub(crate) guard: RestartGuard,
     /// At the start, one of the nodes has just started without its data.
     pub(crate) fresh: bool,
-    /// The largest age, in ticks, of a command that arrives after its connection broke.
+    /// The number of the first client's connections that break. Commands in flight may still arrive.
     pub(crate) breaks: u8,
-    /// The largest age of a command that arrives after its connection broke.
+    /// The largest age, in ticks, of a command that arrives after its connection broke.
     pub(crate) zombie_age: u32,
     /// Nodes also answer inspections, in any order with other answers, and a refused client uses the adaptive retry
     /// delay. The nodes promise pushes but never send any, as if all pushes were lost.
@@ -190,7 +190,7 @@ pub(super) const ATTACHES: Bounds = Bounds {
     ..M1
 };
 
-/// One client attaches the lock, another acquires it.
+/// One client attaches the detached lock, and another client acquires it.
 pub(super) const RIVAL: Bounds = Bounds {
     attempts: [1, 2, 1],
     alike: false,
@@ -198,7 +198,7 @@ pub(super) const RIVAL: Bounds = Bounds {
     ..ATTACHES
 };
 
-/// Three clients take one lock with the same value.
+/// Three clients take one lock, and all use the same value.
 pub(super) const TAKES: Bounds = Bounds {
     ttl: 1,
     drift: 0,
