@@ -225,7 +225,7 @@ fn a_thread_that_panics_releases_its_locks() {
     client.shutdown(PATIENCE).unwrap();
 }
 
-/// Callers that call without a pause while all nodes stop and restart.
+/// The state that callers share while they call without a pause, and all nodes stop and restart.
 struct Asking {
     nodes: Nodes,
     started: Instant,
@@ -277,8 +277,8 @@ fn states(stats: &quorlock::Stats) -> Vec<NodeState> {
     stats.nodes.iter().map(|node| node.state.clone()).collect()
 }
 
-/// If a reply is ready at once, no caller polls the driver, and the client's own thread yields to every call. That
-/// thread must still run often enough to reconnect.
+/// If every call has its reply at once, no caller polls the driver. The client's own thread steps aside during each
+/// call, and must still run often enough to reconnect.
 #[test]
 fn threads_that_call_without_a_pause_do_not_prevent_a_reconnect() {
     for callers in [1, 3] {

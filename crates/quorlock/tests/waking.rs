@@ -304,7 +304,7 @@ async fn a_deleted_key_on_one_node_wakes_at_every_moment() {
     }
 }
 
-/// Every combination of moments on three nodes. Permutations of the nodes are left out.
+/// Every combination of moments on three nodes. Combinations that differ only in their order are tested once.
 #[tokio::test]
 async fn deleted_keys_on_three_nodes_wake_at_every_moment() {
     for binary in all_servers() {
@@ -328,7 +328,7 @@ async fn deleted_keys_on_three_nodes_wake_at_every_moment() {
 }
 
 /// Every combination of orders on three nodes. The keys are deleted after the client has asked for pushes, because
-/// only then the push matters.
+/// before that a node pushes nothing.
 #[tokio::test]
 async fn no_order_of_pushes_and_replies_loses_a_wake_up() {
     for binary in all_servers() {
@@ -400,7 +400,7 @@ async fn a_waiter_that_was_outrun_is_woken_again_at_every_moment() {
                 }
                 let sets = |proxy: &RespProxy| proxy.count(&Seen::Sent("SET".to_owned()));
                 eventually("it tries again", || setting.proxies.iter().all(|p| sets(p) > 1)).await;
-                // From here on the moments are those of the second attempt.
+                // From here on, `moment` and `order` refer to the second attempt.
                 for proxy in &setting.proxies {
                     proxy.rule(rule(&key, moment, order));
                     proxy.note(Seen::Sent("SET".to_owned()));

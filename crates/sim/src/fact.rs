@@ -42,7 +42,7 @@ pub(crate) enum Fact<'a> {
     Tick { client: ClientId },
     /// The engine begins an attempt.
     Begun { client: ClientId, lock: LockId, token: Token, round_trip: Duration },
-    /// The engine gives a command to a node.
+    /// The engine gives out a command for a node. The command leaves the client later (`Sent`).
     Ordered { client: ClientId, node: NodeIndex, ticket: Ticket, command: &'a Command },
     /// A command leaves the client.
     Sent { client: ClientId, node: NodeIndex, ticket: Ticket, command: &'a Command },

@@ -43,7 +43,7 @@ enum Before {
 
 use Before::{Nothing, Reader, Readers, Writer};
 
-/// Each entry is one situation before a command: the content of its key, or of its two keys.
+/// Each entry is one situation before a command: the content of the command's key, or of its two keys.
 const SETTINGS: [&[Before]; 8] = [
     &[Nothing],
     &[Readers],

@@ -84,7 +84,7 @@ impl Split {
         Some(Self { nodes, ways, clients, lease, value })
     }
 
-    /// Both attach. The first client gets nodes 0 and 1, and the second one nodes 2 and 3.
+    /// Both clients attach the lease. The first gets the votes of nodes 0 and 1, and the second those of nodes 2 and 3.
     async fn attach(&self, options: &LockOptions) -> [JoinHandle<Attached>; 2] {
         let [first, second] = &self.ways;
         let far = [&first[2], &first[3], &second[0], &second[1]];

@@ -28,7 +28,7 @@ pub(crate) struct HoldLimit {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Term {
     began: Reading,
-    /// Times on the boot clock at which the lock must end: for all holders of the token together, and for this guard.
+    /// Times on the boot clock (ns) when the lock must end, for all holders of the token together and for this guard.
     token_until: i64,
     guard_until: i64,
 }

@@ -14,7 +14,7 @@ pub(crate) const SENTENCE: &str = "A release never overtakes its acquire; what s
      its release. The client delivers the answers of a node in the order of sending, also across \
      connections, whichever of them were asked again. (protocol, 2 and 4)";
 
-/// The commands sent to each node since its first connection. Models have no connections, so this stays empty there.
+/// The commands sent to each node since the client's first connection to it. In models it stays empty (no connections).
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct InOrder(BTreeMap<(ClientId, NodeIndex), Sent>);
 
