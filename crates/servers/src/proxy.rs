@@ -95,7 +95,7 @@ const EFFECTS: usize = Effect::Reset as usize + 1;
 /// The largest number of bytes per read.
 const BUFFER: usize = 16 * 1024;
 
-/// The interval between pieces. After buffering, the proxy also waits this long for data that was sent meanwhile.
+/// The interval between pieces of `Split` data, and the wait for further data after buffered data was delivered.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A proxy with its own address in front of a server.

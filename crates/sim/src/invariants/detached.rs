@@ -1,5 +1,5 @@
 //! An attach asks a node for a detached lock only if no unanswered command may set the lock's value there. A failed
-//! attach gives the lock back unless the lock is over. A release by the caller's value alone is sent once.
+//! attach restores the lock's earlier value unless the lock is over. A release by value alone is sent once.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
 //! After each tick, a lock's validity is exactly as long as the answers so far allow: every vote counts, unless the
-//! node reported its key missing or overwritten. An unknown reply changes nothing.
+//! node reported its key missing or overwritten. A command without a known result changes nothing.
 
 use quorlock_core::{Answer, Extended, Verb};
 
