@@ -13,7 +13,7 @@ use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 use crate::install::works;
 use crate::{Outcome, cargo, succeed};
 
-/// Each run is counted with `few` and with `many` pairs (acquire and release). The difference is the cost of the rest.
+/// One run has `few` pairs (acquire and release), another has `many`. Their difference excludes the client's start.
 struct Run {
     lockers: u64,
     few: u64,

@@ -80,7 +80,7 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
     compare(workspace, server, &build(workspace)?, &options)
 }
 
-/// Runs the selected libraries. Returns whether all of their tests are exact and, with `--check`, agree with the page.
+/// Runs the selected libraries. Returns whether all tests passed and, with `--check`, docs/interop.md shows the same.
 fn compare(
     workspace: &Path,
     server: &ServerBinary,
@@ -119,7 +119,7 @@ fn compare(
 /// Runs the tests of mutual exclusion between redlock-py and quorlock on five servers.
 ///
 /// # Errors
-/// The tests that were not exact, or the reason why none ran.
+/// The tests that failed, or the reason why none ran.
 pub(crate) fn exclusion(
     workspace: &Path,
     programs: &Programs,
@@ -158,7 +158,7 @@ fn measure(
         let Some(time) = options.share else { break };
         let share = match share::measure(&site, form, time) {
             Ok(share) => share,
-            // An error during a measurement says nothing about exclusion.
+            // An error during a measurement of shares does not count as a failed test of mutual exclusion.
             Err(why) => {
                 println!("{name} beside quorlock as a {form:?}: not measured: {}", why.trim());
                 continue;

@@ -36,8 +36,8 @@ pub struct Plan {
     pub clocks: Clocks,
     /// The faults.
     pub faults: Faults,
-    /// Faults and settings that were added to the simulator later. Random streams of their own decide about them, so
-    /// that older seeds keep the rest of their plans.
+    /// Faults and settings that were added after the other fields. Separate random streams draw them, so that each seed
+    /// still draws the same values for the other fields.
     pub later: Later,
     /// The assumption of mutual exclusion that the run violates on purpose, if any.
     pub outside: Option<Outside>,
@@ -73,7 +73,7 @@ pub struct Servers {
     pub prepared: bool,
     /// The first two node names in the list lead to the same server.
     pub duplicates: bool,
-    /// The nodes that may lose votes early. Within the assumptions: at most 2Q − N − 1 of N nodes, with quorum Q.
+    /// The nodes that may lose votes before their expiry. The assumptions allow 2Q − N − 1 of N nodes, with quorum Q.
     pub lossy: Vec<usize>,
     /// The nodes that stay broken until the end of the run: a minority.
     pub down_to_the_end: Vec<usize>,
@@ -310,7 +310,7 @@ impl Plan {
             .copied()
             .filter(|_| random.percent(chance))
             .collect();
-        // The number of votes that may vanish within the assumptions.
+        // The assumptions allow this number of nodes to lose votes.
         let spare = 2 * needed - nodes - 1;
         let lossy_count = match outside {
             Some(Outside::Amnesia | Outside::Losses) => {

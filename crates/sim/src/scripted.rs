@@ -46,7 +46,7 @@ pub(crate) struct ByHand {
     /// The random number that every attempt gets for its delays; `None` gives each attempt a different number.
     jitter: Option<u64>,
     words: u64,
-    /// Repeats each step on a copy of the engine with shifted times, and compares the results.
+    /// Repeats each step on a copy of the engine with shifted times, and checks that the results agree.
     is_shadowed: bool,
     /// The effects (outputs) of all engines: the time in milliseconds, the client, and the effect.
     log: Vec<(i64, usize, Effect)>,
@@ -218,12 +218,12 @@ impl ScriptedWorld {
         self.world.by_hand_mut().jitter = jitter;
     }
 
-    /// From now on, repeats each step on a copy of the engine with shifted times, and compares the results.
+    /// From now on, repeats each step on a copy of the engine with shifted times, and checks that the results agree.
     pub fn shadow(&mut self) {
         self.world.by_hand_mut().is_shadowed = true;
     }
 
-    /// From now on, nodes may lose data and locks may overlap.
+    /// From now on, the test may remove data of nodes, and the invariants allow two clients to hold one lock.
     pub fn promise_nothing(&mut self) {
         self.world.plan.outside = Some(Outside::Losses);
     }
@@ -382,8 +382,8 @@ impl ScriptedWorld {
         false
     }
 
-    /// Drops every guard, ends all faults, and checks that nothing is left: no lock of a client on a node (unless a
-    /// command from a broken connection set it), no record, no deadline, no place in a queue.
+    /// Ends all faults, drops every guard, and checks that nothing is left: no client's lock on a node (unless a
+    /// command from a broken connection set one), and no record, deadline or waiting call in an engine.
     ///
     /// # Panics
     /// If something is left.

@@ -1,4 +1,4 @@
-//! The state that invariants may use besides the fact itself. The simulator and the models both provide this view.
+//! The state that an invariant can use besides the fact that it checks. Both the simulator and the models provide it.
 
 use std::ops::Deref;
 

@@ -158,7 +158,7 @@ pub(crate) struct Streams {
     pub(crate) tokens: Random,
     pub(crate) healing: Random,
     pub(crate) faults: Vec<Random>,
-    /// The stream for `plan.later`. These faults and settings were added later, and must not draw from other streams.
+    /// The stream for the faults and settings in `plan.later`. If they drew from other streams, old seeds would change.
     pub(crate) later: Random,
     pub(crate) scripts: Random,
     pub(crate) kinds: Random,
@@ -210,7 +210,7 @@ pub(crate) struct World {
     pub(crate) setting: Setting,
     pub(crate) record: Record,
     leases: Vec<SimLease>,
-    /// For each request to extend a lock without a guard: this lock.
+    /// For each pending request to extend a lock without a guard: the lock that it extends.
     pub(crate) extending: BTreeMap<(ClientId, LockId), Entry>,
     /// In a scripted world: the settings of the test, which replace callers, faults and random numbers.
     pub(crate) by_hand: Option<Box<ByHand>>,

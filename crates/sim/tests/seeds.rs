@@ -48,9 +48,9 @@ fn seed_870_a_frozen_node_does_not_lengthen_the_back_off() {
     holds(&Plan::draw_plain(870));
 }
 
-/// The driver gave the engine the token for an attempt before it had carried out all effects (the engine's outputs) of
-/// the same event. So another call's attempt was sent before the release of the previous attempt (3665a86). The
-/// simulator's driver had the same bug. The engine begins attempts by itself now.
+/// The driver gave the engine the random token of an attempt before it had carried out all effects (the engine's
+/// outputs) of one event. The engine then began a second attempt, whose commands were sent before the release of the
+/// preceding attempt (3665a86). The simulator's driver had the same bug. Now the engine begins attempts by itself.
 #[test]
 fn seed_45610_an_attempt_begins_after_all_earlier_effects() {
     holds(&Plan::draw_plain(45_610));
@@ -105,7 +105,7 @@ fn seed_1795357018933923_fencing_floors_need_clocks_that_agree() {
     holds(&plan);
     plan.later.jumps = Some(2 * plan.quarantine());
     holds(&plan);
-    // Other plans with jumps of this size, from the first seed on with which the jumps put tokens out of order.
+    // Among other plans with jumps of this size, at least one run must put tokens out of order. Seed 52986 does so.
     let kind = |plan: &Plan| plan.load.fenced > 0 && plan.later.jumps.is_some();
     let mut lost = (52_986..).map(Plan::draw).filter(kind).take(5_000).map(|mut plan| {
         plan.later.jumps = Some(2 * plan.quarantine());
@@ -149,7 +149,7 @@ fn seed_1795382354359029_a_fencing_floor_is_as_accurate_as_its_clocks() {
 
 /// The clocks of three nodes were minutes apart. One node lost its counters while the node with the latest clock was
 /// down. The client reported that it computed the new floor from few clocks, so this floor may be too low. The checker
-/// called it an error, because it allowed this only for clocks that were drawn hours apart.
+/// rejected a floor that was too low, because it allowed such floors only if the plan's clocks were hours apart.
 #[test]
 fn seed_1795395092798731_a_fencing_floor_from_few_clocks_may_be_too_low() {
     holds(&Plan::draw(1_795_395_092_798_731));

@@ -22,11 +22,11 @@ pub(crate) struct Library {
 
 #[derive(Debug)]
 enum Worker {
-    /// The suffix of the requirements file, and the name of the package.
+    /// A Python worker: the suffix of the requirements file's name, and the name of the library's package.
     Python(&'static str, &'static str),
     Node(&'static str),
     Php,
-    /// The hidden subcommand of the benchmark.
+    /// The worker for rslock, which is a hidden subcommand of the benchmark.
     Rslock,
     RedlockCrate,
 }

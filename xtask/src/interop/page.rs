@@ -40,7 +40,7 @@ pub(crate) fn not_run(why: &str) -> Value {
     json!({ "not_run": why.trim() })
 }
 
-/// The tests that were not exact, each with the reason. If the library did not run, the only entry says why.
+/// The tests that failed, each with the reason. If the library did not run, the only entry gives the reason for that.
 pub(crate) fn inexact(row: &Value) -> Vec<String> {
     let tests = row["tests"].as_object().into_iter().flatten();
     let inexact = tests.filter(|(_, test)| test["exact"] != true);
@@ -48,7 +48,7 @@ pub(crate) fn inexact(row: &Value) -> Vec<String> {
     inexact.chain(row["not_run"].as_str().map(str::to_owned)).collect()
 }
 
-/// Returns whether a test was exact, and its remark.
+/// Returns whether a test passed (`exact`), and its remark or the reason of its failure.
 fn cell<'a>(row: &'a Value, name: &str) -> (bool, &'a str) {
     let test = &row["tests"][name];
     (test["exact"] == true, test["remark"].as_str().unwrap_or("not run"))

@@ -24,7 +24,7 @@ pub(crate) enum Form {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turns {
     pub(crate) grants: usize,
-    /// The longest wait of a worker that calls again until it succeeds, or until the end.
+    /// The longest wait of a worker for a grant. A wait without a grant ends with the measurement.
     pub(crate) longest_wait: Duration,
 }
 
@@ -121,7 +121,7 @@ fn run_once(site: &Site<'_>, key: &str) -> Result<Option<Instant>, String> {
     let acquired = run.line().ok().map(|_| Instant::now());
     match run.finish()?.code() {
         Some(0) => Ok(acquired),
-        // On an overloaded machine, too few nodes may answer in time.
+        // The lock was refused, or (69) too few nodes answered in time, as can happen on an overloaded machine.
         Some(75 | 69) => Ok(None),
         _ => Err(run.errors()),
     }

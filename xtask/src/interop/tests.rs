@@ -21,7 +21,7 @@ const SHORT_MS: u64 = 2000;
 const WORKERS: usize = 3;
 const INCREMENTS: usize = 40;
 
-/// Returns a remark, or the reason why the exclusion is not exact.
+/// Runs a test. Returns a remark for the table, or the reason of the failure.
 type Run = fn(&Site<'_>) -> Result<String, String>;
 
 #[derive(Debug)]
@@ -253,7 +253,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// Returns when the command has written its first line, because quorlock has the lock by then.
+    /// Starts `quorlock run`. Waits for the first line of its command, which starts only when quorlock has the lock.
     fn start(site: &Site<'_>, key: &str, options: &[&str]) -> Result<Self, String> {
         let mut args = vec!["run", key, "--wait", "30s"];
         args.extend(options);

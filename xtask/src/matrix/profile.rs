@@ -18,13 +18,13 @@ const KINDS: [(&str, &[&str]); 4] = [
     ("several keys", &["--also", "other"]),
 ];
 
-/// Commands that a client sends when it connects, before those of a lock.
+/// Commands that a client sends when it connects. The results omit them.
 const AT_CONNECT: [&str; 5] = ["CLIENT", "COMMAND", "HELLO", "PING", "SCRIPT"];
 
-/// The text that ends a recording.
+/// The argument of the `ECHO` command after each recorded run. `MONITOR` shows it at the end of the recording.
 const END: &str = "the recording ends";
 
-/// The results of all servers.
+/// The file with the results of all servers.
 const RESULTS: &str = "target/matrix.json";
 
 /// The table in `docs/servers.md` stands between these lines.

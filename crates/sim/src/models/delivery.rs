@@ -202,7 +202,7 @@ impl Step<'_> {
         self.seen.add(rare);
     }
 
-    /// Whether nodes hold the values of several attaches.
+    /// Whether the nodes store at least two values other than the detached lock's. Each attach sets its own value.
     fn is_split(&self) -> bool {
         let Some(lease) = &self.world.lease else { return false };
         let values = (0..NODES).filter_map(|node| Some(self.world.stored(node)?.0));

@@ -1,4 +1,4 @@
-//! Events that a model must show. If an event never happens, the model did not test it.
+//! Rare events. A model lists those that must occur while it is explored: it has not tested an event that never occurs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

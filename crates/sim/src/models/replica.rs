@@ -26,7 +26,7 @@ pub(crate) struct Replica {
 }
 
 impl Bounds {
-    /// The index, in the list of the clients, of the node to which this server belongs.
+    /// The index by which clients know the node of this server. A node with a replica has two servers and one index.
     pub(crate) fn name(&self, server: usize) -> NodeIndex {
         if self.replica.is_some() { 0 } else { server }
     }
@@ -71,7 +71,7 @@ impl Step<'_> {
         }
     }
 
-    /// A server has executed a command. `before` is the server before the command, if the node has a replica.
+    /// Notes that the replica lags if this command wrote to the old master. `before` is the server before the command.
     pub(super) fn executed(
         &mut self,
         client: ClientId,

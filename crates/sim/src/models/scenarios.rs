@@ -370,8 +370,8 @@ impl Scenario {
         }
     }
 
-    /// Explores every state, or stops at the first violation. A depth-first search takes half of the time, because it keeps
-    /// few states in memory. A breadth-first search with one thread finds the shortest counterexample.
+    /// Explores every state, or stops at the first violation. If no violation is expected, searches depth-first, which
+    /// is twice as fast as breadth-first. A breadth-first search with one thread finds the shortest counterexample.
     pub fn check(&self) -> Exploration {
         if let Pinned::Exhausted { .. } = self.pinned {
             let explored = self.explored(&self.checker().spawn_dfs().join());

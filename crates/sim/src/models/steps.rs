@@ -93,14 +93,14 @@ impl Step<'_> {
         }
         self.detach(GuardId { client: 0, lock: LOCK });
         self.tell_all(0);
-        // The detach waits for an answer until the node timeout.
+        // Without an answer from the last node, the detach ends at the node timeout, so a tick must pass.
         if self.world.lease.is_none() {
             self.tick([Pace::Even; CLIENTS], [false; CLIENTS]);
             self.wake(0);
         }
     }
 
-    /// The engine has reported a detached lock, or (`None`) that the lock is lost.
+    /// Handles the engine's report of a detached lock. If the lock is lost instead (`None`), releases the guard.
     pub(super) fn detached(&mut self, client: ClientId, detached: Option<&Detached>) {
         self.world.clients[client].call = Call::Over;
         let Some(Detached { entry, unanswered, .. }) = detached.cloned() else {
@@ -161,9 +161,9 @@ impl Step<'_> {
             self.seen.add(Rare::Reordered);
         }
         if matches!(ticket.verb, Verb::Release | Verb::Trust) || self.bounds.prompt {
-            // These answers reach the client at once, and no later delivery is explored. Nothing waits for the answer
-            // to a release. The answer to a command about trust (`INFO`, the marker, or the wait for a new marker)
-            // depends only on the node; see `tick`. With `bounds.prompt`, every answer arrives at once.
+            // The client gets this answer at once; the model explores no later delivery of it. Nothing waits for the
+            // answer to a release. The answer to a command about trust (`INFO`, the marker, or the wait for a new
+            // marker) depends only on the node; see `tick`. With `bounds.prompt`, every answer arrives at once.
             return self.answer(client, node, (sent, ticket, answer));
         }
         self.world.links[client][node].change().answers.push_back((sent, ticket, answer));

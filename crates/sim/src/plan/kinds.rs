@@ -18,7 +18,7 @@ pub struct Kinds {
     pub is_deaf: bool,
     /// After the end of the faults, readers keep coming.
     pub readers_stay: bool,
-    /// Nodes drop the scripts that clients have loaded.
+    /// Nodes drop the scripts that clients have loaded. This draw is newer than that of `Later::forgets_scripts`.
     pub forgets_scripts: bool,
     /// Locks of several keys have fencing tokens too, if locks of one key have them.
     pub fenced: bool,

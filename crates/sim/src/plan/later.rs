@@ -79,7 +79,7 @@ const NAMED: [u64; 10] = [
 /// Seeds in tests, newer than `NAMED`. Their plans skip all draws of this file except those of `Later::faults`.
 const NAMED_LATER: [u64; 2] = [1_795_355_166_365_189, 1_795_357_018_933_923];
 
-/// Newer seeds in tests. Their plans skip what was added later: lost scripts, kinds of locks, leases and replicas.
+/// Seeds in tests, newer than `NAMED_LATER`. Their plans skip lost scripts, kinds of locks, leases and replicas.
 const NAMED_SINCE: [u64; 7] = [
     1_795_363_931_392_764,
     1_795_368_106_810_887,
@@ -90,7 +90,7 @@ const NAMED_SINCE: [u64; 7] = [
     1_795_397_625_883_331,
 ];
 
-/// The newest of these seeds. Their plans skip what was added later: kinds of locks, leases and replicas.
+/// Seeds in tests, newer than `NAMED_SINCE`. Their plans skip kinds of locks, leases and replicas.
 const NAMED_BEFORE_KINDS: [u64; 8] = [
     3_780,
     4_066,

@@ -17,15 +17,15 @@ use crate::driver::Driver as _;
 use crate::guard::{Guard, GuardId};
 use crate::time::MS;
 
-/// The ttl of locks in tests, in milliseconds. The margin is 10 ms, the drift 1 % and 2 ms.
+/// The ttl of locks in tests, in milliseconds. The drift (the allowed clock error) is 1 % of it plus 2 ms: 12 ms.
 pub const TTL: i64 = 1000;
-/// The time for which a vote counts: ttl less drift.
+/// The time in milliseconds for which a vote counts: the ttl minus the drift.
 pub const TERM: i64 = 988;
 /// The margin: the engine gives up a lock this number of milliseconds before the lock ends.
 pub const MARGIN: i64 = 10;
-/// The node timeout.
+/// The node timeout, in milliseconds.
 pub const NODE_TIMEOUT: i64 = 50;
-/// The longest time to make a connection.
+/// The longest time to make a connection, in milliseconds.
 pub const CONNECT_TIMEOUT: i64 = 200;
 
 /// The timing of locks in tests.
@@ -67,7 +67,7 @@ pub fn attach(detached: &Detached, request: Request) -> Request {
     Request { keys, mode, origin: Origin::Detached(Arc::new(from)), ..request }
 }
 
-/// The form in which callers name a detached lock to extend or release it.
+/// The description of a detached lock with which a caller without a guard extends or releases the lock.
 pub fn entry_of(detached: &Detached) -> EntryOf {
     let (entry, timing) = (detached.entry.clone(), request("any").timing);
     EntryOf { entry, timing, unanswered: detached.unanswered }
@@ -91,7 +91,7 @@ pub fn fenced(request: Request) -> Request {
     Request { fenced: Some(counter), ..request }
 }
 
-/// The key of a lock's counter.
+/// The key under which nodes store the counter for fencing tokens of the lock `key`.
 pub fn counter_of(key: &str) -> String {
     format!("{COUNTERS}{key}")
 }
@@ -243,7 +243,7 @@ impl ScriptedWorld {
         self.granted(wanted).expect("the lock was granted").1
     }
 
-    /// The time and reason of a failed call.
+    /// The time in milliseconds at which the call failed, and the reason. `None` if it has not failed.
     pub fn refused(&self, wanted: LockId) -> Option<(i64, &Refusal)> {
         let mut refused = self.said(move |effect| match effect {
             Effect::NotAcquired { lock, refusal } if *lock == wanted => Some(refusal),
@@ -252,7 +252,7 @@ impl ScriptedWorld {
         refused.next()
     }
 
-    /// The time and cause of a loss.
+    /// The time in milliseconds at which the engine reported the lock as lost, and the cause. `None` without a report.
     pub fn lost(&self, wanted: LockId) -> Option<(i64, LossCause)> {
         let mut lost = self.said(move |effect| match effect {
             Effect::Lost { lock, cause } if *lock == wanted => Some(*cause),
@@ -282,7 +282,7 @@ impl ScriptedWorld {
         health.map(|(at, (is_confirmed, nodes))| (at, is_confirmed, nodes)).collect()
     }
 
-    /// The time of the report on the release, and the report.
+    /// The time in milliseconds of the engine's report on the lock's release, and the report. `None` before the report.
     pub fn released(&self, wanted: LockId) -> Option<(i64, &ReleaseReport)> {
         let mut released = self.said(move |effect| match effect {
             Effect::Released { lock, report } if *lock == wanted => Some(report),
@@ -333,12 +333,12 @@ impl ScriptedWorld {
         self.guard(lock).fence.expect("the call asked for a fencing token")
     }
 
-    /// The value of a node's counter.
+    /// The value of the counter for fencing tokens of the lock `key` on a node.
     pub fn counter(&self, node: usize, key: &str) -> Option<u64> {
         self.counter_at(node, &counter_of(key))
     }
 
-    /// Sets the counter of each node.
+    /// Sets the counter for fencing tokens of the lock `key` on each node: on the first node to `at[0]`, and so on.
     pub fn set_counters(&mut self, key: &str, at: &[u64]) {
         for (node, at) in at.iter().enumerate() {
             self.set_counter(node, &counter_of(key), *at);
@@ -350,7 +350,7 @@ impl ScriptedWorld {
         self.guard(lock).hold.validity().valid_for(self.reading()).as_millis() as i64
     }
 
-    /// The number of votes that count.
+    /// The number of the guard's votes that have not expired.
     pub fn votes(&self, lock: LockId) -> usize {
         self.guard(lock).hold.validity().votes(self.reading())
     }

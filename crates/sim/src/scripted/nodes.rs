@@ -27,13 +27,13 @@ impl ScriptedWorld {
         self.world.servers.iter_mut().for_each(|server| server.node.set_pushing(false));
     }
 
-    /// A node loses its locks. From now on votes may be missing, and locks may overlap.
+    /// Deletes a node's locks. Without a restart guard, the invariants then allow two clients to hold one lock.
     pub fn flush(&mut self, node: usize) {
         self.may_lose(true);
         self.clear(node);
     }
 
-    /// If keys were lost, allows locks to overlap from now on. With a restart guard, they still must not overlap.
+    /// If keys were lost, lets two clients hold one lock from now on, except in a world with a restart guard.
     fn may_lose(&mut self, is_lost: bool) {
         if is_lost && !self.world.by_hand().is_guarded {
             self.promise_nothing();
@@ -78,14 +78,14 @@ impl ScriptedWorld {
         self.world.deliver_pushes(node);
     }
 
-    /// Sets a node's counter, as other clients would.
+    /// Sets a counter for fencing tokens on a node, as other clients would. `counter` is its key.
     pub fn set_counter(&mut self, node: usize, counter: &str, at: u64) {
         let text = Some(at.to_string().into_bytes());
         self.world.servers[node].node.set(&counter.into(), text, None, self.world.now);
         self.world.note(&Fact::FaultEvent(FaultEvent::CounterMoved { node }));
     }
 
-    /// The value of a node's counter.
+    /// The value of a counter for fencing tokens on a node. `counter` is its key. `None` if it is absent or 0.
     pub fn counter_at(&self, node: usize, counter: &str) -> Option<u64> {
         self.world.servers[node].node.fence_at(&counter.into()).filter(|fence| *fence > 0)
     }

@@ -12,8 +12,8 @@ use crate::world::{Server, World};
 
 impl World {
     /// Checks the order of commands to a node. After a release, no acquire, extension, heal or raise of the lock
-    /// follows. An extension or heal is sent only before the lock ends, a raise for the next holder only when the lock
-    /// has no holder (S14). Random runs cannot check this: there, a guard may learn of its end before the engine.
+    /// follows. An extension or heal is sent only before the lock ends, and a raise for the next holder only when the
+    /// lock has no holder (S14). Random runs cannot check this, as a guard there may notice its end before the engine.
     pub(super) fn check_order(
         &mut self,
         client: ClientId,

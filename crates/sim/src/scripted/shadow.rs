@@ -9,7 +9,7 @@ impl Shadow {
         Self(before.clone(), event.clone())
     }
 
-    /// Handles the event in a copy with shifted times, and compares the result with the original's.
+    /// Handles the event in a copy of the engine with shifted times, and checks that the copy does the same.
     pub(crate) fn check(
         self,
         now: Reading,

@@ -55,7 +55,7 @@ impl World {
         detaches
     }
 
-    /// The engine has reported a detached lock, or (`None`) that the lock is lost.
+    /// Handles the engine's report of a detached lock. If the lock is lost instead (`None`), releases the guard.
     pub(super) fn detached(&mut self, guard: GuardId, detached: Option<&Detached>) {
         let GuardId { client, lock } = guard;
         let request = self.watch.ledger.request(client, lock).cloned();

@@ -31,7 +31,7 @@ pub(crate) struct Pair {
     offset: u64,
     /// For each side, the number of the newest batch that the other side acknowledged.
     acknowledged: [u64; 2],
-    /// Promotions and demotions so far. Data that was sent before the last of them is lost.
+    /// The number of promotions and demotions so far. A server ignores data that was sent before the last of them.
     changes: u64,
     /// The arrival times of the newest data and of the newest acknowledgement. Later messages must not overtake them.
     last: [Time; 2],

@@ -219,7 +219,7 @@ impl World {
         let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
             &mut self.clients[client];
         let Transport { unanswered, session, given_up, pipeline, .. } = &mut transports[node];
-        // Uses a copy, because the session of the present connection must not change.
+        // Uses a copy of the session, because the present connection still needs the session unchanged.
         let (now, session) = (machine.read(self.now), &mut session.clone());
         unanswered.retain(|id, Batch { exchange, wire: its_wire }| {
             if *its_wire != wire {
