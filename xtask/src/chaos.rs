@@ -40,7 +40,7 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
     Err(format!("{}: {error}", program.display()))
 }
 
-/// Builds chaos and the command line under test, both with a wall clock that tests can set forward or back.
+/// Builds chaos and the program `quorlock` that it tests, both with a wall clock that tests can set forward or back.
 pub(crate) fn build(workspace: &Path) -> Result<PathBuf, String> {
     build_so(workspace, &STEPPED)
 }

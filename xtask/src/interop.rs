@@ -21,7 +21,7 @@ use share::{Form, Share};
 pub(crate) use site::Programs;
 use site::Site;
 
-/// The options of the command line.
+/// The options of `cargo xtask interop`.
 #[derive(Debug)]
 struct Options {
     only: Vec<String>,
@@ -180,7 +180,7 @@ fn measure(
     Ok(page::row(&version, &cells, &shares))
 }
 
-/// Builds the command line, and the benchmark, which contains workers.
+/// Builds the programs `quorlock` and `quorlock-bench`. The latter also contains the workers of quorlock and rslock.
 ///
 /// # Errors
 /// A message for the user.

@@ -68,7 +68,7 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) ->
     Ok(report(rows))
 }
 
-/// Writes the row of a server. Returns the totals of its tests, and adds failures of exclusion, profile and writing.
+/// Writes a server's row. Returns the totals of its tests plus the errors of exclusion tests, profile and writing.
 fn add_row(
     workspace: &Path,
     name: &str,

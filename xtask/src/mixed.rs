@@ -13,7 +13,7 @@ use crate::{Outcome, cargo, succeed};
 /// The commit of release 0.1.0.
 const COMMIT: &str = "b92b7e3";
 
-/// The folder with the sources of 0.1.0, and the name of its command line.
+/// The folder with the sources of 0.1.0, and the name of the program that is built from them.
 const FOLDER: &str = "target/old-version";
 const NAME: &str = "quorlock-old";
 
@@ -50,7 +50,7 @@ fn build(workspace: &Path) -> Result<PathBuf, String> {
 
 /// Creates a workspace for the old sources that shares our target folder, so that compiled dependencies are reused.
 /// Cargo identifies packages by name and path within the workspace, so the old packages get other paths. Our tests
-/// expect the current command line under the name `quorlock`, so the old one gets another name.
+/// expect the current program under the name `quorlock`, so the old program gets another name.
 fn adapt(workspace: &Path, folder: &Path, sources: &Path) -> std::io::Result<()> {
     let rewrite = |from: &Path, to: &Path, words: &[(&str, &str)]| {
         let text = fs::read_to_string(from)?;

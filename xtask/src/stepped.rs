@@ -8,7 +8,7 @@ use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, ServerBinary};
 
 use crate::{Outcome, cargo, chaos};
 
-/// Builds a command line whose wall clock a test can set forward or back, and runs that test.
+/// Builds the program `quorlock` with a wall clock that tests can set forward or back. Then runs the test `TEST`.
 pub(crate) fn run(workspace: &Path, server: &ServerBinary, _args: &[OsString]) -> Outcome {
     let program = chaos::build(workspace)?.with_file_name("quorlock");
     let test = ["--workspace", "--test", "promise", "--", "--nocapture", "--exact", TEST];

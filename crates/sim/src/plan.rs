@@ -220,7 +220,7 @@ impl Plan {
             plan.faults.kinds.retain(|fault| !plan.clocks.sober || *fault != Fault::WallSteps);
         }
         if plan.later.leases.is_any() {
-            // A connection delivers each command once (protocol, 1.2). A second acquire could set a detached lock again.
+            // A connection delivers each command once (protocol, 1.2). A repeated one could set a detached lock again.
             plan.faults.kinds.retain(|fault| *fault != Fault::Duplicates);
         }
         let Later { merges, modes, .. } = &plan.later;
@@ -378,7 +378,7 @@ impl Plan {
         self.faults.kinds.contains(&fault)
     }
 
-    /// Whether mutual exclusion is promised in this run.
+    /// Whether the run violates no assumption, so that mutual exclusion must hold.
     pub const fn excludes(&self) -> bool {
         self.outside.is_none()
     }
@@ -394,8 +394,8 @@ impl Plan {
         expiry + connect + 3 * SECOND + self.trust()
     }
 
-    /// The longest time until unknown nodes are trusted: a quarantine by a clock that may have jumped back, a second
-    /// quarantine if the node was flushed meanwhile, and some identifications.
+    /// The longest time until clients with a strict restart guard trust all nodes: one quarantine, a second one if the
+    /// node was flushed meanwhile, the time by which the node's clock jumps back, and some identifications.
     fn trust(&self) -> Time {
         match self.guard {
             RestartGuard::Strict => 2 * (self.quarantine() + 4 * SECOND) + self.back_steps(),
@@ -458,7 +458,7 @@ fn timing(ttl: Time, one_way: Time, random: &mut Random) -> Timing {
     let options = TimingOptions {
         ttl: duration(ttl),
         max_ttl: duration(ttl),
-        // Some locks have no margin: with them, an invariant fails even if the engine is wrong only by the drift.
+        // Some locks have no margin. For them, an engine error as small as the drift already violates an invariant.
         margin: random.pick(&[None, Some(Duration::ZERO), Some(duration(ttl / 10))]),
         min_validity: duration(random.pick(&[0, 0, ttl / 4])),
         // At least eight one-way delays, because no lock could be acquired with a node timeout below a round trip.

@@ -86,7 +86,7 @@ pub(crate) enum Mend {
     KeepKeys(NodeIndex),
     /// Another program's value occupies the key of a lock for ever, as soon as the lock is free on this node.
     Litter(NodeIndex, Key),
-    /// Sets the clock of a node in quarantine (the wait after a restart), or of a client that waits for it.
+    /// A jump of a node's clock, or of a client's wall clock, by this time. A negative time is a jump back.
     SetNode(NodeIndex, Time),
     SetWall(ClientId, Time),
     Pause(ClientId, Time),

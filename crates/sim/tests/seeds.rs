@@ -57,8 +57,8 @@ fn seed_45610_an_attempt_begins_after_all_earlier_effects() {
 }
 
 /// A node's data was replaced by older data with its own marker (the key that shows that it lost no data) while
-/// connections stayed open. Later votes counted, because clients read `INFO` only every 15 s. Now the node sends a push
-/// before its next reply, and after this push no vote counts until the client has read `INFO` again.
+/// connections stayed open. New votes of the node counted, because clients read `INFO` only every 15 s. Now the node
+/// sends a push before its next reply, and after this push no vote counts until the client has read `INFO` again.
 #[test]
 fn seed_28161012801_a_reply_after_a_flush_push_is_not_verified() {
     holds_without_later_faults(28_161_012_801);
@@ -182,8 +182,8 @@ fn seed_1795423988136557_a_node_is_not_down_while_it_has_a_connection() {
 }
 
 /// Answers that had been in flight for a long time arrived after the end of the faults, and showed round trips of 63
-/// ms. A client with clocks at half speed backed off from a free lock by these round trips. The checker computed its
-/// bound from earlier round trips and by true time.
+/// ms. From these, a client with clocks at half speed computed its back-off from a free lock. The checker computed the
+/// bound for this wait from earlier round trips and by true time.
 #[test]
 fn seed_1795425041537954_the_back_off_bound_counts_late_answers_and_slow_clocks() {
     holds(&Plan::draw(1_795_425_041_537_954));

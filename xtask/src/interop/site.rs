@@ -62,7 +62,7 @@ impl<'a> Site<'a> {
         format!("{}{name}", self.library.prefix)
     }
 
-    /// A call of the command line with all nodes.
+    /// A call of the program `quorlock`, with options that name all nodes.
     pub(crate) fn quorlock(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.programs.quorlock);
         command.arg(args[0]).args([

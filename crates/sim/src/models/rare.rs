@@ -62,7 +62,7 @@ impl Rare {
     }
 }
 
-/// The number of steps in which each event occurred.
+/// For each rare event, the number of steps in which it occurred.
 pub(crate) struct Witnesses([AtomicU64; TEXTS.len()]);
 
 impl Default for Witnesses {

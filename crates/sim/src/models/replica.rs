@@ -1,7 +1,7 @@
 //! A node with a replica, as the only node of a model: the first server is the master, and the second one is promoted.
 //!
-//! A message in flight, or a client with a stale name, reaches the old master also after the promotion. So the model
-//! needs no frozen master. The promoted server has a replica of its own that acknowledges everything at once, because
+//! A message in flight, or a client with a stale name, reaches the old master also after the promotion, as if the old
+//! master had been frozen. The promoted server has a replica of its own that acknowledges everything at once, because
 //! this lets the most votes count. The model has no state for this replica.
 
 use quorlock_core::Command;
@@ -63,7 +63,7 @@ impl Timed {
 }
 
 impl Step<'_> {
-    /// The server behind a node's name for this client.
+    /// The index of the server that this client reaches under the node's name.
     pub(super) fn server(&self, client: ClientId, node: NodeIndex) -> usize {
         match self.bounds.replica {
             Some(_) => self.world.clients[client].server,

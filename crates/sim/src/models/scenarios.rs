@@ -30,8 +30,8 @@ pub struct Scenario {
 enum Pinned {
     /// Every invariant holds in every state. The model has exactly these numbers of states and steps.
     Exhausted { states: usize, steps: usize },
-    /// Two clients hold the lock, or, with fencing tokens, the tokens are wrong. `after` is the smallest number of
-    /// steps to such a state. The numbers of states and steps are not compared.
+    /// Two clients hold the lock, or, in a model of fencing tokens, their order is broken. `after` is the smallest
+    /// number of steps to such a state. The numbers of states and steps are not compared.
     Overlap { after: usize },
 }
 

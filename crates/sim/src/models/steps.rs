@@ -239,7 +239,7 @@ impl Step<'_> {
             self.seen.add(Rare::Adopted);
         }
         // The present is time 0, so a running node was started at a negative time. A vote is too early if the node has
-        // run for less than a ttl and 1 % of it, the allowed clock error.
+        // run for less than the ttl plus 1 % (the allowed clock error).
         let uptime = -self.world.nodes[node].run.started_s * SECOND;
         let early = uptime < Time::from(self.bounds.ttl) * TICK / 100 * 101;
         self.note(&Fact::Executed {

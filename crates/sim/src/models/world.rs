@@ -1,9 +1,9 @@
 //! The state of a model: clients with the production engine, three model nodes, and the messages between them. Times
 //! count from the present, so the present is always zero.
 //!
-//! The model has links of its own. A `NodePipeline` counts its batches, keeps readings that cannot be shifted to the
-//! present, and has neither equality nor a hash, so equal states could not be recognised. The composition of batches
-//! would also multiply the states. The simulator covers pipelines, because every run of it uses them.
+//! The model has its own links in place of the production `NodePipeline`. A pipeline has neither equality nor a hash,
+//! numbers its batches, and keeps clock readings that a model cannot shift, so equal states could not be recognised.
+//! Batches would also multiply the states. Every run of the simulator uses pipelines, so they are covered there.
 
 use std::collections::VecDeque;
 use std::time::Duration;

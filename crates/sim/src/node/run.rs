@@ -18,7 +18,7 @@ pub struct Run {
     pub promoted_at: Option<i64>,
     /// The server deletes keys when its memory is full.
     pub evicts: bool,
-    /// The server logs its writes.
+    /// The server logs its writes to a file, so that they survive a restart.
     pub keeps_log: bool,
 }
 

@@ -39,7 +39,7 @@ impl Leases {
         Self { detaches, takes, by_value: takes > 0 && random.percent(40) }
     }
 
-    /// Whether callers detach or take locks.
+    /// Whether callers detach locks, or take locks with a value of their own.
     pub const fn is_any(&self) -> bool {
         self.detaches > 0 || self.takes > 0
     }

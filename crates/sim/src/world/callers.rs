@@ -126,7 +126,7 @@ impl World {
         self.plan_next_wish(client, caller);
     }
 
-    /// A lock was granted. If no caller waits for it any more, the guard is dropped at once.
+    /// Handles a grant: plans what the caller does with the lock. If no caller waits for it any more, drops the guard.
     pub(crate) fn granted(&mut self, guard: GuardId) {
         let GuardId { client, lock } = guard;
         let Some(caller) = self.clients[client].caller_of(lock) else {

@@ -15,7 +15,7 @@ use crate::node::Content;
 use crate::plan::{Fault, Plan};
 use crate::time::{MS, Time};
 
-/// Two clients keep reading during the healing phase. Each has this number of callers.
+/// The numbers of callers of the two clients that keep reading during the healing phase.
 const READERS: [usize; 2] = [2, 2];
 
 impl Setting {

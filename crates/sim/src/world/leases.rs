@@ -1,4 +1,4 @@
-//! Detached locks: callers of any client attach, extend and release them, as if they had received them as text.
+//! Detached locks. Callers of any client attach, extend and release them, as if they had received a text for each lock.
 
 use std::sync::Arc;
 

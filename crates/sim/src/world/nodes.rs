@@ -387,7 +387,7 @@ impl World {
 
     /// Whether the node restarted or lost data so recently that its votes must not count. Clients see the node's uptime
     /// and the length of its wait for a new marker only by the node's own clock. If that clock runs too fast, this
-    /// check also measures by it. If the clock jumped ahead by more than the assumptions allow, this returns false.
+    /// check measures by that clock too. If it jumped ahead by more than the assumptions allow, this returns false.
     fn is_early(&self, node: NodeIndex) -> bool {
         let server = &self.servers[node];
         let is_off = server.ahead > MS;
