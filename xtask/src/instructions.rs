@@ -29,7 +29,7 @@ const RUNS: [Run; 2] = [
     Run { lockers: 1, few: 400, many: 2_000, pinned: 57_100, margin: 15 },
 ];
 
-/// A separate target folder, because the counted program, with other features, would replace the benchmark.
+/// A separate target folder. Otherwise this build, which has other cargo features, would replace the benchmark.
 const TARGET: &str = "target/instructions";
 
 const HOW_TO_INSTALL: &str = "valgrind is needed and cannot be run; install it, for example with \

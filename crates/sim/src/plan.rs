@@ -174,7 +174,7 @@ impl Fault {
         Self::Distrust,
     ];
 
-    /// The number of kinds that every plan may have: all except `Distrust`.
+    /// The number of kinds that can occur in any plan: all except `Distrust`, which needs the restart guard.
     const COMMON: usize = Self::ALL.len() - 1;
 }
 

@@ -195,7 +195,7 @@ impl Step<'_> {
         } else {
             MarkerSeen::NotAsked
         };
-        // The nodes of a model send no flush pushes, which makes a loss of data harder for the client to notice.
+        // The nodes of a model send no push about a loss of data, which makes the loss harder for the client to notice.
         (answer, Evidence::Seen { epoch, flushes: 0, info, marker, acknowledged: None })
     }
 

@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// A lock is lost. A holder that checks its guard notices the loss soon, and releases the lock then or later.
+    /// Handles the loss of a lock. A holder that checks its guard notices the loss soon, and releases then or later.
     pub(crate) fn lost(&mut self, guard: GuardId) {
         let GuardId { client, lock } = guard;
         let Some(caller) = self.clients[client].caller_of(lock) else { return };

@@ -203,7 +203,7 @@ impl World {
                 catch_up = span + span / 1_000_000 * ppm;
             }
             if self.plan.outside == Some(Outside::Clocks) && self.random.clients.coin() {
-                // The wall clock is set right too late, after the machine has continued.
+                // The wall clock is set right only some time after the machine has continued.
                 let mend = Mend::SetWallRight(client, catch_up);
                 self.plan_in(2 * span, SimEvent::Mend(mend));
                 catch_up = 0;

@@ -14,8 +14,8 @@ use crate::node::{ConnectionId, Health, Kind, ModelNode, Run};
 use crate::plan::{Fault, HALF_DRIFT_PPM};
 use crate::time::{Clock, MS, SECOND, Time};
 
-/// The base of wall clocks: a day in 2025, because the engine writes dates into values. It is a multiple of 6 h,
-/// because the remainders of drawn times select cases, and these must stay the same for every seed.
+/// The base of wall clocks: a day in 2025, because the engine writes dates into values. It is a multiple of 6 h, so it
+/// leaves the remainders of drawn times as they are. These remainders set the clocks of nodes and clients in old seeds.
 pub(super) const DATE: Time = 81_670 * 21_600 * SECOND;
 
 /// The time on correct wall clocks at the start.
