@@ -1,5 +1,5 @@
 //! `cargo xtask mutants`: checks that the simulator catches every mutant (deliberate bug) of the engine, that models
-//! with a mutant have two holders, and that the sweep (a test that cancels futures at every point) catches its mutants.
+//! with a mutant find two lock holders, and that the sweep (it cancels futures at every point) catches its mutants.
 
 mod cancellation;
 mod library;

@@ -18,7 +18,7 @@ const KINDS: [(&str, &[&str]); 4] = [
     ("several keys", &["--also", "other"]),
 ];
 
-/// Commands that a client sends when it connects. The results omit them.
+/// Commands that a client sends when it connects. The results contain only the commands after the last of them.
 const AT_CONNECT: [&str; 5] = ["CLIENT", "COMMAND", "HELLO", "PING", "SCRIPT"];
 
 /// The argument of the `ECHO` command after each recorded run. `MONITOR` shows it at the end of the recording.

@@ -1,4 +1,4 @@
-//! Detached locks. Callers of any client attach, extend and release them, as if they had received a text for each lock.
+//! Detached locks. Callers of any client attach, extend and release them, as if their descriptions had come as text.
 
 use std::sync::Arc;
 
