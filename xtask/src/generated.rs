@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-/// Rows of a table by name.
+/// The rows of a table, each under the name of its server or library.
 pub(crate) type Rows = Map<String, Value>;
 
 /// The rows of earlier runs. There are none if the file cannot be read.

@@ -88,7 +88,7 @@ pub struct Wiring {
     pub spikes: (Time, u64),
     /// The longest time for which commands of a broken connection may still arrive.
     pub zombie_for: Time,
-    /// The time after which a client suspends a node that sends nothing.
+    /// The time after which a client suspends a node that sends nothing: commands to the node then fail unsent.
     pub silence: Time,
     /// The time from the suspension of a silent node until its connection is replaced.
     pub replace_after: Time,

@@ -338,7 +338,7 @@ impl ScriptedWorld {
     /// Runs until no message is in flight and no timer is set.
     ///
     /// # Panics
-    /// If that takes ten minutes.
+    /// If an engine still has a timer after ten simulated minutes.
     pub fn settle(&mut self) {
         let bound = self.now() + 600_000 * MS;
         while self.step(bound) {}

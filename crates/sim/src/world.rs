@@ -403,7 +403,7 @@ impl World {
         }
     }
 
-    /// Returns the client that must be running to handle this event.
+    /// Returns the client whose process must be running to handle this event. `None` if a client need not run.
     pub(crate) fn concerns(&self, what: &SimEvent) -> Option<ClientId> {
         match what {
             SimEvent::Tick(client)

@@ -75,7 +75,7 @@ pub(crate) const LIBRARIES: [Library; 15] = {
 };
 
 impl Library {
-    /// Installs the library, and returns the command of a worker. The caller adds the nodes.
+    /// Installs the library, and returns the command that starts a worker. The caller adds the addresses of the nodes.
     ///
     /// # Errors
     /// A message for the user: the reason why the library cannot run here.

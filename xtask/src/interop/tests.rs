@@ -113,7 +113,7 @@ fn library_hands_over(site: &Site<'_>) -> Result<String, String> {
     ensure(run.finish()?.success(), &run.errors()).map(|()| took)
 }
 
-/// Increments a number in a file. Nothing but the lock prevents lost updates.
+/// Workers of both sides increment a number in a file. Nothing but the lock prevents lost updates.
 fn increments(site: &Site<'_>) -> Result<String, String> {
     let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
     let (path, key) = (file.path(), site.key("4"));

@@ -92,7 +92,7 @@ pub(crate) struct ModelLink {
     pub(crate) commands: VecDeque<Sent<Command>>,
     pub(crate) answers: VecDeque<Sent<(Answer, Evidence)>>,
     pub(crate) zombies: VecDeque<Sent<Command>>,
-    /// The number of the connection, and whether the node was identified on it.
+    /// The number of the connection, and whether the client has read the node's `INFO` on it.
     pub(crate) epoch: u64,
     pub(crate) identified: bool,
     /// If the node has a replica: the replica lacks the write that a `WAIT` on this connection would cover.

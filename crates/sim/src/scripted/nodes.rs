@@ -105,7 +105,7 @@ impl ScriptedWorld {
         self.world.servers.len()
     }
 
-    /// The keys of a node, without counters.
+    /// The keys of a node, except its counters for fencing tokens. The value of a key is `None` if it is not a string.
     pub fn locks(&self, node: usize) -> impl Iterator<Item = (&Key, Option<&Vec<u8>>)> {
         let of_locks = self.world.servers[node]
             .node

@@ -1,4 +1,4 @@
-//! The healing phase: the faults end, and everything must recover within a bound.
+//! The healing phase: the faults end, and then each waiting call must get its lock within a time limit.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use crate::network::{Direction, WireId};
 use crate::node::{Health, ModelNode, Run};
 use crate::time::{Clock, MS, SECOND, Time};
 
-/// One of the two servers of a node.
+/// One of the two servers of a node. At the start of a run, `false` is the master, and `true` is the replica.
 pub(crate) type Side = bool;
 
 /// The two servers that share a node's name. `World::servers` has one of them, and this record the other one.
