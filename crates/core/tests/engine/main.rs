@@ -6,12 +6,12 @@
 //! | invariant | where |
 //! |---|---|
 //! | S1 a vote is a positive answer to this attempt, with no release queued * | `acquiring`: late grants, duplicates |
-//! | S2 valid until the Q-th largest end * | `acquiring`, `holding`; `tests/acquire.rs` |
+//! | S2 a lock is valid until the Q-th largest end of its votes * | `acquiring`, `holding`; `tests/acquire.rs` |
 //! | S3 the quorum is never lowered | `acquiring`: raised quorums, even numbers of nodes |
 //! | S4 a vote counts from before its request was sent * | `acquiring`, `holding`: slow connections |
-//! | S5 the clock is read after the deciding answer * | `acquiring`: suspended processes |
+//! | S5 the clock is read again after the answer that completes the quorum * | `acquiring`: suspended processes |
 //! | S6 a fresh token for every attempt * | `acquiring` |
-//! | S7 only our own whole value is touched | `releasing`, `acquiring`: foreign values |
+//! | S7 a key is changed only if it has exactly the client's own value | `releasing`, `acquiring`: foreign values |
 //! | S8 nothing is sent again, except owed releases * | `releasing` |
 //! | S11 the end of a vote grows, or is dropped on proof of loss | `holding`: partial extensions, proofs, late grants |
 //! | S12 an unknown reply changes no vote | `holding`: failing extensions |
@@ -21,7 +21,7 @@
 //! | S16 bounds of the ttl | `src/timing.rs` |
 //! | S18 a fencing token is shown only after a quorum has recorded exactly it * | `fencing` |
 //! | S20 exact arithmetic | `fencing`: the largest numbers |
-//! | S23 heals never lower a counter | `fencing` |
+//! | S23 storing a lost vote again never lowers a counter | `fencing` |
 //! | S24 two guards never share a lease * | `waiting`: the local queue |
 //! | S25 a call may end at any point * | `waiting`: cancelled in every phase |
 //! | S26 contention is never inferred from an I/O error | `acquiring`; `tests/acquire.rs` |

@@ -29,7 +29,7 @@ struct Faults {
     fenced: usize,
 }
 
-/// Events that must happen in some seed.
+/// The numbers of events in all seeds together. The test fails if an event happened in no seed.
 #[derive(Default, Debug)]
 struct Seen {
     granted: usize,

@@ -80,7 +80,7 @@ enum Reply {
 const REPLIES: [Reply; 5] =
     [Reply::Deleted, Reply::Absent, Reply::Other, Reply::Failed, Reply::Nothing];
 
-/// The expected outcome, computed from the rules of the protocol.
+/// The expected outcome of a release, computed from the rules of the protocol and the nodes' answers.
 fn expected(quorum: Quorum, voted: u32, valid: bool, said: &[Reply]) -> Outcome {
     let deleted = said.iter().filter(|said| **said == Reply::Deleted).count();
     let unknown = quorum.node_ids().zip(said).filter(|(node, said)| {

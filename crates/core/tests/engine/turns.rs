@@ -183,8 +183,8 @@ fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
     world.finish();
 }
 
-/// Two of five nodes refuse because of another client, and one fails, so the attempt fails. The error names the client
-/// only if the last two nodes answer: with the two that refused, they would have been a quorum without the client.
+/// Two of five nodes refuse because another client has the key, and one is down. If the last two nodes grant,
+/// only the other client prevents a quorum, and the error is `Contended`. If they are dead too, it is `NoQuorum`.
 #[test]
 fn two_refusals_are_no_holder_where_the_other_nodes_are_dead() {
     for dead in [true, false] {

@@ -276,7 +276,7 @@ fn a_lock_is_tried_when_a_quorum_of_nodes_is_free_by_expiry() {
     }
     let lock = world.acquire(request("k"));
     world.run_for(200);
-    // The call tries when a quorum is free: at 86 ms node 1's key had 15 ms left, and 1 ms is added.
+    // At 86 ms the call learns that node 1's key has 15 ms left. It tries 16 ms later, when a quorum is free.
     assert_eq!(world.sent(lock, Verb::Acquire, 0).last(), Some(&(86 + 15 + 1)));
     assert_eq!(world.granted_at(lock), Some(104));
     world.finish();

@@ -1,4 +1,4 @@
-//! Readers and calls for several keys in one process: they must not block each other.
+//! Calls of one process, by readers or for several keys: a call that waits must not block other calls.
 
 use super::*;
 

@@ -27,7 +27,7 @@ fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new()
 }
 
 /// A node is flushed, another client begins its wait again, and its server's clock jumps ahead. The tested client has
-/// seen only the first wait. The new wait must have begun after the tested client last saw the first wait.
+/// seen only the first wait. It must not believe that the new wait began before its last look at the first one.
 #[test]
 fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_before() {
     let mut world = fresh();
@@ -360,7 +360,7 @@ fn a_durable_server_that_was_restarted_has_no_second_vote_under_another_name() {
     assert_eq!(world.trusted(0), 3, "no vote from before counts any more");
 }
 
-/// A server with two names was refused, so its votes did not count. The next server under its name need not wait.
+/// The votes of a server that was refused did not count. The next server under its name need not wait for their end.
 #[test]
 fn a_server_is_not_held_back_for_what_did_not_count() {
     let mut world = settled();
@@ -391,7 +391,7 @@ fn a_name_that_leads_to_ever_other_servers_waits_until_the_first_ones_votes_cann
     assert_eq!(world.trusted(0), 3);
 }
 
-/// A node's server is replaced by a server that has just started with an old copy of the data. This one must not vote.
+/// A server that has just started with an old copy of the data replaces a node's server. The new server must not vote.
 #[test]
 fn a_server_with_a_copy_that_has_just_started_does_not_vote() {
     let mut world = settled();

@@ -210,7 +210,7 @@ fn a_floor_is_set_on_a_node_that_says_itself_that_it_keeps_no_log() {
     let durable = NodeSet::only(NodeId::new(0));
     let mut world = with(Rules { durable, ..rules(RestartGuard::Strict) });
     mark_all(&mut world);
-    // The operator's setting is wrong: the node keeps no log, so it may have lost its counters.
+    // The operator declared node 0 durable, but it reports that it keeps no log. So it may have lost its counters.
     world.restart(0, true);
     acquire(&mut world, Wait::For(Duration::from_secs(20)));
     world.run_for(16 * SECOND);
