@@ -223,8 +223,8 @@ impl Driver {
 /// Yields once, so that all tasks that are ready now run first.
 ///
 /// Callers that are notified together are likely to send requests together. After this yield their requests go to the
-/// nodes in one batch: with 64 lockers, a write has 53 commands instead of 16. Without the yield the first caller wakes
-/// the driver, and a multi-thread runtime runs the driver before the other callers.
+/// nodes in one batch: with 64 tasks that lock, a write has 53 commands instead of 16. Without the yield the first
+/// caller wakes the driver, and a multi-thread runtime runs the driver before the other callers.
 async fn step_back() {
     let mut has_stepped_back = false;
     let step = |cx: &mut Context<'_>| {

@@ -40,7 +40,7 @@ pub(crate) mod sides;
 /// # Guarantee
 /// While [`Guard::is_valid`] returns true, no other client holds the lock, under the assumptions that
 /// [`guarantees`](crate::guarantees) states. The guard cannot stop a process that was paused from writing late, because
-/// time passes between the check and the write. Check right before each write, keep that stretch short, and let
+/// time passes between the check and the write. Check right before each write, write at once, and let
 /// [`Guard::lost`] stop long work. A [`FencedGuard`] closes this gap.
 #[must_use = "a guard that is dropped gives its lock back at once"]
 pub struct Guard {
@@ -52,7 +52,7 @@ pub struct Guard {
     mode: Mode,
     /// Whether the release is queued, or none is needed. The drop then queues none.
     given_back: bool,
-    /// Whether the drop leaves the lock on the nodes.
+    /// Whether the drop leaves the lock on the nodes, as for a lock of `Client::take`.
     pub(crate) stays: bool,
 }
 
@@ -118,7 +118,7 @@ impl Guard {
     }
 
     /// The time until [`Guard::is_valid`] turns false if the lock is not extended; zero once the lock is lost. The
-    /// guard turns invalid [`margin`](crate::LockOptions::margin) before the protocol's validity ends.
+    /// guard turns invalid earlier than the protocol requires, by the option [`margin`](crate::LockOptions::margin).
     pub fn remaining(&self) -> Duration {
         self.cell.remaining().unwrap_or_default()
     }
@@ -132,8 +132,8 @@ impl Guard {
         self.cell.valid_until()
     }
 
-    /// The number of nodes whose vote counts; zero once the lock is lost. A holder of all N votes survives the early loss of
-    /// Q−1 of them, and a holder of Q votes survives the loss of 2Q−N−1.
+    /// The number of nodes whose vote counts; zero once the lock is lost. With a quorum Q of N nodes, a holder of all N
+    /// votes survives the early loss of Q−1 of them, and a holder of Q votes survives the early loss of 2Q−N−1.
     pub fn votes(&self) -> usize {
         self.cell.votes()
     }
@@ -267,7 +267,7 @@ impl Guard {
             self.common.driver.send_and_drive(event, ReplyTo::Extend(reply));
         } else {
             let cause = self.cell.loss_cause().unwrap_or(LossCause::Expired);
-            // The receiver exists, so this cannot fail.
+            // `outcome`, the receiver, still exists, so this cannot fail.
             let _ = reply.send(Extended::Lost(cause));
         }
         // If the driver has ended, the lock ended with it.
@@ -359,7 +359,7 @@ impl Guard {
                 let event = Event::Detach { lock: self.cell.lock };
                 self.common.driver.send_and_drive(event, ReplyTo::Detach(reply));
             } else {
-                // The receiver exists, so this cannot fail.
+                // `outcome`, the receiver, still exists, so this cannot fail.
                 let _ = reply.send(None);
             }
             let Ok(detached) = detached.await else {
@@ -422,8 +422,8 @@ impl Guard {
         }
     }
 
-    /// Latches the loss here. The driver may latch it later, on another thread, but a caller that gets the error
-    /// must find the guard invalid.
+    /// Records the loss in the cell now. The driver may record it later, on another thread, but a caller that gets the
+    /// error must find the guard invalid.
     fn lost_as(&self, cause: LossCause) -> ExtendError {
         self.cell.lose(cause);
         let cause = self.cell.loss_cause().unwrap_or(cause);

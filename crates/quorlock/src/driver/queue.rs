@@ -41,7 +41,7 @@ pub(crate) struct DriverHandle {
     shared: Arc<Shared>,
     /// The client's own thread, if it has one.
     thread: Weak<OwnThread>,
-    /// The process of the driver. A fork of this process has no driver.
+    /// The id of the process in which the driver runs. A fork of this process has no driver.
     process: u32,
 }
 
@@ -68,7 +68,7 @@ struct Queue {
     /// The runtime of the caller that queued the first of `events`, if the caller has one. That caller checked that
     /// this process is not a fork.
     runtime: Option<Id>,
-    /// Whether no handle is left.
+    /// Whether the client's [`DriverHandle`] was dropped.
     is_abandoned: bool,
     is_closed: bool,
 }
@@ -87,9 +87,9 @@ impl DriverHandle {
         (Self { shared, thread, process: std::process::id() }, receiver)
     }
 
-    /// Queues an event and wakes the driver. Never blocks, and needs no runtime. Returns whether the event was queued. If the
-    /// driver is gone, or if this process is a fork of the driver's, the event is dropped. The reply's channel is then
-    /// closed, and a held lock expires or stays with the parent process.
+    /// Queues an event and wakes the driver. Never blocks, and needs no runtime. Returns whether the event was queued.
+    /// The event is dropped, and the channel of its reply closed, if the driver is gone (held locks then expire), or if
+    /// this process is a fork of the driver's (held locks then stay with the parent process).
     pub(crate) fn send(&self, event: Event, reply_to: ReplyTo) -> bool {
         let Some(is_first) = self.shared.push(self.process, event, reply_to) else { return false };
         if is_first {

@@ -24,7 +24,7 @@ pub(super) struct Transports {
     commands: Vec<TicketedCommand>,
     /// For each node, the places of its commands in `commands`.
     outbox: Vec<Vec<usize>>,
-    /// The lists of former ticks. A list is reused when no batch refers to it.
+    /// The command lists of former ticks. A list is reused when no batch in flight refers to it.
     former: VecDeque<Commands>,
     encoder: Encoder,
     /// Pushes from the nodes.
@@ -147,7 +147,7 @@ fn work(transport: &mut Option<Transport>, work: impl FnOnce(&mut Transport)) {
     }
 }
 
-/// Memory for this many commands is reused. Ticks with more commands are rare.
+/// After a tick, memory for at most this many commands is kept for reuse. Ticks with more commands are rare.
 const COMMANDS_KEPT: usize = 256;
 
 /// The most lists that are kept to be reused. The batches in flight to five nodes refer to at most 20 lists.

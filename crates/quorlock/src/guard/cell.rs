@@ -23,7 +23,7 @@ pub(crate) struct LockCell {
     pub(super) lock: LockId,
     pub(super) resource: Arc<str>,
     clock: Clock,
-    /// The process of the client.
+    /// The id of the process that built the client. In a fork of this process the lock is invalid.
     process: u32,
     /// Weak, so that a caller that waits for the end of a release does not keep the client alive.
     common: Weak<Common>,
@@ -38,7 +38,7 @@ pub(crate) struct LockCell {
 
 pub(super) struct State {
     pub(super) reply: ReplySlot,
-    /// Whether the driver can send a reply.
+    /// Whether the [`DriverSide`] still exists. Without it no reply can come.
     pub(super) has_driver: bool,
     /// `None` before the grant.
     hold: Option<Hold>,
@@ -87,7 +87,7 @@ impl LockCell {
         None
     }
 
-    /// Returns the reply if no caller waits.
+    /// Sends a reply to the caller. Returns the reply if no caller waits.
     pub(super) fn send(&self, reply: Reply) -> Option<Reply> {
         ReplySlot::send(self.state()?, reply)
     }
@@ -97,14 +97,14 @@ impl LockCell {
         self.common.upgrade()
     }
 
-    /// Takes new votes from the driver.
+    /// Takes the new validity from the driver, after an extension or another change of the votes.
     pub(crate) fn update(&self, validity: Validity) {
         let now = self.clock.now();
         let loss = self.change(|hold| hold.update(validity, now)).flatten();
         self.report_loss(loss);
     }
 
-    /// Call this when the clocks may have been set. Wakes waiting tasks if the lock is held, or else latches its end.
+    /// Call this when the clocks may have been set. Wakes waiting tasks if the lock is held, or else records its end.
     pub(crate) fn look_at_clocks(&self) {
         if self.remaining().is_some() {
             self.change(|_| ());
@@ -259,7 +259,7 @@ impl LockCell {
         if !self.is_own_process() {
             return Some(LossCause::Shutdown);
         }
-        // Latches the end of the validity if the clock has passed it.
+        // Records the loss if the validity has ended by the clock.
         let _ = self.remaining();
         match self.state()?.hold.as_ref()?.ended() {
             Some(Ended::Lost(cause)) => Some(cause),
@@ -267,7 +267,7 @@ impl LockCell {
         }
     }
 
-    /// The remaining time of the lock; `None` if it has ended. Latches the end.
+    /// The remaining time of the lock. If the lock has ended: records the end, and returns `None` from then on.
     pub(super) fn remaining(&self) -> Option<Duration> {
         self.remaining_at(self.clock.now())
     }

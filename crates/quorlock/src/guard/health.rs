@@ -69,7 +69,7 @@ impl Health {
         grouped(self.unconfirmed())
     }
 
-    /// The value at the grant, before the votes are noted.
+    /// The health at the grant, before [`note_votes`](Self::note_votes) adds the votes.
     pub(super) fn granted(names: &[Arc<str>]) -> Self {
         let nothing = NodeResult { said: NodeOutcome::Nothing, took: Duration::ZERO };
         let results = vec![nothing; names.len()];
@@ -86,7 +86,7 @@ impl Health {
         }
     }
 
-    /// The value in a forked child, because the lock is the parent's.
+    /// The health that a forked child shows: no nodes, because the lock is the parent's.
     pub(super) const fn unknown() -> Self {
         Self { is_confirmed: false, nodes: Vec::new() }
     }
@@ -100,7 +100,7 @@ impl Health {
         for (node, NodeResult { said, took }) in self.nodes.iter_mut().zip(results).filter(answered)
         {
             is_different |= match (&node.said, &said) {
-                // A detail may be a countdown ("its votes count in 29 s"), so only another kind counts.
+                // A detail may be a countdown ("its votes count in 29 s"), so only another kind of failure is a change.
                 (NodeOutcome::Failed(last), NodeOutcome::Failed(now)) => last.kind() != now.kind(),
                 (last, now) => last != now,
             };

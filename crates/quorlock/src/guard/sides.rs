@@ -32,7 +32,7 @@ pub(super) enum ReplySlot {
     /// No caller waits.
     #[default]
     Empty,
-    /// A caller waits, with this waker if it was polled.
+    /// A caller waits. `Some` if its future was polled: the waker of the task that polled it.
     Awaited(Option<Waker>),
     /// The caller has not taken the reply yet.
     Sent(Reply),
@@ -51,7 +51,7 @@ impl ReplySlot {
         None
     }
 
-    /// Ready with `None` if no reply can come.
+    /// Takes the reply, or registers the waker. Ready with `None` if no reply can come.
     fn poll(mut state: MutexGuard<'_, State>, cx: &Context<'_>) -> Poll<Option<Reply>> {
         let waker = match &mut state.reply {
             Self::Awaited(waker) => waker,
@@ -161,7 +161,7 @@ impl CallerSide {
         Self { cell: Some(cell) }
     }
 
-    /// A side that gets no reply.
+    /// The side of a caller that gets no reply, because the driver did not receive its request.
     pub(super) fn without_driver() -> Self {
         Self { cell: None }
     }

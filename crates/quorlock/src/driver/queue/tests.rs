@@ -103,7 +103,7 @@ async fn a_driver_that_yields_in_another_runtimes_thread_goes_on() {
             let shared = &client.driver().shared;
             let count = (TICKS_MAX as usize + 3) * REQUESTS_MAX;
             for place in 0..count {
-                // Cancels unknown calls. Only the first event wakes the driver, so the call below does not wake it.
+                // These events have no effect. They fill the queue, so the call below does not wake the driver.
                 let event = Event::Cancel { lock: LockId(u64::MAX - place as u64) };
                 shared.push(std::process::id(), event, ReplyTo::Nobody);
             }
@@ -131,7 +131,7 @@ async fn a_panic_around_a_poll_leaves_the_event_to_the_task() {
     let mut is_driven = true;
     let mut it = Setting::new(move |receiver, cx| {
         if std::mem::replace(&mut is_driven, false) {
-            // The inner guard is forgotten, so tokio panics when the outer guard is dropped.
+            // `drive` has entered the runtime too. This guard is forgotten, so tokio panics when `drive` drops its own.
             std::mem::forget(Handle::current().enter());
         } else {
             answer(receiver, cx);
