@@ -1,4 +1,4 @@
-//! The ten lines of the README: `cargo run --example readme`, with the variable of its quick start.
+//! The ten lines of the README: `cargo run --example readme`. Needs the variable `QUORLOCK_NODES`.
 
 use quorlock::Client;
 

@@ -3,7 +3,7 @@
 //! - the nodes that a builder describes, without a client
 //! - a connection to a node for questions that are not about locks
 //! - a client that reads nodes only
-//! - the names of exhausted resources
+//! - the resource of this machine that an error reports as exhausted, such as file descriptors
 //! - lists that show nodes with the same answer in one entry
 
 use std::time::Duration;

@@ -321,7 +321,7 @@ impl Guard {
         self.0.valid_until()
     }
 
-    /// The time for which the lock is held; see [`crate::Guard::remaining`].
+    /// The time until the lock ends unless it is extended; see [`crate::Guard::remaining`].
     pub fn remaining(&self) -> Duration {
         self.0.remaining()
     }

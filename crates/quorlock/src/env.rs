@@ -1,4 +1,4 @@
-//! The variables `QUORLOCK_…`, for [`Client::from_env`](crate::Client::from_env) and for the command line.
+//! The environment variables `QUORLOCK_…`, for [`Client::from_env`](crate::Client::from_env) and for the command line.
 
 mod from_env;
 
@@ -17,7 +17,7 @@ use crate::node::{NodeConfig, Tls};
 use crate::options::LockOptions;
 use crate::text::printable;
 
-/// The purpose of a variable.
+/// The purpose of an environment variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Describes the nodes, for all programs that use them.
@@ -30,7 +30,7 @@ pub enum Class {
     Tool,
 }
 
-/// All variables that quorlock knows.
+/// All environment variables that quorlock knows, with their purposes.
 pub const VARIABLES: &[(&str, Class)] = &[
     ("QUORLOCK_NODES", Class::Deployment),
     ("QUORLOCK_CONFIG", Class::Deployment),
@@ -78,7 +78,7 @@ pub const VARIABLES: &[(&str, Class)] = &[
     ("QUORLOCK_STEPPED", Class::Tool),
 ];
 
-/// The class of a variable; `None` if quorlock does not know the variable.
+/// The purpose of a variable; `None` if quorlock does not know the variable.
 pub fn class_of(variable: &str) -> Option<Class> {
     if variable.starts_with("QUORLOCK_TEST_") {
         return Some(Class::Tool);
@@ -232,9 +232,9 @@ pub struct Deployment {
 /// A setting that cannot be used.
 #[derive(Clone, Debug)]
 pub struct SettingError {
-    /// The name of the option.
+    /// The long name of the option on the command line, without dashes, such as `max-ttl`.
     pub setting: &'static str,
-    /// The reason, without a secret.
+    /// The reason in words. It never contains a password.
     pub reason: String,
     /// The underlying error, if there is one.
     pub source: Option<Source>,
@@ -295,7 +295,7 @@ impl Deployment {
         })
     }
 
-    /// Makes the builder that these settings describe. Reads the files that they name.
+    /// Makes the builder that these settings describe. Reads the password file and the TLS files.
     pub fn builder(self) -> Result<ClientBuilder, SettingError> {
         let password = self.password()?;
         let tls = self.tls()?;

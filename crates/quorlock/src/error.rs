@@ -96,7 +96,7 @@ pub struct Reason {
     pub(crate) source: Option<Source>,
 }
 
-/// The underlying error of another error.
+/// The error that caused another error.
 pub(crate) type Source = Arc<dyn Error + Send + Sync>;
 
 impl Reason {
@@ -137,7 +137,7 @@ pub enum BuildError {
     /// There are no nodes, too many, or the quorum does not fit them.
     #[error(transparent)]
     Quorum(#[from] QuorumError),
-    /// The defaults for calls are wrong.
+    /// The default options that the builder sets for calls are invalid.
     #[error(transparent)]
     Defaults(#[from] InvalidRequest),
     /// The key prefix is too long.
@@ -180,7 +180,7 @@ pub enum BuildError {
     Environment {
         /// The name of the variable, or of several between commas.
         variable: String,
-        /// The reason, without a secret.
+        /// The reason in words. It never contains a password.
         reason: String,
         /// The underlying error: about the file that the variable names, or about the setting.
         source: Option<Arc<dyn Error + Send + Sync>>,
@@ -297,7 +297,7 @@ fn why(nodes: &[NodeAnswer]) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("shut down with {owed} releases still owed; their keys are gone after their ttl")]
 pub struct ShutdownError {
-    /// Number of releases without a confirmation: tokens that are being released or are still to be released, and
-    /// intents of waiting writers that are being taken back.
+    /// Number of releases, of locks and of failed attempts, that are in flight or are to be sent again. Includes the
+    /// withdrawals of the intents of waiting writers.
     pub owed: usize,
 }

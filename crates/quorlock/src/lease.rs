@@ -1,4 +1,4 @@
-//! A detached lock, which another process can attach: its names, its value, its end, and nodes that may still write it.
+//! A detached lock, which another process can attach: names, value, end, and the nodes that may still write it.
 
 mod end;
 mod format;
@@ -33,16 +33,16 @@ pub use self::format::LeaseTextError;
 /// The text is a **secret**: until a process attaches the lock, anybody who has the text can extend or release it. `Debug`
 /// does not show the value.
 ///
-/// A lease proves nothing. The lock may have been released, and its end is a bound: [`Client::attach`](crate::Client::attach)
-/// and [`Client::extend_lease`](crate::Client::extend_lease) ask the nodes.
+/// A lease proves nothing, because the lock may have ended since. [`Client::attach`](crate::Client::attach) and
+/// [`Client::extend_lease`](crate::Client::extend_lease) ask the nodes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Lease {
     pub(crate) kind: LeaseKind,
-    /// The names without the client's prefix.
+    /// The names of the resources, without the client's key prefix.
     pub(crate) resources: Keys,
-    /// The names as messages show them.
+    /// The names of the resources, as messages show them.
     pub(crate) title: Arc<str>,
-    /// The value on the nodes. For [`LeaseKind::Taken`] the nonce.
+    /// The value of the lock on the nodes. For [`LeaseKind::Taken`]: the nonce, which has a key of its own.
     pub(crate) value: Value,
     /// The caller's value; `None` unless the kind is [`LeaseKind::Taken`].
     pub(crate) taken: Option<Value>,

@@ -15,9 +15,9 @@ pub struct Waiting {
     pub attempts: u32,
     /// Time since the call began.
     pub elapsed: Duration,
-    /// Whether others hold the lock, because enough nodes refused it. False if too few nodes answered in time.
+    /// Whether enough nodes refused the lock because other clients hold it. False if too few nodes answered in time.
     pub contended: bool,
-    /// Whether the attempt failed because too few nodes are trusted. `nodes` has the reasons and any remaining times.
+    /// Whether the attempt failed because too few nodes are trusted. `nodes` has the reasons and the times to wait.
     pub untrusted: bool,
     /// Each node's answer in the last attempt.
     pub nodes: Vec<NodeAnswer>,

@@ -63,7 +63,7 @@ impl Taken {
         self.0.is_valid()
     }
 
-    /// The time for which the lock is held; see [`crate::Taken::remaining`].
+    /// The time until the lock ends unless it is extended; see [`crate::Taken::remaining`].
     pub fn remaining(&self) -> Duration {
         self.0.remaining()
     }

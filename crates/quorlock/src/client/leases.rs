@@ -71,14 +71,14 @@ impl Client {
         self.attach(lease).fenced().refused(refused)
     }
 
-    /// Extends the lock of a lease to its full ttl, without attaching it. Returns the lease with its new end. The earlier
-    /// text can still release the lock.
+    /// Extends the lock of a lease to its full ttl, without attaching it. Returns the lease with its new end. The text
+    /// of the earlier lease can still release the lock.
     ///
     /// The new end follows from the confirmations of this call alone. Nodes that lost the lock do not store it again. Takes
     /// one round trip, or one node timeout if nodes do not answer.
     ///
     /// # Errors
-    /// [`LeaseError`]. After [`LeaseError::Unconfirmed`] the lock may be held until the end of the earlier text.
+    /// [`LeaseError`]. After [`LeaseError::Unconfirmed`] the lock may be held until the end of `lease`, or longer.
     ///
     /// # Cancel safety
     /// Safe: the extension goes on, and only its outcome is dropped.

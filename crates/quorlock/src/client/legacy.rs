@@ -65,7 +65,7 @@ pub struct TimestampGuard<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TimestampError {
-    /// Another client holds the lock, or changed the key in every round of the call.
+    /// Another client holds the lock, or changed the key during each try of the call.
     #[error("another client holds the lock")]
     Held,
     /// The key is no lock of this recipe. Nothing was changed.

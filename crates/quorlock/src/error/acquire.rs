@@ -168,7 +168,7 @@ pub struct AcquireFailure {
     impatient: Option<Impatient>,
 }
 
-/// A node whose usual round trip is longer than the node timeout that the caller chose. The call counts no vote of the node.
+/// A node whose usual round trip is longer than the node timeout that the caller chose, so its votes come too late.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Impatient {
     pub(crate) node: Arc<str>,

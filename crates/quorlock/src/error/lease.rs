@@ -10,7 +10,7 @@ use super::node::{NodeAnswer, confirmations};
 use crate::lease::{LeaseKind, LeaseTextError};
 use crate::text::quoted;
 
-/// The reason why a detached lock was not extended or released, or a lock with a value of the caller not extended.
+/// The reason why a call about a detached lock failed, or why an extension of a lock by its value alone failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {
@@ -60,7 +60,7 @@ pub enum LeaseError {
         lease_ttl: Duration,
     },
     /// The extension would reach past `max_hold` of the call that acquired the lock, so no command about the lock was
-    /// sent. The lock is held until its end.
+    /// sent. The lock is held until the end of the lease.
     #[error(
         "lock {} not extended or attached: that would reach past max_hold; release the lock, and acquire it again",
         quoted(.resource)

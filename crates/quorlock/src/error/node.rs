@@ -40,7 +40,7 @@ impl NodeAnswer {
         names.iter().zip(results).map(tell).collect()
     }
 
-    /// This answer, reduced to the resource at this place.
+    /// This answer, reduced to one of several resources: the one at the index `place`.
     pub(crate) fn about(&self, place: usize) -> Self {
         let said = match &self.said {
             NodeOutcome::Seen(Holding::Several(each)) => {
@@ -278,7 +278,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The description of the client that stored this value; of another library, the beginning of the value.
+/// The description of the client that stored this value. If another library stored it, the beginning of the value.
 fn owner_shown(value: &[u8]) -> String {
     match Value::owner_of(value) {
         Some(owner) => shown(owner, OWNER_MAX),
@@ -306,8 +306,8 @@ fn write_readers(f: &mut fmt::Formatter<'_>, count: usize, owners: &[String]) ->
     write!(f, " ({}{more})", named[..shown].join(", "))
 }
 
-/// The writer, the readers or the key of another type that the most nodes name, and the number of these nodes; in a tie
-/// the first one. Of readers: those that `needed` nodes name, or, without such readers, those that the most nodes name.
+/// The holder that the most nodes name, in a tie the first one, and the number of these nodes. If readers hold the
+/// lock: the readers that `needed` nodes name, or, if there are none, the readers that the most nodes name.
 pub(crate) fn most_frequent(nodes: &[NodeAnswer], needed: usize) -> Option<(Holder, usize)> {
     let seen = || nodes.iter().filter_map(NodeAnswer::holding);
     let names = |holding: &Holding, reader: &Reader| match holding {

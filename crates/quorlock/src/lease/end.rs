@@ -43,7 +43,7 @@ impl LeaseEnd {
         Self { real_ns: after(now.real_ns()), boot: boot_id.map(boot) }
     }
 
-    /// The time until the end, by the clock that gives less. The boot clock is used only in the boot of `self.boot`.
+    /// The time until the end, by the clock that gives less. The boot clock counts only until the next boot.
     pub(super) fn remaining(&self, now: Reading) -> Duration {
         self.remaining_in(this_boot(), now)
     }

@@ -310,7 +310,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The decoded bytes. `None` if `Display` would encode them in another way.
+/// The percent-decoded bytes of `text`. `None` if `Display` would encode them in another way.
 fn bytes(text: &str) -> Option<Vec<u8>> {
     let bytes: Vec<u8> = percent_decode_str(text).collect();
     let is_usual = percent_encode(&bytes, ESCAPED).flat_map(str::bytes).eq(text.bytes());
