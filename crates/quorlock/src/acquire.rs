@@ -82,7 +82,7 @@ impl Acquire {
         }
     }
 
-    /// Sets the origin, which decides how the nodes set the keys, and options, which the user's options override.
+    /// Sets the origin, which decides how the nodes set the keys, and options that the user can still override.
     pub(crate) fn setting(self, origin: Origin, options: LockOptions) -> Self {
         Self { origin, ..self }.options(options)
     }

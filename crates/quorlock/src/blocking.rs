@@ -186,7 +186,7 @@ impl Client {
         Ok(caller.wait(self.0.start_query(resource.as_ref())?))
     }
 
-    /// The present figures of this client.
+    /// The current counters and measurements of this client; see [`crate::Client::stats`].
     pub fn stats(&self) -> Stats {
         self.0.stats()
     }

@@ -35,7 +35,7 @@ pub(crate) struct DriverTimer {
 }
 
 impl DriverTimer {
-    /// Must be called inside the driver's runtime.
+    /// Makes a timer that is not set. Must be called inside the driver's runtime.
     pub(crate) fn new(clock: Clock) -> Self {
         let (fine, steps) = match clock {
             Clock::System => (fine::Timer::new(), fine::Steps::new()),

@@ -35,7 +35,7 @@ pub fn explained(error: &io::Error) -> String {
     }
 }
 
-/// A runtime on one thread. Where tokio's signals are compiled in, tokio panics if it gets no descriptor for them; this
+/// A runtime on one thread. If tokio is built with signals, it panics when no file descriptor is left for them. This
 /// function returns an error instead.
 pub fn current_thread_runtime() -> io::Result<Runtime> {
     #[cfg(unix)]

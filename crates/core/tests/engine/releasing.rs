@@ -24,7 +24,7 @@ struct Held {
 
 const LOCK: LockId = LockId(0);
 
-/// The same token for each attempt.
+/// The engine's source of tokens and random words. It gives each attempt the same ones.
 fn entropy(_: LockId) -> (Token, u64) {
     (Token::new([1; Token::BYTES]), 0)
 }
@@ -115,7 +115,7 @@ fn the_outcome_of_a_release_follows_from_our_clock_and_the_nodes_answers() {
     for (nodes, needed) in quorums {
         let quorum = Quorum::new(nodes, needed).unwrap();
         let voting = (0_u32..1 << nodes).filter(|set| set.count_ones() as usize >= needed);
-        // With up to four nodes, all sets of votes are tested. With five nodes, only one quorum and all nodes.
+        // With up to four nodes, all sets of votes are tested. With five: the votes of one quorum, and of all nodes.
         for voted in voting.filter(|set| nodes < 5 || [0b111, 0b11111].contains(set)) {
             let held = Held::with_votes_of(quorum, voted);
             for answers in 0..REPLIES.len().pow(nodes as u32) {
@@ -265,7 +265,7 @@ fn a_release_without_an_answer_is_not_repeated_and_kept_in_mind_for_a_bounded_ti
 
 #[test]
 fn where_the_acquire_never_arrived_nothing_is_owed() {
-    // Four cases: the node is down, or its connection fails after a grant, after a refusal, or after the release.
+    // Node 0 is down, or its connection is never made: this is known after the grant, a refusal, or the release.
     let mut world = ScriptedWorld::new(3);
     world.down(0);
     let lock = world.hold(request("k"));

@@ -183,7 +183,7 @@ fn fresh_nodes_wait_once_and_waiting_calls_learn_for_how_long() {
     assert_eq!(refusal(&world, first).kind, RefusalKind::NodesUntrusted);
     let quarantine = Duration::from_millis(QUARANTINE as u64);
     assert_eq!(refusal(&world, first).retry_after, Some(quarantine));
-    // Two of three answers decide the call. All three nodes have the key that begins the wait for a new marker.
+    // Two answers decide the call, but the client has begun the wait for a new marker on all three nodes.
     assert_eq!(failures(&world, first), [FailureKind::Quarantined; 3]);
     assert!((0..3).all(|node| world.has(node, ADOPTION)));
     let text = failure(&world, first, 0).to_string();

@@ -157,12 +157,12 @@ fn many_callers_without_a_quorum_try_no_more_often_than_one() {
     assert!(kinds.contains(&RefusalKind::NoQuorum), "calls that had a turn report the nodes");
 }
 
-/// Each attempt gets the vote of the first node and releases it. That node then pushes the release to the other waiting
-/// calls. The other two nodes fail, so there is no quorum, and these pushes must not wake the calls.
+/// The first node pushes every 5 ms that a key was released, as it would if other waiting calls gave back its vote. The
+/// last two nodes fail, so there is no quorum, and these pushes must not wake the call.
 #[test]
 fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
     let mut world = ScriptedWorld::new(3);
-    // These nodes refuse every command, and their answers arrive after the answer of the first node.
+    // The last two nodes refuse every command, and they answer later than the first node.
     for node in 1..3 {
         world.set_one_way(node, 2);
         world.refuse(node, Some(FailureKind::Rejected));
@@ -176,7 +176,7 @@ fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
     }
     let count = world.sent(lock, Verb::Acquire, 0).iter().filter(|at| **at > 1_000).count();
     assert!(count <= 8, "{count} attempts in a second, at most one in 125 ms");
-    // The calls notice when the nodes form a quorum again.
+    // The call notices when the last two nodes, which are a quorum, accept commands again.
     (1..3).for_each(|node| world.refuse(node, None));
     world.run_for(300);
     assert!(world.granted_at(lock).is_some());

@@ -1,4 +1,4 @@
-//! The service: routes, the background job, and the order in which they end.
+//! The service: routes, the background job, and the order of their shutdown.
 
 use std::error::Error;
 use std::fmt::Write as _;

@@ -190,7 +190,7 @@ impl Settings {
         Ok(servers)
     }
 
-    /// Applies what is set for all nodes, as the builder's documentation says: the username replaces that of the URL.
+    /// Completes a node's configuration with the settings for all nodes: the username replaces that of the URL.
     /// TLS, its server name and the password apply only to a node that has none of its own.
     fn complete(&self, mut config: NodeConfig) -> NodeConfig {
         if let Some(tls) = &self.tls {

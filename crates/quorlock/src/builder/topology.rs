@@ -41,7 +41,7 @@ impl Topology {
         Ok(Self { servers, quorum, rules, prefix: settings.prefix.as_str().into() })
     }
 
-    /// Makes further servers from `nodes`, with the log-in and the certificates of these settings.
+    /// Makes servers from `nodes` instead of the builder's list, with the log-in and the certificates of the builder.
     ///
     /// # Errors
     /// As [`ClientBuilder::build`].
@@ -75,7 +75,7 @@ impl Topology {
     }
 }
 
-/// The times of these settings. A default ttl above `max_ttl` is cut, not refused, because no lock is acquired.
+/// The times of these settings. A default ttl above `max_ttl` is cut, not refused, because a topology acquires no lock.
 fn timing(settings: &Settings) -> Result<Timing, BuildError> {
     let (options, times) = (settings.options.clone(), settings.times);
     let ttl = options.ttl_or_default().min(times.max_ttl);

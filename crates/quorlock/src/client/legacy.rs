@@ -71,7 +71,7 @@ pub enum TimestampError {
     /// The key is no lock of this recipe. Nothing was changed.
     #[error("the key is no lock of the recipe with timestamps, because of {0}")]
     Foreign(&'static str),
-    /// The end had passed before the release, or another client has changed the key. Nothing was deleted.
+    /// The end of the lock had passed before the release, or another client has changed the key. Nothing was deleted.
     #[error("the lock had ended before its release, or another client has changed its key")]
     NotHeld,
     /// The client has more nodes than one server. Nothing was sent.

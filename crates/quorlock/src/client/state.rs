@@ -18,7 +18,7 @@ pub(crate) struct ClientState {
     pub(crate) quorum: Quorum,
     pub(crate) options: LockOptions,
     pub(crate) times: ClientTimes,
-    /// The checked times of `options`.
+    /// The times of `options`. They are checked, and fit each other.
     pub(crate) timing: Timing,
     pub(crate) nodes: Vec<ClientNode>,
     /// Number of servers, which come first in `nodes`; the custom nodes follow.

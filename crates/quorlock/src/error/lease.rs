@@ -37,7 +37,7 @@ pub enum LeaseError {
         /// The resource's name.
         resource: Arc<str>,
     },
-    /// The call is not for leases of this kind. No command about the lock was sent.
+    /// The call does not accept leases of this kind. No command about the lock was sent.
     #[error("the lease of lock {} {}", quoted(.resource), wrong_kind(*.kind))]
     Kind {
         /// The resource's name.

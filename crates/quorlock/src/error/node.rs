@@ -365,7 +365,7 @@ pub(super) fn asked_nodes(nodes: &[NodeAnswer], needed: usize) -> String {
     list_with(nodes, |node| NOT_NEEDED.filter(|_| is_decided && node.said == NodeOutcome::Nothing))
 }
 
-/// Lists the answers to an extension. If the other answers rule out a quorum, a silent node is listed as not needed.
+/// Lists the answers to an extension. If other nodes' answers rule out a quorum, a silent node is listed as not needed.
 pub fn confirmations(nodes: &[NodeAnswer], needed: usize) -> String {
     let may_confirm =
         |node: &&NodeAnswer| matches!(node.said, NodeOutcome::Granted | NodeOutcome::Nothing);

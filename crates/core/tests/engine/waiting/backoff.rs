@@ -161,7 +161,7 @@ fn a_call_that_could_not_see_the_free_lock_has_not_been_outrun() {
     let occupy = |world: &mut ScriptedWorld, nodes: std::ops::Range<usize>| {
         nodes.for_each(|node| world.occupy(node, "k", b"another", None));
     };
-    // Two nodes have another's key, so the votes are split, and the call draws a random slot for its next attempt.
+    // Two of four nodes have another client's key, so the votes are split. The call draws a random slot for a retry.
     occupy(&mut world, 2..4);
     let lock = world.acquire(request("k"));
     world.run_until(20);
@@ -172,7 +172,7 @@ fn a_call_that_could_not_see_the_free_lock_has_not_been_outrun() {
     world.run_until(40);
     world.blind(false);
     world.run_until(1000);
-    // The lock is free. The call has not increased its number of slots, because no other client was faster.
+    // The lock is free. The call still draws from few slots, because no other client was faster.
     (0..4).for_each(|node| world.forget_key(node, "k"));
     world.run_for(200);
     assert_eq!(world.granted_at(lock), Some(1011), "1013: one of more slots");

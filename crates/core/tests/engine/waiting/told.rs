@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Two clients and `nodes` nodes; the first holds the lock.
+/// Two clients and `nodes` nodes. The first client holds the lock.
 fn held_by_another(nodes: usize) -> (ScriptedWorld, LockId) {
     let mut world = ScriptedWorld::with(2, Quorum::majority(nodes).expect("there are nodes"));
     let holder = world.acquire(request("k"));
