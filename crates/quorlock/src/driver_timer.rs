@@ -137,7 +137,7 @@ mod fine {
     pub(super) struct Steps(Receiver);
 
     impl Steps {
-        /// Returns `None` if the kernel does not support this.
+        /// Returns `None` if the kernel has no timer that a clock jump cancels.
         pub(super) fn new() -> Option<Self> {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
             let timer = timerfd_create(TimerfdClockId::Realtime, flags).ok()?;

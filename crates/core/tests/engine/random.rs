@@ -23,7 +23,7 @@ struct Faults {
     errors: bool,
     clocks: bool,
     duplicates: bool,
-    /// Whether the counters of the nodes differ and are ahead of all clocks.
+    /// Whether the nodes' counters of fencing tokens differ and are ahead of all clocks.
     counters: bool,
     /// The number of callers, out of four, that want a fencing token.
     fenced: usize,
@@ -111,7 +111,7 @@ fn call(world: &mut ScriptedWorld, random: &mut Random, faults: &Faults) -> Lock
     world.acquire_by(client, request)
 }
 
-/// A caller cancels, extends or releases.
+/// One of the last callers cancels its call, or extends or releases its lock.
 fn follow_up(world: &mut ScriptedWorld, random: &mut Random, calls: &[LockId]) {
     // Selects one of the last four calls, which are most likely to be in progress.
     let back = random.index(calls.len().min(4));
@@ -159,7 +159,7 @@ fn disturb(world: &mut ScriptedWorld, random: &mut Random, faults: &Faults) {
     }
 }
 
-/// Delivers an answer twice.
+/// Delivers an answer that a node has given before a second time.
 fn repeat(world: &mut ScriptedWorld, random: &mut Random) {
     let history = world.history();
     if history.is_empty() {

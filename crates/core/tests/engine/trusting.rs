@@ -64,7 +64,7 @@ fn with(rules: Rules) -> ScriptedWorld {
     world
 }
 
-/// A strict client, and three nodes with its marker.
+/// A client with a strict restart guard, and three nodes with the marker that this client expects.
 fn settled() -> ScriptedWorld {
     let mut world = fresh();
     mark_all(&mut world);
@@ -102,7 +102,7 @@ fn started_ago(world: &mut ScriptedWorld, node: usize, ms: i64) {
     run.started_s = Run::new(run.id, wall).started_s;
 }
 
-/// Adds another strict client, which knows nothing about the nodes.
+/// Adds another client with a strict restart guard, which knows nothing about the nodes.
 fn another(world: &mut ScriptedWorld) -> usize {
     let client = world.join(rules(RestartGuard::Strict));
     (0..3).for_each(|node| world.set_one_way_of(client, node, 0));

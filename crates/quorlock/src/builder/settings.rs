@@ -143,7 +143,7 @@ impl Settings {
         })
     }
 
-    /// The number of replicas of each server. Empty if no server has any.
+    /// The number of replicas of each server; empty if no server has any. Refuses replicas that other settings exclude.
     fn replicas(&self, durable: NodeSet) -> Result<Vec<u32>, BuildError> {
         let configs = || self.nodes.iter().flatten();
         if configs().all(|config| config.replica_count() == 0) {

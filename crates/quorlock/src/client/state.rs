@@ -84,8 +84,8 @@ impl ClientState {
     }
 }
 
-/// The shortest ttl of a counter.
+/// The shortest ttl of a counter of fencing tokens.
 const COUNTER_TTL_MIN: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The ttl of a fencing counter covers holds up to this. Servers refuse a ttl beyond some hundred million years.
+/// A fencing counter's ttl covers holds of up to this time. Servers refuse a ttl of more than some 10^8 years.
 const HOLD_MAX: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);

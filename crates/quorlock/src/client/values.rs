@@ -174,7 +174,7 @@ impl Client {
         Origin::Taken(Arc::new(TakenFrom { value, nonce_key, by_value }))
     }
 
-    /// The resource, and what the engine needs to change its lock by the value alone.
+    /// The resource, and the entry with which the engine extends or releases its lock by the value alone.
     fn entry_by_value(
         &self,
         resource: &str,

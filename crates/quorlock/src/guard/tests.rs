@@ -17,7 +17,7 @@ fn validity(term: Duration) -> Validity {
     Validity::new(votes, Quorum::majority(1).unwrap(), term, Duration::ZERO)
 }
 
-/// A client without a driver.
+/// A client without a driver. `asked` receives the events that its calls and guards queue.
 pub(super) struct Setting {
     pub(super) common: Arc<Common>,
     asked: EventReceiver,

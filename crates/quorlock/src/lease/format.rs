@@ -293,13 +293,13 @@ impl<'a> Fields<'a> {
         let place = |name: &str| FIELDS.iter().position(|field| *field == name);
         let next = self.0.peek().map(|next| place(next.split('=').next().unwrap_or_default()));
         Err(match next {
-            // Either no field has this name, or the field should have come earlier.
+            // The next field has a name that no field has, or belongs before the field that is missing here.
             Some(next) if next < place(field) => LeaseTextError::UnknownField,
             _ => LeaseTextError::MissingField { field },
         })
     }
 
-    /// Reads the field if the text must have it. Otherwise the field stays unread, and is refused as unknown.
+    /// Reads the field if the earlier fields require it. Otherwise the field stays unread, and is refused as unknown.
     fn only_if<T>(
         &mut self,
         is_needed: bool,

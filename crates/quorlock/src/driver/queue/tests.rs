@@ -17,7 +17,7 @@ use crate::{Client, LockOptions};
 /// Timeout of the tests; longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A driver that runs a function of the test, and the driver's task, which the test polls. The driver is idle.
+/// A driver that runs a function of the test, and its task, which the test polls. Callers may poll the driver.
 struct Setting {
     handle: DriverHandle,
     task: DriverTask,
@@ -25,7 +25,7 @@ struct Setting {
 }
 
 impl Setting {
-    /// The driver calls `works` at each poll except the first. `works` takes the events with [`answer`].
+    /// The driver calls [`answer`] at its first poll, and `works` at each later poll.
     fn new(mut works: impl FnMut(&EventReceiver, &Context<'_>) + Send + 'static) -> Self {
         let (handle, receiver) = DriverHandle::new(Weak::new());
         receiver.set_idle(true);
