@@ -159,7 +159,7 @@ fn disturb(world: &mut ScriptedWorld, random: &mut Random, faults: &Faults) {
     }
 }
 
-/// Delivers an answer that a node has given before a second time.
+/// Delivers an earlier answer of a node a second time.
 fn repeat(world: &mut ScriptedWorld, random: &mut Random) {
     let history = world.history();
     if history.is_empty() {
