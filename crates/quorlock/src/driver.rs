@@ -84,7 +84,7 @@ impl Driver {
         }
     }
 
-    /// Runs until no release is owed any more after the client's shutdown, or after the drop of its last handle.
+    /// Runs until the client was shut down, or lost its last handle, and owes no release; at most until `drain_until`.
     ///
     /// The task is unconstrained: tokio's cooperative budget must not delay replies and commands.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send {

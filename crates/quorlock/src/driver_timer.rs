@@ -210,7 +210,7 @@ mod fine {
     use std::task::{Context, Poll};
     use std::time::Duration;
 
-    /// Stands for the timers on a system without them. No value of this type exists.
+    /// Stands for both kernel timers on a system without them. No value of this type exists.
     pub(super) enum Timer {}
 
     pub(super) type Steps = Timer;

@@ -255,7 +255,7 @@ pub fn variable_of(setting: &str) -> String {
     }
 }
 
-/// The ttl of locks without a ttl of their own: the usual one, or `max_ttl` if that is shorter.
+/// The ttl of locks without a ttl of their own: the library's default, or `max_ttl` if that is shorter.
 pub fn default_ttl(max_ttl: Option<Duration>) -> Duration {
     let usual = TimingOptions::default().ttl;
     max_ttl.map_or(usual, |max_ttl| max_ttl.min(usual))

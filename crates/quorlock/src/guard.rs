@@ -77,7 +77,7 @@ impl GuardToken {
         self.token
     }
 
-    /// The number of earlier hand-overs under this token.
+    /// The number of times that this process handed the lock over under this token, up to this guard.
     pub const fn handover_count(self) -> u32 {
         self.handover_count
     }
@@ -98,7 +98,7 @@ impl Guard {
         &self.cell.resource
     }
 
-    /// The token of this guard, which no other guard has. Treat it as a secret where others may write to the nodes.
+    /// The token of this guard, which no other guard has. Treat it as a secret if others can write to the nodes.
     pub fn token(&self) -> GuardToken {
         self.token
     }

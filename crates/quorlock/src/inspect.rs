@@ -9,7 +9,7 @@ use crate::error::{Holder, HolderKind, NodeAnswer, most_frequent};
 /// The answers of all nodes about a lock.
 ///
 /// If the lock has several resources, one of them decides: the first with the verdict that hinders a caller most
-/// ([`Verdict`]). [`holder`](Self::holder), [`readers`](Self::readers) and the counts describe that one.
+/// ([`Verdict`]). [`holder`](Self::holder), [`readers`](Self::readers) and the counts describe this resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {

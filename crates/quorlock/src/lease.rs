@@ -179,7 +179,7 @@ impl ClusterId {
         Self { quorum, digest: u64::from_be_bytes([a, b, c, d, e, f, g, h]) }
     }
 
-    /// Describes the difference between the configuration of a lease and `ours`, the client's. `None` if they are the same.
+    /// Describes the difference between a lease's configuration and the client's (`ours`). `None` if they are the same.
     pub(crate) fn difference(&self, ours: &Self) -> Option<String> {
         if self == ours {
             return None;

@@ -13,7 +13,7 @@
 //! | S6 a fresh token for every attempt * | `acquiring` |
 //! | S7 a key is changed only if it has exactly the client's own value | `releasing`, `acquiring`: foreign values |
 //! | S8 nothing is sent again, except owed releases * | `releasing` |
-//! | S11 the end of a vote grows, or is dropped on proof of loss | `holding`: partial extensions, proofs, late grants |
+//! | S11 a vote is only prolonged, or dropped on proof of loss | `holding`: partial extensions, proofs, late grants |
 //! | S12 an unknown reply changes no vote | `holding`: failing extensions |
 //! | S13 loss and release are terminal * | `holding`: nothing raises a lock after its loss |
 //! | S14 a lock is invalid before its release is sent * | every release and loss |

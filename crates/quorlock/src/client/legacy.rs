@@ -124,7 +124,7 @@ impl TimestampLock {
         Err(TimestampError::Held)
     }
 
-    /// Watches the key and returns its value; `None` if the key does not exist.
+    /// Watches the key and returns its value; `None` if the key does not exist. Refuses a key with a ttl.
     async fn look(&self, connection: &mut Connection) -> Result<Option<Vec<u8>>, TimestampError> {
         let key = &*self.key;
         let look: [&[&str]; 4] = [&["UNWATCH"], &["WATCH", key], &["GET", key], &["PTTL", key]];

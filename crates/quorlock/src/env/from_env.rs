@@ -82,7 +82,7 @@ impl ClientBuilder {
     }
 }
 
-/// Turns an error about settings into one that names the variables by which these settings were set, if any.
+/// Adds the environment variables of the wrong settings to the error. Without such variables it stays as it is.
 pub(crate) fn blamed(error: BuildError) -> BuildError {
     let variables = error.settings().iter().map(|setting| variable_of(setting)).filter(|name| {
         class_of(name) == Some(Class::Deployment)

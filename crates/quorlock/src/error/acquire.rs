@@ -78,13 +78,13 @@ impl AcquireError {
         }))
     }
 
-    /// Whether others hold or want the lock. An error of the network never counts as that.
+    /// Whether other clients, or callers of this process, hold or want the lock. A network error is no sign of that.
     pub fn is_contended(&self) -> bool {
         matches!(self, Self::Contended(_))
     }
 
     /// The time from the nodes' last answers until the keys expire on a quorum; `None` if unknown. A holder may
-    /// release the lock earlier, or extend it. Without a quorum of trusted nodes: the time until there is one.
+    /// release the lock earlier, or extend it. With too few trusted nodes: the time until enough are.
     pub fn retry_after(&self) -> Option<Duration> {
         self.attempts()?.retry_after
     }

@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// The error of an extension that these nodes did not confirm, with two of three nodes as the quorum.
+    /// The error of an extension that three nodes answered like this. Two of these nodes are a quorum.
     fn unconfirmed(said: [NodeOutcome; 3]) -> LeaseError {
         let names = ["a", "b", "c"].map(Arc::from);
         let results = said.map(|said| NodeResult { said, took: Duration::from_millis(50) });

@@ -181,7 +181,7 @@ pub struct Holder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HolderKind {
-    /// A quorlock client with its description, escaped and cut; empty if the client has none.
+    /// A quorlock client with its description, escaped and cut after 80 characters; empty if the client has none.
     Owner(String),
     /// The beginning of a value that is not one of this library's tokens, escaped: a caller of
     /// [`Client::take`](crate::Client::take) or of another library chose the value. It may be a secret.

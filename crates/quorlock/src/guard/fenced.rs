@@ -58,8 +58,8 @@ impl FencedGuard {
     /// The fencing token: above zero, larger than the token of every earlier holder of this lock, and smaller than the
     /// token of every later one.
     ///
-    /// Send it with every write to the resource that the lock protects. The resource must refuse, in the same atomic step,
-    /// a token below the largest one that it has seen. Then a holder that was paused and does not know that it has lost
+    /// Send it with each write to the resource that the lock protects. In the atomic step of a write, the resource must
+    /// refuse a token below the largest one that it has seen. Then a paused holder that does not know that it has lost
     /// the lock can do no harm. A new holder must make its token known to the resource before it reads. The promise that
     /// [`guarantees`](crate::guarantees) makes for fencing tokens needs no assumption about time, as long as a majority of
     /// the nodes keeps its data.

@@ -115,7 +115,7 @@ impl DriverSide {
         self.cell.grant(guard, hold)
     }
 
-    /// Sends the last reply. If the caller is gone, the reply is dropped.
+    /// Sends the reply, the last one for this lock. If the caller is gone, the reply is dropped.
     pub(crate) fn finish(self, reply: Reply) {
         self.cell.send(reply);
     }
