@@ -295,7 +295,7 @@ impl Deployment {
         })
     }
 
-    /// Makes the builder that these settings describe. Reads the password file and the TLS files.
+    /// Makes the builder that these settings describe. Reads the password file and the TLS files, if set.
     pub fn builder(self) -> Result<ClientBuilder, SettingError> {
         let password = self.password()?;
         let tls = self.tls()?;

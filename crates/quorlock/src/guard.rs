@@ -359,7 +359,7 @@ impl Guard {
                 let event = Event::Detach { lock: self.cell.lock };
                 self.common.driver.send_and_drive(event, ReplyTo::Detach(reply));
             } else {
-                // `outcome`, the receiver, still exists, so this cannot fail.
+                // `detached`, the receiver, still exists, so this cannot fail.
                 let _ = reply.send(None);
             }
             let Ok(detached) = detached.await else {

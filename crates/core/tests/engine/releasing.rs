@@ -265,7 +265,7 @@ fn a_release_without_an_answer_is_not_repeated_and_kept_in_mind_for_a_bounded_ti
 
 #[test]
 fn where_the_acquire_never_arrived_nothing_is_owed() {
-    // Node 0 is down, or its connection is never made: this is known after the grant, a refusal, or the release.
+    // Node 0 is down, or its connection is never made. The client learns this after a grant, a refusal, or the release.
     let mut world = ScriptedWorld::new(3);
     world.down(0);
     let lock = world.hold(request("k"));

@@ -84,7 +84,7 @@ impl AcquireError {
     }
 
     /// The time from the nodes' last answers until the keys expire on a quorum; `None` if unknown. A holder may
-    /// release the lock earlier, or extend it. With too few trusted nodes: the time until enough are.
+    /// release the lock earlier, or extend it. With too few trusted nodes: the time until enough nodes are.
     pub fn retry_after(&self) -> Option<Duration> {
         self.attempts()?.retry_after
     }

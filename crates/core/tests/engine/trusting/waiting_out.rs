@@ -176,8 +176,8 @@ fn data_that_vanishes_on_a_living_connection_is_noticed() {
 }
 
 /// A node became a replica of its own replica for a moment, and took over that replica's older data. The marker in
-/// it is the node's own, so it does not show the loss. The server pushes that its data changed, so the client verifies
-/// the node again before it counts another vote.
+/// this data is the node's own, so it does not show the loss. The server pushes that its data changed, so the client
+/// verifies the node again before it counts another vote.
 #[test]
 fn data_that_are_replaced_on_a_living_connection_are_noticed_by_the_push() {
     let mut world = settled();
