@@ -22,7 +22,7 @@ fn owner(name: &str, request: Request) -> Request {
     Request { owner: name.into(), ..request }
 }
 
-/// The times of the beginning and end of each attempt of a process.
+/// The beginning and the end of each attempt of these calls of one process, in milliseconds.
 fn attempts(world: &ScriptedWorld, locks: &[LockId]) -> Vec<(i64, i64)> {
     let mut attempts = Vec::new();
     for lock in locks {
@@ -38,7 +38,7 @@ fn attempts(world: &ScriptedWorld, locks: &[LockId]) -> Vec<(i64, i64)> {
     attempts
 }
 
-/// Asserts that a process makes at most one attempt at a time for a key. Returns the number of attempts.
+/// Asserts that these calls of one process make at most one attempt at a time. Returns the number of attempts.
 fn never_two_at_once(world: &ScriptedWorld, locks: &[LockId]) -> usize {
     let attempts = attempts(world, locks);
     for pair in attempts.windows(2) {

@@ -54,7 +54,7 @@ impl Topology {
         settings.make_servers(&timing(&settings)?)
     }
 
-    /// The library's own key with this name.
+    /// A key that the library uses for itself, such as that of the marker: the prefix, `quorlock:`, and this name.
     pub fn own_key(&self, name: &str) -> Key {
         own_key(&self.prefix, name)
     }

@@ -133,7 +133,7 @@ impl Client {
         Ok(self.release_entry(entry, was_valid))
     }
 
-    /// Asks the nodes to prolong their votes for a lock.
+    /// Asks the nodes to prolong their votes for a lock without a guard: that of a lease, or one named by its value.
     pub(super) fn extend_entry(
         &self,
         entry: EntryOf,
@@ -262,7 +262,7 @@ impl Lease {
         self.keeper.is_some() || !self.remaining().is_zero()
     }
 
-    /// The time until `max_hold` ends.
+    /// The time until the lock's `max_hold` ends, by the wall clock.
     fn hold_left(&self) -> Duration {
         Duration::from_millis(self.hold_until_ms.saturating_sub(unix_ms()))
     }

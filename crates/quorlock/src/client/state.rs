@@ -43,7 +43,7 @@ impl ClientState {
         })
     }
 
-    /// The times of a lock with this ttl and the client's other options.
+    /// The times of a lock with this ttl. The client's options set its other times.
     pub(crate) fn timing_with(&self, ttl: Duration) -> Result<Timing, InvalidRequest> {
         let options = LockOptions::new().ttl(ttl).max_hold(HOLD_MAX).or(&self.options);
         // The client's other times may not fit this ttl. Then defaults that follow from the ttl replace them.

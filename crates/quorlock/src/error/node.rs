@@ -21,7 +21,7 @@ pub struct NodeAnswer {
     pub said: NodeOutcome,
     /// Time from the start of the attempt until the answer.
     pub took: Duration,
-    /// The names of the resources, if there are several.
+    /// The names of the resources if the lock has several, so that messages can name each one.
     several: Option<Keys>,
 }
 

@@ -40,7 +40,7 @@ pub(super) struct State {
     pub(super) reply: ReplySlot,
     /// Whether the [`DriverSide`] still exists. Without it no reply can come.
     pub(super) has_driver: bool,
-    /// `None` before the grant.
+    /// The validity of the lock, and how it ended. `None` before the grant.
     hold: Option<Hold>,
     /// Number of threads that wait for a change. If zero, no system call is made to notify the condition variable.
     blocked: u32,

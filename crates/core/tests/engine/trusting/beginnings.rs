@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// The jump of a server's clock, in nanoseconds.
+/// The time by which `jump` sets the clock of a server ahead, in nanoseconds.
 const JUMP: i64 = 1_000 * SECOND * MS;
 
 fn jump(world: &mut ScriptedWorld, node: usize) {
