@@ -248,7 +248,7 @@ impl Drop for Driver {
     }
 }
 
-/// The most requests in one tick, so that the clock is read again soon.
+/// The most requests of callers in one tick. More would make the tick's single reading of the clock too old.
 const REQUESTS_MAX: usize = 1024;
 
 /// The most ticks before the driver yields. The runtime then polls its sockets, and a caller that polls the driver can

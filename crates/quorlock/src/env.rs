@@ -221,7 +221,7 @@ pub struct Deployment {
     pub yield_to_pollers: Option<bool>,
     pub username: Option<String>,
     pub password: Option<String>,
-    /// Has precedence over `password`.
+    /// The file that contains the password. It has precedence over `password`.
     pub password_file: Option<PathBuf>,
     pub tls_ca: Option<PathBuf>,
     pub tls_cert: Option<PathBuf>,

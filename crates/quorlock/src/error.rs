@@ -32,7 +32,7 @@ pub enum InvalidRequest {
     /// The resource has no name.
     #[error("the resource has no name; an empty one cannot be locked")]
     ResourceEmpty,
-    /// One resource is named twice.
+    /// The call names one resource twice.
     #[error("the resource {} is named twice", quoted(.resource))]
     ResourceTwice {
         /// The resource's name.
@@ -73,7 +73,7 @@ pub enum InvalidRequest {
         /// The largest number of bytes.
         max: usize,
     },
-    /// Two times do not fit each other.
+    /// Two times of the call, such as its ttl and node timeout, do not fit each other.
     #[error(transparent)]
     Timing(#[from] TimingError),
     /// The bounds of the retry delay are the wrong way round, or no attempt is allowed.
@@ -123,7 +123,7 @@ pub enum BuildError {
         "node {address} is listed twice: two nodes have this address; every node must be a server of its own"
     )]
     DuplicateAddress {
-        /// The address.
+        /// The address that both nodes have.
         address: String,
     },
     /// Two nodes have the same name.
@@ -131,7 +131,7 @@ pub enum BuildError {
         "node {name} is listed twice: two nodes have this name; give each a name of its own, as in NAME=redis://HOST"
     )]
     DuplicateName {
-        /// The name.
+        /// The name that both nodes have.
         name: String,
     },
     /// There are no nodes, too many, or the quorum does not fit them.
@@ -159,9 +159,9 @@ pub enum BuildError {
     /// A setting names a node that is not in the list.
     #[error("no node has the name {}; the nodes are: {known}", quoted(.name))]
     UnknownNode {
-        /// The name that was given.
+        /// The name in the setting.
         name: String,
-        /// The nodes' names.
+        /// The names of all nodes, as the message lists them.
         known: String,
     },
     /// A node has replicas ([`NodeConfig::replicas`](crate::node::NodeConfig::replicas)), and another setting does not

@@ -18,7 +18,7 @@ pub(crate) fn fresh_token() -> Token {
     quorlock_core::Entropy::draw(&mut Entropy::default(), LockId(0)).0
 }
 
-/// Bytes for one attempt: a token and a random word.
+/// The number of bytes for one attempt: those of a token and of a random word.
 const DRAW: usize = Token::BYTES + size_of::<u64>();
 
 /// The most attempts whose bytes are fetched together.

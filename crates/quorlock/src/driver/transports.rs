@@ -117,7 +117,7 @@ impl Transports {
         }
     }
 
-    /// Makes a shared list of the commands of this tick.
+    /// Moves the commands of this tick to a list that all transports share.
     fn share(&mut self) -> Commands {
         let free = self.former.iter_mut().position(|list| Arc::get_mut(list).is_some());
         let list = free.and_then(|place| self.former.swap_remove_front(place));

@@ -156,7 +156,7 @@ pub struct AcquireFailure {
     /// Number of attempts. Zero if this process had just released the lock while other clients wanted the lock: the call
     /// then let them go first, until its wait was over.
     pub attempts: u32,
-    /// Time since the call.
+    /// Time from the beginning of the call until its failure.
     pub elapsed: Duration,
     /// The last answer of each node. Empty if the call sent nothing.
     pub nodes: Vec<NodeAnswer>,

@@ -16,7 +16,7 @@ pub fn group<N, T>(
     groups
 }
 
-/// `node a`, or `nodes a, b`.
+/// Names nodes in a message: `node a`, or `nodes a, b`.
 pub fn names<N: AsRef<str>>(nodes: &[N]) -> String {
     let plural = if nodes.len() == 1 { "" } else { "s" };
     let names: Vec<&str> = nodes.iter().map(AsRef::as_ref).collect();
