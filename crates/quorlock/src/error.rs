@@ -73,7 +73,7 @@ pub enum InvalidRequest {
         /// The largest number of bytes.
         max: usize,
     },
-    /// Two times of the call, such as its ttl and node timeout, do not fit each other.
+    /// Two times, such as the ttl and the node timeout, do not fit each other.
     #[error(transparent)]
     Timing(#[from] TimingError),
     /// The bounds of the retry delay are the wrong way round, or no attempt is allowed.
