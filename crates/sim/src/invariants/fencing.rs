@@ -47,7 +47,7 @@ pub(crate) struct Fencing {
 struct Floors {
     /// For each node, the sum of all jumps of its clock. Backward jumps count as positive too.
     set: Vec<Time>,
-    /// The jumps of a node's clock add up to so much that a floor computed from this clock may be too low.
+    /// The sum of the jumps of a node's clock is so large that a floor computed from this clock may be too low.
     is_low: bool,
     /// If nodes' clocks do not agree, floors may be too low. `marks`: each client's last marker (the key with a floor)
     /// for a node. `untrusted`: the markers whose floors may be too low, because the client knew few clocks, or because
