@@ -76,9 +76,9 @@ fn all(workspace: &Path, server: &ServerBinary) -> Outcome {
     Ok(tests.report())
 }
 
-/// The number of test binaries that run in parallel: one more than cores, because tests mostly wait; at most four.
+/// The number of test binaries that run in parallel: at least two, even on one core, because tests mostly wait.
 pub(crate) fn at_a_time() -> usize {
-    thread::available_parallelism().map_or(2, |count| (count.get() + 1).min(4))
+    thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 4))
 }
 
 /// Runs the tests that cargo selects with these arguments.

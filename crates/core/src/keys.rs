@@ -133,7 +133,7 @@ pub enum Origin {
     Absent,
     /// A process detached the lock, and the attempt replaces that process's value.
     Detached(Arc<DetachedFrom>),
-    /// The keys are absent, and the attempt sets them to a value that the caller chose.
+    /// As `Absent`, but with a value that the caller chose. A nonce keeps holders with an equal value apart.
     Taken(Arc<TakenFrom>),
 }
 

@@ -171,9 +171,10 @@ impl LockOptions {
     /// client releases what is left of a lost lock at once.
     ///
     /// Set this if other work must stop before the next holder starts, such as a process that runs under the lock. The
-    /// remaining keys still expire. So another client can hold the lock one ttl after the last extension, and the work
-    /// must have stopped when [`Guard::remaining`](crate::Guard::remaining) ends. Other callers of this client wait
-    /// until the guard is released or dropped. If the client is shut down or its runtime ends first, the keys expire.
+    /// remaining keys still expire, so another client can hold the lock one ttl after the last extension. The work must
+    /// have stopped when the time of [`Guard::remaining`](crate::Guard::remaining) before the loss is over. Other
+    /// callers of this client wait until the guard is released or dropped. If the client is shut down or its runtime
+    /// ends first, the keys expire.
     pub const fn keep_on_loss(mut self, keep_on_loss: bool) -> Self {
         self.keep_on_loss = Some(keep_on_loss);
         self

@@ -337,8 +337,8 @@ async fn no_order_of_pushes_and_replies_loses_a_wake_up() {
             for first in ORDERS {
                 for second in ORDERS {
                     for third in [&ORDERS[..], &[Delivery::NoPush, Delivery::LateVote]].concat() {
-                        // The client does not inspect a node whose vote comes late, so the key is deleted there right
-                        // after `SET`.
+                        // The client does not inspect a node whose vote comes late, so the moments of an inspection do
+                        // not come there. The test deletes the key right after `SET` instead.
                         let late = third == Delivery::LateVote;
                         let last = if late { Moment::AfterSet } else { moment };
                         setting.deleted(&[moment, moment, last], &[first, second, third]).await;

@@ -41,7 +41,7 @@ pub struct Plan {
     pub later: Later,
     /// The assumption of mutual exclusion that the run violates on purpose, if any.
     pub outside: Option<Outside>,
-    /// The clients' restart guard.
+    /// How the clients protect themselves against nodes that restart without their votes.
     pub guard: RestartGuard,
     /// The only invariant to check; `None`: all.
     pub only: Option<String>,

@@ -1,4 +1,4 @@
-//! Nodes: failures, `doctor`, and the decisions of an operator.
+//! Scenes about nodes: failures, `doctor`, and changes by an operator (`init`).
 
 use expect_test::expect_file;
 

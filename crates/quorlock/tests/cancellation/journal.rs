@@ -23,7 +23,7 @@ pub(crate) struct Recorded {
     journal: Arc<Journal>,
 }
 
-/// The commands that the nodes have received, in order, and the guards.
+/// The commands that the nodes have received, in order, and the violations that they showed.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     lines: Mutex<Vec<Entry>>,

@@ -74,7 +74,7 @@ pub(super) struct Hold {
 /// The workers. Dropping this ends their processes at once.
 pub(super) struct Workers {
     processes: Vec<Child>,
-    /// The write end of each group's input. Closing it asks the group to end; its last report is then [`Report::Done`].
+    /// The input pipe of each group of workers. Closing it asks the group to end: its last report is [`Report::Done`].
     pub(super) inputs: Vec<OwnedFd>,
 }
 
