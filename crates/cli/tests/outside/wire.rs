@@ -142,7 +142,7 @@ fn the_wire_of_each_command() {
         &extended,
         Some((r#""PEXPIRE" "k""#, Meanwhile::Go)),
     );
-    scene.wire("with a fence, for the first time", &["run", "f", "--fenced", "--", "true"]);
+    scene.wire("with the first fence of a key", &["run", "f", "--fenced", "--", "true"]);
     scene.wire("and again", &["run", "f", "--fenced", "--", "true"]);
     scene.wire("a look", &["status", "k"]);
     scene.testbed.on(0..1, &["SET", "k", "other", "PX", "60000"]);

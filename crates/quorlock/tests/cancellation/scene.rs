@@ -101,7 +101,7 @@ impl Scene {
         self.guards.borrow().last().unwrap().clone()
     }
 
-    /// Removes and returns the guard that was kept last, for a call that consumes a guard.
+    /// Removes and returns the guard that was kept last. The caller passes it to a call that consumes a guard.
     pub(crate) fn take_guard(&self) -> Guard {
         Arc::into_inner(self.guards.borrow_mut().pop().unwrap()).unwrap()
     }
