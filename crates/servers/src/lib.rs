@@ -18,7 +18,9 @@ pub use options::{Listen, ServerOptions, TlsFiles};
 pub use resp::Reply;
 pub use server::{Server, StartError};
 pub use skip::{
-    BENCH_COMMAND_VARIABLE, NOT_FOR, REQUIRE_VARIABLE, SKIP_LOG_VARIABLE, find_or_skip, not_for,
-    skip, without_tls,
+    NOT_FOR, REQUIRE_VARIABLE, SKIP_LOG_VARIABLE, find_or_skip, not_for, skip, without_tls,
 };
 pub use spawn::spawn;
+
+/// The variable with the command line of `cargo xtask bench`. The benchmark's report contains it.
+pub const BENCH_COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";

@@ -12,9 +12,6 @@ pub const REQUIRE_VARIABLE: &str = "QUORLOCK_REQUIRE_SERVERS";
 /// The variable with the path of a file to which each skipped test appends a line. `cargo xtask test` counts the lines.
 pub const SKIP_LOG_VARIABLE: &str = "QUORLOCK_SKIP_LOG";
 
-/// The variable with the command line of `cargo xtask bench`. The benchmark prints it in its report.
-pub const BENCH_COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
-
 /// Returns the server for a test. If there is none, calls [`skip`] and returns `None`.
 ///
 /// # Panics
